@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -65,6 +65,32 @@ class Changes:
         for observer in self._observers:
             with contextlib.suppress(Exception):
                 observer()
+
+
+class Batch(Generic[T]):
+    """Collects what comes at one time, and hands it on as one when the loop has read all of it.
+
+    Parameters
+    ----------
+    take
+        Called with what has come, in its order.
+    """
+
+    def __init__(self, take: Callable[[list[T]], object]) -> None:
+        self._take = take
+        self._items: list[T] = []
+
+    def add(self, item: T) -> None:
+        """Hand something on soon; from the loop's thread."""
+        if not self._items:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._items.append(item)
+
+    def flush(self) -> None:
+        """Hand on now what is there: something comes that belongs behind it."""
+        if self._items:
+            items, self._items = self._items, []
+            self._take(items)
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:

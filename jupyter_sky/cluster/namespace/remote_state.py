@@ -236,12 +236,13 @@ class RemoteState:
         if self.is_gone(effects, rank):
             return  # with the process
         confirmed = self._confirmed.setdefault(rank, {})
-        names = {name for name, other in bound.items() if other}
+        if expected and expected.delivered:
+            confirmed.update(expected.delivered)
+        names = {name for name, other in bound.items() if other} if bound else set()
         if well:
             names |= effects.cell.always_bound
-        if expected:
-            confirmed.update(expected.delivered)
-        confirmed.update({name: self._binding(name, effects) for name in names})
+        for name in names:
+            confirmed[name] = self._binding(name, effects)
 
     def cancel(self, effects: RunEffects) -> None:
         """Record that a run does not happen on the ranks that have not reported it."""

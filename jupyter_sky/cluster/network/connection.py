@@ -18,7 +18,7 @@ from jupyter_sky.cluster.network.blobs.download import Downloads
 from jupyter_sky.cluster.network.incoming import Report
 from jupyter_sky.cluster.network.node_faults import foreign_ranks
 from jupyter_sky.cluster.network.requests.pending import Answered, PendingRequests
-from jupyter_sky.cluster.network.requests.seen import Seen
+from jupyter_sky.cluster.network.requests.seen import Seen, SeenTeller
 from jupyter_sky.cluster.network.upload import Uploads
 from jupyter_sky.errors import ClusterLost
 from jupyter_sky.providers.base import AgentGone, Machine, MachineGone, NotLetIn
@@ -82,6 +82,8 @@ class Connection:
         Told of events, reports, broken links and the end of the agent.
     visits
         Whether this is no notebook: a visitor keeps no node up, and what it sees counts as unseen.
+    teller
+        Tells this agent, among others, which events have come.
 
     Attributes
     ----------
@@ -98,7 +100,11 @@ class Connection:
     """
 
     def __init__(
-        self, machine: Machine, listener: ConnectionListener, visits: bool = False
+        self,
+        machine: Machine,
+        listener: ConnectionListener,
+        visits: bool = False,
+        teller: SeenTeller | None = None,
     ) -> None:
         self.machine = machine
         self.last = 0
@@ -114,7 +120,8 @@ class Connection:
         self._token = uuid.uuid4().hex
         self._requests = PendingRequests(lambda: self._up, self._no_connection)
         self._downloads = Downloads()
-        self._seen = Seen(self._current_link)
+        self._seen = Seen(self._current_link, teller or SeenTeller())
+        self._posted: str | None = None
         self._sent_before = 0
         self.uploads = Uploads(self.request, self._current_link, machine.blobs_here)
 
@@ -328,20 +335,12 @@ class Connection:
         return await self._requests.wait_for(number, answer)
 
     def post(self, shared: SharedFields, own: Message, answer: Answered) -> None:
-        """Send what many are asked for at once; however long there is no link.
-
-        Parameters
-        ----------
-        shared
-            What all of them are asked for.
-        own
-            What this one is asked for beside that.
-        answer
-            Takes the answer.
-        """
+        """Ask this one of many for its part, without a limit to how long there is no link."""
         if self._over or self._link is None:
             answer.set_exception(ClusterLost("the node's agent is gone"))
             return
+        # That the node has begun with it, its event would say to others.
+        self._posted = shared.fields.get("run")
         number = self._requests.new_number()
         own = {**own, **self._seen.news()}
         own = self._requests.add(number, own, answer, ANSWER_WITHIN, None, shared)
@@ -371,7 +370,8 @@ class Connection:
         if "event" in message:
             if incoming.is_next(message, self.last):
                 self.last = message["n"]
-                self._take(decode_event(message))
+                if message["event"] != "run_began" or message.get("run") != self._posted:
+                    self._take(decode_event(message))
         elif "re" in message:
             self._requests.on_answer(message)
         elif "welcome" in message:

@@ -64,7 +64,7 @@ class EventPublisher:
             Whether it leaves at once, and not with what comes within a moment: a rank that is done
             while others of the node go on with the run is not.
         """
-        if message["event"] in ("rank_done", "told") and message["values"]:
+        if message["event"] in ("rank_done", "told") and message.get("values"):
             self._adopt_blobs(message["values"])
         if message["event"] == "rank_exited" and message["pid"]:
             self._store.drop_unfinished(message["pid"])

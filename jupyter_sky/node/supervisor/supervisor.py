@@ -38,6 +38,7 @@ _FORK_PAUSES = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Seconds before a process is asked for again; after the last, the rank is said not to come."""
 
 _POLL_EVERY = 0.005
+_MOSTLY_EMPTY = ("error", "values", "broken", "bound", "tail")  # of the event `RankDone`
 
 
 class Supervisor:
@@ -214,8 +215,6 @@ class Supervisor:
 
     def _gpus_beside(self, rank: int) -> str | None:
         """Return all GPUs that the ranks of a rank's node see, if they do not see the same."""
-        if not any(VISIBLE_GPUS in spec.env for spec in self._specs.values()):
-            return None
         node = next((ranks for ranks in self._nodes if rank in ranks), [rank])
         specs = [self._specs[each] for each in node if each in self._specs]
         seen = [spec.env[VISIBLE_GPUS] for spec in specs if VISIBLE_GPUS in spec.env]
@@ -320,6 +319,8 @@ class Supervisor:
         self._failed_starts.pop(process.rank, None)
         if message["outcome"] == "error":
             self.stopper.stop_after_failure(message["run"])
+        for name in [each for each in _MOSTLY_EMPTY if not message[each]]:
+            del message[name]  # the event is the same without it, and is read by the thousand
 
     # What the fork server says
 

@@ -15,7 +15,7 @@ from typing import Any
 from IPython.display import DisplayHandle
 
 from jupyter_sky.cluster.snapshot import RunState, Snapshot
-from jupyter_sky.notebook.output.displays import flushing_what_waits
+from jupyter_sky.notebook.panel.displays import flushing_what_waits
 from jupyter_sky.notebook.panel.static_view import StaticView
 from jupyter_sky.transport import event_loop
 

@@ -1,4 +1,4 @@
-"""Tells an agent which of its events have come: those that have not, the next kernel is shown."""
+"""Tells agents which of their events have come: those that have not, the next kernel is shown."""
 
 from __future__ import annotations
 
@@ -8,8 +8,37 @@ from collections.abc import Callable
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.link import Link
 
-_WITHIN = 0.01
-"""Seconds in which it is told, unless a request does that before: the agent wakes for each word."""
+_AFTER = 0.01
+"""Seconds without news after which they are told, unless a request tells it before.
+
+Each word wakes an agent. When ranks end one after the other, those that have are not told each.
+"""
+
+
+class SeenTeller:
+    """Tells all agents of a cluster soon, by one timer."""
+
+    def __init__(self) -> None:
+        self._news: dict[Seen, None] = {}
+        self._count = 0
+        self._has_timer = False
+
+    def add(self, seen: Seen) -> None:
+        """Tell an agent soon what has come of its events."""
+        self._news[seen] = None
+        self._count += 1
+        if not self._has_timer:
+            self._has_timer = True
+            asyncio.get_running_loop().call_later(_AFTER, self._tell, self._count)
+
+    def _tell(self, count: int) -> None:
+        if count != self._count:
+            asyncio.get_running_loop().call_later(_AFTER, self._tell, self._count)
+            return
+        self._has_timer = False
+        news, self._news = self._news, {}
+        for seen in news:
+            seen.tell()
 
 
 class Seen:
@@ -20,18 +49,19 @@ class Seen:
     link
         Returns the present link; ``None`` while there is none. On the next one the agent hears it
         first of all.
+    teller
+        Tells the agent soon.
     """
 
-    def __init__(self, link: Callable[[], Link | None]) -> None:
+    def __init__(self, link: Callable[[], Link | None], teller: SeenTeller) -> None:
         self._link = link
+        self._teller = teller
         self._last = self._told = 0
-        self._timer: asyncio.TimerHandle | None = None
 
     def note(self, number: int) -> None:
         """Note that the events up to a number have come, and tell the agent soon."""
         self._last = number
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_WITHIN, self.tell)
+        self._teller.add(self)
 
     def news(self) -> Message:
         """Return what a request should tell beside its own."""
@@ -42,9 +72,6 @@ class Seen:
 
     def tell(self) -> None:
         """Tell the agent now, unless it knows."""
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
         if self._last != self._told and (link := self._link()):
             self._told = self._last
             link.send({"op": "seen", "n": self._last})
