@@ -148,11 +148,11 @@ class Cluster:
         UsageError
             When it is for no rank at all, or for one that is not there.
         """
-        has = f"{self.name} has {format_ranks(self.all_ranks)}."
-        if not task.ranks:
-            raise UsageError(f"no rank was chosen: {has}")
-        if missing := sorted(set(task.ranks) - set(self.all_ranks)):
-            raise UsageError(f"there is no rank {missing[0]}: {has}")
+        ranks = self.all_ranks
+        if not task.ranks or (missing := sorted(set(task.ranks).difference(ranks))):
+            has = f"{self.name} has {format_ranks(ranks)}."
+            what = f"there is no rank {missing[0]}" if task.ranks else "no rank was chosen"
+            raise UsageError(f"{what}: {has}")
         return RunHandle(self._scheduler.new_run(task), self._scheduler)
 
     def pop_unseen_run(self) -> RunHandle | None:

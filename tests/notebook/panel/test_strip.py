@@ -53,7 +53,9 @@ def test_it_comes_before_what_the_cell_prints(notebook: LiveNotebook, tmp_path: 
 
 def test_it_stands_behind_what_the_notebook_has_printed_before(notebook: LiveNotebook) -> None:
     once = "print('out'); sys.stderr.write('err')\nget_ipython().run_cell_magic('sky', '', 'pass')"
-    cell = notebook.succeed("import sys\nfor _ in range(2):\n    " + once.replace("\n", "\n    "))
+    cell = notebook.succeed(
+        "import sys\nfor each in range(2):\n    " + once.replace("\n", "\n    ")
+    )
     came = [kind for kind in cell.order if kind in ("stream", "strip")]
     assert came == ["stream", "stream", "strip"] * 2
     # And nothing of ours stays with ipykernel.
