@@ -115,7 +115,9 @@ class NamespaceSync:
                 namespace=namespace,
                 ranks=tuple(ranks),
                 effects=effects,
-                outdated={rank: state.names_to_unbind(rank, effects) for rank in ranks},
+                outdated={
+                    rank: names for rank in ranks if (names := state.names_to_unbind(rank, effects))
+                },
                 losses=losses,
             )
             self._add_missing(update, frozenset(names) if force else frozenset())

@@ -116,7 +116,8 @@ class StaticView:
         yield f"<details{' open' * is_open}><summary>{escape(self._headline)}</summary>"
         yield '<table style="font-variant-numeric: tabular-nums; margin: 4px 0">'
         for *cells, line in self._rows:
-            inner = _BETWEEN.join(map(escape, cells))
+            # Escaped as one: no text that is shown has a character that is invisible.
+            inner = escape("\0".join(cells)).replace("\0", _BETWEEN)
             yield f'<tr>{_CELL}{inner}</td><td style="text-align: left"><code>'
             yield f"{escape(line)}</code></td></tr>"
         yield "</table></details>"
