@@ -31,33 +31,20 @@ class BackgroundTasks:
 
 
 class Changes:
-    """Tells tasks and observers of a loop that something has changed, once for all at one time.
+    """Tells tasks and observers of a loop that something has changed.
 
     Parameters
     ----------
     observers
-        Called, without arguments, for each time; one that fails disturbs nothing.
+        Called, without arguments, at each change; one that fails disturbs nothing.
     """
 
     def __init__(self, observers: Sequence[Callable[[], None]]) -> None:
         self._observers = observers
         self._waiting: list[asyncio.Future[None]] = []
-        self._is_due = False
 
     def tell(self) -> None:
-        """Tell of a change, when the loop has done what it is at; from the loop's thread."""
-        if not self._is_due:
-            self._is_due = True
-            asyncio.get_running_loop().call_soon(self._tell)
-
-    async def next(self) -> None:
-        """Wait until something changes."""
-        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(changed)
-        await changed
-
-    def _tell(self) -> None:
-        self._is_due = False
+        """Tell of a change; from the loop's thread."""
         waiting, self._waiting = self._waiting, []
         for changed in waiting:
             if not changed.done():
@@ -65,6 +52,12 @@ class Changes:
         for observer in self._observers:
             with contextlib.suppress(Exception):
                 observer()
+
+    async def next(self) -> None:
+        """Wait until something changes."""
+        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(changed)
+        await changed
 
 
 class Batch(Generic[T]):

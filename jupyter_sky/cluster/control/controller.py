@@ -348,7 +348,7 @@ class Controller(ConnectionListener):
     # Waiting
 
     def wake(self) -> None:
-        """Wake every task waiting in `until`, and call the observers, for all that changed."""
+        """Wake every task waiting in `until`, and call the observers."""
         self._changes.tell()
 
     async def until(self, condition: Callable[[], bool]) -> None:
