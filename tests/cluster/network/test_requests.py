@@ -116,6 +116,17 @@ def test_the_first_refusal_is_raised_while_others_have_not_answered(before: bool
     asyncio.run(scenario())
 
 
+def test_a_node_that_lacks_data_has_not_begun() -> None:
+    async def scenario() -> None:
+        answers, refused = Answers(), list[SkyError]()
+        answers.expect(refused.append).set_result({"missing": ["a digest"]})
+        with pytest.raises(SkyError, match="lacks data"):
+            await answers.wait()
+        assert len(refused) == 1
+
+    asyncio.run(scenario())
+
+
 class Link:
     """Keeps what is sent."""
 

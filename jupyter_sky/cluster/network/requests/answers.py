@@ -8,6 +8,8 @@ from collections.abc import Callable
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.frames import Message
 
+_MISSING = "a node lacks data that it needs for this: run it again."
+
 Refused = Callable[[SkyError], object]
 """Called with what kept a node from doing what it was asked for."""
 
@@ -63,8 +65,9 @@ class Answer:
 
     def set_result(self, result: Message, /) -> None:
         """Take it."""
-        if "error" in result:
-            self.set_exception(SkyError(result["error"]))
+        why = _MISSING if "missing" in result else result.get("error")
+        if why is not None:
+            self.set_exception(SkyError(why))
             return
         self._is_done = True
         self._of.note(None)
