@@ -115,6 +115,8 @@ def last_terminal_line(text: str, longest: int = 300) -> str:
 
     What a carriage return overwrites is left out, and so are colours and cursor movements.
     """
+    if not text:
+        return ""
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
     plain = (_CONTROL.sub("", line) for line in reversed(lines))
     return next((line for line in plain if line.strip()), "")[:longest]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from jupyter_sky.cluster import rank_log
 from jupyter_sky.cluster.comparison.looks import Looks
 from jupyter_sky.cluster.control import lifecycle
-from jupyter_sky.cluster.control.controller import ClusterConfig, Controller
+from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.files import Files
 from jupyter_sky.cluster.control.listener import NoRuns
 from jupyter_sky.cluster.control.packages import Packages
@@ -26,7 +26,7 @@ from jupyter_sky.cluster.runs.calls import Calls
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.scheduler import Scheduler
 from jupyter_sky.cluster.runs.task import Task
-from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts
+from jupyter_sky.cluster.runtime_env import ClusterConfig, RuntimeEnv, Timeouts
 from jupyter_sky.cluster.snapshot import Snapshot
 from jupyter_sky.cluster.state import ClusterState
 from jupyter_sky.cluster.stopping.power import Power
@@ -148,11 +148,11 @@ class Cluster:
         UsageError
             When it is for no rank at all, or for one that is not there.
         """
-        has = f"{self.name} has {format_ranks(self.all_ranks)}."
-        if not task.ranks:
-            raise UsageError(f"no rank was chosen: {has}")
-        if missing := sorted(set(task.ranks) - set(self.all_ranks)):
-            raise UsageError(f"there is no rank {missing[0]}: {has}")
+        ranks = self.all_ranks
+        if not task.ranks or (missing := sorted(set(task.ranks).difference(ranks))):
+            has = f"{self.name} has {format_ranks(ranks)}."
+            what = f"there is no rank {missing[0]}" if task.ranks else "no rank was chosen"
+            raise UsageError(f"{what}: {has}")
         return RunHandle(self._scheduler.new_run(task), self._scheduler)
 
     def pop_unseen_run(self) -> RunHandle | None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from jupyter_sky.cluster.cost_meter import CostMeter
 from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.base import Provider
+from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.protocol.messages import Packed
 
 T = TypeVar("T")
@@ -118,3 +122,37 @@ async def deadline(seconds: float, trouble: str) -> AsyncIterator[None]:
             yield
     except TimeoutError:
         raise SkyError(f"{trouble} within {seconds:.0f} s.") from None
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """What a controller has to know of its cluster from the beginning.
+
+    Attributes
+    ----------
+    spec
+        What was asked for.
+    id
+        What no other cluster is called, now or later.
+    provider
+        Where its nodes come from.
+    runtime_env
+        What its ranks enter before their first run.
+    timeouts
+        How long things may take.
+    visits
+        Whether this is no notebook: a visitor keeps nothing up and leaves the ranks' group alone.
+    place
+        Where its machines are rented, if they are.
+    meter
+        What it had cost when its rate changed last.
+    """
+
+    spec: ClusterSpec
+    id: str
+    provider: Provider
+    runtime_env: RuntimeEnv
+    timeouts: Timeouts
+    visits: bool = False
+    place: str | None = None
+    meter: CostMeter = field(default_factory=lambda: CostMeter(0.0, time.time()))

@@ -32,7 +32,6 @@ from jupyter_sky.notebook.project.workdir import Workdirs, say_written
 from jupyter_sky.notebook.scripts.run import find_folder, run_shell_cell
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.notebook.validation import check_names
-from jupyter_sky.serialization import cell_sources
 from jupyter_sky.transport.protocol.debugging import Debugging
 
 
@@ -160,8 +159,10 @@ def _cell_place(shell: InteractiveShell) -> CellPlace:
     """Return where the code of the running cell stands in the notebook, for its tracebacks."""
     title = ""
     frame = sys._getframe().f_back
+    name_of = shell.compile.format_code_name
     while frame:
-        title = cell_sources.title(frame.f_code.co_filename, shell.user_ns) or title
+        if label := name_of(frame.f_code.co_filename):
+            title = label[1]
         frame = frame.f_back
     typed = (shell.history_manager.input_hist_raw or [""])[-1]
     code = typed.lstrip()

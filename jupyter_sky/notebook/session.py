@@ -106,7 +106,8 @@ class Session:
         SkyError
             When it does not start, or lacks packages that cannot be installed.
         """
-        choices = [replace(each, **self._given) for each in (options, *others)]
+        given = self._given
+        choices = [replace(each, **given) if given else each for each in (options, *others)]
         name = choices[0].cluster or self.current_name
         if (start := self._starting.get(name)) and not start.is_over:
             start.follow(self._shell)

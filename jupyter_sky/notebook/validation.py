@@ -50,6 +50,8 @@ _FIXED = frozenset(
 )
 """Options that a cluster has from its start to its end."""
 
+_FIXED_OPTIONS = [(each.name, each.field) for each in CLUSTER_OPTIONS if each.field in _FIXED]
+
 
 def choose_ranks(
     cluster: Cluster, chosen: str | Sequence[int] | None, option: str
@@ -143,13 +145,6 @@ def check_fit(
     UsageError
         With the commands to choose from.
     """
-    has: Mapping[str, Any] = {
-        "--nodes": len(cluster.state.nodes),
-        "--procs-per-node": len(cluster.state.nodes[0].ranks),
-        "--provider": cluster.provider.name,
-        "--gpu": cluster.spec.accelerator and str(cluster.spec.accelerator).lower(),
-        "--hosts": ",".join(node.name or "" for node in cluster.state.nodes),
-    }
     asked = {
         "--nodes": options.nodes,
         "--procs-per-node": options.procs_per_node,
@@ -158,19 +153,35 @@ def check_fit(
         "--hosts": ",".join(map(str, parse(hosts))) or None,
     }
     for option, value in asked.items():
-        if value is not None and value != has[option]:
+        if value is not None and value != (has := _has(cluster, option)):
             change = f"`%sky scale {value}` to change it" if option == "--nodes" else _REPLACE
-            raise _other_cluster(cluster, option, has[option], value, change)
+            raise _other_cluster(cluster, option, has, value, change)
     _check_plugins(cluster, options, started)
-    for argument in CLUSTER_OPTIONS:
-        value, before = getattr(options, argument.field), getattr(started, argument.field)
-        if argument.field in _FIXED and value not in (None, False, (), before):
-            raise _other_cluster(cluster, argument.name, before, value)
+    for name, field in _FIXED_OPTIONS:
+        value, before = getattr(options, field), getattr(started, field)
+        if value not in (None, False, (), before):
+            raise _other_cluster(cluster, name, before, value)
     _check_base(cluster, options, started)
-    price, limit = cluster.price, options.max_price
-    if price is not None and limit is not None and price > limit:
+    limit = options.max_price
+    if limit is not None and (price := cluster.price) is not None and price > limit:
         costs = f"{format_dollars(price)} an hour"
         raise _other_cluster(cluster, "--max-price", costs, format_dollars(limit))
+
+
+def _has(cluster: Cluster, option: str) -> Any:
+    """Return what a cluster has of an option."""
+    nodes = cluster.state.nodes
+    match option:
+        case "--nodes":
+            return len(nodes)
+        case "--procs-per-node":
+            return len(nodes[0].ranks)
+        case "--provider":
+            return cluster.provider.name
+        case "--gpu":
+            return cluster.spec.accelerator and str(cluster.spec.accelerator).lower()
+        case _:
+            return ",".join(node.name or "" for node in nodes)
 
 
 def missing_packages(cluster: Cluster, options: CellOptions) -> tuple[str, ...]:

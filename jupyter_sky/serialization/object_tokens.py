@@ -236,6 +236,8 @@ class ReceivedObjects:
 
     def drop_unused(self) -> None:
         """Let go of objects that nothing else refers to any more."""
+        if not self._plain:
+            return
         self._plain = {token: each for token, each in self._plain.items() if not each.is_only_one()}
 
 

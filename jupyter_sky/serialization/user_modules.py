@@ -93,7 +93,7 @@ class ImportPaths:
     @classmethod
     def here(cls) -> ImportPaths:
         """Return those of this process."""
-        folder = str(Path.cwd())
+        folder = os.getcwd()  # noqa: PTH109
         return cls(folder, tuple(entry or folder for entry in sys.path))
 
     def install(self, store: Path) -> None:

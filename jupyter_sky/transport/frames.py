@@ -46,9 +46,41 @@ def encode(
     message: Mapping[str, Any], payload_size: int = 0, largest: int = LARGEST_MESSAGE
 ) -> bytes:
     """Return prefix and message; a payload of ``payload_size`` bytes has to follow."""
+    return _framed(_packed(message), payload_size, largest)
+
+
+class SharedFields:
+    """What messages to many have in common, encoded once.
+
+    Parameters
+    ----------
+    fields
+        The fields, and what they stand for.
+    """
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self.fields = fields
+        self._body = _without_header(fields)
+
+    def encode(self, own: Mapping[str, Any]) -> bytes:
+        """Return prefix and message, with what it has of its own; no name may be in both."""
+        header = msgpack.Packer().pack_map_header(len(self.fields) + len(own))
+        return _framed(header + self._body + _without_header(own), 0, LARGEST_MESSAGE)
+
+
+def _without_header(fields: Mapping[str, Any]) -> bytes:
+    header: bytes = msgpack.Packer().pack_map_header(len(fields))
+    return _packed(fields)[len(header) :]
+
+
+def _packed(message: Mapping[str, Any]) -> bytes:
     body: bytes = msgpack.packb(
         message, use_bin_type=True, unicode_errors="surrogatepass", default=_plain
     )
+    return body
+
+
+def _framed(body: bytes, payload_size: int, largest: int) -> bytes:
     if len(body) > largest:
         raise ProtocolError(f"a message of {format_bytes(len(body))} is too large")
     return PREFIX.pack(len(body), payload_size) + body

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, ParamSpec, TypeVar
+import contextlib
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,6 +28,62 @@ class BackgroundTasks:
         """Wait until all are done, at most ``within`` seconds."""
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=within)
+
+
+class Changes:
+    """Tells tasks and observers of a loop that something has changed.
+
+    Parameters
+    ----------
+    observers
+        Called, without arguments, at each change; one that fails disturbs nothing.
+    """
+
+    def __init__(self, observers: Sequence[Callable[[], None]]) -> None:
+        self._observers = observers
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def tell(self) -> None:
+        """Tell of a change; from the loop's thread."""
+        waiting, self._waiting = self._waiting, []
+        for changed in waiting:
+            if not changed.done():
+                changed.set_result(None)
+        for observer in self._observers:
+            with contextlib.suppress(Exception):
+                observer()
+
+    async def next(self) -> None:
+        """Wait until something changes."""
+        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(changed)
+        await changed
+
+
+class Batch(Generic[T]):
+    """Collects what comes at one time, and hands it on as one when the loop has read all of it.
+
+    Parameters
+    ----------
+    take
+        Called with what has come, in its order.
+    """
+
+    def __init__(self, take: Callable[[list[T]], object]) -> None:
+        self._take = take
+        self._items: list[T] = []
+
+    def add(self, item: T) -> None:
+        """Hand something on soon; from the loop's thread."""
+        if not self._items:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._items.append(item)
+
+    def flush(self) -> None:
+        """Hand on now what is there: something comes that belongs behind it."""
+        if self._items:
+            items, self._items = self._items, []
+            self._take(items)
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:

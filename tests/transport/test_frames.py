@@ -19,6 +19,7 @@ from jupyter_sky.transport.frames import (
     Decoder,
     Message,
     ProtocolError,
+    SharedFields,
     decode_message,
     encode,
 )
@@ -116,3 +117,17 @@ def test_blocking_frames_end_with_the_other_side() -> None:
         assert frames.receive() == {"a": 2}
         ours.close()
         assert frames.receive() is None
+
+
+@given(MESSAGES, MESSAGES)
+def test_a_message_with_shared_fields_is_as_one_that_was_encoded_whole(
+    shared: Message, own: Message
+) -> None:
+    own = {name: value for name, value in own.items() if name not in shared}
+    assert SharedFields(shared).encode(own) == encode({**shared, **own})
+
+
+def test_many_fields_can_be_shared() -> None:
+    shared, own = {f"s{n}": n for n in range(20)}, {f"o{n}": n for n in range(20)}
+    [(message, _)] = feed(Decoder(), SharedFields(shared).encode(own))
+    assert message == {**shared, **own}

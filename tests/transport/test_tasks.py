@@ -6,7 +6,7 @@ import asyncio
 import gc
 import threading
 
-from jupyter_sky.transport.tasks import blocking, cancel_all
+from jupyter_sky.transport.tasks import Batch, Changes, blocking, cancel_all
 
 
 def test_an_error_after_a_stop_is_nobodys() -> None:
@@ -51,3 +51,49 @@ def test_errors_of_tasks_that_are_cancelled_are_nobodys() -> None:
     asyncio.run(stop())
     gc.collect()
     assert told == []
+
+
+def test_what_comes_at_one_time_is_handed_on_as_one_and_before_what_belongs_behind_it() -> None:
+    taken: list[list[int]] = []
+
+    async def scenario() -> None:
+        batch = Batch(taken.append)
+        batch.add(1)
+        batch.add(2)
+        assert taken == []
+        await asyncio.sleep(0)
+        assert taken == [[1, 2]]
+        batch.add(3)
+        batch.flush()  # something else comes
+        assert taken == [[1, 2], [3]]
+        batch.add(4)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        batch.flush()
+        assert taken == [[1, 2], [3], [4]]
+
+    asyncio.run(scenario())
+
+
+def test_who_waits_for_a_change_is_told_and_an_observer_that_fails_disturbs_nothing() -> None:
+    calls: list[str] = []
+
+    def fails() -> None:
+        calls.append("fails")
+        raise ValueError
+
+    async def scenario() -> None:
+        changes = Changes([fails, lambda: calls.append("well")])
+        waiting = [asyncio.ensure_future(changes.next()) for _ in range(2)]
+        waiting[0].cancel()
+        await asyncio.sleep(0)
+        changes.tell()
+        await waiting[1]
+        assert calls == ["fails", "well"]
+        following = asyncio.ensure_future(changes.next())
+        await asyncio.sleep(0)
+        assert not following.done()
+        changes.tell()
+        await following
+
+    asyncio.run(scenario())

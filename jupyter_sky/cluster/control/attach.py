@@ -49,11 +49,13 @@ async def restore(
         if welcome["ending"]:
             raise AgentGone("the cluster is ending")
         _restore_ranks(controller, connection, welcome)
+    newest = max(rank.generation for rank in controller.state.ranks)
+    # Before any events come: how this group was formed may be among those that come once more.
+    controller.state = replace(controller.state, generation=newest)
     controller.shared = any(welcome["shared"] for welcome in welcomes)
     await _follow_from_unseen_run(controller, welcomes)
     if not controller.visits:
         controller.warnings = version_check.check(controller.versions)
-    newest = max(rank.generation for rank in controller.state.ranks)
     if not controller.visits and await scaling.finish_interrupted(controller, welcomes, leaving):
         newest += 1  # the group may have had ranks that are gone
     controller.state = replace(controller.state, generation=newest, phase=ClusterPhase.READY)

@@ -7,14 +7,13 @@ one, as functions of a controller: `lifecycle`, `process_group`, `scaling`, `rec
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from jupyter_sky.cluster import version_check
-from jupyter_sky.cluster.control.listener import ClusterListener
+from jupyter_sky.cluster.control.listener import ClusterListener, Done
 from jupyter_sky.cluster.control.preemption import PreemptionMonitor
 from jupyter_sky.cluster.cost_meter import CostMeter, Rate, rate_of
 from jupyter_sky.cluster.errors import RankLost
@@ -26,13 +25,13 @@ from jupyter_sky.cluster.network.health import LinkMonitor
 from jupyter_sky.cluster.network.incoming import Report
 from jupyter_sky.cluster.network.node_faults import NodeFaults
 from jupyter_sky.cluster.network.pages import Pages
-from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts
-from jupyter_sky.cluster.state import ClusterPhase, ClusterState, RankPhase, reduce
+from jupyter_sky.cluster.network.requests.seen import SeenTeller
+from jupyter_sky.cluster.runtime_env import ClusterConfig
+from jupyter_sky.cluster.state import ClusterPhase, ClusterState, RankPhase, ranks_done, reduce
 from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.formatting import format_count, format_ranks
-from jupyter_sky.providers.base import Machine, Provider, counts_hours
-from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.providers.base import Machine, Node, counts_hours
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.error_report import ErrorReport, report
 from jupyter_sky.transport.protocol.events import (
@@ -42,47 +41,14 @@ from jupyter_sky.transport.protocol.events import (
     Leaving,
     Lost,
     Prepared,
+    RankDone,
     RankExited,
 )
 from jupyter_sky.transport.protocol.messages import Welcome
 from jupyter_sky.transport.protocol.topology import Topology
-from jupyter_sky.transport.tasks import BackgroundTasks
+from jupyter_sky.transport.tasks import BackgroundTasks, Batch, Changes
 
 _RUN_AGAIN = "Run the cell again to start a new one."
-
-
-@dataclass(frozen=True)
-class ClusterConfig:
-    """What a controller has to know of its cluster from the beginning.
-
-    Attributes
-    ----------
-    spec
-        What was asked for.
-    id
-        What no other cluster is called, now or later.
-    provider
-        Where its nodes come from.
-    runtime_env
-        What its ranks enter before their first run.
-    timeouts
-        How long things may take.
-    visits
-        Whether this is no notebook: a visitor keeps nothing up and leaves the ranks' group alone.
-    place
-        Where its machines are rented, if they are.
-    meter
-        What it had cost when its rate changed last.
-    """
-
-    spec: ClusterSpec
-    id: str
-    provider: Provider
-    runtime_env: RuntimeEnv
-    timeouts: Timeouts
-    visits: bool = False
-    place: str | None = None
-    meter: CostMeter = field(default_factory=lambda: CostMeter(0.0, time.time()))
 
 
 class Controller(ConnectionListener):
@@ -165,7 +131,9 @@ class Controller(ConnectionListener):
         self._faults = NodeFaults(self.notify)
         cloud = getattr(config.provider, "cloud", "its provider")
         self._preemptions = PreemptionMonitor(self.spawn, self.notify, self.wake, cloud)
-        self._changed = asyncio.Event()
+        self._changes = Changes(self.observers)
+        self._done: Batch[Done] = Batch(self._on_ranks_done)
+        self._rate: tuple[tuple[Node, ...], Rate] | None = None
         self._tasks = BackgroundTasks()
 
     # What is known
@@ -183,7 +151,11 @@ class Controller(ConnectionListener):
     @property
     def rate(self) -> Rate:
         """What it costs an hour."""
-        return rate_of([each.message() for each in self.state.nodes], counts_hours(self.provider))
+        nodes = self.state.nodes
+        if self._rate is None or self._rate[0] is not nodes:
+            messages = [each.message() for each in nodes]
+            self._rate = nodes, rate_of(messages, counts_hours(self.provider))
+        return self._rate[1]
 
     @property
     def cost(self) -> float | None:
@@ -247,7 +219,8 @@ class Controller(ConnectionListener):
         VersionMismatch
             When an agent is of another version of jupyter_sky.
         """
-        self.set_connections([Connection(each, self, self.visits) for each in machines])
+        teller = SeenTeller()
+        self.set_connections([Connection(each, self, self.visits, teller) for each in machines])
         welcomes = await asyncio.gather(*(open_link(each, since) for each in self.connections))
         for welcome in welcomes:
             version_check.check_agent(welcome)
@@ -284,6 +257,14 @@ class Controller(ConnectionListener):
 
     def on_event(self, connection: Connection, event: Event) -> None:
         """Change the state according to an event of a node, and tell the listener."""
+        if isinstance(event, RankDone):
+            # Of a thousand ranks most end at one time, and well.
+            self._done.add((connection, event))
+            if event.outcome == "ok":
+                return
+        self._done.flush()
+        if isinstance(event, RankDone):
+            return
         self.state = reduce(self.state, event, connection.ranks)
         match event:
             case Formed(generation=generation) if generation > self.state.generation:
@@ -310,6 +291,11 @@ class Controller(ConnectionListener):
         self.listener.on_event(connection, event)
         self.wake()
 
+    def _on_ranks_done(self, done: Sequence[Done]) -> None:
+        self.state = ranks_done(self.state, (event for _, event in done))
+        self.listener.on_ranks_done(done)
+        self.wake()
+
     def on_report(self, connection: Connection, report: Report) -> None:
         """Keep what the ranks of a node use; the minutes before are for those who ask for them."""
         if self.usage.add(connection.machine.nodes, report):
@@ -322,6 +308,7 @@ class Controller(ConnectionListener):
 
     def on_malformed(self, connection: Connection, what: str) -> None:
         """Say that a node sent what cannot be read, and leave to the listener what runs there."""
+        self._done.flush()
         self._faults.report_malformed(connection.name, what)
         self.listener.on_malformed(connection, what)
 
@@ -336,6 +323,7 @@ class Controller(ConnectionListener):
 
     def on_agent_lost(self, connection: Connection) -> None:
         """Leave it to the listener what becomes of a cluster that has lost an agent."""
+        self._done.flush()
         if self.state.phase in (ClusterPhase.LOST, ClusterPhase.DOWN):
             return
         if connection in self.connections:
@@ -361,11 +349,7 @@ class Controller(ConnectionListener):
 
     def wake(self) -> None:
         """Wake every task waiting in `until`, and call the observers."""
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
-        for observer in self.observers:
-            with contextlib.suppress(Exception):  # a panel that fails must not stop the cluster
-                observer()
+        self._changes.tell()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition is true; it is asked after each change.
@@ -383,7 +367,7 @@ class Controller(ConnectionListener):
                     f"rank {dead[0].rank} no longer starts, {dead[0].trouble}: "
                     f"end the cluster with `%sky down {self.spec.name}` and start a new one."
                 )
-            await self._changed.wait()
+            await self._changes.next()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in the background."""

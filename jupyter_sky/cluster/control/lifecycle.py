@@ -12,14 +12,14 @@ from dataclasses import replace
 from jupyter_sky.cluster import version_check
 from jupyter_sky.cluster.control import process_group
 from jupyter_sky.cluster.control.attach import restore
-from jupyter_sky.cluster.control.controller import ClusterConfig, Controller
+from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.shutdown import end
 from jupyter_sky.cluster.cost_meter import CostMeter
 from jupyter_sky.cluster.inventory import later, owed_ends, probe, registry, stops
 from jupyter_sky.cluster.inventory.owed_ends import Origin
 from jupyter_sky.cluster.inventory.stops import ClusterStopped
 from jupyter_sky.cluster.network import health
-from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts, deadline
+from jupyter_sky.cluster.runtime_env import ClusterConfig, RuntimeEnv, Timeouts, deadline
 from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.cluster.version_check import VersionMismatch
 from jupyter_sky.cluster.volumes import renewal

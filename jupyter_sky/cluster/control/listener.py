@@ -7,7 +7,10 @@ from typing import Protocol
 
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import SkyError
-from jupyter_sky.transport.protocol.events import Event, RunBegan
+from jupyter_sky.transport.protocol.events import Event, RankDone, RunBegan
+
+Done = tuple[Connection, RankDone]
+"""The end of a rank's part, and the connection over which its node has told of it."""
 
 
 class ClusterListener(Protocol):
@@ -15,6 +18,9 @@ class ClusterListener(Protocol):
 
     def on_event(self, connection: Connection, event: Event) -> None:
         """Handle an event of a node; the state has changed already."""
+
+    def on_ranks_done(self, done: Sequence[Done]) -> None:
+        """Handle that ranks have come to the end of their parts; the state has changed already."""
 
     def on_notice(self, text: str) -> None:
         """Handle what the user should know of links and nodes."""
@@ -51,6 +57,9 @@ class NoRuns(ClusterListener):
     """The listener of a cluster that is only ended: nothing runs on it that could be told."""
 
     def on_event(self, connection: Connection, event: Event) -> None:
+        """Ignore it."""
+
+    def on_ranks_done(self, done: Sequence[Done]) -> None:
         """Ignore it."""
 
     def on_notice(self, text: str) -> None:

@@ -79,6 +79,8 @@ class Prompts:
 
     def remove(self, rank: int) -> None:
         """Forget the prompt of a rank that goes on, or has ended."""
+        if not self._open:  # asked at the end of each rank
+            return
         with self.lock:
             if self._open.pop(rank, None) is None:
                 return

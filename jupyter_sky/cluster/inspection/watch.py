@@ -36,7 +36,7 @@ class Watched(Protocol):
         """Handle where its ranks are; ``is_long`` says that the user should know."""
 
 
-async def watch(controller: Controller, run: Watched, hang_after: float) -> None:
+def watch(controller: Controller, run: Watched, hang_after: float) -> asyncio.TimerHandle:
     """Tell a run where its ranks are while some of them wait for others, until it is over.
 
     Parameters
@@ -47,13 +47,25 @@ async def watch(controller: Controller, run: Watched, hang_after: float) -> None
         The run.
     hang_after
         Seconds of waiting after which the user is told.
+
+    Returns
+    -------
+    asyncio.TimerHandle
+        When the nodes are asked first. Most runs are over before, which then cancel it.
     """
     pause = min(_ASK_EVERY, hang_after / 2)
+
+    def begin() -> None:
+        controller.spawn(_watch(controller, run, hang_after, pause))
+
+    return asyncio.get_running_loop().call_later(pause, begin)
+
+
+async def _watch(controller: Controller, run: Watched, hang_after: float, pause: float) -> None:
     while not run.over.is_set() and not run.is_ending:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(run.over.wait(), pause)
-            return
         found = await inspect_waiting(controller, min(_WORTH_KEEPING, hang_after / 2))
         if not run.over.is_set() and not run.is_ending:
             run.on_where(found, found is not None and found.seconds >= hang_after)
             controller.wake()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(run.over.wait(), pause)

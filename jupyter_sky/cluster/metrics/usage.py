@@ -75,9 +75,9 @@ class Usage:
             self._machines[nodes[0].node] = _Machine(samples, tuple(nodes), shift)
         return bool(report.ranks)
 
-    def of(self, rank: int) -> Mapping[str, Any]:
-        """Return what a rank uses now, as a `RankUsage`; nothing where that is not known."""
-        return self._latest.get(rank, {})
+    def latest(self) -> Mapping[int, Mapping[str, Any]]:
+        """Return what each rank uses now, as far as it is known; it does not change later."""
+        return dict(self._latest)
 
     def forget(self, rank: int) -> None:
         """Forget a rank that is gone."""

@@ -46,6 +46,9 @@ class RankValue:
         return self.digest is None and self.replaces is None
 
 
+_NOTHING: Mapping[str, RankValue] = {}
+
+
 @dataclass
 class Expected:
     """What a rank will have after a run that it has not reported yet.
@@ -110,10 +113,10 @@ class RemoteState:
 
     def value(self, rank: int, key: str) -> RankValue | None:
         """Return what a rank will have under a name, or by another key, when it is its turn."""
-        for expected in reversed(self._expected_of(rank)):
+        for expected in reversed(self._expected_of(rank)) if self._on_their_way else ():
             if key in expected:
                 return expected[key]
-        return self._confirmed.get(rank, {}).get(key)
+        return self._confirmed.get(rank, _NOTHING).get(key)
 
     def keys(self, rank: int) -> set[str]:
         """Return the names, and other keys, of what a rank will have and may keep."""
@@ -153,7 +156,8 @@ class RemoteState:
                 value = self.value(rank, name)
                 if not value or value.is_outdated or value.replaces not in (None, identity):
                     replaced.add(name)
-        return sorted(replaced | self._to_delete.get(rank, set()))
+        unbound = replaced.union(self._to_delete.get(rank, ()))
+        return sorted(unbound) if unbound else []
 
     def assigned_since(self, rank: int, names: Iterable[str]) -> set[str]:
         """Return names that were assigned in the notebook since a rank got them, if it did."""
@@ -236,12 +240,13 @@ class RemoteState:
         if self.is_gone(effects, rank):
             return  # with the process
         confirmed = self._confirmed.setdefault(rank, {})
-        names = {name for name, other in bound.items() if other}
+        if expected and expected.delivered:
+            confirmed.update(expected.delivered)
+        names = {name for name, other in bound.items() if other} if bound else set()
         if well:
             names |= effects.cell.always_bound
-        if expected:
-            confirmed.update(expected.delivered)
-        confirmed.update({name: self._binding(name, effects) for name in names})
+        for name in names:
+            confirmed[name] = self._binding(name, effects)
 
     def cancel(self, effects: RunEffects) -> None:
         """Record that a run does not happen on the ranks that have not reported it."""
@@ -255,7 +260,7 @@ class RemoteState:
 
     def unbound(self, names: Mapping[int, Iterable[str]]) -> None:
         """Record that ranks are told to unbind names."""
-        for rank, each in names.items():
+        for rank, each in names.items() if self._to_delete else ():
             self._to_delete.get(rank, set()).difference_update(each)
 
     def not_unbound(self, names: Mapping[int, Iterable[str]], effects: RunEffects) -> None:

@@ -30,7 +30,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
@@ -116,7 +115,9 @@ class NamespaceSync:
                 namespace=namespace,
                 ranks=tuple(ranks),
                 effects=effects,
-                outdated={rank: state.names_to_unbind(rank, effects) for rank in ranks},
+                outdated={
+                    rank: names for rank in ranks if (names := state.names_to_unbind(rank, effects))
+                },
                 losses=losses,
             )
             self._add_missing(update, frozenset(names) if force else frozenset())
@@ -221,9 +222,21 @@ class NamespaceSync:
         well
             Whether the run came to its end.
         """
-        self._lock.apply(partial(self._remote_state.ended, update.effects, rank, bound, well=well))
+        self.ran_on(update, {rank: bound}, well=well)
+
+    def ran_on(
+        self, update: NamespaceUpdate, bound: Mapping[int, Mapping[str, bool]], *, well: bool
+    ) -> None:
+        """Report the same of several ranks at once: the names of each."""
+        self._lock.apply(self._ran, update.effects, bound, well)
         if not well:
             self._losses += 1  # later runs count on what it would have bound
+
+    def _ran(
+        self, effects: RunEffects, bound: Mapping[int, Mapping[str, bool]], well: bool
+    ) -> None:
+        for rank, names in bound.items():
+            self._remote_state.ended(effects, rank, names, well=well)
 
     def remember(self, rank: int, names: Mapping[str, str]) -> None:
         """Report what a rank has, as its agent tells: the digest of each name."""

@@ -17,11 +17,12 @@ from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.blobs.download import Downloads
 from jupyter_sky.cluster.network.incoming import Report
 from jupyter_sky.cluster.network.node_faults import foreign_ranks
-from jupyter_sky.cluster.network.pending import PendingRequests
+from jupyter_sky.cluster.network.requests.pending import Answered, PendingRequests
+from jupyter_sky.cluster.network.requests.seen import Seen, SeenTeller
 from jupyter_sky.cluster.network.upload import Uploads
-from jupyter_sky.errors import ClusterLost, SkyError
+from jupyter_sky.errors import ClusterLost
 from jupyter_sky.providers.base import AgentGone, Machine, MachineGone, NotLetIn
-from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.frames import Message, SharedFields
 from jupyter_sky.transport.link import Link
 from jupyter_sky.transport.protocol.events import (
     Event,
@@ -81,6 +82,8 @@ class Connection:
         Told of events, reports, broken links and the end of the agent.
     visits
         Whether this is no notebook: a visitor keeps no node up, and what it sees counts as unseen.
+    teller
+        Tells this agent, among others, which events have come.
 
     Attributes
     ----------
@@ -97,7 +100,11 @@ class Connection:
     """
 
     def __init__(
-        self, machine: Machine, listener: ConnectionListener, visits: bool = False
+        self,
+        machine: Machine,
+        listener: ConnectionListener,
+        visits: bool = False,
+        teller: SeenTeller | None = None,
     ) -> None:
         self.machine = machine
         self.last = 0
@@ -112,8 +119,10 @@ class Connection:
         self._reconnecting: asyncio.Task[None] | None = None
         self._token = uuid.uuid4().hex
         self._requests = PendingRequests(lambda: self._up, self._no_connection)
-        self._downloads = Downloads()
-        self._acknowledges, self._sent_before = False, 0
+        self._downloads = Downloads(self._current_link)
+        self._seen = Seen(self._current_link, teller or SeenTeller())
+        self._posted: str | None = None
+        self._sent_before = 0
         self.uploads = Uploads(self.request, self._current_link, machine.blobs_here)
 
     @property
@@ -188,6 +197,7 @@ class Connection:
 
     def close(self) -> None:
         """Close the connection; the agent goes on. Requests without an answer fail."""
+        self._seen.tell()
         self._over = True
         self._up = False
         if self._reconnecting and self._reconnecting is not asyncio.current_task():
@@ -318,13 +328,24 @@ class Connection:
     ) -> Message:
         if self._over or self._link is None:
             raise ClusterLost("the node's agent is gone")
-        message = self._requests.add(number, message, within, link_within)
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        message = self._requests.add(number, message, answer, within, link_within)
         if self._up:
             self._link.send(message)
-        answered = await self._requests.answer(number)
-        if "error" in answered:
-            raise SkyError(answered["error"])
-        return answered
+        return await self._requests.wait_for(number, answer)
+
+    def post(self, shared: SharedFields, own: Message, answer: Answered) -> None:
+        """Ask this one of many for its part, without a limit to how long there is no link."""
+        if self._over or self._link is None:
+            answer.set_exception(ClusterLost("the node's agent is gone"))
+            return
+        # That the node has begun with it, its event would say to others.
+        self._posted = shared.fields.get("run")
+        number = self._requests.new_number()
+        own = {**own, **self._seen.news()}
+        own = self._requests.add(number, own, answer, ANSWER_WITHIN, None, shared)
+        if self._up:
+            self._link.send_encoded(shared.encode(own))
 
     def _no_connection(self) -> str:
         return f"there is no connection to {self.name}{self.trouble and f' ({self.trouble})'}"
@@ -346,42 +367,32 @@ class Connection:
     # Received messages
 
     def _receive(self, message: Message, payload: memoryview) -> None:
-        if isinstance(count := message.get("ack"), int) and self._link:
-            self._link.send({"op": "got", "size": count})
-        if "welcome" in message:
+        self._downloads.acknowledge(message)
+        if "event" in message:
+            if incoming.is_next(message, self.last):
+                self.last = message["n"]
+                if message["event"] != "run_began" or message.get("run") != self._posted:
+                    self._take(decode_event(message))
+        elif "re" in message:
+            self._requests.on_answer({**message, "payload": payload} if payload else message)
+        elif "welcome" in message:
             said = incoming.welcome(message)
             if self._welcome and not self._welcome.done():
                 self._welcome.set_result(said)
-        elif "re" in message:
-            self._requests.on_answer({**message, "payload": payload} if payload else message)
         elif "piece" in message:
-            if not self._downloads.on_piece(message, payload) and self._link:
-                self._link.send({"op": "unwanted", "id": message["piece"]})
+            self._downloads.on_piece(message, payload)
         elif "report" in message:
             self._receive_report(incoming.report(message))
-        elif "event" in message and incoming.is_next(message, self.last):
-            self.last = message["n"]
-            event = decode_event(message)
-            if foreign := foreign_ranks(event, self.ranks):
-                self._listener.on_foreign_ranks(self, foreign)
-                return
-            if isinstance(event, Forgotten):
-                self.uploads.note_missing(event.digests)
-            self._listener.on_event(self, event)
-            if isinstance(event, RankDone | RankExited):
-                self._acknowledge_soon()
 
-    def _acknowledge_soon(self) -> None:
-        # Once for all that came together.
-        if not self._acknowledges and not self._visits:
-            self._acknowledges = True
-            asyncio.get_running_loop().call_soon(self._acknowledge)
-
-    def _acknowledge(self) -> None:
-        """Say up to where events have come: the next kernel is shown the end of a run if not."""
-        self._acknowledges = False
-        if self._link:
-            self._link.send({"op": "seen", "n": self.last})
+    def _take(self, event: Event) -> None:
+        if foreign := foreign_ranks(event, self.ranks):
+            self._listener.on_foreign_ranks(self, foreign)
+            return
+        if isinstance(event, Forgotten):
+            self.uploads.note_missing(event.digests)
+        self._listener.on_event(self, event)
+        if isinstance(event, RankDone | RankExited) and not self._visits:
+            self._seen.note(self.last)
 
     def _receive_report(self, report: Report) -> None:
         if foreign := report.speaks_for.difference(self.ranks):

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inventory import asked_names
 from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.network.requests.answers import Answers
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.state import not_begun, running
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
 from jupyter_sky.formatting import format_bytes, format_ranks
+from jupyter_sky.transport.frames import Message, SharedFields
 from jupyter_sky.transport.protocol.messages import RunRequest, Script
 from jupyter_sky.transport.rank_ranges import to_ranges
 
@@ -83,13 +86,22 @@ async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) 
     blobs = {**update.blobs, **task.blobs}
     if task.values:
         await _record_asked(controller.id, run)
-    await asyncio.gather(
-        *(
-            _send_request(controller, connection, run, {**request, "ranks": here}, blobs)
-            for connection in controller.connections
-            if (here := sorted(connection.ranks.intersection(ranks)))
-        )
-    )
+    nodes = [
+        (connection, {"ranks": here, "names": _names_for(connection, names)})
+        for connection in controller.connections
+        if (here := sorted(connection.ranks.intersection(ranks)))
+    ]
+    run.sent = True
+    if blobs:
+        sending = (_send(controller, node, request, own, blobs) for node, own in nodes)
+        await asyncio.gather(*sending)
+        return
+    shared = {name: value for name, value in request.items() if name not in ("ranks", "names")}
+    fields, answers = SharedFields({"op": "run", **shared}), Answers()
+    for connection, own in nodes:
+        refused = partial(_on_refused, controller, run.id, own["ranks"])
+        connection.post(fields, own, answers.expect(refused))
+    await answers.wait()
 
 
 def fail_together(controller: Controller, task: Task) -> bool:
@@ -110,28 +122,35 @@ async def _with_port(controller: Controller, task: Task) -> Script | None:
     return {**task.script, "port": answer["port"]}
 
 
-async def _send_request(
-    controller: Controller,
-    connection: Connection,
-    run: Run,
-    request: RunRequest,
-    blobs: Mapping[str, memoryview],
-) -> None:
-    """Send the request of a run to one agent, for ranks of its own."""
+def _names_for(connection: Connection, names: Sequence[Any]) -> list[Any]:
+    """Return the groups of names that the ranks of a node get."""
     here = connection.ranks
-    names: list[Any] = [
+    return [
         {**group, "ranks": sorted(own)}
-        for group in request["names"]
+        for group in names
         if (own := here.intersection(group["ranks"]))
     ]
-    request = {**request, "names": names}
-    run.sent = True
+
+
+def _on_refused(controller: Controller, run: str, ranks: Sequence[int], why: SkyError) -> None:
+    """Note that ranks have not begun with a run; where a link was lost, that is not known."""
+    if not isinstance(why, ClusterLost | NoConnection):
+        controller.state = not_begun(controller.state, run, ranks)
+
+
+async def _send(
+    controller: Controller,
+    connection: Connection,
+    request: RunRequest,
+    own: Message,
+    blobs: Mapping[str, memoryview],
+) -> None:
+    """Send the request of a run to one agent, for ranks of its own, with data that it may lack."""
+    request = {**request, "ranks": own["ranks"], "names": own["names"]}
     try:
         await _send_until_taken(connection, request, blobs)
-    except (ClusterLost, NoConnection):
-        raise  # whether it has begun there is not known
-    except SkyError:
-        controller.state = not_begun(controller.state, run.id, request["ranks"])
+    except SkyError as why:
+        _on_refused(controller, request["run"], own["ranks"], why)
         raise
 
 
@@ -140,8 +159,7 @@ async def _send_until_taken(
 ) -> None:
     """Send a request, and again if the agent lacks some of the data."""
     for _ in range(2):
-        if blobs:
-            await connection.uploads.put(blobs)
+        await connection.uploads.put(blobs)
         answer = await connection.request("run", link_within=None, **request)
         if "missing" not in answer:
             return

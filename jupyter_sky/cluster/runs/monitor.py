@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inspection.findings import Findings
@@ -20,23 +23,47 @@ from jupyter_sky.cluster.snapshot import (
     RunState,
     Snapshot,
 )
-from jupyter_sky.cluster.state import RankPhase, RankState
+from jupyter_sky.cluster.state import ClusterState, RankPhase, RankState
 from jupyter_sky.transport.protocol.events import Display, Output, RankDone, RankExited
 
 _REMEMBERED = 16  # runs that are over
 
 
 @dataclass(frozen=True)
-class _Finished:
-    """A run that is over: its snapshot and record, what a rank printed, and what ranks logged.
+class _Moment:
+    """What is known of the cluster at one moment; nothing of it changes later.
 
-    The run itself is not kept: it has the values that the ranks gave back.
+    Attributes
+    ----------
+    state
+        The state of the cluster.
+    usage
+        What each rank used last.
+    sent_bytes
+        Bytes that had left for it.
+    restarted
+        Ranks whose processes are new, beside those of a run.
     """
 
-    snapshot: Snapshot
+    state: ClusterState
+    usage: Mapping[int, Mapping[str, Any]]
+    sent_bytes: int
+    restarted: frozenset[int]
+
+
+@dataclass
+class _Finished:
+    """A run that is over: its record, when that was, what a rank printed, and what ranks logged.
+
+    The run itself is not kept: it has the values that the ranks gave back. The snapshot is made
+    when it is asked for: of most calls nobody does.
+    """
+
+    moment: _Moment
     record: RunRecord
     text: str
     metrics: Curves
+    snapshot: Snapshot | None = None
 
 
 class Monitor:
@@ -54,6 +81,7 @@ class Monitor:
         self._finished: dict[str, _Finished] = {}
         self._current: str | None = None
         self._restarted: set[int] = set()
+        self._watches: dict[str, asyncio.TimerHandle] = {}
 
     def add(self, run: Run) -> None:
         """Record a run from now on, which waits for its turn; also called in the user's thread."""
@@ -71,20 +99,18 @@ class Monitor:
         self._restarted -= ranks
         self._current = run.id
         if len(run.task.ranks) > 1 and not run.task.script and not run.task.serves:
-            self._controller.spawn(watch(self._controller, run, run.task.hang_after))
+            self._watches[run.id] = watch(self._controller, run, run.task.hang_after)
 
     def end(self, run: Run) -> None:
-        """Keep the snapshot of a run that is over: it does not change any more."""
+        """Keep what is known of a run that is over: it does not change any more."""
+        if watching := self._watches.pop(run.id, None):
+            watching.cancel()
         recorder = self._recorders.get(run.id)
         if recorder is None:
             return
         recorder.end()
-        record = recorder.record()
-        snapshot: Snapshot = {
-            **self._snapshot(record, is_of_run=True),
-            "others": record.others(),
-        }
-        self._finished[run.id] = _Finished(snapshot, record, recorder.text, run.metrics)
+        finished = _Finished(self._moment(), recorder.record(), recorder.text, run.metrics)
+        self._finished[run.id] = finished
         del self._recorders[run.id]
         while len(self._finished) > _REMEMBERED:
             del self._finished[next(iter(self._finished))]
@@ -151,9 +177,15 @@ class Monitor:
             as they were then. By default it is about the cluster as it is now, with all ranks and
             the run that has begun last.
         """
-        if run in self._finished:
-            return {**self._finished[run].snapshot, "cluster": self._cluster_view()}
-        shown = self._snapshot(self._record(run or self._current), is_of_run=run is not None)
+        if finished := self._finished.get(run or ""):
+            made = finished.snapshot
+            if made is None:
+                made = self._snapshot(finished.record, finished.moment, is_of_run=True)
+                made["others"] = finished.record.others()
+                finished.snapshot = made
+            return {**made, "cluster": self._cluster_view()}
+        record = self._record(run or self._current)
+        shown = self._snapshot(record, self._moment(), is_of_run=run is not None)
         has_run = shown["run"] is not None and shown["run"]["state"] is RunState.RUNNING
         work = None if has_run else self._controller.work.view(self._controller.ranks)
         if work is not None and run in (None, work["id"]):
@@ -166,21 +198,27 @@ class Monitor:
         recorder = self._recorders.get(run or "")
         return recorder.record() if recorder else None
 
-    def _snapshot(self, record: RunRecord | None, is_of_run: bool) -> Snapshot:
-        state = self._controller.state
-        chosen = set(record.view["ranks"] if record and is_of_run else self._controller.ranks)
+    def _moment(self) -> _Moment:
+        controller = self._controller
+        restarted = frozenset(self._restarted)
+        return _Moment(
+            controller.state, controller.usage.latest(), controller.sent_bytes, restarted
+        )
+
+    def _snapshot(self, record: RunRecord | None, at: _Moment, is_of_run: bool) -> Snapshot:
+        state = at.state
+        everyone = (rank.rank for rank in state.ranks)
+        chosen = set(record.view["ranks"] if record and is_of_run else everyone)
         return {
             "version": 1,
             "cluster": self._cluster_view(),
             "run": record.view if record else None,
             # A connection that was made anew counts from zero.
-            "sent_bytes": max(
-                0, self._controller.sent_bytes - (record.sent_before if record else 0)
-            ),
+            "sent_bytes": max(0, at.sent_bytes - (record.sent_before if record else 0)),
             "nodes": [
                 NodeView(node=node.node, addr=node.addr, gpu=node.gpu) for node in state.nodes
             ],
-            "ranks": [self._rank_view(rank, record) for rank in state.ranks if rank.rank in chosen],
+            "ranks": [_rank_view(rank, record, at) for rank in state.ranks if rank.rank in chosen],
             "output": record.output if record else OutputView(rank=0, text=""),
             "others": [],
             "curves": record.curves if record else [],
@@ -204,31 +242,31 @@ class Monitor:
             "pages": controller.pages.views(),
         }
 
-    def _rank_view(self, rank: RankState, record: RunRecord | None) -> RankView:
-        number = rank.rank
-        usage = self._controller.usage.of(number)
-        node = self._controller.state.node_of(number)
-        line, progress = usage.get("line", ""), None
-        ended = record.ranks.get(number) if record else None
-        if record and number in record.lines:
-            line, progress = record.lines[number], record.progress[number]
-        elif ended:
-            line, progress = ended.line, ended.progress
-        elif record:
-            progress = find_progress(line)
-        restarted = self._restarted.union(record.restarted if record else ())
-        return {
-            "rank": number,
-            "node": rank.node,
-            "phase": RankPhase.GONE if rank.phase is RankPhase.DEAD else rank.phase,
-            "utilisation": usage.get("utilisation"),
-            "memory": usage.get("memory"),
-            "gpu": node.ranks.index(number) % node.accelerators if node.accelerators else None,
-            "line": line,
-            "trouble": rank.trouble,
-            "outcome": ended.outcome if ended else None,
-            "seconds": ended.seconds if ended else None,
-            "error": ended.error if ended else None,
-            "progress": progress,
-            "restarted": number in restarted,
-        }
+
+def _rank_view(rank: RankState, record: RunRecord | None, at: _Moment) -> RankView:
+    number = rank.rank
+    usage = at.usage.get(number, {})
+    node = at.state.node_of(number)
+    line, progress = usage.get("line", ""), None
+    ended = record.ranks.get(number) if record else None
+    if record and number in record.lines:
+        line, progress = record.lines[number], record.progress[number]
+    elif ended:
+        line, progress = ended.line, ended.progress
+    elif record:
+        progress = find_progress(line)
+    return {
+        "rank": number,
+        "node": rank.node,
+        "phase": RankPhase.GONE if rank.phase is RankPhase.DEAD else rank.phase,
+        "utilisation": usage.get("utilisation"),
+        "memory": usage.get("memory"),
+        "gpu": node.ranks.index(number) % node.accelerators if node.accelerators else None,
+        "line": line,
+        "trouble": rank.trouble,
+        "outcome": ended.outcome if ended else None,
+        "seconds": ended.seconds if ended else None,
+        "error": ended.error if ended else None,
+        "progress": progress,
+        "restarted": number in at.restarted or (record is not None and number in record.restarted),
+    }

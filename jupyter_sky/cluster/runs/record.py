@@ -217,9 +217,10 @@ class RunRecorder:
         tail: str,
         seconds: float | None,
     ) -> None:
-        line = last_terminal_line(tail)
         if rank in self._output:
             line, tail = last_terminal_line(self._output[rank].end(_LAST)), ""
+        else:
+            line = last_terminal_line(tail)
         took = self._elapsed() if seconds is None else seconds
         progress = find_progress(tail[-_LAST:])
         self._ranks[rank] = RankRecord(outcome, took, line, error, tail, progress)

@@ -192,6 +192,10 @@ class Run:
         """The ranks that have not come to the end of it."""
         return frozenset(self._waiting)
 
+    def waits_for(self, rank: int) -> bool:
+        """Return whether a rank has not come to the end of it."""
+        return rank in self._waiting
+
     @property
     def finished(self) -> bool:
         """Whether it is over."""

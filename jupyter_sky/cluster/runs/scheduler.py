@@ -11,19 +11,19 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from jupyter_sky.cluster.control import recovery, scaling
-from jupyter_sky.cluster.control.controller import ClusterConfig, Controller
-from jupyter_sky.cluster.control.listener import ClusterListener
+from jupyter_sky.cluster.control.controller import Controller
+from jupyter_sky.cluster.control.listener import ClusterListener, Done
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.transfer import Transfer
 from jupyter_sky.cluster.runs.dispatch import check_ranks, dispatch, fail_together
 from jupyter_sky.cluster.runs.monitor import Monitor
 from jupyter_sky.cluster.runs.run import Run
-from jupyter_sky.cluster.runs.talk import Talk, request_quietly
+from jupyter_sky.cluster.runs.talk import QuietRequests, Talk
 from jupyter_sky.cluster.runs.task import Task
+from jupyter_sky.cluster.runtime_env import ClusterConfig
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError, UsageError
 from jupyter_sky.formatting import format_count, format_ranks
 from jupyter_sky.providers.base import Progress, Scalable
@@ -34,14 +34,13 @@ from jupyter_sky.transport.protocol.events import (
     Metrics,
     Output,
     Prompted,
-    RankDone,
     RankExited,
     RunBegan,
     Saved,
     Told,
 )
 from jupyter_sky.transport.rank_ranges import among
-from jupyter_sky.transport.tasks import BackgroundTasks, either
+from jupyter_sky.transport.tasks import either
 
 _SETTLED_WITHIN = 1.0
 """Seconds for word of the end of a run that another kernel began, or of a very short one."""
@@ -73,7 +72,7 @@ class Scheduler(ClusterListener):
         self._unseen: Run | None = None
         self._interrupted: set[str] = set()
         self._turn = asyncio.Lock()
-        self._requests = BackgroundTasks()
+        self._requests = QuietRequests(self.controller)
 
     def has_waiting(self, beside: Run) -> bool:
         """Return whether other runs than this one wait for their turn."""
@@ -86,8 +85,8 @@ class Scheduler(ClusterListener):
         return run
 
     def _make_run(self, task: Task, identity: str | None = None, talk: Talk | None = None) -> Run:
-        reforms = self.controller.runtime_env.reforms
-        return Run(task, self.controller.host, self._on_finish, identity, reforms, talk)
+        host, reforms = self.controller.host, self.controller.runtime_env.reforms
+        return Run(task, host, self._on_finish, identity, reforms, talk)
 
     def pop_unseen_run(self) -> Run | None:
         """Return the run that another kernel began; it is this kernel's from now on."""
@@ -117,11 +116,11 @@ class Scheduler(ClusterListener):
             own.is_unwanted = True
             if not own.sent:
                 self._fail(own, SkyError("the run was stopped before it began."))
-        self._request_interrupt(run)
+        self._requests.interrupt(run)
 
     def kill(self, ranks: Iterable[int]) -> None:
         """End the processes of ranks; others take their place."""
-        self._request("kill", self.controller.connections, ranks=sorted(ranks))
+        self._requests.send("kill", self.controller.connections, ranks=sorted(ranks))
 
     async def scale(self, nodes: int, provider: Scalable, progress: Progress) -> list[str]:
         """Change the number of nodes, while nothing runs on them; see `scaling.scale`.
@@ -131,8 +130,7 @@ class Scheduler(ClusterListener):
         UsageError
             When something runs.
         """
-        controller = self.controller
-        name = controller.spec.name
+        controller, name = self.controller, self.controller.spec.name
         if not await self._holds_soon(lambda: not self._is_busy):
             raise UsageError(
                 f"cluster {name} is busy: scale it when the run is over, or stop that first with "
@@ -159,37 +157,40 @@ class Scheduler(ClusterListener):
     async def _carry_out(self, run: Run) -> None:
         """Take a run through all its steps; what goes wrong in one of them ends it."""
         # Data leaves at once, also for a run that has to wait: the user may change it later.
-        sending = asyncio.get_running_loop().create_task(self._put(run))
+        parts = {**run.task.update.blobs, **run.task.blobs}
+        sending = asyncio.ensure_future(self._put(run, parts)) if parts else None
+        if not parts:
+            run.left.set()
         try:
             await self._run_in_turn(run, sending)
         except Exception as error:
             self._fail_because(run, error)
         finally:
             self._runs.pop(run.id, None)
-            await sending
+            if sending:
+                await sending
             # What was sent is the user's own memory: nothing here may hold on to it.
             run.task.update.blobs.clear()
             run.task.blobs.clear()
 
-    async def _put(self, run: Run) -> None:
+    async def _put(self, run: Run, parts: dict[str, memoryview]) -> None:
         """Send the large parts of what a run needs to every node; end the run if they do not go."""
-        parts = {**run.task.update.blobs, **run.task.blobs}
         try:
-            if parts:
-                await broadcast.send(parts, self.controller.connections, Transfer(run.on_transfer))
+            await broadcast.send(parts, self.controller.connections, Transfer(run.on_transfer))
         except Exception as error:
             self._fail_because(run, error)
         finally:
             run.left.set()
 
-    async def _run_in_turn(self, run: Run, sending: asyncio.Task[None]) -> None:
+    async def _run_in_turn(self, run: Run, sending: asyncio.Task[None] | None) -> None:
         """Wait for the run's turn, and keep the others waiting until it is over.
 
         Runs queue up as soon as they are asked for: one whose data takes long to leave is not
         overtaken, since those behind it count on what it does.
         """
         async with self._turn:
-            await either(sending, run.over.wait())
+            if sending:  # most runs are sent nothing large
+                await either(sending, run.over.wait())
             if not run.finished and not run.sent:  # by another kernel
                 await self._run_on_whole_cluster(run)
             await recovery.until_over(self.controller, run.over, lambda: run.waiting, run.on_notice)
@@ -254,7 +255,7 @@ class Scheduler(ClusterListener):
         if run.sent:
             # Some nodes may have begun with it, which cannot come to an end without the others.
             self._interrupted.add(run.id)
-            self._request_interrupt(run.id)
+            self._requests.interrupt(run.id)
         run.end(trouble)
 
     # What happens
@@ -277,12 +278,6 @@ class Scheduler(ClusterListener):
                 run = self._runs.get(event.run)
                 if run and event.rank in run.waiting:
                     run.on_told(event)
-            case RankDone():
-                run = self._runs.get(event.run)
-                if run and event.rank in run.waiting:
-                    self.monitor.on_rank_done(event)
-                    self._on_rank_done(run, event)
-                    self._interrupt_peers(run, connection)
             case RankExited():
                 self.monitor.on_rank_exited(event)
                 run = self._runs.get(event.run or "")
@@ -292,19 +287,34 @@ class Scheduler(ClusterListener):
             case Lost(others=others) if others:
                 self._give_up_runs(connection)
 
-    def _on_rank_done(self, run: Run, event: RankDone) -> None:
-        sync, update, well = self.controller.sync, run.task.update, event.outcome == "ok"
-        sync.ran(update, event.rank, event.bound, well=well)
-        if event.arrived is not None and not well:
-            sync.missed(update, event.rank, event.arrived)
-        run.on_rank_done(event)
+    def on_ranks_done(self, done: Sequence[Done]) -> None:
+        """Tell the runs whose ranks have come to the end of their parts."""
+        taken = [
+            (run, connection, event)
+            for connection, event in done
+            if (run := self._runs.get(event.run)) and run.waits_for(event.rank)
+        ]
+        sync = self.controller.sync
+        for run in dict.fromkeys(run for run, _, _ in taken):
+            own = [event for each, _, event in taken if each is run]
+            for well in (True, False):
+                bound = {each.rank: each.bound for each in own if (each.outcome == "ok") is well}
+                if bound:
+                    sync.ran_on(run.task.update, bound, well=well)
+        for run, connection, event in taken:
+            if event.arrived is not None and event.outcome != "ok":
+                sync.missed(run.task.update, event.rank, event.arrived)
+            self.monitor.on_rank_done(event)
+            run.on_rank_done(event)
+            if run.failed:
+                self._interrupt_peers(run, connection)
 
     def _interrupt_peers(self, run: Run, connection: Connection) -> None:
         """Interrupt the other ranks of a group in which one has failed."""
         if run.failed and fail_together(self.controller, run.task):
             # The agent of the rank that failed knows already.
             others = [each for each in self.controller.connections if each is not connection]
-            self._request_interrupt(run.id, others)
+            self._requests.interrupt(run.id, others)
 
     def _give_up_runs(self, connection: Connection) -> None:
         """End the runs whose end may be among what a node did not keep."""
@@ -349,7 +359,7 @@ class Scheduler(ClusterListener):
                     connection, recovery.not_understood(connection, what, rank, run.id)
                 )
             if ranks:
-                self._request_interrupt(run.id, [connection])
+                self._requests.interrupt(run.id, [connection])
 
     def on_unreached(self, connection: Connection, seconds: float) -> None:
         """End the runs of a node that nobody reaches, or wait; the node may come back."""
@@ -384,16 +394,6 @@ class Scheduler(ClusterListener):
             async with self._turn:
                 if self.controller.alive:
                     await recovery.make_whole(self.controller)
-
-    # Requests whose answers are not waited for
-
-    def _request_interrupt(self, run: str, connections: Sequence[Connection] | None = None) -> None:
-        connections = self.controller.connections if connections is None else connections
-        self._request("interrupt", connections, run=run, deadline=self.controller.timeouts.stop)
-
-    def _request(self, op: str, connections: Sequence[Connection], **fields: Any) -> None:
-        for connection in connections:
-            self._requests.spawn(request_quietly(connection, op, **fields))
 
     async def finish_requests(self) -> None:
         """Wait a moment for requests on their way: a Stop is not lost when this kernel leaves."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from jupyter_sky.cluster.control.controller import Controller
@@ -15,6 +15,7 @@ from jupyter_sky.cluster.snapshot import ProgressView
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.protocol.calls import TellFields
 from jupyter_sky.transport.protocol.events import RankExited, Told
+from jupyter_sky.transport.tasks import BackgroundTasks
 
 
 class Talk(Protocol):
@@ -85,6 +86,34 @@ async def request_quietly(connection: Connection, op: str, **fields: Any) -> Non
     with contextlib.suppress(SkyError):
         # A rank that is to stop has to hear of it, however late.
         await connection.request(op, link_within=None, **fields)
+
+
+class QuietRequests:
+    """Requests of a cluster's kernel whose answers are not waited for.
+
+    Parameters
+    ----------
+    controller
+        The controller of the cluster.
+    """
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._tasks = BackgroundTasks()
+
+    def interrupt(self, run: str, connections: Sequence[Connection] | None = None) -> None:
+        """Ask nodes to interrupt a run; by default all."""
+        told = self._controller.connections if connections is None else connections
+        self.send("interrupt", told, run=run, deadline=self._controller.timeouts.stop)
+
+    def send(self, op: str, connections: Sequence[Connection], **fields: Any) -> None:
+        """Ask nodes for something."""
+        for connection in connections:
+            self._tasks.spawn(request_quietly(connection, op, **fields))
+
+    async def finish(self, within: float) -> None:
+        """Wait a moment for requests on their way."""
+        await self._tasks.finish(within)
 
 
 class Teller:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections import deque
 from collections.abc import Coroutine
 from typing import Protocol, cast
 
@@ -16,7 +17,7 @@ from jupyter_sky.node.blobs.store import BlobStore
 from jupyter_sky.node.files import reader
 from jupyter_sky.serialization.blobs import PIECE, file_name, map_privately
 from jupyter_sky.transport.compression import expand
-from jupyter_sky.transport.frames import Message, ProtocolError
+from jupyter_sky.transport.frames import Message, ProtocolError, encode
 from jupyter_sky.transport.link import HIGH_WATER, Link
 from jupyter_sky.transport.metrics.usage_history import Samples
 from jupyter_sky.transport.protocol.agent_requests import FetchRequest, ReadRequest
@@ -31,6 +32,11 @@ HEARD_WITHIN = 5.0
 A kernel that was killed without a word leaves a link that is closed much later: one that is only
 busy is not worth a new one.
 """
+
+HELD_FOR = 0.002
+"""Seconds that events wait which nobody waits for: what follows them soon goes with them."""
+
+_AT_ONCE = 64 * 1024  # bytes of events that are sent together
 
 ANY_VERSION = frozenset({"end", "interrupt", "log"})
 """What a client of another version may ask for: to read, to stop, and to end."""
@@ -75,6 +81,11 @@ class ClientSession:
     A client that is slower than the events are is served from the journal when it has room again:
     neither does the agent's memory grow with it, nor does it miss anything.
 
+    Each time that something is sent, the client wakes for it, and on one machine the agent stops
+    for the client. So what is not urgent is held for a moment, and goes with what comes meanwhile:
+    that a run has begun, its answer, and that most of its ranks are done. All of it leaves in the
+    order of the journal, and an answer stays behind the events that were there before it.
+
     Parameters
     ----------
     sock
@@ -96,6 +107,8 @@ class ClientSession:
         self._version = ""
         self._next: int | None = None
         self._has_history = 0
+        self._held: deque[tuple[int, bytes]] = deque()  # answers, each behind an event
+        self._timer: asyncio.TimerHandle | None = None
         self._piece = memoryview(b"")  # memory for pieces, once there is one
         self._tasks: set[asyncio.Task[None]] = set()
         self._link = Link(
@@ -115,34 +128,66 @@ class ClientSession:
         return self._link.silent_for
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection; what is held leaves before."""
+        if self._timer:
+            self.pump()
         self._link.close()
 
     # What the agent sends
 
-    def pump(self) -> None:
+    def pump(self, is_urgent: bool = True) -> None:
         """Send the events that the client has not got, as long as it takes them.
 
         What goes wrong costs this client its connection, and nobody else anything: events come from
         a rank's link, and go to other clients too.
+
+        Parameters
+        ----------
+        is_urgent
+            Whether somebody may wait for the last of them; otherwise they go a moment later, or
+            before whatever is sent next.
         """
+        if not is_urgent and not self._link.unsent_bytes:
+            self._send_soon()
+            return
         try:
             self._send_events()
         except Exception:
             logging.getLogger(__name__).exception("events could not be sent to a client")
             self._link.close()
 
+    def _send_soon(self) -> None:
+        if self._timer is None and not self._link.closed:
+            self._timer = asyncio.get_running_loop().call_later(HELD_FOR, self.pump)
+
     def _send_events(self) -> None:
-        if self._next is None:
-            return
-        journal = self._host.journal
-        while self._next <= journal.last and self._link.unsent_bytes < HIGH_WATER:
+        """Send what is held, and all events, as far as the client takes them."""
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        journal, link = self._host.journal, self._link
+        parts: list[bytes] = []
+        size = 0
+        while self._next is not None and self._next <= journal.last:
+            while self._held and self._held[0][0] < self._next:
+                parts.append(self._held.popleft()[1])
+            if size >= _AT_ONCE:
+                link.send_encoded(b"".join(parts))
+                parts, size = [], 0
+            if link.unsent_bytes >= HIGH_WATER:
+                break
             frame, self._next = journal.read(self._next)
-            self._link.send_encoded(frame)
+            parts.append(frame)
+            size += len(frame)
+        parts += [frame for _, frame in self._held]
+        self._held.clear()
+        if parts:
+            link.send_encoded(parts[0] if len(parts) == 1 else b"".join(parts))
 
     def send_report(self, message: Message) -> None:
         """Send what is not worth a place in the journal, unless the client is behind already."""
         if self._next is not None and not self._link.unsent_bytes:
+            self.pump()
             self._link.send(message)
 
     def send_history(self, samples: Samples) -> None:
@@ -151,6 +196,7 @@ class ClientSession:
             return
         if (part := samples.after(self._has_history)) is not None:
             self._has_history = samples.last
+            self.pump()
             self._link.send({"report": [], "history": part})
 
     # What the client sends
@@ -191,8 +237,12 @@ class ClientSession:
                 self._send_answer(message["id"], {"error": self._refusal()})
             case "read":
                 self._start(self._read(cast(ReadRequest, message), message["id"]))
-            case _:
-                self._send_answer(message["id"], self._host.answer(self._token, message))
+            case op:
+                if "seen" in message:
+                    self._note_seen(message["seen"])
+                # That a run was taken is what the kernel has counted on already.
+                answer = self._host.answer(self._token, message)
+                self._send_answer(message["id"], answer, is_urgent=op != "run" or bool(answer))
 
     def _greet(self, hello: Hello) -> None:
         self._token = hello["token"]
@@ -222,9 +272,10 @@ class ClientSession:
         self._next = max(0, since) + 1
         self.pump()
 
-    def _send_answer(self, number: int, answer: Answer) -> None:
+    def _send_answer(self, number: int, answer: Answer, is_urgent: bool = True) -> None:
         if isinstance(answer, dict):
-            self._link.send({"re": number, **answer})
+            self._held.append((self._host.journal.last, encode({"re": number, **answer})))
+            self.pump(is_urgent)
         else:
             self._start(self._send_answer_later(number, answer))
 
@@ -257,6 +308,10 @@ class ClientSession:
     def _on_close(self) -> None:
         self._piece = memoryview(b"")
         self._bulk.close()
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        self._held.clear()
         self._host.on_session_closed(self)
 
 
@@ -293,10 +348,10 @@ class ClientSessions:
         for session in list(self._sessions):
             session.close()
 
-    def pump(self) -> None:
+    def pump(self, is_urgent: bool = True) -> None:
         """Send each client the events that it has not got."""
         for session in list(self._sessions):  # one that is closed meanwhile leaves
-            session.pump()
+            session.pump(is_urgent)
 
     def send_report(self, message: Message) -> None:
         """Send each client what is not worth a place in the journal."""

@@ -46,7 +46,12 @@ class EventPublisher:
         self._sessions = sessions
         self._idle = idle
 
-    def publish(self, message: Message, logged: tuple[int, int] | None = None) -> None:
+    def publish(
+        self,
+        message: Message,
+        logged: tuple[int, int] | None = None,
+        is_urgent: bool = True,
+    ) -> None:
         """Append an event to the journal, and send it to the clients.
 
         Parameters
@@ -55,24 +60,29 @@ class EventPublisher:
             The event as it goes over the wire.
         logged
             Offset and size of its ``data`` in the rank's log, if the log has it.
+        is_urgent
+            Whether it leaves at once, and not with what comes within a moment: a rank that is done
+            while others of the node go on with the run is not.
         """
-        if message["event"] in ("rank_done", "told") and message["values"]:
+        if message["event"] in ("rank_done", "told") and message.get("values"):
             self._adopt_blobs(message["values"])
         if message["event"] == "rank_exited" and message["pid"]:
             self._store.drop_unfinished(message["pid"])
         self._journal.append(message, logged)
-        self._sessions.pump()
+        self._sessions.pump(is_urgent)
         if message["event"] in ("rank_done", "rank_exited"):
             if self._latest_run and message["run"] == self._latest_run["run"]:
                 self._ended = self._journal.last
-            self._idle.update()
+            if is_urgent:
+                self._idle.update()
 
     def publish_run(self, event: RunBegan) -> None:
         """Publish that a run has begun; a rank that takes part again begins no other."""
         if self._latest_run and self._latest_run["run"] == event.run:
             return
-        self.publish(event.message())
-        self._latest_run = {"n": self._journal.last, **event.message()}
+        message = event.message()
+        self.publish(message, is_urgent=False)
+        self._latest_run = {"n": self._journal.last, **message}
 
     def publish_leaving(self, event: Leaving) -> None:
         """Publish that the node is about to be taken away."""

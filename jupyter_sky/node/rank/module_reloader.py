@@ -6,6 +6,7 @@ import contextlib
 import graphlib
 import importlib
 import importlib.util
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -92,7 +93,7 @@ class ModuleReloader:
             time.
         """
         self._invalidate_finders()
-        edited = dict(self._edited())
+        edited = dict(self._edited()) if self._sources else {}
         for name in _in_order(edited) if edited else ():
             _reload(sys.modules[name], [namespace, *self._namespaces()])
             self._sources[name] = edited[name]
@@ -116,7 +117,7 @@ class ModuleReloader:
                 del self._sources[name]
                 self._seen.discard(name)
                 continue
-            path = user_source_file(module)
+            path = None if _is_as_before(module, source) else user_source_file(module)
             newer = _source(path, source) if path else None
             if newer and newer.digest != source.digest:
                 yield name, newer
@@ -141,6 +142,19 @@ def look_ahead() -> None:
     reloader.record_imports(since=0)
     _sources_before.update(reloader._sources)
     _seen_before.update(reloader._seen)
+
+
+def _is_as_before(module: ModuleType, source: _SourceFile) -> bool:
+    """Return whether a module is still from a file that has not changed by its looks.
+
+    It is asked of each of the user's modules before each run.
+    """
+    if getattr(module, "__file__", None) != str(source.path) or not source.digest:
+        return False
+    with contextlib.suppress(OSError):
+        status = os.stat(source.path)  # noqa: PTH116
+        return (status.st_mtime_ns, status.st_size) == source.stamp
+    return False
 
 
 def _source(path: Path, known: _SourceFile | None = None) -> _SourceFile | None:

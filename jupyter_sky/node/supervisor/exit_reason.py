@@ -10,6 +10,8 @@ from jupyter_sky.node.supervisor.rank_process import RankProcess
 
 _LINES = 60  # of the log, among which a crash is looked for
 _SHOWN = 5
+_SCRIPT_TAIL = 16 * 1024  # bytes of what a script printed among which its last lines are
+_SCRIPT_LINES = 80  # of which torchrun writes many about itself
 
 
 class ExitReasons:
@@ -43,6 +45,12 @@ def last_lines(process: RankProcess) -> str:
     what, *where = printed[crashes[-1] :]
     at = next((i for i, line in enumerate(where) if line.startswith("Current thread")), 0)
     return "\n".join([what, *where[at:][:_SHOWN]])
+
+
+def last_lines_of_script(process: RankProcess) -> list[str]:
+    """Return the last lines that the script of a run has printed."""
+    text = process.run_output(_SCRIPT_TAIL).decode(errors="replace")
+    return text.splitlines()[-_SCRIPT_LINES:]
 
 
 def _oom_kills(otherwise: int) -> int:

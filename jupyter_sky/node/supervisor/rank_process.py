@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from typing import cast
+from typing import Any, cast
 
 from jupyter_sky.node.supervisor.output.display_limiter import DisplayLimiter
 from jupyter_sky.node.supervisor.output.log_file import LogFile
 from jupyter_sky.node.supervisor.output.rate_limiter import RateLimiter
-from jupyter_sky.transport.frames import Message, encode
+from jupyter_sky.transport.frames import Message, SharedFields, encode
 from jupyter_sky.transport.link import Link
 from jupyter_sky.transport.protocol.calls import TellRequest
 from jupyter_sky.transport.protocol.messages import FormRequest, NameGroup, RankStatus, RunRequest
@@ -22,7 +23,6 @@ from jupyter_sky.transport.protocol.rank_messages import (
     FormCommand,
     Peers,
     RankCommand,
-    RunCommand,
     SideCommand,
     TellCommand,
 )
@@ -33,6 +33,9 @@ _READ = 256 * 1024
 _TAILS = 128 * 1024  # bytes of output that the ranks of a run send at its end, together
 _LARGEST_TAIL = 4096
 _SMALLEST_TAIL = 256
+
+OWN = frozenset({"names", "values", "asked", "gpus"})
+"""What each rank is told of its own about a run (`transport.protocol.rank_messages.RunCommand`)."""
 
 OnOutput = Callable[["RankProcess", str, bytes, int | None, int], None]
 """Takes a rank, its stream, what it printed, where its log has it, if it does, and whose it is."""
@@ -104,6 +107,7 @@ class RankProcess:
         self._on_output = on_output
         self._unconfirmed: list[NameGroup] = []
         self._pipes: dict[int, str] = {}
+        self._poll = select.poll()
         self._marks: dict[int, MarkReader] = {}
         self._held: list[tuple[str, Piece]] = []
         self._place = FIRST_PLACE
@@ -141,6 +145,7 @@ class RankProcess:
             os.set_blocking(read, False)
             asyncio.get_running_loop().add_reader(read, self._on_readable)
             self._pipes[read], self._marks[read] = stream, MarkReader()
+            self._poll.register(read, select.POLLIN)
         self.stacks = os.memfd_create("sky-stacks")
         theirs.append(os.dup(self.stacks))
 
@@ -181,8 +186,18 @@ class RankProcess:
 
     # What it is told
 
-    def send_run(self, request: RunRequest, gpus: str | None) -> None:
-        """Let the rank carry out its part of a run; ``gpus`` are those of its node."""
+    def send_run(self, request: RunRequest, shared: SharedFields, gpus: str | None) -> None:
+        """Let the rank carry out its part of a run.
+
+        Parameters
+        ----------
+        request
+            The run.
+        shared
+            What is the same of it for all ranks: all but what is in `OWN`.
+        gpus
+            Those of its node.
+        """
         self.run = request["run"]
         self.run_began = asyncio.get_running_loop().time()
         self.run_offset = self.log.size
@@ -194,14 +209,14 @@ class RankProcess:
         self.runs_script = request["script"] is not None
         self.tail_limit = 0 if is_shown else _tail_limit(count(request["everyone"]))
         values = request["values"]
-        mine = {
-            "op": "run",
+        mine: dict[str, Any] = {
             "names": self._names_for_it(request["names"]),
             "values": values.get(self.rank, []),
             "asked": list(dict.fromkeys(name for rank in sorted(values) for name in values[rank])),
             "gpus": gpus,
         }
-        self.send(cast(RunCommand, {**request, **mine}))
+        if self._link:
+            self._link.send_encoded(shared.encode(mine))
 
     def send_tell(self, request: TellRequest) -> None:
         """Tell the rank something in the middle of its run."""
@@ -259,7 +274,8 @@ class RankProcess:
 
     def drain(self) -> None:
         """Read what the rank has written so far."""
-        while self._read_all():
+        # Asked of all pipes at once: mostly there is nothing.
+        while (self._held or self._poll.poll(0)) and self._read_all():
             pass
 
     def _receive(self, message: Message, payload: memoryview) -> None:
@@ -313,6 +329,7 @@ class RankProcess:
 
     def _close_pipe(self, fd: int) -> None:
         asyncio.get_running_loop().remove_reader(fd)
+        self._poll.unregister(fd)
         del self._pipes[fd], self._marks[fd]
         os.close(fd)
 

@@ -8,18 +8,19 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
-from jupyter_sky.node.supervisor.exit_reason import ExitReasons, last_lines
+from jupyter_sky.node.supervisor.exit_reason import ExitReasons, last_lines, last_lines_of_script
 from jupyter_sky.node.supervisor.forgery import is_forged
 from jupyter_sky.node.supervisor.fork_client import ForkClient
 from jupyter_sky.node.supervisor.inspection import Inspection
 from jupyter_sky.node.supervisor.looking import Looking
 from jupyter_sky.node.supervisor.output.log_file import RankLogs
 from jupyter_sky.node.supervisor.output.output_forwarder import OutputForwarder, Publish
+from jupyter_sky.node.supervisor.process_ends import ProcessEnds
 from jupyter_sky.node.supervisor.profiling import Profiles, Records
 from jupyter_sky.node.supervisor.prompting import Prompting
-from jupyter_sky.node.supervisor.rank_process import RankProcess
+from jupyter_sky.node.supervisor.rank_process import OWN, RankProcess
 from jupyter_sky.node.supervisor.stop import Stopper
-from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.frames import Message, SharedFields
 from jupyter_sky.transport.protocol.agent_spec import RankSpec
 from jupyter_sky.transport.protocol.calls import TellRequest
 from jupyter_sky.transport.protocol.events import Event, Output, Prepared, RankExited, RankStarted
@@ -31,13 +32,12 @@ END_WITHIN = 3.0
 
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 
-_SCRIPT_TAIL = 16 * 1024  # bytes of what a script printed among which its last lines are
-_SCRIPT_LINES = 80  # of which torchrun writes many about itself
 _MOST_FAILED_STARTS = 3
 _FORK_PAUSES = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Seconds before a process is asked for again; after the last, the rank is said not to come."""
 
 _KILL_EVERY = 0.1  # seconds, those that are removed and have not ended: some are forked late
+_MOSTLY_EMPTY = ("error", "values", "broken", "bound", "tail")  # of the event `RankDone`
 
 
 class Supervisor:
@@ -101,7 +101,7 @@ class Supervisor:
         self._reserved: asyncio.Future[int] | None = None
         self._nodes: list[list[int]] = []
         self._is_ending = False
-        self._has_ended = asyncio.Event()
+        self._ends = ProcessEnds()
         for spec in specs:
             self._add(spec)
 
@@ -133,12 +133,12 @@ class Supervisor:
         """End ranks for good, and return when they have ended."""
         former = [self.ranks.pop(rank) for rank in ranks if rank in self.ranks]
         # A rank that is not started again has no process to wait for.
-        removed = [each for each in former if each.pid or self._fork_server.is_forking(each)]
+        removed = {each for each in former if each.pid or self._fork_server.is_forking(each)}
         self._removed += removed
         for process in removed:
             process.send({"op": "end"})
         patience = END_WITHIN
-        while not await self._until(lambda: not any(p in self._removed for p in removed), patience):
+        while not await self._ends.until(lambda: removed.isdisjoint(self._removed), patience):
             patience = _KILL_EVERY
             for process in removed:
                 process.signal(signal.SIGKILL)
@@ -157,19 +157,9 @@ class Supervisor:
             if process.run:
                 process.signal(signal.SIGINT)
             process.send({"op": "end"})
-        await self._until(lambda: not any(each.pid for each in self.ranks.values()), END_WITHIN)
-
-    async def _until(self, condition: Callable[[], bool], within: float) -> bool:
-        """Wait until a condition holds that the end of processes brings; return whether it does."""
-        deadline = asyncio.get_running_loop().time() + within
-        while not condition():
-            self._has_ended.clear()
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await self._has_ended.wait()
-            except TimeoutError:
-                return False
-        return True
+        await self._ends.until(
+            lambda: not any(each.pid for each in self.ranks.values()), END_WITHIN
+        )
 
     def _add(self, spec: RankSpec) -> None:
         rank = spec.rank
@@ -208,8 +198,10 @@ class Supervisor:
             if process.run:
                 return f"rank {process.rank} is busy with another run"
         self.stopper.run_begins(request["together"], request["deadline"])
+        fields = {name: value for name, value in request.items() if name not in OWN}
+        shared = SharedFields({**fields, "op": "run"})
         for process in processes:
-            process.send_run(request, self._gpus_beside(process.rank))
+            process.send_run(request, shared, self._gpus_beside(process.rank))
         return None
 
     def tell(self, request: TellRequest) -> None:
@@ -274,9 +266,11 @@ class Supervisor:
         if "looked" in message:
             self.looking.on_answer(process, message)
             return
+        is_urgent = True
         match message["event"]:
             case "rank_done":
                 self._on_done(process, message)
+                is_urgent = message["outcome"] != "ok" or not self._is_going_on(message["run"])
             case "formed":
                 if process.forming == message["generation"]:
                     process.forming = None
@@ -288,7 +282,11 @@ class Supervisor:
                 process.send({"op": "displayed", "number": message.pop("number")})
                 self._output.forward_display(process, message)
                 return
-        self._publish(message, None)
+        self._publish(message, None, is_urgent)
+
+    def _is_going_on(self, run: str) -> bool:
+        """Return whether ranks have not come to the end of a run."""
+        return any(process.run == run for process in self.ranks.values())
 
     def _report_forgery(self, process: RankProcess) -> None:
         """Say, once for each process, that it spoke for another rank or for the agent."""
@@ -305,8 +303,7 @@ class Supervisor:
         if message["error"] is not None and message["outcome"] == "error":
             if is_hidden:
                 # What it wrote says why it failed, and nobody has seen it.
-                lines = process.run_output(_SCRIPT_TAIL).decode(errors="replace").splitlines()
-                message["error"]["traceback"][:0] = lines[-_SCRIPT_LINES:]
+                message["error"]["traceback"][:0] = last_lines_of_script(process)
             # So that the log says how the run ended.
             text = "\n".join([*message["error"]["traceback"], ""])
             process.log.index.add("stderr", process.log.append(text.encode(errors="replace")))
@@ -318,6 +315,8 @@ class Supervisor:
         self._failed_starts.pop(process.rank, None)
         if message["outcome"] == "error":
             self.stopper.stop_after_failure(message["run"])
+        for name in [each for each in _MOSTLY_EMPTY if not message[each]]:
+            del message[name]  # the event is the same without it, and is read by the thousand
 
     # What the fork server says
 
@@ -335,7 +334,7 @@ class Supervisor:
     def on_not_forked(self, process: RankProcess, reason: str) -> None:
         """Say that there is no process for a rank, and ask again: it may be so for a moment."""
         process.close()
-        self._has_ended.set()
+        self._ends.note()
         if process in self._removed:
             self._removed.remove(process)
             return
@@ -354,7 +353,7 @@ class Supervisor:
         process = next((each for each in processes if each.pid == pid), None)
         if process is None:
             return
-        self._has_ended.set()
+        self._ends.note()
         if process in self._removed:
             self._removed.remove(process)
             process.close()
@@ -369,7 +368,7 @@ class Supervisor:
 
     def on_fork_server_lost(self) -> None:
         """Give up all ranks: there is nothing to fork others from."""
-        self._has_ended.set()
+        self._ends.note()
         for process in self.ranks.values():
             if process.pid:
                 process.signal(signal.SIGKILL)

@@ -6,6 +6,7 @@ import argparse
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NoReturn
 
 from jupyter_sky.errors import UsageError
@@ -56,7 +57,7 @@ class Argument:
         """Whether it is not positional."""
         return self.name.startswith("-")
 
-    @property
+    @cached_property
     def field(self) -> str:
         """The attribute that holds its value."""
         return _FIELDS.get(self.name) or self.name.lstrip("-").replace("-", "_")

@@ -78,29 +78,54 @@ def headline(snapshot: Snapshot) -> str:
 
 def as_text(snapshot: Snapshot) -> str:
     """Return the view as plain text."""
-    curves = static_curves.as_lines(_curves(snapshot))
-    lines = [
-        *(f"  {row}" for row in aligned([*_rows(snapshot)])),
-        *(f"  {plain(line)}" for line in curves),
-    ]
-    return "\n".join([headline(snapshot), *lines])
+    return StaticView(snapshot).as_text()
 
 
 def as_html(snapshot: Snapshot, is_open: bool = False) -> str:
     """Return the view as HTML without script and style sheet, fit for any page."""
-    return "".join(_html(snapshot, is_open))
+    return StaticView(snapshot).as_html(is_open)
 
 
-def _html(snapshot: Snapshot, is_open: bool) -> Iterator[str]:
-    yield f"<details{' open' * is_open}><summary>{escape(headline(snapshot))}</summary>"
-    yield '<table style="font-variant-numeric: tabular-nums; margin: 4px 0">'
-    for *cells, line in _rows(snapshot):
-        yield "<tr>"
-        for cell in cells:
-            yield f'<td style="text-align: left; white-space: nowrap">{escape(cell)}</td>'
-        yield f'<td style="text-align: left"><code>{escape(line)}</code></td></tr>'
-    yield "</table></details>"
-    yield static_curves.as_html(_curves(snapshot))
+class StaticView:
+    """The view of one snapshot, in the forms that it is needed in.
+
+    Parameters
+    ----------
+    snapshot
+        The snapshot.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._headline = headline(snapshot)
+        self._rows = [*_rows(snapshot)]
+        self._curves = _curves(snapshot)
+
+    def as_text(self) -> str:
+        """Return it as plain text."""
+        lines = [
+            *(f"  {row}" for row in aligned(self._rows)),
+            *(f"  {plain(line)}" for line in static_curves.as_lines(self._curves)),
+        ]
+        return "\n".join([self._headline, *lines])
+
+    def as_html(self, is_open: bool) -> str:
+        """Return it as HTML without script and style sheet, fit for any page."""
+        return "".join(self._html(is_open))
+
+    def _html(self, is_open: bool) -> Iterator[str]:
+        yield f"<details{' open' * is_open}><summary>{escape(self._headline)}</summary>"
+        yield '<table style="font-variant-numeric: tabular-nums; margin: 4px 0">'
+        for *cells, line in self._rows:
+            # Escaped as one: no text that is shown has a character that is invisible.
+            inner = escape("\0".join(cells)).replace("\0", _BETWEEN)
+            yield f'<tr>{_CELL}{inner}</td><td style="text-align: left"><code>'
+            yield f"{escape(line)}</code></td></tr>"
+        yield "</table></details>"
+        yield static_curves.as_html(self._curves)
+
+
+_CELL = '<td style="text-align: left; white-space: nowrap">'
+_BETWEEN = f"</td>{_CELL}"
 
 
 def _curves(snapshot: Snapshot) -> list[CurveView]:
@@ -141,4 +166,6 @@ def _mark(rank: RankView) -> str:
 
 def plain(text: str) -> str:
     """Return text on one line, without escapes and control characters."""
+    if text.isascii() and text.isprintable():  # which is most of it
+        return " ".join(text.split())
     return " ".join(_INVISIBLE.sub("", _ESCAPE.sub("", text)).split())

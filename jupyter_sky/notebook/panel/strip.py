@@ -15,7 +15,8 @@ from typing import Any
 from IPython.display import DisplayHandle
 
 from jupyter_sky.cluster.snapshot import RunState, Snapshot
-from jupyter_sky.notebook.panel.static_view import as_html, as_text
+from jupyter_sky.notebook.panel.displays import flushing_what_waits
+from jupyter_sky.notebook.panel.static_view import StaticView
 from jupyter_sky.transport import event_loop
 
 MIME = "application/vnd.jupyter-sky.run+json"
@@ -116,10 +117,11 @@ class Strip:
         run = snapshot["run"]
         self._waits = run is not None and run["state"] is RunState.WAITING
         bundle = {**self._live, **record_bundle(snapshot, self._is_open)}
-        if self._is_shown:
-            self._handle.update(bundle, raw=True)
-        else:
-            self._handle.display(bundle, raw=True)
+        with flushing_what_waits():
+            if self._is_shown:
+                self._handle.update(bundle, raw=True)
+            else:
+                self._handle.display(bundle, raw=True)
         self._is_shown = True
 
 
@@ -127,8 +129,9 @@ def record_bundle(snapshot: Snapshot, is_open: bool) -> Bundle:
     """Return a snapshot as an output of a cell has it."""
     # What the shown rank prints is in the cell's output already.
     output = {"rank": snapshot["output"]["rank"], "text": ""}
+    view = StaticView(snapshot)
     return {
         MIME: {"version": 1, "open": is_open, "snapshot": {**snapshot, "output": output}},
-        "text/html": as_html(snapshot, is_open),
-        "text/plain": as_text(snapshot),
+        "text/html": view.as_html(is_open),
+        "text/plain": view.as_text(),
     }

@@ -5,19 +5,25 @@ What takes time on the nodes is not shown by that: all agents share the processo
 
 from __future__ import annotations
 
+import json
+import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import psutil
 
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.inventory import kernel_files
+from jupyter_sky.cluster.inventory.kernel_files import ClusterReport, KernelFile
 from jupyter_sky.cluster.runtime_env import Timeouts
+from jupyter_sky.notebook.panel.strip import record_bundle
 from jupyter_sky.providers.spec import ClusterSpec
 from tests.benchmarks.light.provider import Light
 from tests.benchmarks.measure import Point, Row, Target
@@ -45,7 +51,8 @@ class _Sample:
     wall: float
     cpu: float
     lines: float
-    snapshot: float
+    strip: float
+    sidebar: float
     push: float
 
 
@@ -86,15 +93,31 @@ def _rows(nodes: int, each: int, sample: _Sample) -> list[Row]:
             f"{where}: start, with agents that have nothing to import",
             sample.start,
             "s",
-            note=f"a snapshot for the panel takes {1000 * sample.snapshot:.1f} ms",
             point=at("start of light nodes"),
         ),
         Row(
             f"{where}: {_LINES} lines of every rank",
             sample.lines,
             "s",
-            note=f"{_BLOB / 1e6:.0f} MB to all nodes: {sample.push:.2f} s",
             point=at(f"{_LINES} lines of every rank"),
+        ),
+        Row(
+            f"{where}: {_BLOB / 1e6:.0f} MB to all nodes",
+            sample.push,
+            "s",
+            point=at("a pushed array"),
+        ),
+        Row(
+            f"{where}: processor time of the strip of a cell, as its page gets it",
+            1000 * sample.strip,
+            "ms",
+            point=at("the strip of a cell"),
+        ),
+        Row(
+            f"{where}: processor time of the file for the sidebar",
+            1000 * sample.sidebar,
+            "ms",
+            point=at("the file for the sidebar"),
         ),
     ]
 
@@ -111,15 +134,32 @@ def _measure(nodes: int, each: int) -> _Sample:
         began = time.monotonic()
         cells.run(str(_LINES), show=cells.cluster.all_ranks)
         lines = time.monotonic() - began
-        began = time.monotonic()
-        cells.cluster.snapshot()
-        snapshot = time.monotonic() - began
+        strip = min(_cpu(lambda: _show_strip(cells.cluster)) for _ in range(_ROUNDS))
+        sidebar = min(_cpu(lambda: _write_for_sidebar(cells.cluster)) for _ in range(_ROUNDS))
         cells.namespace["blob"] = np.random.default_rng(0).integers(0, 255, _BLOB, np.uint8)
         began = time.monotonic()
         cells.run("0", names=["blob"])
         push = time.monotonic() - began
         threads = threading.active_count()
-    return _Sample(start, memory, threads, wall, cpu, lines, snapshot, push)
+    return _Sample(start, memory, threads, wall, cpu, lines, strip, sidebar, push)
+
+
+def _cpu(function: Callable[[], object]) -> float:
+    """Return the processor time that a call takes."""
+    began = time.thread_time()
+    function()
+    return time.thread_time() - began
+
+
+def _show_strip(cluster: Cluster) -> None:
+    json.dumps(record_bundle(cluster.snapshot(), is_open=False))
+
+
+def _write_for_sidebar(cluster: Cluster) -> None:
+    report = ClusterReport(cluster.id, dict(cluster.snapshot()), None, "")
+    with tempfile.TemporaryDirectory() as folder:
+        file = KernelFile("scale", "scale.ipynb", time.time(), (report,))
+        kernel_files.write(Path(folder), file)
 
 
 def _run(cells: Cells) -> tuple[float, float]:

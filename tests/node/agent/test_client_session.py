@@ -6,9 +6,12 @@ import asyncio
 import socket
 from pathlib import Path
 
+import pytest
+
+import jupyter_sky
 from jupyter_sky.node.agent.client_session import ClientSession, ClientSessions
 from jupyter_sky.node.agent.journal import Journal
-from jupyter_sky.transport.frames import encode
+from jupyter_sky.transport.frames import Decoder, Message, encode
 
 
 class Host:
@@ -20,7 +23,8 @@ class Host:
         self.closed: list[ClientSession] = []
 
     def welcome(self, session: ClientSession, missing: list[str]) -> dict[str, bool]:
-        return {"welcome": True, "shared": self.sessions.hears_notebook(but=session)}
+        shared = self.sessions.hears_notebook(but=session)
+        return {"welcome": True, "shared": shared, "ending": False}
 
     def on_session_changed(self) -> None:
         pass
@@ -28,7 +32,8 @@ class Host:
     def greet(self) -> socket.socket:
         ours, theirs = socket.socketpair()
         self.sessions.add(ClientSession(ours, self))  # type: ignore[arg-type]
-        theirs.sendall(encode({"op": "hello", "token": "", "blobs": [], "since": None}))
+        hello = {"op": "hello", "token": "", "blobs": [], "since": None}
+        theirs.sendall(encode({**hello, "version": jupyter_sky.__version__}))
         return theirs
 
     def connect(self, since: int) -> socket.socket:
@@ -75,5 +80,96 @@ def test_a_notebook_that_is_silent_is_not_taken_to_be_there(tmp_path: Path) -> N
             while not host.sessions.hears_notebook(within=0.05):
                 notebook.sendall(encode({}))
                 await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+
+
+def received(sock: socket.socket) -> list[Message]:
+    """Return the messages that one read of a socket gives."""
+    decoder = Decoder()
+    count = sock.recv_into(decoder.buffer())
+    return [message for message, _ in decoder.received(count) if message]
+
+
+async def until_read(host: Host) -> None:
+    """Wait until the agent has read what clients have sent."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_what_is_not_urgent_goes_with_what_follows_in_order(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        host = Host(tmp_path)
+        client = host.connect(since=0)
+        await until_read(host)
+        client.setblocking(False)
+        for n in range(3):
+            host.journal.append({"event": "rank_done", "rank": n})
+            host.sessions.pump(is_urgent=False)
+        with pytest.raises(BlockingIOError):
+            client.recv(1)
+        host.journal.append({"event": "rank_exited", "rank": 3})
+        host.sessions.pump()
+        assert [message["n"] for message in received(client)] == [1, 2, 3, 4]
+        client.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_not_urgent_goes_a_moment_later_by_itself(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        host = Host(tmp_path)
+        client = host.connect(since=0)
+        await until_read(host)
+        host.journal.append({"event": "rank_done", "rank": 0})
+        host.sessions.pump(is_urgent=False)
+        assert [message["n"] for message in await asyncio.to_thread(received, client)] == [1]
+        client.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_stays_behind_the_events_that_were_there_before_it(tmp_path: Path) -> None:
+    class Busy(Host):
+        """An agent that publishes an event for each request."""
+
+        def answer(self, token: str, message: Message) -> Message:
+            self.journal.append({"event": "run_began", "run": message["run"]})
+            self.sessions.pump(is_urgent=False)
+            return {}
+
+    async def scenario() -> None:
+        host = Busy(tmp_path)
+        client = host.greet()
+        client.sendall(encode({"op": "follow", "since": 0}))
+        await until_read(host)
+        welcome = received(client)
+        assert [*welcome[0]] == ["welcome", "shared", "ending"]
+        for n in (1, 2):
+            asked = {"op": "run", "id": n, "run": str(n)}
+            client.sendall(encode(asked))
+            await until_read(host)
+        client.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            client.recv(1)
+        host.journal.append({"event": "rank_done", "rank": 0})
+        host.sessions.pump()
+        said = [message.get("n") or -message["re"] for message in received(client)]
+        assert said == [1, -1, 2, -2, 3]
+        client.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_held_leaves_before_the_connection_is_closed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        host = Host(tmp_path)
+        client = host.connect(since=0)
+        await until_read(host)
+        host.journal.append({"event": "rank_done", "rank": 0})
+        host.sessions.pump(is_urgent=False)
+        host.sessions.close()
+        assert [message["n"] for message in received(client)] == [1]
+        client.close()
 
     asyncio.run(scenario())

@@ -51,6 +51,17 @@ def test_it_comes_before_what_the_cell_prints(notebook: LiveNotebook, tmp_path: 
     assert states(cell)[-1] == "ok"
 
 
+def test_it_stands_behind_what_the_notebook_has_printed_before(notebook: LiveNotebook) -> None:
+    once = "print('out'); sys.stderr.write('err')\nget_ipython().run_cell_magic('sky', '', 'pass')"
+    cell = notebook.succeed(
+        "import sys\nfor each in range(2):\n    " + once.replace("\n", "\n    ")
+    )
+    came = [kind for kind in cell.order if kind in ("stream", "strip")]
+    assert came == ["stream", "stream", "strip"] * 2
+    # And nothing of ours stays with ipykernel.
+    assert notebook.value("'_flush_streams' in vars(get_ipython().display_pub)") is False
+
+
 def test_a_later_run_changes_nothing_of_an_earlier_one(notebook: LiveNotebook) -> None:
     before = notebook.succeed("%%sky\nprint('loss 0.3')")
     failed = notebook.run("%%sky\n1 / 0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from jupyter_sky.errors import SkyError
@@ -9,6 +10,7 @@ from jupyter_sky.formatting import format_bytes
 from jupyter_sky.serialization.blobs import PIECE
 from jupyter_sky.transport.compression import expand
 from jupyter_sky.transport.frames import Message, ProtocolError
+from jupyter_sky.transport.link import Link
 
 
 @dataclass
@@ -32,9 +34,16 @@ class _Download:
 
 
 class Downloads:
-    """The blobs that one connection is receiving, by the number of the request for each."""
+    """The blobs that one connection is receiving, by the number of the request for each.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    link
+        Returns the present link; ``None`` while there is none.
+    """
+
+    def __init__(self, link: Callable[[], Link | None]) -> None:
+        self._link = link
         self._downloads: dict[int, _Download] = {}
 
     def begin(self, number: int, key: str, size: int) -> Message:
@@ -64,8 +73,13 @@ class Downloads:
             return memoryview(bytearray(size))
         return download.place(message["offset"], size)
 
-    def on_piece(self, message: Message, payload: memoryview) -> bool:
-        """Count a piece that has arrived; return whether its blob is still wanted.
+    def acknowledge(self, message: Message) -> None:
+        """Say how much has come where the node asks for that, as it does with much data."""
+        if isinstance(size := message.get("ack"), int) and (link := self._link()):
+            link.send({"op": "got", "size": size})
+
+    def on_piece(self, message: Message, payload: memoryview) -> None:
+        """Count a piece that has arrived; tell the node where its blob is not wanted any more.
 
         Raises
         ------
@@ -74,13 +88,14 @@ class Downloads:
         """
         download = self._downloads.get(message["piece"])
         if download is None:
-            return False
+            if link := self._link():
+                link.send({"op": "unwanted", "id": message["piece"]})
+            return
         if "whole" in message:
             piece = expand(message, payload, PIECE)
             download.place(message["offset"], piece.nbytes)[:] = piece
             payload = piece
         download.received += payload.nbytes
-        return True
 
     def end(self, number: int) -> memoryview:
         """Return a blob as memory that can be written to, and forget it.

@@ -21,7 +21,7 @@ from traitlets import Type
 from traitlets.config import Config
 
 from jupyter_sky.errors import DebuggerQuit
-from jupyter_sky.node.rank.ipython import no_keyboard, program, widgets
+from jupyter_sky.node.rank.ipython import no_keyboard, plain_python, program, widgets
 from jupyter_sky.serialization import cell_sources
 from jupyter_sky.transport.protocol.error_report import ErrorReport, is_consequence
 
@@ -172,8 +172,8 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         above, self._above = self._above, 0
         # IPython drops empty lines at the top.
         above += raw_cell.removesuffix(raw_cell.lstrip()).count("\n")
-        transformed: str = super().transform_cell(raw_cell)
-        return "\n" * above + transformed
+        plain = plain_python.as_it_is(self, raw_cell)
+        return "\n" * above + (plain or super().transform_cell(raw_cell))
 
     def reset_traceback(self) -> None:
         """Forget the traceback of the run before."""
@@ -325,6 +325,7 @@ def make_shell() -> RankShell:
     # No outputs are kept here, and `_` should not look like an output that is an empty text.
     for name in ("_", "__", "___"):
         shell.user_ns.pop(name, None)
+    plain_python.remember_checkers(shell)
     no_keyboard.refuse()
     widgets.install()
     # Figures are displayed, as in a notebook's kernel.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from jupyter_sky.node.supervisor.output.display_limiter import DisplayLimiter
 from jupyter_sky.node.supervisor.output.rate_limiter import OutputPiece, RateLimiter
@@ -11,8 +12,14 @@ from jupyter_sky.node.supervisor.rank_process import RankProcess
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.events import Output
 
-Publish = Callable[[Message, tuple[int, int] | None], None]
-"""Takes an event, and offset and size of its data in the rank's log if the data is there."""
+
+class Publish(Protocol):
+    """Takes an event, and offset and size of its data in the rank's log if the data is there."""
+
+    def __call__(
+        self, message: Message, logged: tuple[int, int] | None, is_urgent: bool = True
+    ) -> None:
+        """Publish it: at once, or with what comes within a moment."""
 
 
 class OutputForwarder:

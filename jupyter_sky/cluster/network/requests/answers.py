@@ -1,0 +1,79 @@
+"""The answers of many nodes to one request: waited for as one, without a task for each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from jupyter_sky.errors import SkyError
+from jupyter_sky.transport.frames import Message
+
+_MISSING = "a node lacks data that it needs for this: run it again."
+
+Refused = Callable[[SkyError], object]
+"""Called with what kept a node from doing what it was asked for."""
+
+
+class Answers:
+    """The answers to one request of many; belongs to the background loop."""
+
+    def __init__(self) -> None:
+        self._left = 0
+        self._error: SkyError | None = None
+        self._all: asyncio.Future[None] | None = None
+
+    def expect(self, refused: Refused) -> Answer:
+        """Return what takes the answer of one more node (`pending.Answered`)."""
+        self._left += 1
+        return Answer(self, refused)
+
+    async def wait(self) -> None:
+        """Wait until all have answered, or one has refused.
+
+        Raises
+        ------
+        SkyError
+            What the first one said that did not do what it was asked for.
+        """
+        if self._left and self._error is None:
+            self._all = asyncio.get_running_loop().create_future()
+            await self._all
+        if self._error is not None:
+            raise self._error
+
+    def note(self, error: SkyError | None) -> None:
+        """Count an answer, and what was wrong with it."""
+        self._left -= 1
+        self._error = self._error or error
+        if self._all and not self._all.done() and (error or not self._left):
+            self._all.set_result(None)
+
+
+class Answer:
+    """Takes the answer of one node."""
+
+    __slots__ = ("_is_done", "_of", "_refused")
+
+    def __init__(self, of: Answers, refused: Refused) -> None:
+        self._of = of
+        self._refused = refused
+        self._is_done = False
+
+    def done(self) -> bool:
+        """Return whether it has come."""
+        return self._is_done
+
+    def set_result(self, result: Message, /) -> None:
+        """Take it."""
+        why = _MISSING if "missing" in result else result.get("error")
+        if why is not None:
+            self.set_exception(SkyError(why))
+            return
+        self._is_done = True
+        self._of.note(None)
+
+    def set_exception(self, exception: SkyError, /) -> None:
+        """Take that the node has not done it, and why."""
+        self._is_done = True
+        self._refused(exception)
+        self._of.note(exception)

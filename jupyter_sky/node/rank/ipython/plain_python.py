@@ -1,0 +1,62 @@
+"""Cells that IPython would leave as they are: most are Python, and looking for more takes long."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from typing import Any
+
+from IPython.core.inputtransformer2 import TransformerManager
+
+# What may begin a command, a magic or a question, or be a prompt or an indentation that is taken
+# away. It may also be a remainder or a line of a text: then IPython looks.
+_SPECIAL = re.compile(
+    r"[%!?\r\f\v]"
+    r"|^[ \t]*(?:[/,;>]|\.\.\.|In \[)"
+    r"|^[ \t]+$",
+    re.MULTILINE,
+)
+_FIRST_WORD = re.compile(r"\w+")
+_USUAL = TransformerManager()
+
+
+def as_it_is(shell: Any, cell: str) -> str | None:
+    """Return a cell that IPython would transform into itself; ``None`` where it has to look.
+
+    Parameters
+    ----------
+    shell
+        The shell, to which the user may have added transformations.
+    cell
+        The cell.
+    """
+    if not cell or cell[0].isspace() or _SPECIAL.search(cell) or not _is_usual(shell):
+        return None
+    if cell.find("\n", 0, -1) < 0:
+        # A single line may be a magic without its `%`, or a call without parentheses.
+        word = _FIRST_WORD.match(cell)
+        if word is None or not keyword.iskeyword(word[0]) or not _has_usual_checkers(shell):
+            return None
+    return cell if cell.endswith("\n") else f"{cell}\n"
+
+
+def remember_checkers(shell: Any) -> None:
+    """Remember what a shell asks of single lines before the user has added to it."""
+    global _checkers
+    _checkers = len(shell.prefilter_manager.checkers)
+
+
+_checkers = 0
+
+
+def _is_usual(shell: Any) -> bool:
+    manager = shell.input_transformer_manager
+    return not shell.input_transformers_post and all(
+        getattr(manager, name) == getattr(_USUAL, name)
+        for name in ("cleanup_transforms", "line_transforms", "token_transformers")
+    )
+
+
+def _has_usual_checkers(shell: Any) -> bool:
+    filters = shell.prefilter_manager
+    return not filters.transformers and len(filters.checkers) == _checkers
