@@ -36,7 +36,8 @@ _NEVER = {
     "BadConstraints": "no node has what it asks for: see `%sky offers --provider slurm`",
     "InvalidAccount": "its account is not one of yours: name one with `--account`",
     "InvalidQOS": "its QOS is not one of yours: name one with `--qos`",
-    "PartitionConfig": "its partition has no such nodes: see `%sky offers --provider slurm`",
+    "PartitionConfig": "its partition has no such nodes, or allows less time: see "
+    "`%sky offers --provider slurm`",
     "DependencyNeverSatisfied": "what it depends on has failed: leave out `--dependency`",
 }
 """Slurm's reasons that do not pass by themselves, and what to do."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from jupyter_sky.errors import SkyError
+from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count
 from jupyter_sky.providers.diagnosis import CheckResult
 from jupyter_sky.providers.slurm.login import LoginNode
@@ -78,12 +78,38 @@ def fits(wanted: Accelerator, gpu: str | None, gpus: int) -> bool:
 
 
 async def resource_of(at: LoginNode, wanted: Accelerator, partition: str | None) -> str:
-    """Return GPUs as Slurm wants to be asked for them, by the names that it has for its own."""
+    """Return GPUs as Slurm wants to be asked for them, by the names that it has for its own.
+
+    Raises
+    ------
+    UsageError
+        When it has several that are meant, of which none has just this name.
+    """
     there = [each for each in await node_kinds(at) if partition in (None, each.partition)]
-    names = [each.gpu for each in there if fits(wanted, each.gpu, each.gpus)]
+    suited = [each for each in there if fits(wanted, each.gpu, each.gpus)]
+    # Jobs that name no partition go to that one.
+    suited = [each for each in suited if each.is_default] or suited
+    names = _closest(wanted, list(dict.fromkeys(each.gpu for each in suited)))
+    if len(names) > 1:
+        raise UsageError(
+            f"`--gpu {wanted.name}` can be {' or '.join(map(str, names))} here: name "
+            "the memory of one, as in `--gpu A100-80GB`, or the `--partition` that has it alone."
+        )
     # A name that Slurm does not have is refused by Slurm, in its own words.
     name = names[0] if names else wanted.name.lower()
     return f"gpu:{name}:{wanted.count}" if name else f"gpu:{wanted.count}"
+
+
+def _closest(wanted: Accelerator, names: Sequence[str | None]) -> Sequence[str | None]:
+    """Return those of some names that have just the wanted one, or else all of its words."""
+    model, _, kind = wanted.name.lower().partition("-")
+    same = [each for each in names if each and _words(each) == [model, *filter(None, [kind])]]
+    named = [each for each in names if each and kind and kind in _words(each)]
+    return same or named or names
+
+
+def _words(name: str) -> list[str]:
+    return re.split(r"[\s_-]+", name.lower())
 
 
 def diagnose(at: LoginNode) -> Iterator[CheckResult]:

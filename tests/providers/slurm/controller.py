@@ -55,7 +55,9 @@ _GPUS = "Name=gpu Type=a100 File=/dev/null\nName=gpu Type=a100 File=/dev/zero\n"
 
 
 @contextlib.contextmanager
-def real_slurm(address: str = "127.0.0.1", inside: Sequence[str] = ()) -> Iterator[Path]:
+def real_slurm(
+    address: str = "127.0.0.1", inside: Sequence[str] = (), on_nodes: Sequence[str] = ()
+) -> Iterator[Path]:
     """Run Slurm at an address of this machine, and let commands find it; its folder.
 
     Tests are skipped where it cannot be run.
@@ -66,6 +68,8 @@ def real_slurm(address: str = "127.0.0.1", inside: Sequence[str] = ()) -> Iterat
         Where the controller and the nodes are reached.
     inside
         The command before those of its daemons, as to start them in a namespace.
+    on_nodes
+        The command before that of each node, as to give it one of its own.
     """
     if os.getuid() or not all(shutil.which(each) for each in _PROGRAMS):
         pytest.skip("a real Slurm needs root, slurmctld, slurmd, slurm-client and munge")
@@ -83,7 +87,7 @@ def real_slurm(address: str = "127.0.0.1", inside: Sequence[str] = ()) -> Iterat
             until((folder / "munge.socket").exists)
             _start(daemons, folder, *inside, "slurmctld", "-D")
             for node in ("n1", "n2"):
-                _start(daemons, folder, *inside, "slurmd", "-D", "-N", node)
+                _start(daemons, folder, *inside, *on_nodes, "slurmd", "-D", "-N", node)
             until(lambda: _said("sinfo", "--noheader", "--format=%T %D").strip() == "idle 2")
             yield folder
         finally:

@@ -20,6 +20,7 @@ from jupyter_sky.providers.base import AgentGone
 from jupyter_sky.providers.ssh.connection.channel_socket import as_socket, read, write
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.handshake import open_socket, open_transport
+from jupyter_sky.providers.ssh.connection.host_shell import ANSWER_WITHIN
 from jupyter_sky.providers.ssh.connection.idle import IdleTimer
 from jupyter_sky.providers.ssh.connection.proxy_command import ProxyCommand
 from jupyter_sky.providers.ssh.connection.ssh_config import (
@@ -33,9 +34,6 @@ from jupyter_sky.transport.bridge import MARK, NO_AGENT, NO_ANSWER
 
 if TYPE_CHECKING:
     import paramiko
-
-ANSWER_WITHIN = 60.0
-"""Seconds in which a command has to print something, unless it is known to take longer."""
 
 _MOST_GREETED = 64 * 1024  # bytes that login scripts may print
 _WINDOW = 8 * 1024 * 1024

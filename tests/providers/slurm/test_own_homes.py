@@ -1,0 +1,168 @@
+"""Nodes with homes of their own: nothing that the login node has is there, and no internet.
+
+Each node is a mount namespace in which the home, the environment of the tests and their code are
+hidden; it has a Python, as nodes have.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.errors import SkyError
+from jupyter_sky.paths import of_the_user
+from jupyter_sky.providers.node_defaults import NEEDED
+from jupyter_sky.providers.slurm.provider import Slurm
+from tests.cluster.cells import Cells
+from tests.lab import wheels
+from tests.notebook.kernels import LiveNotebook
+from tests.paths import ROOT
+from tests.providers.slurm.controller import real_slurm
+from tests.providers.slurm.test_provider import interrupt_when, queue, start, without_owner
+from tests.waiting import until
+
+HIDE = """
+for place in "$HOME" {hidden}; do
+    # One may be below another.
+    test ! -d "$place" || mount -t tmpfs -o mode=755 node "$place" || exit
+done
+exec "$@"
+"""
+
+
+@pytest.fixture(scope="module")
+def login(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The home of the login node, with folders of ours in it."""
+    folder = tmp_path_factory.mktemp("login")
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
+        pytest.skip("nodes with homes of their own need root and namespaces: run it privileged")
+    hidden = HIDE.format(hidden=f"'{ROOT}' '{Path(sys.prefix)}'")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(folder))
+        patch.setenv("JUPYTER_SKY_HOME", str(folder / "sky"))
+        patch.delenv("XDG_CACHE_HOME", raising=False)
+        # What a site has for all: an interpreter, and none of the environment of the tests.
+        base = Path(sys.base_prefix) / "bin"
+        with real_slurm(on_nodes=["unshare", "--mount", "sh", "-c", hidden, "sh"]):
+            patch.setenv("PATH", f"{base}:/usr/sbin:/usr/bin:/sbin:/bin")
+            yield folder
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What nodes need, as wheels: they reach no index."""
+    folder = tmp_path_factory.mktemp("wheels")
+    wheels.build([*(re.split(r"[<>=]", each)[0] for each in NEEDED.values()), "numpy"], folder)
+    wheels.write(folder, "greeting", "1.0", greeting="WORD = 'hello'\n")
+    return folder
+
+
+def image(shelf: Path, *packages: str) -> sky.Image:
+    return sky.Image(pip=packages, pip_indexes=[str(shelf)], like=None)
+
+
+def waiting() -> list[Path]:
+    """Return the folders in which nodes wait."""
+    return [each.parent for each in of_the_user().glob("*/task")]
+
+
+def test_a_cell_has_an_environment_on_each_node(login: Path, shelf: Path, tmp_path: Path) -> None:
+    (tmp_path / "extra.py").write_text("WORD = 'beside the notebook'\n")
+    notebook = LiveNotebook(tmp_path / "own.ipynb", PYTHONPATH=str(ROOT))
+    cell = (
+        f"%%sky --provider slurm --nodes 2 --plugin none --wheels {shelf} --pip greeting "
+        "--gather found\nimport extra, greeting, os, sys\n"
+        "found = greeting.WORD, sys.prefix, os.getcwd(), extra.WORD, os.environ['SLURMD_NODENAME']"
+    )
+    try:
+        notebook.succeed("%load_ext jupyter_sky")
+        notebook.succeed(cell)
+        found = notebook.value("found")
+        assert [each[-1] for each in found] == ["n1", "n2"]
+        word, prefix, folder, beside, _ = found[0]
+        assert (word, beside) == ("hello", "beside the notebook")
+        assert prefix.startswith(f"{login}/.cache/jupyter-sky/envs/")
+        assert folder.startswith(f"{login}/jupyter-sky/")
+        assert not (login / ".cache").exists(), "it was made at the login node"
+        assert not waiting() and not without_owner(), "the keys of the agents are still there"
+        # A kernel that starts again finds the cluster, and what its nodes do not share.
+        notebook.restart()
+        notebook.succeed("%load_ext jupyter_sky\nimport extra")
+        assert "beside" in notebook.succeed("%%sky\nprint(extra.WORD)").stdout
+        assert "nothing is left running" in notebook.succeed("%sky down").stdout
+    finally:
+        notebook.close()
+    until(lambda: not queue())
+
+
+def test_nodes_of_the_own_job_get_one_too(
+    login: Path, shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["salloc", "--no-shell", "--nodes=2", "--job-name=mine"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    [job] = re.findall(r"allocation (\d+)", said)
+    monkeypatch.setenv("SLURM_JOB_ID", job)
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
+    try:
+        cluster = start("inside", image=image(shelf, "greeting"), nodes=2)
+        try:
+            cells = Cells(cluster)
+            cells.run("import greeting, os")
+            assert cells.ask("os.environ['SLURM_JOB_ID'], greeting.WORD") == [(job, "hello")] * 2
+            assert queue() == "mine RUNNING None", "another job was submitted"
+            # Another node is made ready as the first ones were.
+            cluster.scale(1)
+            cluster.scale(2)
+            cells.run("import greeting")
+            assert cells.ask("greeting.WORD") == ["hello", "hello"]
+        finally:
+            cluster.down()
+    finally:
+        subprocess.run(["scancel", job], check=True)
+    until(lambda: not queue())
+
+
+def test_what_a_node_lacks_is_said(login: Path, shelf: Path) -> None:
+    said = r"job \d+, n1: \S+ has no moon: `%pip download .* moon` gets it; n2: "
+    with pytest.raises(SkyError, match=said):
+        start("lost", image=image(shelf, "moon"), nodes=2)
+    until(lambda: not queue() and not waiting())
+    with pytest.raises(SkyError, match="has no .*: install `jupyter-sky` there"):
+        start("lost", provider=Slurm(python="/usr/bin/python3"))
+    until(lambda: not queue() and not waiting())
+    assert not without_owner()
+
+
+def test_stop_ends_it_while_nodes_are_made_ready(login: Path, shelf: Path) -> None:
+    said: list[str] = []
+    stopping = threading.Thread(target=interrupt_when, args=[lambda: "making Python" in str(said)])
+    stopping.start()
+    with pytest.raises(KeyboardInterrupt):
+        start("patient", said, image=image(shelf, "numpy"))
+    stopping.join()
+    assert registry.find("patient") is None
+    until(lambda: not queue() and not waiting())
+    assert not without_owner()
+
+
+def test_nodes_that_nobody_makes_ready_end_their_job(login: Path) -> None:
+    code = (
+        "import os\nfrom tests.providers.slurm.test_provider import Slurm, ClusterSpec, assemble\n"
+        "from jupyter_sky.cluster.cluster import Cluster\n"
+        "spec, runtime_env = assemble(ClusterSpec(name='left'), [])\n"
+        "def note(text):\n"
+        "    if 'homes of their own' in str(text): os.kill(os.getpid(), 9)\n"
+        "Cluster.start(spec, Slurm(grace=1.0), runtime_env, note)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
+    assert done.returncode == -signal.SIGKILL
+    until(lambda: not queue() and not waiting())
