@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.formatting import format_count
+from jupyter_sky.formatting import format_count, format_list
 from jupyter_sky.providers.diagnosis import CheckResult
 from jupyter_sky.providers.slurm.login import LoginNode
 from jupyter_sky.providers.spec import Accelerator
@@ -52,6 +52,50 @@ class NodeKind:
         free = f"{self.idle} of {format_count(self.nodes, 'node')} idle"
         limit = "without a time limit" if self.limit == "infinite" else f"at most {self.limit}"
         return f"{self.partition}: {size}, {free}, {limit}"
+
+
+@dataclass(frozen=True)
+class Account:
+    """An account that the user can name, or what it is on one partition.
+
+    Attributes
+    ----------
+    name
+        Its name.
+    partition
+        The partition; empty for all of them.
+    qos
+        What can be named with it.
+    limit
+        The longest time of a job, as Slurm writes it; empty for none.
+    """
+
+    name: str
+    partition: str
+    qos: tuple[str, ...]
+    limit: str
+
+    def __str__(self) -> str:
+        where = f" on {self.partition}" if self.partition else ""
+        qos = f" with the QOS {format_list(self.qos)}" if self.qos else ""
+        limit = f", at most {self.limit}" if self.limit else ""
+        return f"{self.name}{where}{qos}{limit}"
+
+
+async def accounts(at: LoginNode) -> list[Account]:
+    """Return the accounts of the user; none where Slurm keeps none, or does not say."""
+    try:
+        user = await at.ask(["id", "-un"])
+        fields = "format=account,partition,qos,maxwall"
+        shown = ["sacctmgr", "--noheader", "--parsable2", "show", "associations"]
+        said = await at.ask([*shown, "where", f"user={user}", fields])
+    except SkyError:
+        return []
+    rows = [line.split("|") for line in said.splitlines()]
+    return [
+        Account(name, partition, tuple(filter(None, qos.split(","))), limit)
+        for name, partition, qos, limit in rows
+    ]
 
 
 async def node_kinds(at: LoginNode) -> list[NodeKind]:
@@ -125,6 +169,8 @@ def diagnose(at: LoginNode) -> Iterator[CheckResult]:
         yield CheckResult("partition", f"{kind}")
     if not kinds:
         yield CheckResult("partition", "none is up", "ask who runs the cluster")
+    for account in event_loop.wait(accounts(at)):
+        yield CheckResult("account", f"{account}")
 
 
 def _node_kind(fields: list[str]) -> NodeKind | None:

@@ -15,16 +15,23 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import format_list
 from jupyter_sky.providers.base import Node, Progress, RunningCluster
 from jupyter_sky.providers.mtls import Credentials
 from jupyter_sky.providers.slurm.environment import NodeEnvironment, bare
 from jupyter_sky.providers.slurm.homes.equip import WaitingNodes, equip
 from jupyter_sky.providers.slurm.homes.waiting import wait_command
-from jupyter_sky.providers.slurm.job_state import PRIORITY, check_can_start, in_words
+from jupyter_sky.providers.slurm.job_state import (
+    PRIORITY,
+    check_can_start,
+    in_words,
+    refusal_in_words,
+)
 from jupyter_sky.providers.slurm.jobs import cancel, hosts_of, job_state, jobs_ahead, steps_of
 from jupyter_sky.providers.slurm.login import LoginNode, SlurmError, own_environment
 from jupyter_sky.providers.slurm.machine import SlurmMachine
 from jupyter_sky.providers.slurm.on_node import SPECS
+from jupyter_sky.providers.slurm.partitions import accounts
 from jupyter_sky.providers.slurm.queue import mark, queued_jobs
 from jupyter_sky.providers.slurm.script import (
     OUTPUT,
@@ -168,6 +175,12 @@ async def _submit(start: Start, name: str, folder: StartFolder) -> str:
     except asyncio.CancelledError:
         await cancel(start.at, _number(await asked))
         raise
+    except SlurmError as error:
+        if not (advice := refusal_in_words(str(error))):
+            raise
+        yours = format_list([f"{each}" for each in await accounts(start.at)])
+        listed = f" (yours: {yours})" if yours and "of yours" in advice else ""
+        raise SlurmError(f"{str(error).rstrip('.')}: {advice}{listed}") from None
 
 
 def _number(said: str) -> str:

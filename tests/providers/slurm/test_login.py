@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -104,7 +105,11 @@ def test_a_cell_names_the_login_node(login: Host, tmp_path: Path) -> None:
         notebook.restart()
         notebook.succeed("%load_ext jupyter_sky")
         assert "2.0" in notebook.succeed("%%sky\nprint(total.item())").stdout
+        head, shown, *_ = notebook.succeed("%sky status").stdout.splitlines()
+        assert re.match(r"(< )?\d+\.\d+ node hours", shown[head.index("cost") :])
         assert "nothing is left running" in notebook.succeed("%sky down").stdout
+        costs = notebook.succeed("%sky costs").stdout
+        assert "  Slurm  " in costs and re.search(r"(< )?\d+\.\d+ node hours", costs), costs
     finally:
         notebook.close()
     until(lambda: not queue())
