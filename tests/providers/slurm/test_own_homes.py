@@ -23,10 +23,11 @@ from jupyter_sky.paths import of_the_user
 from jupyter_sky.providers.node_defaults import NEEDED
 from jupyter_sky.providers.slurm.provider import Slurm
 from tests.cluster.cells import Cells
-from tests.lab import wheels
+from tests.lab import Lab, wheels
 from tests.notebook.kernels import LiveNotebook
 from tests.paths import ROOT
 from tests.providers.slurm.controller import real_slurm
+from tests.providers.slurm.test_login import login_host
 from tests.providers.slurm.test_provider import interrupt_when, queue, start, without_owner
 from tests.waiting import until
 
@@ -102,6 +103,32 @@ def test_a_cell_has_an_environment_on_each_node(login: Path, shelf: Path, tmp_pa
     finally:
         notebook.close()
     until(lambda: not queue())
+
+
+def test_a_laptop_makes_nodes_ready_behind_a_login_node(
+    lab: Lab, shelf: Path, tmp_path: Path
+) -> None:
+    home = lab.hosts[0].home
+    hide = ["unshare", "--mount", "sh", "-c", HIDE.format(hidden=f"'{ROOT}'"), "sh"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(home))
+        hidden = login_host(lab, tmp_path / "home", on_nodes=hide)
+        with hidden as host:
+            said: list[str] = []
+            provider = Slurm(login=host.name)
+            cluster = start("far", said, provider, image=image(shelf, "greeting"), nodes=2)
+            try:
+                cells = Cells(cluster)
+                cells.run("import greeting, os, sys")
+                found = cells.ask("greeting.WORD, sys.prefix, os.environ['SLURMD_NODENAME']")
+                assert [each[::2] for each in found] == [("hello", "n1"), ("hello", "n2")]
+                assert found[0][1].startswith(f"{home}/.cache/jupyter-sky/envs/")
+                assert "have homes of their own" in str(said)
+                assert not waiting()
+            finally:
+                cluster.down()
+            until(lambda: not queue())
+            assert not [*(home / ".cache" / "jupyter-sky" / "slurm").iterdir()]
 
 
 def test_nodes_of_the_own_job_get_one_too(
