@@ -32,6 +32,7 @@ from jupyter_sky.providers.slurm.queue import (
     remember_login,
 )
 from jupyter_sky.providers.slurm.script import JobRequest, size_options
+from jupyter_sky.providers.slurm.start_folder import remove_left_behind
 from jupyter_sky.providers.slurm.starting import Completes, Start, start_agents
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh import SSH
@@ -173,6 +174,7 @@ class Slurm:
         at = _login_of(location)
         jobs = [each.id for each in await queued_jobs(at) if each.cluster == identity]
         await asyncio.gather(*(cancel(at, job) for job in jobs))
+        await remove_left_behind(at, identity)
 
     def left_behind(self, name: str, machines: Sequence[Machine], location: str | None) -> str:
         """Return what may be in the queue of a Slurm that does not answer."""

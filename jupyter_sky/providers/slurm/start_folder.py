@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jupyter_sky.paths import home
 from jupyter_sky.providers.slurm.login import LoginNode
 from jupyter_sky.providers.slurm.script import OUTPUT
 
@@ -25,6 +26,8 @@ done
 cat "$1"/node-*.json 2>/dev/null
 true
 """
+# The same places as in `NodeEnvironment.starts`.
+_REMOVE_ALL = 'rm -rf "${1:-${XDG_CACHE_HOME:-$HOME/.cache}/jupyter-sky}/slurm/$2"-??????'
 _LAST_LINES = 'test -e "$1" && tail -n 20 "$1" && echo there; true'
 
 
@@ -86,3 +89,9 @@ class StartFolder:
     async def remove(self) -> None:
         """Remove it with all that is in it."""
         await self.at.ask(["rm", "-rf", self.path])
+
+
+async def remove_left_behind(at: LoginNode, cluster: str) -> None:
+    """Remove the folders of starts of a cluster, where kernels were killed that would have."""
+    here = "" if at.host else str(home())
+    await at.ask(["sh", "-c", _REMOVE_ALL, "sh", here, cluster])

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import jupyter_sky as sky
-from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory import cloud_resources, registry
 from jupyter_sky.errors import SkyError
 from jupyter_sky.paths import of_the_user
 from jupyter_sky.providers.node_defaults import NEEDED
@@ -181,15 +181,49 @@ def test_stop_ends_it_while_nodes_are_made_ready(login: Path, shelf: Path) -> No
     assert not without_owner()
 
 
-def test_nodes_that_nobody_makes_ready_end_their_job(login: Path) -> None:
-    code = (
-        "import os\nfrom tests.providers.slurm.test_provider import Slurm, ClusterSpec, assemble\n"
-        "from jupyter_sky.cluster.cluster import Cluster\n"
-        "spec, runtime_env = assemble(ClusterSpec(name='left'), [])\n"
-        "def note(text):\n"
-        "    if 'homes of their own' in str(text): os.kill(os.getpid(), 9)\n"
-        "Cluster.start(spec, Slurm(grace=1.0), runtime_env, note)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
+KERNEL = """\
+import os, sys
+from pathlib import Path
+from tests.cluster.cells import Cells
+from tests.providers.slurm.test_own_homes import Slurm, image, start
+
+class Killing(list):
+    def append(self, text):
+        if sys.argv[1] in text:
+            os.kill(os.getpid(), 9)
+
+provider = Slurm(grace=float(sys.argv[3]))
+cluster = start("left", Killing(), provider, image=image(Path(sys.argv[2]), "greeting"), nodes=2)
+cells = Cells(cluster)
+cells.run("import greeting, os")
+print(cells.ask("os.environ['SLURM_JOB_ID'], greeting.WORD"))
+cluster.down()
+"""
+
+
+def kernel(words: str, shelf: Path, grace: float) -> subprocess.CompletedProcess[str]:
+    """Start a cluster in a process that is killed when it says these words."""
+    command = [sys.executable, "-c", KERNEL, words, str(shelf), str(grace)]
+    return subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.PIPE, text=True)
+
+
+def test_nodes_that_nobody_makes_ready_end_their_job(login: Path, shelf: Path) -> None:
+    done = kernel("homes of their own", shelf, grace=6.0)
     assert done.returncode == -signal.SIGKILL
     until(lambda: not queue() and not waiting())
+    # What the kernel has left at the login node, with the keys of the agents, goes as well.
+    assert without_owner()
+    [found], _ = cloud_resources.find()
+    assert found.is_orphaned
+    found.remove()
+    assert not without_owner()
+
+
+def test_a_kernel_that_starts_again_makes_nodes_ready_that_wait(login: Path, shelf: Path) -> None:
+    assert kernel("starting", shelf, grace=600.0).returncode == -signal.SIGKILL
+    listed = ["squeue", "--noheader", "--format=%i"]
+    job = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.strip()
+    done = kernel("~ never ~", shelf, grace=600.0)
+    assert done.stdout.strip() == f"{[(job, 'hello')] * 2}"
+    until(lambda: not queue() and not waiting())
+    assert not without_owner()
