@@ -47,6 +47,10 @@ from jupyter_sky.providers.spec import Image
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec, RankSpec
 
 _LOOK_EVERY = 0.3  # seconds
+_NO_PYTHON = (
+    ": nodes do not have this Python; name one that they have with `%config Sky.python`, a conda "
+    "environment with `--conda`, or run the notebook with one in the home that they share"
+)
 _ANY = -1  # answers that are known: there is nothing to wait for
 _PLACE_EVERY = 10  # looks at the job, of about 3 seconds: the list of all jobs may be long
 
@@ -251,6 +255,8 @@ async def _await_agents(
             return [_machine(job, start, answers[task], task) for task in range(known)]
         if ended:
             last = await folder.last_line()
+            if f"{start.environment.python}: No such file" in last:
+                last += _NO_PYTHON
             raise SkyError(f"job {job} ended before its nodes were ready: {ended.state}{last}")
     raise AssertionError("unreachable")
 

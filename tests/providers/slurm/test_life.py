@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from jupyter_sky.api.assemble import assemble
@@ -166,6 +167,34 @@ def test_a_controller_that_is_away_costs_nothing(slurm: Path) -> None:
     finally:
         cluster.down()
     until(lambda: not queue())
+
+
+def test_an_agent_that_is_killed_leaves_nothing(slurm: Path) -> None:
+    cluster = start("killed")
+    row = registry.find("killed")
+    assert row is not None
+    [machine] = row.machines
+    try:
+        cells = Cells(cluster)
+        cells.run("import time")
+        run = cells.start("time.sleep(600)")
+        [agent] = [
+            each
+            for each in psutil.process_iter(["cmdline"])
+            if each.info["cmdline"]
+            and each.info["cmdline"][-1] == machine["folder"]
+            and "jupyter_sky.node" in each.info["cmdline"]
+        ]
+        agent.kill()
+        run.follow()
+        with pytest.raises(ClusterLost, match=r"killed is lost: .*agent"):
+            run.check()
+        # The job has nothing left to do.
+        until(lambda: not queue())
+    finally:
+        cluster.down()
+    assert not left(row.id)
+    assert registry.find("killed") is None
 
 
 def test_gc_finds_the_job_of_a_notebook_that_was_killed(slurm: Path) -> None:
