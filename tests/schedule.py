@@ -80,6 +80,8 @@ LONG = (
     "notebook/test_headless.py",
     "notebook/commands/test_shell.py",
     "gpu/nvml/test_stand_in.py",
+    "providers/slurm/test_own_homes.py",
+    "providers/slurm/test_work.py",
     "providers/slurm/test_environments.py",
     "providers/slurm/test_notebook.py",
     "providers/slurm/test_login.py",

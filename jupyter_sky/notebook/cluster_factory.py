@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jupyter_sky.api import accelerators
 from jupyter_sky.api.assemble import assemble
-from jupyter_sky.api.environment.resolve import makes_environments, resolve
+from jupyter_sky.api.environment.resolve import able_to_complete, makes_environments, resolve
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runtime_env import RuntimeEnv
 from jupyter_sky.errors import SkyError, UsageError
@@ -134,9 +134,11 @@ class ClusterFactory:
                 for here, spot in product(regions_of(chosen), spots):
                     provider = self.provider(replace(here, spot=spot))
                     image, left_out = image_of(here), tuple[str, ...]()
+                    plugins = make_plugins(here.plugin)
                     if makes_environments(provider):
-                        plugins = make_plugins(here.plugin)
                         image, left_out = resolve(image, plugins, modules())
+                    else:
+                        provider = able_to_complete(provider, plugins, modules)
                     spec, runtime_env = self.new_spec(name, here, provider, image)
                     found.append(Place(provider, spec, runtime_env, here, left_out))
         return found

@@ -106,6 +106,14 @@ class Queueing(CloudProvider, Protocol):
 
 
 @runtime_checkable
+class Forgettable(CloudProvider, Protocol):
+    """A provider whose machines end by themselves, so that those may be forgotten that it hides."""
+
+    def left_behind(self, name: str, machines: Sequence[Machine], location: str | None) -> str:
+        """Return what may be left of a cluster that is forgotten, and how it is ended, in words."""
+
+
+@runtime_checkable
 class Stoppable(CloudProvider, Protocol):
     """A provider whose machines can be stopped: they cost nothing then but for their disks."""
 

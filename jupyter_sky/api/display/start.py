@@ -14,7 +14,7 @@ from jupyter_sky.api.assemble import assemble
 from jupyter_sky.api.display.description import describe
 from jupyter_sky.api.display.progress_line import ProgressLine
 from jupyter_sky.api.environment.imports import modules_in, modules_typed
-from jupyter_sky.api.environment.resolve import makes_environments, resolve
+from jupyter_sky.api.environment.resolve import able_to_complete, makes_environments, resolve
 from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.providers.choice import Candidate
@@ -35,17 +35,18 @@ def start(place: Candidate, plugins: Sequence[Plugin]) -> Cluster:
         When it does not come up.
     """
     image = place.spec.image
-    if makes_environments(place.provider):
+    provider = able_to_complete(place.provider, plugins, _modules)
+    if makes_environments(provider):
         image, left_out = resolve(image, plugins, _modules())
         for sentence in left_out:
             warnings.warn(sentence, stacklevel=5)
     spec, runtime_env = assemble(replace(place.spec, image=image), plugins)
     shell = _shell()
-    is_shown = hasattr(shell, "kernel") or makes_environments(place.provider)
+    is_shown = hasattr(shell, "kernel") or makes_environments(provider)
     if not is_shown and not sys.stderr.isatty():
-        return Cluster.start(spec, place.provider, runtime_env)
+        return Cluster.start(spec, provider, runtime_env)
     with ProgressLine(shell, spec.name, sys.stderr) as line:
-        cluster = Cluster.start(spec, place.provider, runtime_env, line.update)
+        cluster = Cluster.start(spec, provider, runtime_env, line.update)
         line.update(f"{describe(cluster)}, ready in {line.seconds:.1f} s")
     return cluster
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 from jupyter_sky.api.environment.files import read_file
 from jupyter_sky.api.environment.imports import Package, packages
@@ -20,6 +22,27 @@ def makes_environments(provider: Provider) -> bool:
     """Return whether nodes of a provider get an environment of their own."""
     usual = provider.name != "local" and getattr(provider, "python", None) is None
     return bool(getattr(provider, "makes_environments", usual))
+
+
+def able_to_complete(
+    provider: Provider, plugins: Iterable[Plugin], modules: Callable[[], Iterable[str]]
+) -> Provider:
+    """Return a provider that can `resolve` an image, if its nodes turn out to need environments.
+
+    Parameters
+    ----------
+    provider
+        The provider; most know before they start nodes.
+    plugins
+        As in `resolve`.
+    modules
+        Returns them; they are what there is now, however long nodes are waited for.
+    """
+    if not hasattr(provider, "complete"):
+        return provider
+    complete = partial(resolve, plugins=tuple(plugins), modules=frozenset(modules()))
+    made: Provider = replace(cast(Any, provider), complete=complete)
+    return made
 
 
 def resolve(

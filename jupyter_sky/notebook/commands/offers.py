@@ -74,7 +74,7 @@ def offers(context: CommandContext, options: Namespace) -> None:
     if options.json:
         print(json.dumps(_find(session, wanted), indent=2))
     elif wanted.provider not in (None, "aws"):
-        print(_as_lines(_find(session, wanted)))
+        print("\n".join([_as_lines(_find(session, wanted)), *_accounts(session, wanted)]))
     else:
         chosen = session.settings.with_cluster_defaults(wanted)
         for each in regions_of(chosen):
@@ -99,6 +99,15 @@ def _find(session: Session, wanted: CellOptions) -> OfferList:
 def _as_lines(found: OfferList) -> str:
     lines = [f"{each['description']}: `%%sky {each['line']}`" for each in found["offers"]]
     return "\n".join([*lines, *found["notes"]])
+
+
+def _accounts(session: Session, wanted: CellOptions) -> list[str]:
+    """Return the accounts of the user where offers are shown of a provider that has such."""
+    provider = session.factory.provider(session.settings.with_cluster_defaults(wanted))
+    if not isinstance(provider, Slurm):
+        return []
+    yours = event_loop.wait(partitions.accounts(login_node(provider.login)))
+    return [f"account {each}" for each in yours]
 
 
 def _local(session: Session, wanted: CellOptions) -> Iterator[ListedOffer]:

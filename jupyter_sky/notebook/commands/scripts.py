@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -57,7 +56,7 @@ def shell(context: CommandContext, line: Namespace) -> None:
     )
 
 
-def launch(context: CommandContext, line: Namespace) -> BackgroundRun | None:
+def launch(context: CommandContext, line: Namespace) -> BackgroundRun | QueuedRun | None:
     """Run the setup of a task file, wait for its end, and run what else it has."""
     given = {**(line.env or {}), **(line.secret or {})}
     task = read_task(Path(line.file).expanduser(), given)
@@ -65,25 +64,31 @@ def launch(context: CommandContext, line: Namespace) -> BackgroundRun | None:
     folder = find_folder(workdir) if workdir else None
     for key in task.not_used:
         print(f"{line.file}: {key} is not used here", file=sys.stderr)
-    choices = _combined(task, line.options)
-    cluster, options = _cluster(context, choices), choices[0]
-    session = context.session
-    ranks = choose_nodes(cluster, "num_nodes", str(options.nodes or ""))
-    options = replace(options, ranks=ranks)
+    choices, session = _combined(task, line.options), context.session
+    is_up = session.find(choices[0].cluster) is not None
+    setup = "" if line.no_setup else task.setup
+    named = (setup, f"{task.name}: setup"), (task.run, task.name)
+    parts = [(text, title) for text, title in named if text]
 
-    def made(text: str, title: str) -> NodeScript:
-        script = NodeScript(text, title, task.env)
-        if folder is not None:
-            script = inside(folder, cluster, session, options, script)
-        return mounted(task.mounts, session, options, script)
+    def begin(cluster: Cluster, handle: DisplayHandle | None) -> BackgroundRun | None:
+        ranks = choose_nodes(cluster, "num_nodes", str(choices[0].nodes or ""))
+        options = replace(choices[0], ranks=ranks)
 
-    if task.setup and not line.no_setup:
-        script = made(task.setup, f"{task.name}: setup")
-        waiting = replace(options, background=False)
-        run_script(context.shell, session, cluster, waiting, script)
-    if not task.run:
-        return None
-    return run_script(context.shell, session, cluster, options, made(task.run, task.name))
+        def made(text: str, title: str) -> NodeScript:
+            script = NodeScript(text, title, task.env)
+            if folder is not None:
+                script = inside(folder, cluster, session, options, script)
+            return mounted(task.mounts, session, options, script)
+
+        first, *rest = [made(*part) for part in parts]
+        return run_script(context.shell, session, cluster, options, first, handle, *rest)
+
+    # One that is up may have more nodes than the task needs.
+    wanted = [replace(each, nodes=None) for each in choices] if is_up else choices
+    if len(wanted) > 1 or not parts:
+        cluster = session.cluster(*wanted)
+        return begin(cluster, None) if parts else None
+    return when_up(session, wanted[0], task.name, begin)
 
 
 def run(context: CommandContext, line: Namespace) -> None:
@@ -122,10 +127,3 @@ def _combined(task: TaskFile, line: CellOptions) -> list[CellOptions]:
             of_file.setdefault("nodes", 1)  # as for SkyPilot, whatever the cluster has
         found.append(CellOptions(**{**of_file, **typed}))
     return list(dict.fromkeys(found))
-
-
-def _cluster(context: CommandContext, choices: Sequence[CellOptions]) -> Cluster:
-    """Return the cluster of a task; one that is up may have more nodes than the task needs."""
-    if context.session.find(choices[0].cluster) is not None:
-        choices = [replace(each, nodes=None) for each in choices]
-    return context.session.cluster(*choices)

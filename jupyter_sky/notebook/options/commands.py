@@ -21,7 +21,7 @@ _DISCARD = Argument(
     "",
     None,
     "",
-    "lose what of volumes could not be written back, and is on rented machines alone",
+    "lose what of volumes could not be written back, or forget a Slurm that does not answer",
 )
 _NAME = Argument(("name",), "NAME", types.CLUSTER, "train", "name of the cluster (the current one)")
 _CLUSTER = Argument(

@@ -57,6 +57,8 @@ class BackgroundRun:
     again
         Returns the run that is to follow one which has lost a rank or a node, if any is; called in
         a thread of its own.
+    then
+        Returns the run that follows this one when it has ended well; called there, too.
 
     Attributes
     ----------
@@ -72,12 +74,14 @@ class BackgroundRun:
         bind: Bind,
         timeout: float | None,
         again: Again | None = None,
+        then: Again | None = None,
     ) -> None:
         self._run = run
         self._title = title
         self._strip = strip
         self._bind = bind
         self._again = again
+        self._then = then
         self._trouble: BaseException | None = None
         self._is_cancelled = False
         self._until = timeout and time.monotonic() + timeout
@@ -185,11 +189,16 @@ class BackgroundRun:
         self._throttle.request()
 
     def _on_end(self) -> None:
-        if self._again and not self._is_cancelled and self._run.loss:
-            # It takes as long as new processes and nodes do, and the loop serves the links.
-            threading.Thread(target=self._run_again, name="sky-retry", daemon=True).start()
-        else:
+        following = self._again if self._run.loss else None
+        if not (self._run.failed or self._run.stopped or self._run.trouble):
+            following, self._then = self._then, None
+        if following is None or self._is_cancelled:
             self._finish()
+            return
+        # It takes as long as new processes and nodes do, and the loop serves the links.
+        threading.Thread(
+            target=self._go_on, args=[following], name="sky-following", daemon=True
+        ).start()
 
     def _finish(self) -> None:
         if shell := get_ipython():
@@ -199,11 +208,10 @@ class BackgroundRun:
 
     # In a thread of its own
 
-    def _run_again(self) -> None:
-        """Begin the next attempt at what has lost a rank or a node."""
-        assert self._again
+    def _go_on(self, next_after: Again) -> None:
+        """Begin what follows: the next part, or another attempt at what has lost a rank or node."""
         try:
-            following = self._again(self._run)
+            following = next_after(self._run)
         except BaseException as trouble:
             self._trouble, following = trouble, None
         if following is None:

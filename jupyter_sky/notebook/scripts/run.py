@@ -6,12 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import DisplayHandle
 
 from jupyter_sky.analysis.cell_title import shell_title
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_count, without_secrets
@@ -192,6 +194,7 @@ def run_script(
     options: CellOptions,
     script: NodeScript,
     handle: DisplayHandle | None = None,
+    then: NodeScript | None = None,
 ) -> BackgroundRun | None:
     """Run a script on the nodes of a cluster.
 
@@ -209,19 +212,48 @@ def run_script(
         The script.
     handle
         A display that its strip takes the place of, in the background.
+    then
+        What runs on the same nodes when that has ended well on all of them.
 
     Returns
     -------
     BackgroundRun or None
         The run, if it is in the background.
     """
+    task, sending = _task(shell, cluster, options, script)
+    following = _task(shell, cluster, options, then)[0] if then and options.background else None
+    run = cluster.run(task)
+    if options.background:
+        strip = session.panels.strip(cluster, run.id, handle)
+        name = f"{cluster.name} · {task.title}"
+
+        def go_on(ended: RunHandle) -> RunHandle:
+            assert following is not None
+            run = cluster.run(following)
+            session.panels.go_on(strip, cluster, run.id)
+            return run
+
+        next_one = go_on if following else None
+        return BackgroundRun(run, name, strip, _bind_nothing, options.timeout, then=next_one)
+    is_safe = options.display == "safe"
+    follow(shell, session.panels, cluster, run, options.timeout, sending, is_safe=is_safe)
+    run.check()
+    return run_script(shell, session, cluster, options, then) if then else None
+
+
+def _bind_nothing(run: RunHandle, values: dict[int, Any]) -> dict[str, Any]:
+    return {}
+
+
+def _task(
+    shell: InteractiveShell, cluster: Cluster, options: CellOptions, script: NodeScript
+) -> tuple[Task, SendingLine]:
+    """Return a script as a run of a cluster, to which its folders are sent before, in a cell."""
     ranks = first_ranks(cluster, choose_ranks(cluster, options.ranks, "--ranks"))
     shown = shown_ranks(cluster, options.stdout, ranks)
-    title = without_secrets(script.title)
     folders = send_ahead(shell, cluster, script.folders, ranks)
     blobs = {key: blob for each in folders for key, blob in each.blobs.items()}
     leaving = sum(blobs[key].nbytes for key in cluster.lacking(blobs))
-    sending = SendingLine(shell, cluster.name, {"files": leaving})
     spec: Script = {
         "text": script.text,
         "env": script.env,
@@ -230,23 +262,14 @@ def run_script(
         "together": script.together and len(ranks) > 1,
         "port": 0,
     }
-    run = cluster.run(
-        Task(
-            ranks=ranks,
-            script=spec,
-            blobs=blobs,
-            show=tuple(rank for rank in ranks if rank in shown),
-            title=title,
-        )
+    task = Task(
+        ranks=ranks,
+        script=spec,
+        blobs=blobs,
+        show=tuple(rank for rank in ranks if rank in shown),
+        title=without_secrets(script.title),
     )
-    if options.background:
-        strip = session.panels.strip(cluster, run.id, handle)
-        name = f"{cluster.name} · {title}"
-        return BackgroundRun(run, name, strip, lambda run, values: {}, options.timeout)
-    is_safe = options.display == "safe"
-    follow(shell, session.panels, cluster, run, options.timeout, sending, is_safe=is_safe)
-    run.check()
-    return None
+    return task, SendingLine(shell, cluster.name, {"files": leaving})
 
 
 def first_ranks(cluster: Cluster, ranks: Sequence[int]) -> tuple[int, ...]:

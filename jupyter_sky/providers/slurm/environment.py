@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jupyter_sky
 from jupyter_sky.errors import SkyError
@@ -20,7 +20,8 @@ from jupyter_sky.providers.slurm.login import LoginNode
 from jupyter_sky.providers.spec import ClusterSpec, Image
 
 if TYPE_CHECKING:
-    from jupyter_sky.providers.ssh.connection.connection import SSHConnection
+    from jupyter_sky.providers.ssh.connection.host_shell import HostShell
+    from jupyter_sky.providers.ssh.relay import Relay
     from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
 
 
@@ -51,6 +52,11 @@ class NodeEnvironment:
     python_path: str | None = None
     keeps: tuple[str, ...] = field(default=())
 
+    def of_the_agent(self) -> dict[str, Any]:
+        """Return what an agent has to know of it, by the names of `AgentSpec`."""
+        names = ("cwd", "env", "sys_path", "python_path", "keeps")
+        return {name: getattr(self, name) for name in names}
+
 
 async def environment(
     at: LoginNode, spec: ClusterSpec, python: str | None, is_bare: bool, progress: Progress
@@ -70,18 +76,19 @@ async def environment(
         When it cannot be made.
     """
     if is_bare:
-        image = Image(like=None, env=spec.image.env, includes=spec.image.includes)
-        spec = replace(spec, image=replace(image, shell_vars=spec.image.shell_vars))
+        spec = bare(spec)
     if not at.host:
         return await asyncio.to_thread(_own, spec, python, is_bare)
     from jupyter_sky.providers.ssh.connection.connection import pool
     from jupyter_sky.providers.ssh.connection.targets import parse_one
     from jupyter_sky.providers.ssh.machine import in_thread, submit
+    from jupyter_sky.providers.ssh.relay import Relay
     from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
 
     connection = pool.get(parse_one(at.host))
     steps = HostProgress([str(connection.target)], progress)
-    preparing = submit(_prepared, connection, spec, python, steps)
+    relay = Relay(1)
+    preparing = submit(prepared, connection, spec, python, relay, steps)
     try:
         return await asyncio.wrap_future(preparing)
     except asyncio.CancelledError:
@@ -91,6 +98,14 @@ async def environment(
         raise
     except SkyError as error:
         raise SkyError(f"{at.host}: {error}") from None
+    finally:
+        await in_thread(relay.close)
+
+
+def bare(spec: ClusterSpec) -> ClusterSpec:
+    """Return a spec of nodes whose ranks bring what they import."""
+    image = Image(like=None, env=spec.image.env, includes=spec.image.includes)
+    return replace(spec, image=replace(image, shell_vars=spec.image.shell_vars))
 
 
 def _own(spec: ClusterSpec, python: str | None, is_bare: bool) -> NodeEnvironment:
@@ -115,37 +130,50 @@ def _import_path(here: str, has_own: bool) -> tuple[str, ...]:
     return tuple(paths)
 
 
-def _prepared(
-    connection: SSHConnection, spec: ClusterSpec, python: str | None, steps: HostProgress
+def prepared(
+    shell: HostShell, spec: ClusterSpec, python: str | None, relay: Relay, steps: HostProgress
 ) -> NodeEnvironment:
-    from jupyter_sky.providers.ssh.relay import Relay
+    """Put into a home what nodes need that share it, and return where it is; blocks.
+
+    Parameters
+    ----------
+    shell
+        Leads to the computer whose home it is.
+    python
+        The interpreter to use; ``None`` makes an environment.
+    relay
+        Brings what several homes need.
+    steps
+        Shows how that goes on.
+
+    Raises
+    ------
+    SkyError
+        When it cannot be done.
+    """
     from jupyter_sky.providers.ssh.setup.files import archive
     from jupyter_sky.providers.ssh.setup.prepare import prepare_host
 
-    host = str(connection.target)
-    relay = Relay(1)
+    host = str(shell.target)
     files = archive(spec.image.includes, spec.image.excludes)
     # How large a node is, is for Slurm to know; CUDA is wanted where GPUs are.
     anywhere = replace(spec, cpus=None, memory=None, accelerator=None)
-    try:
-        prepared = prepare_host(
-            connection,
-            anywhere,
-            python,
-            files,
-            relay,
-            lambda text, share: steps.report(host, text, share),
-            steps.announce,
-            cuda=spec.wanted_gpus is not None,
-        )
-        prepared.connection.run(f"mkdir -p {shlex.quote(prepared.work)}")
-    finally:
-        relay.close()
+    made = prepare_host(
+        shell,
+        anywhere,
+        python,
+        files,
+        relay,
+        lambda text, share: steps.report(host, text, share),
+        steps.announce,
+        cuda=spec.wanted_gpus is not None,
+    )
+    shell.run(f"mkdir -p {shlex.quote(made.work)}")
     return NodeEnvironment(
-        starts=f"{prepared.facts.cache_folder}/slurm",
-        python=prepared.python,
-        code=prepared.code,
-        cwd=prepared.work,
-        env={**spec.image.env, **prepared.variables},
-        keeps=prepared.keeps,
+        starts=f"{made.facts.cache_folder}/slurm",
+        python=made.python,
+        code=made.code,
+        cwd=made.work,
+        env={**spec.image.env, **made.variables},
+        keeps=made.keeps,
     )

@@ -21,8 +21,6 @@ _REASONS = {
     "Resources": "it waits for nodes to become free",
     PRIORITY: "others are before it",
     "None": "it was not looked at yet",
-    "QOSMaxJobsPerUserLimit": "you have as many jobs as your QOS allows",
-    "AssocMaxJobsLimit": "you have as many jobs as your account allows",
     "PartitionDown": "its partition is down",
     "ReqNodeNotAvail": "nodes that it needs are down or reserved",
     "JobHeldUser": "you have held it: `scontrol release` lets it go on",
@@ -36,12 +34,33 @@ _NEVER = {
     "BadConstraints": "no node has what it asks for: see `%sky offers --provider slurm`",
     "InvalidAccount": "its account is not one of yours: name one with `--account`",
     "InvalidQOS": "its QOS is not one of yours: name one with `--qos`",
-    "PartitionConfig": "its partition has no such nodes: see `%sky offers --provider slurm`",
+    "PartitionConfig": "its partition has no such nodes, or allows less time: see "
+    "`%sky offers --provider slurm`",
     "DependencyNeverSatisfied": "what it depends on has failed: leave out `--dependency`",
 }
 """Slurm's reasons that do not pass by themselves, and what to do."""
 
-_PER_JOB = re.compile(r"Max\w+PerJob")  # as in QOSMaxWallDurationPerJobLimit
+# As QOSMaxWallDurationPerJobLimit, AssocGrpNodeLimit, QOSMaxGRESPerUser and AssocMaxJobsLimit.
+_LIMIT = re.compile(
+    r"(?P<whose>QOS|Assoc)?(?P<kind>Grp|Max)(?P<of>\w+?)(?P<per>Per(?:Job|User|Account|Node))?(?:Limit)?"
+)
+_OF = {
+    "Node": ("nodes", "type fewer `--nodes`"),
+    "Wall": ("time", "type a shorter `--time`"),
+    "WallDuration": ("time", "type a shorter `--time`"),
+    "GRES": ("GPUs", "ask for fewer of them"),
+    "CPU": ("processors", "ask for fewer of them"),
+    "Mem": ("memory", "ask for less"),
+    "Memory": ("memory", "ask for less"),
+    "Jobs": ("jobs", "wait for the end of one"),
+    "SubmitJobs": ("jobs in the queue", "wait for the end of one"),
+    "SubmitJob": ("jobs in the queue", "wait for the end of one"),
+}
+_REFUSED = {
+    "Invalid account": "name one of yours with `--account`",
+    "Invalid qos": "name one of yours with `--qos`",
+}
+"""What to do where Slurm refuses a job in these words."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +104,43 @@ def check_can_start(job: str, there: JobState) -> None:
         With Slurm's reason, and what to type.
     """
     advice = _NEVER.get(there.reason)
-    if not advice and _PER_JOB.search(there.reason):
-        advice = "your account or QOS allows a job less: ask for less"
+    limit = _LIMIT.fullmatch(there.reason)
+    if not advice and limit and limit["per"] in ("PerJob", "PerNode"):
+        advice = _too_much(limit)
     if there.state == "PENDING" and advice:
         raise UsageError(f"job {job} would wait for ever ({there.reason}): {advice}.")
+
+
+def refusal_in_words(said: str) -> str:
+    """Return what to do where a job was refused in these words; empty if they say it best."""
+    for words, advice in _REFUSED.items():
+        if words in said:
+            return advice
+    limits = map(_LIMIT.fullmatch, re.findall(r"\b(?:QOS|Assoc)(?:Grp|Max)\w+", said))
+    return next((_too_much(each) for each in limits if each), "")
+
+
+def _too_much(limit: re.Match[str]) -> str:
+    """Return what a limit means for a job that is above it, and what to do."""
+    what, advice = _OF.get(limit["of"], (limit["of"], "ask for less"))
+    per = {"PerJob": " for a job", "PerNode": " for a node"}.get(limit["per"], "")
+    return f"{_whose(limit)} allows no more {what}{per}: {advice}"
+
+
+def _whose(limit: re.Match[str]) -> str:
+    return {"QOS": "your QOS", "Assoc": "your account"}.get(limit["whose"], "your account or QOS")
+
+
+def _reason_in_words(reason: str) -> str:
+    if known := _REASONS.get(reason):
+        return known
+    limit = _LIMIT.fullmatch(reason)
+    if limit is None:
+        return reason
+    what, _ = _OF.get(limit["of"], (limit["of"], ""))
+    if limit["kind"] == "Grp":
+        return f"{_whose(limit)} has all the {what} in use that it may, or this asks for more"
+    return f"you have all the {what} that {_whose(limit)} allows you, or this asks for more"
 
 
 def in_words(job: str, there: JobState, ahead: int = 0) -> str:
@@ -101,7 +153,7 @@ def in_words(job: str, there: JobState, ahead: int = 0) -> str:
     """
     if there.state != "PENDING":
         return f"job {job} is {there.state.lower()}: starting its nodes"
-    reason = _REASONS.get(there.reason, there.reason)
+    reason = _reason_in_words(there.reason)
     if there.reason == PRIORITY and ahead:
         are = "is" if ahead == 1 else "are"
         reason = f"{format_count(ahead, 'job')} of {there.partition} {are} before it"

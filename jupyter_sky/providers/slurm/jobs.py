@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import time
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import TypeVar
 
@@ -13,6 +15,7 @@ from jupyter_sky.providers.slurm.login import LoginNode, SlurmError
 T = TypeVar("T")
 
 _GENTLY = 20  # times that a step is asked to end
+_KEPT = 3.0  # seconds for which an answer holds
 
 
 async def job_state(at: LoginNode, job: str) -> JobState:
@@ -40,6 +43,68 @@ async def job_state(at: LoginNode, job: str) -> JobState:
     return JobState(state, reason, "" if start == "N/A" else start, partition)
 
 
+@dataclass(frozen=True)
+class JobNow:
+    """What Slurm has just said of a job.
+
+    Attributes
+    ----------
+    job
+        The job, or a step of one.
+    state
+        Its state.
+    hosts
+        The nodes that it has.
+    """
+
+    job: str
+    state: JobState
+    hosts: tuple[str, ...]
+
+    @property
+    def end(self) -> str:
+        """How it has ended, in words."""
+        return f"job {self.job} has ended ({self.state.state})"
+
+
+async def job_now(at: LoginNode, job: str) -> JobNow:
+    """Return what Slurm says of a job, as of some seconds ago at most.
+
+    Where hundreds of connections break at once there is one question, and not hundreds.
+
+    Raises
+    ------
+    SlurmError
+        When the controller does not answer.
+    """
+    key = at.host, job
+    since, asked = _asked.get(key, (0.0, None))
+    now = time.monotonic()
+    if asked is None or asked.cancelled() or (asked.done() and now - since > _KEPT):
+        asked = asyncio.ensure_future(_ask(at, job))
+        _asked[key] = now, asked
+    # It goes on for the others when one of those who wait is cancelled.
+    return await asyncio.shield(asked)
+
+
+def known_end(login: str, job: str) -> str:
+    """Return how a job has ended, if that is known without a question; empty if not."""
+    _, asked = _asked.get((login, job), (0.0, None))
+    if asked is None or not asked.done() or asked.cancelled() or asked.exception():
+        return ""
+    there = asked.result()
+    return there.end if there.state.has_ended else ""
+
+
+async def _ask(at: LoginNode, job: str) -> JobNow:
+    there = await job_state(at, job)
+    hosts = [] if there.is_ending else await hosts_of(at, job)
+    return JobNow(job, there, tuple(hosts))
+
+
+_asked: dict[tuple[str, str], tuple[float, asyncio.Task[JobNow]]] = {}
+
+
 async def jobs_ahead(at: LoginNode, job: str, partition: str) -> int:
     """Return how many jobs of its partition have more priority than one that waits.
 
@@ -50,6 +115,24 @@ async def jobs_ahead(at: LoginNode, job: str, partition: str) -> int:
     return waiting.index(job) if job in waiting else 0
 
 
+async def steps_of(at: LoginNode, job: str) -> list[str]:
+    """Return what the steps of a job are called that run now."""
+    said = await at.ask(["squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i|%j"])
+    listed = [line.split("|", 1) for line in said.splitlines()]
+    # Slurm counts the script itself, and what it has for connections from outside.
+    return [name for step, name in listed if step.rpartition(".")[2].isdecimal()]
+
+
+async def addresses_of(at: LoginNode, hosts: Sequence[str]) -> dict[str, str]:
+    """Return where nodes reach each other."""
+    shown = ["scontrol", "--oneliner", "show", "node", ",".join(hosts)]
+    found = {}
+    for line in (await at.ask(shown)).splitlines():
+        fields = dict(each.split("=", 1) for each in line.split() if "=" in each)
+        found[fields["NodeName"]] = fields["NodeAddr"]
+    return found
+
+
 def number_of(job: str) -> str:
     """Return the number of a job, or that of the job of a step."""
     return job.partition(".")[0]
@@ -57,7 +140,16 @@ def number_of(job: str) -> str:
 
 async def hosts_of(at: LoginNode, job: str) -> list[str]:
     """Return the nodes that a job has now, or the job of a step."""
-    said = await at.ask(["squeue", "--noheader", f"--jobs={number_of(job)}", "--format=%N"])
+    return await _hosts(at, f"--jobs={number_of(job)}")
+
+
+async def own_hosts_of(at: LoginNode, job: str) -> list[str]:
+    """Return the nodes that a job has now, or a step of it, alone."""
+    return await (_hosts(at, f"--steps={job}") if "." in job else hosts_of(at, job))
+
+
+async def _hosts(at: LoginNode, *of: str) -> list[str]:
+    said = await at.ask(["squeue", "--noheader", *of, "--format=%N"])
     return (await at.ask(["scontrol", "show", "hostnames", said])).split() if said else []
 
 

@@ -19,12 +19,15 @@ from jupyter_sky.providers.base import AgentGone
 from jupyter_sky.transport.bridge import MARK, NO_AGENT
 
 # Sites with Slurm in a folder of its own say so to login shells alone.
-_FIND = "command -v {0} >/dev/null || . /etc/profile >/dev/null 2>&1"
+FIND = "command -v {0} >/dev/null || . /etc/profile >/dev/null 2>&1"
+"""Lets a shell find a command."""
+
 _NOT_THERE = "is not there"
 _IS_FULL = "No space left on device"
 _NOT_OF_SLURM = ("sh", "rm")
 
-_NODES_EACH = 6  # connections to them are sessions of one SSH connection, which takes ten
+NODES_EACH = 6
+"""How many nodes share an SSH connection: what leads to each is a session, and it takes ten."""
 
 
 class SlurmError(SkyError):
@@ -158,7 +161,7 @@ class _OverSSH:
         name = command[0]
         check = f"command -v {name} >/dev/null || {{ echo {name} {_NOT_THERE}; exit 1; }}"
         run = shlex.join(command) + ("" if data is not None else " </dev/null")
-        script = "\n".join([_FIND.format(name), check, run])
+        script = "\n".join([FIND.format(name), check, run])
         try:
             asked = in_thread(pool.get(parse_one(self.host)).run, script, data)
             return (await asyncio.shield(asyncio.ensure_future(asked))).strip()
@@ -179,8 +182,8 @@ class _OverSSH:
         from jupyter_sky.providers.ssh.connection.targets import parse_one
 
         run = f"PYTHONPATH={shlex.quote(code)} exec {shlex.join(command)}"
-        script = f"{_FIND.format(command[0])}\n{run}"
-        connection = pool.get(parse_one(self.host), part=node // _NODES_EACH)
+        script = f"{FIND.format(command[0])}\n{run}"
+        connection = pool.get(parse_one(self.host), part=node // NODES_EACH)
         try:
             return connection.open_bridge(shlex.join(["sh", "-c", script]))
         except SkyError as error:

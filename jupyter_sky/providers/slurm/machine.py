@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from jupyter_sky.providers.base import AgentGone, MachineGone, Node
-from jupyter_sky.providers.slurm.jobs import hosts_of, job_state, number_of
+from jupyter_sky.providers.slurm.jobs import job_now, known_end
 from jupyter_sky.providers.slurm.login import SlurmError, login_node
-from jupyter_sky.providers.slurm.script import JobRequest
+from jupyter_sky.providers.slurm.script import JobRequest, step_beside
 
 _FLAGS = "*~#!%$@^-+"  # behind the state of a node
 
@@ -42,6 +42,8 @@ class SlurmMachine:
         What runs the bridge: the interpreter, and the folder of our package.
     request
         What the user wants of the job.
+    has_own_home
+        Whether it does not see the home of the login node.
     """
 
     id: str
@@ -53,12 +55,13 @@ class SlurmMachine:
     code: str
     login: str
     request: JobRequest
+    has_own_home: bool = False
     blobs_here = None
 
     @property
     def shares_files(self) -> bool:
         """Whether it has the files of the notebook's own computer."""
-        return not self.login
+        return not self.login and not self.has_own_home
 
     @property
     def is_step(self) -> bool:
@@ -76,6 +79,9 @@ class SlurmMachine:
     async def _bridge(self, *to: str) -> socket.socket:
         command = [*self._step(), self.python, "-P", "-m", "jupyter_sky.node.bridge", *to]
         at, number = login_node(self.login), self.nodes[0].node
+        if gone := known_end(self.login, self.id):
+            # Another node's connection has just heard it.
+            raise MachineGone(gone)
         try:
             return await asyncio.to_thread(at.open_bridge, command, self.code, number)
         except AgentGone:
@@ -92,11 +98,11 @@ class SlurmMachine:
     async def _why_gone(self) -> str:
         """Return why the node is not one of the job's any more; empty if it is."""
         at = login_node(self.login)
-        there = await job_state(at, self.id)
-        if there.has_ended:
-            return f"job {self.id} has ended ({there.state})"
+        there = await job_now(at, self.id)
+        if there.state.has_ended:
+            return there.end
         # A job that ends loses its nodes one by one.
-        if there.is_ending or self.host in await hosts_of(at, self.id):
+        if there.state.is_ending or self.host in there.hosts:
             return ""
         said = await at.ask(["sinfo", "--noheader", f"--nodes={self.host}", "--format=%T|%E"])
         state, reason = said.splitlines()[0].split("|", 1)
@@ -104,10 +110,7 @@ class SlurmMachine:
         return f"it was taken out of job {self.id}; Slurm says it is {state.rstrip(_FLAGS)}{why}"
 
     def _step(self) -> list[str]:
-        """Return the command that runs another one on the node, beside all that runs there."""
-        where = [f"--jobid={number_of(self.id)}", f"--nodelist={self.host}", "--nodes=1"]
-        alone = ["--ntasks=1", "--mem=0", "--gres=none", "--overlap"]
-        return ["srun", *where, *alone, "--unbuffered", "--quiet"]
+        return step_beside(self.id, self.host)
 
     async def remove(self) -> None:
         """Do nothing: what is left goes when the provider ends the job, or releases the node."""
@@ -133,6 +136,7 @@ class SlurmMachine:
             "code": self.code,
             "login": self.login,
             "request": asdict(self.request),
+            "has_own_home": self.has_own_home,
             "nodes": [node.message() for node in self.nodes],
         }
 

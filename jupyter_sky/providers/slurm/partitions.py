@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from jupyter_sky.errors import SkyError
-from jupyter_sky.formatting import format_count
+from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.formatting import format_count, format_list
 from jupyter_sky.providers.diagnosis import CheckResult
 from jupyter_sky.providers.slurm.login import LoginNode
 from jupyter_sky.providers.spec import Accelerator
@@ -54,6 +54,50 @@ class NodeKind:
         return f"{self.partition}: {size}, {free}, {limit}"
 
 
+@dataclass(frozen=True)
+class Account:
+    """An account that the user can name, or what it is on one partition.
+
+    Attributes
+    ----------
+    name
+        Its name.
+    partition
+        The partition; empty for all of them.
+    qos
+        What can be named with it.
+    limit
+        The longest time of a job, as Slurm writes it; empty for none.
+    """
+
+    name: str
+    partition: str
+    qos: tuple[str, ...]
+    limit: str
+
+    def __str__(self) -> str:
+        where = f" on {self.partition}" if self.partition else ""
+        qos = f" with the QOS {format_list(self.qos)}" if self.qos else ""
+        limit = f", at most {self.limit}" if self.limit else ""
+        return f"{self.name}{where}{qos}{limit}"
+
+
+async def accounts(at: LoginNode) -> list[Account]:
+    """Return the accounts of the user; none where Slurm keeps none, or does not say."""
+    try:
+        user = await at.ask(["id", "-un"])
+        fields = "format=account,partition,qos,maxwall"
+        shown = ["sacctmgr", "--noheader", "--parsable2", "show", "associations"]
+        said = await at.ask([*shown, "where", f"user={user}", fields])
+    except SkyError:
+        return []
+    rows = [line.split("|") for line in said.splitlines()]
+    return [
+        Account(name, partition, tuple(filter(None, qos.split(","))), limit)
+        for name, partition, qos, limit in rows
+    ]
+
+
 async def node_kinds(at: LoginNode) -> list[NodeKind]:
     """Ask the controller.
 
@@ -78,12 +122,38 @@ def fits(wanted: Accelerator, gpu: str | None, gpus: int) -> bool:
 
 
 async def resource_of(at: LoginNode, wanted: Accelerator, partition: str | None) -> str:
-    """Return GPUs as Slurm wants to be asked for them, by the names that it has for its own."""
+    """Return GPUs as Slurm wants to be asked for them, by the names that it has for its own.
+
+    Raises
+    ------
+    UsageError
+        When it has several that are meant, of which none has just this name.
+    """
     there = [each for each in await node_kinds(at) if partition in (None, each.partition)]
-    names = [each.gpu for each in there if fits(wanted, each.gpu, each.gpus)]
+    suited = [each for each in there if fits(wanted, each.gpu, each.gpus)]
+    # Jobs that name no partition go to that one.
+    suited = [each for each in suited if each.is_default] or suited
+    names = _closest(wanted, list(dict.fromkeys(each.gpu for each in suited)))
+    if len(names) > 1:
+        raise UsageError(
+            f"`--gpu {wanted.name}` can be {' or '.join(map(str, names))} here: name "
+            "the memory of one, as in `--gpu A100-80GB`, or the `--partition` that has it alone."
+        )
     # A name that Slurm does not have is refused by Slurm, in its own words.
     name = names[0] if names else wanted.name.lower()
     return f"gpu:{name}:{wanted.count}" if name else f"gpu:{wanted.count}"
+
+
+def _closest(wanted: Accelerator, names: Sequence[str | None]) -> Sequence[str | None]:
+    """Return those of some names that have just the wanted one, or else all of its words."""
+    model, _, kind = wanted.name.lower().partition("-")
+    same = [each for each in names if each and _words(each) == [model, *filter(None, [kind])]]
+    named = [each for each in names if each and kind and kind in _words(each)]
+    return same or named or names
+
+
+def _words(name: str) -> list[str]:
+    return re.split(r"[\s_-]+", name.lower())
 
 
 def diagnose(at: LoginNode) -> Iterator[CheckResult]:
@@ -99,6 +169,8 @@ def diagnose(at: LoginNode) -> Iterator[CheckResult]:
         yield CheckResult("partition", f"{kind}")
     if not kinds:
         yield CheckResult("partition", "none is up", "ask who runs the cluster")
+    for account in event_loop.wait(accounts(at)):
+        yield CheckResult("account", f"{account}")
 
 
 def _node_kind(fields: list[str]) -> NodeKind | None:

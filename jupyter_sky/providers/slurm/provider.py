@@ -9,11 +9,11 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.formatting import format_list
+from jupyter_sky.formatting import format_duration, format_list
 from jupyter_sky.providers.base import AddedNodes, Machine, Node, Progress, RunningCluster
 from jupyter_sky.providers.cloud import CloudResources
 from jupyter_sky.providers.local.requirements import differences
@@ -32,7 +32,8 @@ from jupyter_sky.providers.slurm.queue import (
     remember_login,
 )
 from jupyter_sky.providers.slurm.script import JobRequest, size_options
-from jupyter_sky.providers.slurm.starting import Start, start_agents
+from jupyter_sky.providers.slurm.start_folder import remove_left_behind
+from jupyter_sky.providers.slurm.starting import Completes, Start, start_agents
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh import SSH
 from jupyter_sky.transport import event_loop
@@ -72,6 +73,9 @@ class Slurm:
     idle_timeout
         Seconds without a run after which a cluster ends, where the user does not say otherwise:
         others wait for its nodes.
+    complete
+        Returns an image with all that the notebook has, for nodes that turn out to have homes of
+        their own; whoever makes the provider for a notebook knows that.
     """
 
     partition: str | None = None
@@ -87,6 +91,7 @@ class Slurm:
     python: str | None = None
     grace: float = 600.0
     idle_timeout: float | None = 3600.0
+    complete: Completes | None = field(default=None, repr=False, compare=False)
 
     counts_hours = True
     name = "slurm"
@@ -169,6 +174,18 @@ class Slurm:
         at = _login_of(location)
         jobs = [each.id for each in await queued_jobs(at) if each.cluster == identity]
         await asyncio.gather(*(cancel(at, job) for job in jobs))
+        await remove_left_behind(at, identity)
+
+    def left_behind(self, name: str, machines: Sequence[Machine], location: str | None) -> str:
+        """Return what may be in the queue of a Slurm that does not answer."""
+        jobs = dict.fromkeys(machine.id for machine in map(_node, machines))
+        end = shlex.join(["scancel", *(jobs or ["--me", f"--name=sky-{name}"])])
+        what = format_list([f"job {each}" for each in jobs]) if jobs else "its job"
+        return (
+            f"{what} may still be there in {location or self.cloud}: `{end}` ends it, and its "
+            f"nodes end by themselves {format_duration(self.grace)} after they come, unless they "
+            "run something"
+        )
 
     async def is_queued(self, identity: str) -> bool:
         """Return whether a cluster has a job."""
@@ -254,6 +271,8 @@ class Slurm:
             request=request,
             size=size_options(spec, len(nodes), gpus),
             own_job=own_job,
+            complete=self.complete,
+            python=self.python,
         )
         return await start_agents(start, progress)
 

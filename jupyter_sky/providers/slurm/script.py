@@ -9,13 +9,18 @@ from typing import Any
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.providers.slurm.environment import NodeEnvironment
+from jupyter_sky.providers.slurm.on_node import SPECS
 from jupyter_sky.providers.spec import ClusterSpec
 
 OUTPUT = "output.txt"
 """What the job prints until its agents are there, in the folder of the start."""
 
+WAITS = "sky-waits"
+"""What the step is called whose nodes wait: the queue tells by it that homes are not shared."""
+
 # Nodes that are lost are for the cluster to care about: the others go on.
 _EACH = ("--no-kill", "--kill-on-bad-exit=0")
+_BESIDE = ("--mem=0", "--gres=none", "--overlap")
 
 # Only login shells know the command where it is a function, as nearly everywhere.
 _MODULES = """\
@@ -90,7 +95,12 @@ def size_options(spec: ClusterSpec, nodes: int, gpus: str | None) -> list[str]:
 
 
 def batch_script(
-    size: Sequence[str], request: JobRequest, name: str, folder: str, nodes: NodeEnvironment
+    size: Sequence[str],
+    request: JobRequest,
+    name: str,
+    folder: str,
+    nodes: NodeEnvironment,
+    waiting: Sequence[str],
 ) -> str:
     """Return the script of a job that starts an agent on each node.
 
@@ -106,34 +116,74 @@ def batch_script(
         The folder of the start.
     nodes
         What nodes find.
+    waiting
+        What each node runs where it does not see that folder.
     """
-    ours = [f"--comment={name}", f"--output={folder}/{OUTPUT}"]
+    ours = [f"--comment={name}", "--output=/dev/null"]
     asked = [*size, *request.options, *map(shlex.quote, ours)]
     lines = "\n".join(f"#SBATCH {option}" for option in asked)
+    cpus = "${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}"
     return f"""#!/bin/bash
 {lines}
 
 # Nodes of jupyter_sky: each agent goes on until its cluster ends.
-{request.loading}export PYTHONPATH={shlex.quote(nodes.code)}${{PYTHONPATH:+:$PYTHONPATH}}
-srun {shlex.join(_EACH)} ${{SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}} \\
-    {shlex.join(_agent(folder, request, nodes))}
+start={shlex.quote(folder)}
+if test -e "$start/{SPECS}" || {{ sleep 1; test -e "$start/{SPECS}"; }}; then
+    exec >"$start/{OUTPUT}" 2>&1
+    {_indented(agent_lines(request, nodes))}
+    srun {shlex.join(_EACH)} {cpus} \\
+        {shlex.join(agent_command(request, nodes))} "$start" {_image(request)}
+else
+    # Homes are not shared: each node waits until a step of this job has made it ready.
+    srun --job-name={WAITS} {shlex.join(_EACH)} {cpus} \\
+        {shlex.join(waiting)}
+fi
 """
 
 
-def step_command(
+def start_step(
     job: str, count: int, request: JobRequest, name: str, folder: str, nodes: NodeEnvironment
 ) -> list[str]:
     """Return the command that starts an agent on each of so many nodes of a job."""
-    size = [f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--mem=0"]
-    step = ["srun", f"--jobid={job}", "--overlap", f"--job-name={name}"]
-    command = [*step, *size, *_EACH, *_agent(folder, request, nodes)]
-    return ["bash", "-c", f'{request.loading}exec "$@"', "bash", *command]
-
-
-def _agent(folder: str, request: JobRequest, nodes: NodeEnvironment) -> list[str]:
-    python = "python" if request.conda else nodes.python
     image = [request.container] if request.container else []
-    return [python, "-P", "-m", "jupyter_sky.providers.slurm.on_node", folder, *image]
+    command = [*agent_command(request, nodes), folder, *image]
+    return ["bash", "-c", f'{request.loading}exec "$@"', "bash", *_step(job, count, name), *command]
+
+
+def waiting_step(job: str, count: int, name: str, waiting: Sequence[str]) -> list[str]:
+    """Return the command of a step whose nodes wait to be made ready."""
+    return [*_step(job, count, name), *waiting]
+
+
+def step_beside(job: str, hosts: str, count: int = 1) -> list[str]:
+    """Return the command before one that nodes of a job run, beside all that runs there."""
+    where = [f"--jobid={job.partition('.')[0]}", f"--nodelist={hosts}", f"--nodes={count}"]
+    return ["srun", *where, f"--ntasks={count}", *_BESIDE, "--unbuffered", "--quiet"]
+
+
+def agent_lines(request: JobRequest, nodes: NodeEnvironment) -> str:
+    """Return the lines of a shell script before the command of an agent."""
+    code = shlex.quote(nodes.code)
+    return f"{request.loading}export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}}"
+
+
+def agent_command(request: JobRequest, nodes: NodeEnvironment) -> list[str]:
+    """Return the command of an agent, without the folder of its start and its image."""
+    python = "python" if request.conda else nodes.python
+    return [python, "-P", "-m", "jupyter_sky.providers.slurm.on_node"]
+
+
+def _step(job: str, count: int, name: str) -> list[str]:
+    size = [f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--mem=0"]
+    return ["srun", f"--jobid={job}", "--overlap", f"--job-name={name}", *size, *_EACH]
+
+
+def _image(request: JobRequest) -> str:
+    return shlex.quote(request.container) if request.container else ""
+
+
+def _indented(lines: str) -> str:
+    return lines.replace("\n", "\n    ")
 
 
 def _whole(name: str, amount: object) -> int:

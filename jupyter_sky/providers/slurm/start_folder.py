@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jupyter_sky.paths import home
 from jupyter_sky.providers.slurm.login import LoginNode
 from jupyter_sky.providers.slurm.script import OUTPUT
 
@@ -18,13 +19,15 @@ _READ = 'test ! -e "$1" || cat "$1"'
 _WRITE = 'umask 077; cat > "$1"'
 # The list of a folder is asked for anew also where a shared home remembers what was not there.
 _AWAIT = """
-for again in 1 2 3 4 5 6 7 8 9 10; do
+for again in $(seq "$3"); do
     test "$(ls "$1" | grep -c '^node-.*json$')" -gt "$2" && break
     sleep 0.3
 done
 cat "$1"/node-*.json 2>/dev/null
 true
 """
+# The same places as in `NodeEnvironment.starts`.
+_REMOVE_ALL = 'rm -rf "${1:-${XDG_CACHE_HOME:-$HOME/.cache}/jupyter-sky}/slurm/$2"-??????'
 _LAST_LINES = 'test -e "$1" && tail -n 20 "$1" && echo there; true'
 
 
@@ -61,12 +64,13 @@ class StartFolder:
         """Return the content of a file; empty if there is none."""
         return await self.at.ask(["sh", "-c", _READ, "sh", f"{self.path}/{name}"])
 
-    async def answers(self, known: int) -> dict[int, Mapping[str, Any]]:
+    async def answers(self, known: int, brief: bool = False) -> dict[int, Mapping[str, Any]]:
         """Return what nodes have said, by the numbers of their tasks.
 
-        It waits some seconds for there to be more than ``known``.
+        It waits some seconds for there to be more than ``known``, or ``brief``ly.
         """
-        said = await self.at.ask(["sh", "-c", _AWAIT, "sh", self.path, str(known)])
+        turns = "2" if brief else "10"
+        said = await self.at.ask(["sh", "-c", _AWAIT, "sh", self.path, str(known), turns])
         rows: Sequence[dict[str, Any]] = [json.loads(line) for line in said.splitlines()]
         return {row["task"]: row for row in rows}
 
@@ -75,7 +79,7 @@ class StartFolder:
         path = f"{self.path}/{OUTPUT}"
         *lines, there = (await self.at.ask(["sh", "-c", _LAST_LINES, "sh", path])).split("\n")
         if there != "there":
-            return f" (it wrote nothing into {self.path}: homes have to be shared with the nodes)"
+            return f" (it wrote nothing into {self.path})"
         # Of a task that fails srun says at the end how, and before that the task says why.
         said = [line for line in lines if line.strip()]
         own = [line for line in said if not line.startswith("srun: ")]
@@ -85,3 +89,9 @@ class StartFolder:
     async def remove(self) -> None:
         """Remove it with all that is in it."""
         await self.at.ask(["rm", "-rf", self.path])
+
+
+async def remove_left_behind(at: LoginNode, cluster: str) -> None:
+    """Remove the folders of starts of a cluster, where kernels were killed that would have."""
+    here = "" if at.host else str(home())
+    await at.ask(["sh", "-c", _REMOVE_ALL, "sh", here, cluster])

@@ -5,31 +5,58 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import format_list
 from jupyter_sky.providers.base import Node, Progress, RunningCluster
 from jupyter_sky.providers.mtls import Credentials
-from jupyter_sky.providers.slurm.environment import NodeEnvironment
-from jupyter_sky.providers.slurm.job_state import PRIORITY, check_can_start, in_words
-from jupyter_sky.providers.slurm.jobs import cancel, job_state, jobs_ahead
+from jupyter_sky.providers.slurm.environment import NodeEnvironment, bare
+from jupyter_sky.providers.slurm.homes.equip import WaitingNodes, equip
+from jupyter_sky.providers.slurm.homes.waiting import wait_command
+from jupyter_sky.providers.slurm.job_state import (
+    PRIORITY,
+    check_can_start,
+    in_words,
+    refusal_in_words,
+)
+from jupyter_sky.providers.slurm.jobs import cancel, hosts_of, job_state, jobs_ahead, steps_of
 from jupyter_sky.providers.slurm.login import LoginNode, SlurmError, own_environment
 from jupyter_sky.providers.slurm.machine import SlurmMachine
 from jupyter_sky.providers.slurm.on_node import SPECS
+from jupyter_sky.providers.slurm.partitions import accounts
 from jupyter_sky.providers.slurm.queue import mark, queued_jobs
-from jupyter_sky.providers.slurm.script import OUTPUT, JobRequest, batch_script, step_command
+from jupyter_sky.providers.slurm.script import (
+    OUTPUT,
+    WAITS,
+    JobRequest,
+    batch_script,
+    start_step,
+    step_beside,
+    waiting_step,
+)
 from jupyter_sky.providers.slurm.start_folder import StartFolder
+from jupyter_sky.providers.spec import Image
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec, RankSpec
 
 _LOOK_EVERY = 0.3  # seconds
+_NO_PYTHON = (
+    ": nodes do not have this Python; name one that they have with `%config Sky.python`, a conda "
+    "environment with `--conda`, or run the notebook with one in the home that they share"
+)
 _ANY = -1  # answers that are known: there is nothing to wait for
 _PLACE_EVERY = 10  # looks at the job, of about 3 seconds: the list of all jobs may be long
+
+
+Completes = Callable[[Image], tuple[Image, tuple[str, ...]]]
+"""Returns an image with what the notebook has, and sentences about what nodes do without."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +81,10 @@ class Start:
         The options of sbatch for its nodes, quoted.
     own_job
         The number of the job to start them in, in place of another one.
+    complete
+        Completes their image where they turn out to have homes of their own; see `Slurm.complete`.
+    python
+        The interpreter that the user has named.
     """
 
     at: LoginNode
@@ -64,6 +95,8 @@ class Start:
     request: JobRequest
     size: Sequence[str]
     own_job: str | None
+    complete: Completes | None = None
+    python: str | None = None
 
     @property
     def wanted(self) -> str:
@@ -87,12 +120,8 @@ class Start:
             idle_timeout=spec.idle_timeout,
             unattended=spec.unattended,
             preload=tuple(self.cluster.preload),
-            cwd=self.environment.cwd,
-            sys_path=self.environment.sys_path,
-            python_path=self.environment.python_path,
-            env=self.environment.env,
-            keeps=self.environment.keeps,
             notices="file",
+            **self.environment.of_the_agent(),
         )
 
 
@@ -139,7 +168,9 @@ async def _left_behind(start: Start) -> tuple[str | None, StartFolder]:
 
 async def _submit(start: Start, name: str, folder: StartFolder) -> str:
     """Submit a job, and return its number."""
-    script = batch_script(start.size, start.request, name, folder.path, start.environment)
+    waiting = wait_command(folder.name, start.grace)
+    found = start.environment
+    script = batch_script(start.size, start.request, name, folder.path, found, waiting)
     await folder.write("job.sh", script)
     command = ["sbatch", "--parsable", f"{folder.path}/job.sh"]
     asked = asyncio.ensure_future(start.at.ask(command))
@@ -148,6 +179,12 @@ async def _submit(start: Start, name: str, folder: StartFolder) -> str:
     except asyncio.CancelledError:
         await cancel(start.at, _number(await asked))
         raise
+    except SlurmError as error:
+        if not (advice := refusal_in_words(str(error))):
+            raise
+        yours = format_list([f"{each}" for each in await accounts(start.at)])
+        listed = f" (yours: {yours})" if yours and "of yours" in advice else ""
+        raise SlurmError(f"{str(error).rstrip('.')}: {advice}{listed}") from None
 
 
 def _number(said: str) -> str:
@@ -156,8 +193,11 @@ def _number(said: str) -> str:
 
 async def _start_step(start: Start, job: str, name: str, folder: StartFolder) -> str:
     """Start a step of a job, which goes on when this process ends, and return its id."""
-    found = start.environment
-    command = step_command(job, len(start.nodes), start.request, name, folder.path, found)
+    found, count = start.environment, len(start.nodes)
+    if await _are_shared(start, job, folder):
+        command = start_step(job, count, start.request, name, folder.path, found)
+    else:
+        command = waiting_step(job, count, name, wait_command(folder.name, start.grace))
     with Path(folder.path, OUTPUT).open("wb") as file:
         process = subprocess.Popen(
             command,
@@ -184,7 +224,7 @@ async def _await_agents(
     job: str, start: Start, folder: StartFolder, progress: Progress
 ) -> list[SlurmMachine]:
     """Wait without an end: how long a queue takes is for the user to judge."""
-    reason, known, ahead = "", 0, 0
+    reason, known, ahead, is_known = "", 0, 0, False
     for look in count():
         ended = None
         try:
@@ -196,8 +236,12 @@ async def _await_agents(
                 check_can_start(job, there)
             reason = there.reason
             ended = there if there.has_ended else None
+            if there.state == "RUNNING" and not is_known:
+                waits, is_known = await _waits(start, job, folder)
+                if waits:
+                    await _equip(job, start, folder, progress)
             # After the queue was asked: what a job has said before it ended is not missed.
-            answers = await folder.answers(_ANY if ended else known)
+            answers = await folder.answers(_ANY if ended else known, brief=not is_known)
         except SlurmError as error:
             progress(f"job {job}: {error}, asking again")
             await asyncio.sleep(_LOOK_EVERY)
@@ -211,6 +255,8 @@ async def _await_agents(
             return [_machine(job, start, answers[task], task) for task in range(known)]
         if ended:
             last = await folder.last_line()
+            if f"{start.environment.python}: No such file" in last:
+                last += _NO_PYTHON
             raise SkyError(f"job {job} ended before its nodes were ready: {ended.state}{last}")
     raise AssertionError("unreachable")
 
@@ -225,8 +271,48 @@ def _machine(job: str, start: Start, said: Mapping[str, Any], task: int) -> Slur
         folder=said["folder"],
         keeper=said["keeper"],
         nodes=(node,),
-        python=found.python,
-        code=found.code,
+        python=said.get("python", found.python),
+        code=said.get("code", found.code),
         login=start.at.host,
         request=start.request,
+        has_own_home="code" in said,
     )
+
+
+# Nodes with homes of their own
+
+
+async def _are_shared(start: Start, job: str, folder: StartFolder) -> bool:
+    """Return whether all nodes of a job see a folder of this one."""
+    hosts = await hosts_of(start.at, job)
+    if hosts == [os.environ.get("SLURMD_NODENAME")]:
+        return True
+    seen = [*step_beside(job, ",".join(hosts), len(hosts)), "test", "-e", f"{folder.path}/{SPECS}"]
+    try:
+        await start.at.ask(seen)
+    except SlurmError:
+        return False
+    return True
+
+
+async def _waits(start: Start, job: str, folder: StartFolder) -> tuple[bool, bool]:
+    """Return whether nodes wait to be made ready, and whether that is known already."""
+    names = await steps_of(start.at, job)
+    if start.own_job is None:
+        return WAITS in names, bool(names)
+    waits = not await _are_shared(start, start.own_job, folder)
+    return waits, True
+
+
+async def _equip(job: str, start: Start, folder: StartFolder, progress: Progress) -> None:
+    spec, is_bare = start.cluster.spec, start.request.has_python
+    left_out: tuple[str, ...] = ()
+    if is_bare:
+        spec = bare(spec)
+    elif start.python is None and start.complete is not None:
+        image, left_out = await asyncio.to_thread(start.complete, spec.image)
+        spec = replace(spec, image=image)
+    progress(f"job {job} runs: its nodes have homes of their own, and are made ready one by one")
+    specs = json.loads(await folder.read(SPECS))["specs"]
+    nodes = WaitingNodes(job, folder, spec, start.python, start.request, specs)
+    await equip(nodes, [*await folder.answers(_ANY)], left_out, progress)

@@ -16,8 +16,8 @@ from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from jupyter_sky.providers.ssh.connection.connection import SSHConnection
 from jupyter_sky.providers.ssh.connection.errors import HostError
+from jupyter_sky.providers.ssh.connection.host_shell import HostShell
 from jupyter_sky.providers.ssh.setup.facts import HostFacts
 
 _TAKEN_WITHIN = 600.0  # seconds; a gigabyte of wheels on a slow network
@@ -54,7 +54,7 @@ class _Offer:
 
     host: str
     url: str
-    connection: SSHConnection
+    connection: HostShell
     end: str
 
 
@@ -84,7 +84,7 @@ class Relay:
 
     def bring(
         self,
-        connection: SSHConnection,
+        connection: HostShell,
         facts: HostFacts,
         file: RelayedFile,
         send: Callable[[], None],
@@ -218,7 +218,7 @@ with opener.open(sys.argv[1], timeout=20) as answer, open(sys.argv[2], "wb") as 
 """
 
 
-def _offered(connection: SSHConnection, facts: HostFacts, file: RelayedFile) -> _Offer | None:
+def _offered(connection: HostShell, facts: HostFacts, file: RelayedFile) -> _Offer | None:
     """Let a host offer a file to others; ``None`` where it cannot."""
     uv = facts.uv or f"{facts.cache_folder}/bin/uv"
     script = _OFFER.format(
@@ -238,7 +238,7 @@ def _offered(connection: SSHConnection, facts: HostFacts, file: RelayedFile) -> 
     return _Offer(str(connection.target), url, connection, end)
 
 
-def _taken(connection: SSHConnection, offer: _Offer, file: RelayedFile, report: Report) -> bool:
+def _taken(connection: HostShell, offer: _Offer, file: RelayedFile, report: Report) -> bool:
     """Take a file from another host; say whether that worked."""
     report(f"taking {file.name} from {offer.host}")
     script = _TAKE.format(

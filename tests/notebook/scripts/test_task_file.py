@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,17 @@ def test_a_task_with_setup_and_files(notebook: Notebook, folder: Path) -> None:
     with pytest.raises(ScriptFailed, match="exit status 9"):
         notebook.run("%sky launch few.yaml")
     assert notebook.run("%sky launch few.yaml --no-setup") == "ran\n"
+    # In the background neither setup nor run is waited for; the one follows the other.
+    launch = "get_ipython().run_line_magic('sky', 'launch {} --background')".format
+    out = notebook.run(f"begun = {launch('task.yaml --secret TOKEN')}")
+    assert "setting up" not in out
+    notebook.run("begun.result()")
+    said = notebook.run("print(begun.output)")
+    assert re.search(r"setting up file\n(.*\n)*an input\n(.*\n)*file t0ken 0 of 2\n", said)
+    notebook.run(f"failing = {launch('few.yaml')}")
+    with pytest.raises(ScriptFailed, match="exit status 9"):
+        notebook.run("failing.result()")
+    assert notebook.run("print(failing.output)") == "\n"
     (folder / "many.yaml").write_text("num_nodes: 9\nrun: echo")
     with pytest.raises(UsageError, match="num_nodes is 9, but cluster .* has 3 nodes: ask for"):
         notebook.run("%sky launch many.yaml")

@@ -18,6 +18,8 @@ from tests.waiting import until
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "sinfo")
 
+_TABLES = Path("/usr/share/mysql/mysql_system_tables.sql")
+
 _CONF = """\
 ClusterName=lab
 SlurmctldHost={host}({address})
@@ -42,6 +44,7 @@ ReturnToService=2
 PreemptType=preempt/partition_prio
 PreemptMode=CANCEL
 KillWait=5
+SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=100000,batch_sched_delay=0
 GresTypes=gpu
 NodeName=n1 NodeHostname={host} NodeAddr={address} Port={first} CPUs=2 RealMemory=4000 {gpus}
 NodeName=n2 NodeHostname={host} NodeAddr={address} Port={second} CPUs=2 RealMemory=4000 {gpus}
@@ -50,12 +53,39 @@ PartitionName=closed Nodes=n1 State=DOWN
 PartitionName=low Nodes=n1,n2 MaxTime=60 PriorityTier=0 PreemptMode=CANCEL GraceTime=8 State=UP
 """
 
+_DATABASE = """\
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+DbdHost=localhost
+DbdPort={dbd}
+SlurmUser=root
+PidFile={folder}/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={port}
+StorageUser=root
+StorageLoc=slurm
+"""
+
+_ACCOUNTS = """\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=localhost
+AccountingStoragePort={dbd}
+AccountingStoragePass={folder}/munge.socket
+AccountingStorageEnforce=associations,limits,qos
+"""
+
 _GPUS = "Name=gpu Type=a100 File=/dev/null\nName=gpu Type=a100 File=/dev/zero\n"
 """Any devices will do: Slurm hands out their numbers."""
 
 
 @contextlib.contextmanager
-def real_slurm(address: str = "127.0.0.1", inside: Sequence[str] = ()) -> Iterator[Path]:
+def real_slurm(
+    address: str = "127.0.0.1",
+    inside: Sequence[str] = (),
+    on_nodes: Sequence[str] = (),
+    accounts: Sequence[str] = (),
+) -> Iterator[Path]:
     """Run Slurm at an address of this machine, and let commands find it; its folder.
 
     Tests are skipped where it cannot be run.
@@ -66,9 +96,15 @@ def real_slurm(address: str = "127.0.0.1", inside: Sequence[str] = ()) -> Iterat
         Where the controller and the nodes are reached.
     inside
         The command before those of its daemons, as to start them in a namespace.
+    on_nodes
+        The command before that of each node, as to give it one of its own.
+    accounts
+        Commands of sacctmgr, where limits of accounts are to be enforced.
     """
     if os.getuid() or not all(shutil.which(each) for each in _PROGRAMS):
         pytest.skip("a real Slurm needs root, slurmctld, slurmd, slurm-client and munge")
+    if accounts and not all(shutil.which(each) for each in ("slurmdbd", "mariadbd")):
+        pytest.skip("accounts of a real Slurm need slurmdbd and mariadb-server-core")
     folder = Path(tempfile.mkdtemp(prefix="sky-slurm-"))
     folder.chmod(0o755)
     daemons: list[subprocess.Popen[bytes]] = []
@@ -81,9 +117,12 @@ def real_slurm(address: str = "127.0.0.1", inside: Sequence[str] = ()) -> Iterat
             there = f"--socket={folder}/munge.socket"
             _start(daemons, folder, "munged", "--foreground", "--force", key, said, there, *files)
             until((folder / "munge.socket").exists)
+            if accounts:
+                _start_database(daemons, folder)
+                _say("sacctmgr", "--immediate", "--quiet", text="\n".join(accounts))
             _start(daemons, folder, *inside, "slurmctld", "-D")
             for node in ("n1", "n2"):
-                _start(daemons, folder, *inside, "slurmd", "-D", "-N", node)
+                _start(daemons, folder, *inside, *on_nodes, "slurmd", "-D", "-N", node)
             until(lambda: _said("sinfo", "--noheader", "--format=%T %D").strip() == "idle 2")
             yield folder
         finally:
@@ -92,6 +131,9 @@ def real_slurm(address: str = "127.0.0.1", inside: Sequence[str] = ()) -> Iterat
             until(lambda: not _said("squeue", "--noheader"))
             for daemon in reversed(daemons):
                 daemon.terminate()
+                if accounts:
+                    # One that has lost the database waits for it.
+                    daemon.wait()
             for daemon in daemons:
                 daemon.wait()
             shutil.rmtree(folder, ignore_errors=True)
@@ -110,6 +152,30 @@ def _configure(folder: Path, address: str) -> None:
     (folder / "gres.conf").write_text(_GPUS)
 
 
+def _start_database(daemons: list[subprocess.Popen[bytes]], folder: Path) -> None:
+    """Start slurmdbd, and a server for it with little memory, whose tables nobody has to make."""
+    (folder / "data").mkdir()
+    port, dbd = _free_port(), _free_port()
+    small = ["--innodb-buffer-pool-size=16M", "--innodb-log-file-size=8M", "--key-buffer-size=1M"]
+    fast = ["--performance-schema=0", "--skip-log-bin", "--innodb-flush-log-at-trx-commit=0"]
+    at = [f"--datadir={folder}/data", f"--socket={folder}/database.socket", f"--port={port}"]
+    only = ["--bind-address=127.0.0.1", "--skip-grant-tables", "--user=root"]
+    command = ["mariadbd", "--no-defaults", *at, *only, *small, *fast]
+    # Its own tables as well: slurmdbd keeps procedures there, without which each limit is 0.
+    tables = _TABLES.read_bytes()
+    own = b"create database mysql;\nuse mysql;\n" + tables
+    subprocess.run([*command, "--bootstrap"], input=own, capture_output=True, check=True)
+    _start(daemons, folder, *command)
+    until((folder / "database.socket").exists)
+    conf = folder / "slurmdbd.conf"
+    conf.write_text(_DATABASE.format(folder=folder, port=port, dbd=dbd))
+    conf.chmod(0o600)
+    with (folder / "slurm.conf").open("a") as file:
+        file.write(_ACCOUNTS.format(folder=folder, dbd=dbd))
+    _start(daemons, folder, "slurmdbd", "-D")
+    until(lambda: "Cluster" in _said("sacctmgr", "show", "cluster"))
+
+
 def _start(daemons: list[subprocess.Popen[bytes]], folder: Path, *command: str) -> None:
     with (folder / "daemons.log").open("ab") as log:
         daemons.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
@@ -117,6 +183,10 @@ def _start(daemons: list[subprocess.Popen[bytes]], folder: Path, *command: str) 
 
 def _said(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True).stdout
+
+
+def _say(*command: str, text: str) -> None:
+    subprocess.run(command, input=text, capture_output=True, text=True)
 
 
 def _free_port() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -10,13 +11,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import cloud_resources, registry
 from jupyter_sky.errors import ClusterLost, SkyError, UsageError
-from jupyter_sky.providers.slurm import partitions
+from jupyter_sky.providers.base import MachineGone
+from jupyter_sky.providers.slurm import jobs, partitions
 from jupyter_sky.providers.slurm.login import LoginNode, login_node
 from jupyter_sky.providers.slurm.partitions import NodeKind
 from jupyter_sky.providers.slurm.provider import Slurm
@@ -166,6 +169,34 @@ def test_a_controller_that_is_away_costs_nothing(slurm: Path) -> None:
     until(lambda: not queue())
 
 
+def test_an_agent_that_is_killed_leaves_nothing(slurm: Path) -> None:
+    cluster = start("killed")
+    row = registry.find("killed")
+    assert row is not None
+    [machine] = row.machines
+    try:
+        cells = Cells(cluster)
+        cells.run("import time")
+        run = cells.start("time.sleep(600)")
+        [agent] = [
+            each
+            for each in psutil.process_iter(["cmdline"])
+            if each.info["cmdline"]
+            and each.info["cmdline"][-1] == machine["folder"]
+            and "jupyter_sky.node" in each.info["cmdline"]
+        ]
+        agent.kill()
+        run.follow()
+        with pytest.raises(ClusterLost, match=r"killed is lost: .*agent"):
+            run.check()
+        # The job has nothing left to do.
+        until(lambda: not queue())
+    finally:
+        cluster.down()
+    assert not left(row.id)
+    assert registry.find("killed") is None
+
+
 def test_gc_finds_the_job_of_a_notebook_that_was_killed(slurm: Path) -> None:
     other = submit_other("--nodes=2", "--exclusive")
     code = "from tests.providers.slurm.test_provider import start\nstart('lost')"
@@ -194,6 +225,43 @@ def test_gc_finds_the_job_of_a_notebook_that_was_killed(slurm: Path) -> None:
         until(lambda: not queue())
 
 
+COUNTED = """\
+#!/bin/sh
+echo "$0" >>"{log}"
+exec /usr/bin/{name} "$@"
+"""
+
+
+def test_connections_that_break_at_once_ask_the_controller_once(
+    slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = start("counted", nodes=2)
+    try:
+        row = registry.find("counted")
+        assert row is not None
+        machines = [Slurm().machine(each) for each in row.machines]
+        subprocess.run(["scancel", machines[0].id], check=True)
+        until(lambda: not queue())
+    finally:
+        cluster.down()
+    log = tmp_path / "log"
+    for name in ("squeue", "scontrol", "sinfo"):
+        (tmp_path / name).write_text(COUNTED.format(log=log, name=name))
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    jobs._asked.clear()
+
+    async def open_all() -> list[object]:
+        opened = [machine.open() for machine in [*machines] * 6]
+        return await asyncio.gather(*opened, return_exceptions=True)
+
+    for _ in range(2):
+        gone = event_loop.wait(open_all())
+        assert {type(each) for each in gone} == {MachineGone}
+        assert {str(each) for each in gone} == {f"job {machines[0].id} has ended (CANCELLED)"}
+        assert len(log.read_text().splitlines()) == 1
+
+
 def attach(name: str) -> Cluster:
     """Connect to a cluster as another kernel does."""
     row = registry.find(name)
@@ -215,23 +283,51 @@ def nodes_of_jobs() -> list[int]:
     return sorted(map(int, said.split()))
 
 
+def of_gpus(
+    monkeypatch: pytest.MonkeyPatch, wanted: str, *names: str | None, partition: str | None = None
+) -> str:
+    """Return what is asked for where the kinds of nodes of a partition have these GPUs."""
+    there = [NodeKind("main", 2, 2, 2, 4000, name, 4, "infinite", True) for name in names]
+    there.append(NodeKind("other", 2, 2, 2, 4000, "nvidia_a100-pcie-40gb", 4, "infinite", False))
+
+    async def kinds(at: LoginNode) -> list[NodeKind]:
+        return there
+
+    monkeypatch.setattr(partitions, "node_kinds", kinds)
+    asked = partitions.resource_of(login_node(None), Accelerator(wanted, 2), partition)
+    return event_loop.wait(asked)
+
+
 @pytest.mark.parametrize(
-    ("name", "asked"),
+    ("wanted", "names", "asked"),
     [
-        ("a100", "gpu:a100:2"),
-        ("nvidia_a100-sxm4-80gb", "gpu:nvidia_a100-sxm4-80gb:2"),
-        (None, "gpu:2"),
-        ("v100", "gpu:a100:2"),
+        ("A100", ["a100"], "gpu:a100:2"),
+        ("A100", ["nvidia_a100-sxm4-80gb"], "gpu:nvidia_a100-sxm4-80gb:2"),
+        ("A100", [None], "gpu:2"),
+        ("H100", ["v100"], "gpu:h100:2"),
+        # One of several, in whatever order Slurm has them.
+        ("A100", ["a100-80gb", "a100"], "gpu:a100:2"),
+        ("A100", ["a100", "a100-80gb"], "gpu:a100:2"),
+        ("A100-80GB", ["a100", "a100-80gb"], "gpu:a100-80gb:2"),
+        (
+            "A100-80GB",
+            ["nvidia_a100-sxm4-40gb", "nvidia_a100-sxm4-80gb"],
+            "gpu:nvidia_a100-sxm4-80gb:2",
+        ),
+        ("A100", ["h100"], "gpu:nvidia_a100-pcie-40gb:2"),
     ],
 )
 def test_gpus_are_asked_for_by_the_names_that_slurm_has(
-    name: str | None, asked: str, monkeypatch: pytest.MonkeyPatch
+    wanted: str, names: list[str | None], asked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kind = NodeKind("main", 2, 2, 2, 4000, name, 4, "infinite", True)
+    assert of_gpus(monkeypatch, wanted, *names) == asked
 
-    async def kinds(at: LoginNode) -> list[NodeKind]:
-        return [kind]
 
-    monkeypatch.setattr(partitions, "node_kinds", kinds)
-    resource = partitions.resource_of(login_node(None), Accelerator("A100", 2), None)
-    assert event_loop.wait(resource) == asked
+def test_gpus_of_which_none_has_just_that_name_are_asked_about(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = "nvidia_a100-sxm4-40gb", "nvidia_a100-sxm4-80gb"
+    with pytest.raises(UsageError, match=f"can be {' or '.join(names)} here: name the memory"):
+        of_gpus(monkeypatch, "A100", *names)
+    found = of_gpus(monkeypatch, "A100", *names, partition="other")
+    assert found == "gpu:nvidia_a100-pcie-40gb:2"

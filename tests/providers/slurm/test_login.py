@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -32,10 +34,27 @@ STARTS = ".cache/jupyter-sky/slurm"
 
 @pytest.fixture(scope="module")
 def login(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    """A login node, which shares its home with the nodes, and whose server allows few sessions."""
+    """A login node, which shares its home with the nodes."""
+    with login_host(lab, tmp_path_factory.mktemp("laptop") / "home") as host:
+        yield host
+
+
+@contextlib.contextmanager
+def login_host(lab: Lab, home: Path, on_nodes: Sequence[str] = ()) -> Iterator[Host]:
+    """Make a host of the lab a login node, whose SSH server allows few sessions.
+
+    Parameters
+    ----------
+    home
+        The home of the user on a laptop, which is made.
+    on_nodes
+        As in `real_slurm`.
+    """
     host = lab.hosts[0]
-    with real_slurm(lab.address) as folder, pytest.MonkeyPatch.context() as patch:
-        home = tmp_path_factory.mktemp("laptop") / "home"
+    with (
+        real_slurm(lab.address, on_nodes=on_nodes) as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         shutil.copytree(lab.home, home)
         with (home / ".ssh" / "config").open("a") as file:
             file.write("Host closed\n  HostName 127.0.0.1\n  Port 1\n")
@@ -95,7 +114,7 @@ def test_a_cell_names_the_login_node(login: Host, tmp_path: Path) -> None:
         found = notebook.run(f"%sky doctor --provider slurm --login {login.name}").stdout
         assert "main: 2 × A100" in found
         notebook.succeed(
-            f"%%sky --provider slurm --login {login.name} --nodes 2 --out total\n"
+            f"%%sky --provider slurm --login {login.name} --nodes 2 --gpu a100 --out total\n"
             "import torch, torch.distributed as dist\n"
             "total = torch.ones(1)\n"
             "dist.all_reduce(total)"
@@ -104,7 +123,11 @@ def test_a_cell_names_the_login_node(login: Host, tmp_path: Path) -> None:
         notebook.restart()
         notebook.succeed("%load_ext jupyter_sky")
         assert "2.0" in notebook.succeed("%%sky\nprint(total.item())").stdout
+        head, shown, *_ = notebook.succeed("%sky status").stdout.splitlines()
+        assert re.match(r"(< )?\d+\.\d+ GPU hours", shown[head.index("cost") :])
         assert "nothing is left running" in notebook.succeed("%sky down").stdout
+        costs = notebook.succeed("%sky costs").stdout
+        assert re.search(rf"  Slurm at {login.name}  .*\d\.\d+ GPU hours", costs), costs
     finally:
         notebook.close()
     until(lambda: not queue())

@@ -56,8 +56,69 @@ def test_a_cell_goes_through_the_queue_and_its_ranks_meet(notebook: LiveNotebook
     assert "  Slurm  " in costs and re.search(r"(< )?0\.\d+ node hours", costs)
     assert "$" not in costs
     refused = notebook.run("%%sky --provider slurm --time 100-0\npass")
-    assert "its partition allows less time: type a shorter `--time`" in refused.sentence
+    # Slurm gives one reason or the other, as to which part of it looks at the job first.
+    assert re.search(r"PartitionTimeLimit|PartitionConfig", refused.sentence)
+    assert "allows less time" in refused.sentence
     assert not queue()
+
+
+CLOSED = """\
+import os
+from pathlib import Path
+there = Path(os.environ['SLURM_CONF'])
+closed = there.with_name('closed.conf')
+# Slurm tries for as long as that, at each question.
+text = there.read_text().replace('SlurmctldPort=', 'MessageTimeout=2\\nSlurmctldPort=1#')
+closed.write_text(text)
+os.environ['SLURM_CONF'] = str(closed)"""
+
+
+def test_a_cluster_of_a_slurm_that_is_out_of_reach_can_be_forgotten(
+    notebook: LiveNotebook,
+) -> None:
+    notebook.succeed("%sky up --provider slurm --nodes 1 --plugin none")
+    [row] = registry.rows()
+    [job] = {machine["id"] for machine in row.machines}
+    notebook.restart()
+    notebook.succeed(f"%load_ext jupyter_sky\n{CLOSED}")
+    refused = notebook.run("%sky down").sentence
+    assert "Unable to contact slurm controller" in refused
+    assert f"or forget the cluster with `%sky down --discard {row.name}`" in refused
+    said = notebook.succeed("%sky down --discard").stdout
+    assert f"forgotten; job {job} may still be there in Slurm: `scancel {job}` ends it" in said
+    assert not registry.rows()
+    assert "sky-queue" in queue()
+    # When it answers again, what has no entry any more is removed.
+    notebook.succeed("os.environ['SLURM_CONF'] = str(there)")
+    assert f"removed {row.name}: job {job} (running) in Slurm" in notebook.succeed("%sky gc").stdout
+    assert not queue()
+
+
+TASK = """\
+name: two-parts
+num_nodes: 2
+setup: echo set up on $SLURMD_NODENAME > ready-$SLURMD_NODENAME
+run: cat ready-n1 ready-n2
+"""
+
+
+def test_a_task_waits_in_the_queue_with_its_setup_and_the_notebook_does_not(
+    notebook: LiveNotebook, tmp_path: Path
+) -> None:
+    (tmp_path / "task.yaml").write_text(TASK)
+    launch = "%sky launch task.yaml --provider slurm --plugin none --workdir . --background"
+    other = submit_other("--nodes=2", "--exclusive")
+    try:
+        cell = notebook.succeed(f"%cd {tmp_path}\n{launch}")
+        notebook.watch(cell, lambda cell: "is pending" in str(cell.shown))
+        meanwhile(notebook, "free = True", cell)
+    finally:
+        subprocess.run(["scancel", other], check=True)
+    notebook.watch(cell, lambda cell: "set up on n2" in str(cell.shown))
+    assert notebook.value("Out[2].result()") == {}
+    assert "set up on n1\nset up on n2" in notebook.value("Out[2].output")
+    notebook.succeed("%sky down")
+    until(lambda: not queue())
 
 
 IN_THE_QUEUE = """\
@@ -109,7 +170,7 @@ def test_a_cell_in_the_background_waits_in_the_queue_and_the_notebook_does_not(
         notebook.watch(cell, lambda cell: "is pending" in cell.shown[0])
         # A kernel that starts again finds its place in the queue.
         place = pending()
-        assert registry.rows()[-1].progress.startswith(f"job {place.strip()} is pending")
+        until(lambda: registry.rows()[-1].progress.startswith(f"job {place.strip()} is pending"))
         notebook.restart()
         notebook.succeed("%load_ext jupyter_sky")
         notebook.succeed("word = 'as it is now'")

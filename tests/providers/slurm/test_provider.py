@@ -83,6 +83,14 @@ def test_what_slurm_refuses_is_said_in_its_words(slurm: Path) -> None:
     assert not queue()
 
 
+def test_a_python_that_nodes_lack_is_said(slurm: Path) -> None:
+    said = "nowhere/python: No such file or directory: nodes do not have this Python; name one"
+    with pytest.raises(SkyError, match=said):
+        start("lost", provider=Slurm(python="/nowhere/python"))
+    assert not queue()
+    assert registry.find("lost") is None
+
+
 def test_a_home_that_is_full_is_said(slurm: Path) -> None:
     starts = home() / "slurm"
     starts.mkdir(mode=0o700, exist_ok=True)

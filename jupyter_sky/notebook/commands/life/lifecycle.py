@@ -9,7 +9,7 @@ from jupyter_sky.api.display.description import describe
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runs.handle import RunHandle
-from jupyter_sky.errors import UsageError
+from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.errors import no_cluster
@@ -19,8 +19,10 @@ from jupyter_sky.notebook.output.progress import NoticeLine
 from jupyter_sky.notebook.places import usual_selection
 from jupyter_sky.notebook.project.volumes import keep_unwritten
 from jupyter_sky.notebook.results import bind, select_requested
+from jupyter_sky.notebook.session import Session
+from jupyter_sky.providers import providers
 from jupyter_sky.providers.choice import in_order
-from jupyter_sky.providers.cloud import Planned
+from jupyter_sky.providers.cloud import Forgettable, Planned
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -63,8 +65,30 @@ def down(context: CommandContext, options: Namespace) -> None:
     session = context.session
     if not options.discard and (cluster := session.connected(options.name)):
         keep_unwritten(cluster)
-    line = NoticeLine(context.shell, options.name or session.current_name)
-    print(session.down(options.name, line.update))
+    name = options.name or session.current_name
+    line = NoticeLine(context.shell, name)
+    row = registry.find(name)
+    try:
+        print(session.down(options.name, line.update))
+    except SkyError as error:
+        provider = providers().get(row.provider) if row else None
+        if row is None or not isinstance(provider, Forgettable) or row.is_elsewhere:
+            raise
+        if not options.discard:
+            raise SkyError(
+                f"{str(error).rstrip('.')}: try again, or forget the cluster with "
+                f"`%sky down --discard {name}`."
+            ) from None
+        print(f"{name}: forgotten; {_forget(session, row, provider)}")
+
+
+def _forget(session: Session, row: registry.Row, provider: Forgettable) -> str:
+    """Forget a cluster that its provider says nothing of, and return what may be left of it."""
+    registry.remove(row.id)
+    session.drop(row.name)
+    session.started.pop(row.name, None)
+    machines = [provider.machine(each) for each in [*row.machines, *row.leaving]]
+    return provider.left_behind(row.name, machines, row.spec.get("place"))
 
 
 def dask(context: CommandContext, options: Namespace) -> Client:

@@ -21,6 +21,7 @@ from jupyter_sky.providers.ssh.connection.agent_channel import WINDOW, await_bri
 from jupyter_sky.providers.ssh.connection.channel_socket import as_socket, read, write
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.handshake import open_socket, open_transport
+from jupyter_sky.providers.ssh.connection.host_shell import ANSWER_WITHIN
 from jupyter_sky.providers.ssh.connection.idle import IdleTimer
 from jupyter_sky.providers.ssh.connection.proxy_command import ProxyCommand
 from jupyter_sky.providers.ssh.connection.ssh_config import (
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
     import paramiko
 
     from jupyter_sky.providers.ssh.connection.transport import Transport
-
-ANSWER_WITHIN = 60.0
-"""Seconds in which a command has to print something, unless it is known to take longer."""
 
 _TEST_WITHIN = 2.0
 

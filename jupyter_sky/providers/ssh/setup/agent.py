@@ -7,8 +7,8 @@ import shlex
 from typing import NamedTuple
 
 from jupyter_sky.providers.node_defaults import blob_folder
-from jupyter_sky.providers.ssh.connection.connection import SSHConnection
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
+from jupyter_sky.providers.ssh.connection.host_shell import HostShell
 from jupyter_sky.providers.ssh.setup.facts import HostFacts
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec, AgentStarted
 
@@ -34,7 +34,7 @@ def work_folder(cluster: str, facts: HostFacts) -> str:
 
 
 def start_agent(
-    connection: SSHConnection, folder: str, spec: AgentSpec, python: str, code: str
+    connection: HostShell, folder: str, spec: AgentSpec, python: str, code: str
 ) -> AgentStarted:
     """Start an agent and return what it says of itself when it listens.
 
@@ -85,7 +85,7 @@ def start_agent(
     return ready
 
 
-def remove_agent(connection: SSHConnection, folder: str, blobs: str) -> None:
+def remove_agent(connection: HostShell, folder: str, blobs: str) -> None:
     """Kill an agent that is left, with all that it started, and remove its files."""
     # No other process has its folder on the command line; the list is made before grep is there.
     # What is about to start can fork behind it, so that it is made again until nothing is found.

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from jupyter_sky.formatting import format_command
-from jupyter_sky.providers.ssh.connection.connection import SSHConnection
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
+from jupyter_sky.providers.ssh.connection.host_shell import HostShell
 from jupyter_sky.providers.ssh.setup.environment import INSTALL_WITHIN
 
 # Into a file: a daemon that the command leaves behind would hold the connection open.
@@ -29,7 +29,7 @@ exit $status
 
 
 def bootstrap(
-    connection: SSHConnection,
+    connection: HostShell,
     commands: Sequence[str],
     folder: str,
     python: str,

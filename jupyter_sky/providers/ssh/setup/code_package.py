@@ -14,14 +14,14 @@ import blake3
 
 import jupyter_sky
 from jupyter_sky.providers.node_defaults import NEEDED
-from jupyter_sky.providers.ssh.connection.connection import SSHConnection
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
+from jupyter_sky.providers.ssh.connection.host_shell import HostShell
 from jupyter_sky.providers.ssh.setup.facts import HostFacts
 
 _LEFT_OUT = {"__pycache__", "static"}
 
 
-def check_python(connection: SSHConnection, python: str) -> None:
+def check_python(connection: HostShell, python: str) -> None:
     """Refuse an interpreter that lacks what our part of a node imports.
 
     Raises
@@ -41,7 +41,7 @@ def check_python(connection: SSHConnection, python: str) -> None:
         )
 
 
-def send_code(connection: SSHConnection, facts: HostFacts) -> str:
+def send_code(connection: HostShell, facts: HostFacts) -> str:
     """Send our package unless it is there, and return the folder to import it from."""
     sent = code_package()
     folder = f"{facts.cache_folder}/code/{sent.digest}"

@@ -28,8 +28,8 @@ from jupyter_sky.providers.packages import (
 )
 from jupyter_sky.providers.plan import plan
 from jupyter_sky.providers.spec import Image
-from jupyter_sky.providers.ssh.connection.connection import SSHConnection
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
+from jupyter_sky.providers.ssh.connection.host_shell import HostShell
 from jupyter_sky.providers.ssh.relay import Relay, RelayedFile
 from jupyter_sky.providers.ssh.setup import git_logins
 from jupyter_sky.providers.ssh.setup.facts import HostFacts
@@ -152,7 +152,7 @@ def _as_sent(requirements: Sequence[str], wheels: Sequence[str]) -> list[str]:
 
 
 def make_environment(
-    connection: SSHConnection,
+    connection: HostShell,
     facts: HostFacts,
     image: Image,
     relay: Relay,
@@ -203,7 +203,7 @@ def make_environment(
 
 
 def install_system(
-    connection: SSHConnection, facts: HostFacts, packages: Sequence[str], report: Report
+    connection: HostShell, facts: HostFacts, packages: Sequence[str], report: Report
 ) -> None:
     """Install system packages on a host, unless they are there.
 
@@ -306,7 +306,7 @@ def _script(folder: str, uv: str, wheels: str | None, recipe: Recipe) -> str:
 
 
 def _send_wheels(
-    connection: SSHConnection, facts: HostFacts, recipe: Recipe, relay: Relay, report: Report
+    connection: HostShell, facts: HostFacts, recipe: Recipe, relay: Relay, report: Report
 ) -> str | None:
     if not recipe.wheels:
         return None

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jupyter_sky.providers.ssh.connection.connection import SSHConnection
 from jupyter_sky.providers.ssh.connection.errors import HostError
+from jupyter_sky.providers.ssh.connection.host_shell import HostShell
 
-_SCRIPT = r"""
-say() { printf '%s\t%s\n' "$1" "$2"; }
-free() { df -kP "$1" 2>/dev/null | awk 'NR == 2 { print $4 }'; }
-say system "$(uname -s)"
-say machine "$(uname -m)"
-say user "$(id -u)"
-say umask "$(umask)"
-say home "$HOME"
+RUNTIME = r"""
 # Another user may have made a folder of our name first: then it is the first of ours that has one
 # like it, or a new one.
 tmp="${TMPDIR:-/tmp}"; tmp="${tmp%/}"; runtime="$tmp/jupyter-sky-$(id -u)"
@@ -24,6 +17,20 @@ if { [ -e "$runtime" ] || [ -L "$runtime" ]; } && ! is_ours "$runtime"; then
     is_ours "$other" || other=$(mktemp -d "$runtime.XXXXXX")
     runtime=$other
 fi
+"""
+"""Sets ``$runtime``, the folder of running agents."""
+
+_SCRIPT = r"""
+say() { printf '%s\t%s\n' "$1" "$2"; }
+free() { df -kP "$1" 2>/dev/null | awk 'NR == 2 { print $4 }'; }
+say system "$(uname -s)"
+say machine "$(uname -m)"
+say user "$(id -u)"
+say umask "$(umask)"
+say home "$HOME"
+"""
+_SCRIPT += RUNTIME
+_SCRIPT += r"""
 say runtime "$runtime"
 say cache "${XDG_CACHE_HOME:-$HOME/.cache}"
 say cpus "$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)"
@@ -90,7 +97,7 @@ class HostFacts:
         return f"{self.cache}/jupyter-sky"
 
 
-def gather_facts(connection: SSHConnection) -> HostFacts:
+def gather_facts(connection: HostShell) -> HostFacts:
     """Ask a host for its facts.
 
     Raises

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.providers.spec import Image
-from jupyter_sky.providers.ssh.connection.connection import SSHConnection
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
+from jupyter_sky.providers.ssh.connection.host_shell import HostShell
 
 
 def check_files(image: Image) -> None:
@@ -59,7 +59,7 @@ def archive(includes: Sequence[str], excludes: Sequence[str]) -> bytes:
     return stream.getvalue()
 
 
-def send_files(connection: SSHConnection, folder: str, files: bytes) -> None:
+def send_files(connection: HostShell, folder: str, files: bytes) -> None:
     """Unpack an archive of `archive` in a folder on a host."""
     quoted = shlex.quote(folder)
     try:
@@ -68,7 +68,7 @@ def send_files(connection: SSHConnection, folder: str, files: bytes) -> None:
         raise HostError(f"files could not be sent: {error}") from None
 
 
-def shell_values(connection: SSHConnection, commands: Mapping[str, str]) -> dict[str, str]:
+def shell_values(connection: HostShell, commands: Mapping[str, str]) -> dict[str, str]:
     """Return what shell commands print on a host, without the line's end, by their names."""
     found = {}
     for name, command in commands.items():

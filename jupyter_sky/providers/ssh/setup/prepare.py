@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.providers.spec import ClusterSpec
-from jupyter_sky.providers.ssh.connection.connection import SSHConnection
+from jupyter_sky.providers.ssh.connection.host_shell import HostShell
 from jupyter_sky.providers.ssh.relay import Relay
 from jupyter_sky.providers.ssh.setup.agent import work_folder
 from jupyter_sky.providers.ssh.setup.bootstrap import bootstrap
@@ -37,7 +37,7 @@ class PreparedHost:
         Variables of the image whose values are what commands print there.
     """
 
-    connection: SSHConnection
+    connection: HostShell
     facts: HostFacts
     python: str
     code: str
@@ -52,7 +52,7 @@ class PreparedHost:
 
 
 def prepare_host(
-    connection: SSHConnection,
+    connection: HostShell,
     spec: ClusterSpec,
     python: str | None,
     files: bytes,

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jupyter_sky.paths import home
-from jupyter_sky.providers.ssh.connection.connection import SSHConnection
 from jupyter_sky.providers.ssh.connection.errors import HostError
+from jupyter_sky.providers.ssh.connection.host_shell import HostShell
 from jupyter_sky.providers.ssh.relay import Relay, RelayedFile
 from jupyter_sky.providers.ssh.setup.facts import HostFacts
 
@@ -23,7 +23,7 @@ _DOWNLOAD_WITHIN = 300.0
 
 
 def find_uv(
-    connection: SSHConnection, facts: HostFacts, relay: Relay, report: Callable[[str], None]
+    connection: HostShell, facts: HostFacts, relay: Relay, report: Callable[[str], None]
 ) -> str:
     """Return the path of uv on a host; where there is none it is sent.
 

@@ -1,0 +1,1 @@
+"""Nodes with homes of their own: each is made ready through steps of the job."""

@@ -1,0 +1,154 @@
+"""Making nodes ready that do not see the home of the login node, all of them at once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.base import Progress
+from jupyter_sky.providers.slurm.environment import NodeEnvironment, prepared
+from jupyter_sky.providers.slurm.homes.step_shell import StepShell
+from jupyter_sky.providers.slurm.homes.waiting import TASK, go
+from jupyter_sky.providers.slurm.jobs import addresses_of, number_of, own_hosts_of
+from jupyter_sky.providers.slurm.on_node import ANSWER
+from jupyter_sky.providers.slurm.script import JobRequest, agent_command, agent_lines
+from jupyter_sky.providers.slurm.start_folder import StartFolder
+from jupyter_sky.providers.spec import ClusterSpec
+
+if TYPE_CHECKING:
+    from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class WaitingNodes:
+    """Nodes of a job that wait to be made ready.
+
+    Attributes
+    ----------
+    job
+        The job, or the step in which they wait.
+    folder
+        The folder of the start on the login node.
+    spec
+        What is wanted of them.
+    python
+        Their interpreter; ``None`` makes an environment on each.
+    request
+        What the user wants of the job.
+    specs
+        What the agent of each task has to know, but for what is found on its node.
+    """
+
+    job: str
+    folder: StartFolder
+    spec: ClusterSpec
+    python: str | None
+    request: JobRequest
+    specs: Sequence[Mapping[str, Any]]
+
+
+async def equip(
+    nodes: WaitingNodes, done: Collection[int], left_out: Sequence[str], progress: Progress
+) -> None:
+    """Start the agents of nodes, and write what these say into the folder of the start.
+
+    Parameters
+    ----------
+    done
+        The tasks whose agents have been started before.
+    left_out
+        Sentences about what nodes do without.
+
+    Raises
+    ------
+    SkyError
+        With what is wrong with each node that cannot be used.
+    """
+    from jupyter_sky.providers.ssh.machine import in_thread
+    from jupyter_sky.providers.ssh.relay import Relay
+    from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
+
+    at, job = nodes.folder.at, number_of(nodes.job)
+    hosts = await own_hosts_of(at, nodes.job)
+    addresses = await addresses_of(at, hosts)
+    steps, relay = HostProgress(hosts, progress), Relay(len(hosts))
+    for sentence in left_out:
+        steps.announce(sentence)
+    shells = [
+        StepShell(at, job, host, addresses[host], nodes.folder.name, number)
+        for number, host in enumerate(hosts)
+    ]
+
+    tasks: dict[str, int] = {}
+
+    def prepare(shell: StepShell) -> NodeEnvironment | None:
+        steps.report(shell.target, "looking for the task that waits", 0.0)
+        task = tasks[shell.target] = int(shell.run(TASK).split()[0])
+        if task in done:
+            return None
+        return prepared(shell, nodes.spec, nodes.python, relay, steps)
+
+    def start(shell: StepShell, found: NodeEnvironment) -> Mapping[str, Any]:
+        steps.report(shell.target, "starting", 0.9)
+        task = tasks[shell.target]
+        specs = [None] * task + [{**nodes.specs[task], **found.of_the_agent()}]
+        said = shell.run(go(_command(nodes.request, found)), json.dumps({"specs": specs}).encode())
+        steps.report(shell.target, "ready", 1.0)
+        return {**json.loads(said), "python": found.python, "code": found.code}
+
+    try:
+        try:
+            found = await _on_each(prepare, [(each,) for each in shells], steps)
+        finally:
+            # It works by steps as well, which need what the tasks wait in.
+            await in_thread(relay.close)
+        ready = [(shell, each) for shell, each in zip(shells, found, strict=True) if each]
+        said = await _on_each(start, ready, steps)
+    except asyncio.CancelledError:
+        steps.stop()
+        for shell in shells:
+            await in_thread(shell.abort)
+        raise
+    except SkyError as error:
+        raise SkyError(f"job {job}, {error}") from None
+    for each in said:
+        await nodes.folder.write(ANSWER.format(each["task"]), f"{json.dumps(each)}\n")
+
+
+async def _on_each(
+    function: Callable[..., T], calls: Sequence[tuple[Any, ...]], steps: HostProgress
+) -> list[T]:
+    """Call a function with the shell of each node, at once, and return what it returned."""
+    from jupyter_sky.providers.ssh.machine import submit
+
+    def call(shell: StepShell, *words: Any) -> T:
+        try:
+            return function(shell, *words)
+        except SkyError as error:
+            steps.fail(shell.target, str(error))
+            raise SkyError(f"{shell.target}: {str(error).rstrip('.')}") from None
+
+    begun = [asyncio.wrap_future(submit(call, *each)) for each in calls]
+    done = await asyncio.gather(*begun, return_exceptions=True)
+    wrong = [each for each in done if isinstance(each, BaseException)]
+    if all(isinstance(each, SkyError) for each in wrong) and wrong:
+        raise SkyError("; ".join(map(str, wrong)))
+    for each in wrong:
+        raise each
+    return [each for each in done if not isinstance(each, BaseException)]
+
+
+def _command(request: JobRequest, found: NodeEnvironment) -> str:
+    """Return what the task that waits reads when its node is ready."""
+    image = [request.container] if request.container else []
+    agent = shlex.join(agent_command(request, found))
+    return (
+        f'umask "$own"\n{agent_lines(request, found)}\nexec {agent} "$folder" {shlex.join(image)}\n'
+    )

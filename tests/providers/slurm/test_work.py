@@ -1,0 +1,88 @@
+"""Work on nodes of a real Slurm: scripts under torchrun, and a cell that goes through it twice."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.notebook.kernels import LiveNotebook
+from tests.paths import ROOT
+from tests.providers.slurm.test_provider import queue, submit_other, without_owner
+from tests.waiting import until
+
+MEET = """\
+import os
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+print("rank", dist.get_rank(), "of", int(total), "on", os.environ["SLURMD_NODENAME"])
+dist.destroy_process_group()
+"""
+
+# It counts on the head, which the first time goes on until its job is taken away.
+TRAIN = """\
+%%sky --provider slurm --partition low --nodes 2 --retry 1 --out seen
+import os, time
+import torch
+import jupyter_sky as sky
+
+state = torch.zeros(1)
+step, seen = 0, []
+if checkpoint := sky.restored():
+    found = sky.load(checkpoint)
+    step, state = found["step"], found["state"]
+    seen = [step, state.item(), os.environ["SLURM_JOB_ID"]]
+while step < 60 if checkpoint else True:
+    step += 1
+    state += 1
+    if step == 50:
+        sky.save("run", state=state, step=step)
+        print("saved in job", os.environ["SLURM_JOB_ID"], flush=True)
+    if step > 50 and not checkpoint:
+        time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def notebook(slurm: Path, tmp_path: Path) -> Iterator[LiveNotebook]:
+    notebook = LiveNotebook(tmp_path / "work.ipynb", PYTHONPATH=str(ROOT))
+    try:
+        notebook.succeed(f"%load_ext jupyter_sky\n%cd {tmp_path}")
+        yield notebook
+    finally:
+        notebook.close()
+
+
+def test_a_script_runs_under_torchrun_and_a_cell_is_queued_again(
+    notebook: LiveNotebook, tmp_path: Path
+) -> None:
+    (tmp_path / "meet.py").write_text(MEET)
+    training = notebook.start(TRAIN)
+    notebook.until(training, lambda cell: "saved in job" in cell.stdout)
+    [first] = re.findall(r"saved in job (\d+)", training.stdout)
+    # It has to wait when it is there again: others were quicker.
+    other = submit_other("--nodes=2", "--exclusive", "--partition=main")
+    try:
+        subprocess.run(["scancel", first], check=True)
+        notebook.until(training, lambda cell: "is pending" in str(cell.shown))
+    finally:
+        subprocess.run(["scancel", other], check=True)
+    ended = notebook.finish(training)
+    assert ended.error is None, ended.traceback
+    step, state, second = notebook.value("seen")
+    assert (step, state) == (50, 50.0)
+    assert int(second) > int(other) > int(first)
+    # Beside the ranks, on the nodes that they have now.
+    said = notebook.succeed("%sky torchrun meet.py").stdout
+    for rank, node in enumerate(("n1", "n2")):
+        assert f"rank {rank} of 2 on {node}" in said, said
+    assert "nothing is left running" in notebook.succeed("%sky down").stdout
+    until(lambda: not queue())
+    assert not without_owner()
