@@ -15,12 +15,13 @@ from jupyter_sky.transport.templates.import_path import with_packages
 
 _OF_THE_SESSION = re.compile(
     r"(JPY|JUPYTER|IPYTHON|PYTEST|SSH|VSCODE|XDG_SESSION|DBUS|TERM|SYSTEMD|WINDOW)_?.*"
-    r"|SHLVL|(OLD)?PWD|COLUMNS|LINES|TORCHINDUCTOR_CACHE_DIR|PYTHONPATH|_"
+    r"|SHLVL|(OLD)?PWD|COLUMNS|LINES|PYTHONPATH|_"
+    r"|TORCHINDUCTOR_CACHE_DIR|KMP_(DUPLICATE_LIB_OK|INIT_AT_FORK)"
 )
 """Variables that tell who started a process, and not how it computes.
 
-torch itself sets one of them, in a kernel that has compiled something. Of the import path, what is
-found there counts.
+torch sets one of the last three itself, in a kernel that has compiled something, and scikit-learn
+the others where it is imported. Of the import path, what is found there counts.
 """
 
 _OF_THE_PROCESS = (

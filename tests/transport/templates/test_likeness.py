@@ -21,6 +21,7 @@ ENV = {"PATH": "/bin", "JPY_SESSION_NAME": "one", "TERM_SESSION_ID": "1"}
         ({"JPY_SESSION_NAME": "two"}, True),
         ({"JUPYTER_SKY_HOME": "/b"}, True),
         ({"IPYTHONDIR": "/b", "TORCHINDUCTOR_CACHE_DIR": "/b"}, True),
+        ({"KMP_INIT_AT_FORK": "FALSE", "KMP_DUPLICATE_LIB_OK": "True"}, True),
         ({"SHLVL": "3", "_": "/bin/env", "TERM_SESSION_ID": "2"}, True),
         ({"PATH": "/usr/bin"}, False),
         ({"OMP_NUM_THREADS": "1"}, False),
