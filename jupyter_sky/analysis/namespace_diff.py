@@ -40,7 +40,12 @@ def identities(namespace: Mapping[str, Any]) -> dict[str, int]:
     """
     # A copy, because other threads may bind names meanwhile.
     everything = dict(namespace).items()
-    return {name: id(value) for name, value in everything if not _is_numbered(name)}
+    # Most names are of no such kind, which is seen here: it is asked before and after each run.
+    return {
+        name: id(value)
+        for name, value in everything
+        if (type(name) is str and name[:1] != "_") or not _is_numbered(name)
+    }
 
 
 def _is_numbered(name: Any) -> bool:

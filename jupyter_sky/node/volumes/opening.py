@@ -38,6 +38,8 @@ def watch(folder: Path) -> None:
     """
     global _seen, _watches
     place = f"{folder}/{LIST}"  # asked for before each run, where a `Path` would take longer
+    if not os.access(place, os.F_OK):  # as would an error
+        return
     try:
         changed = os.stat(place).st_mtime_ns  # noqa: PTH116
     except OSError:
