@@ -45,7 +45,7 @@ _AWS_OPTIONS = (
 )
 
 _ONLY_AWS = (*_AWS_OPTIONS, "aws_profile", "spot_or_on_demand", "autostop")
-_JOB_OPTIONS = ("partition", "account", "qos", "time", "constraint", "sbatch")
+_JOB_OPTIONS = ("partition", "account", "qos", "time", "constraint", "gres", "exclusive", "sbatch")
 _SLURM_OPTIONS = (*_JOB_OPTIONS, "login", "modules", "conda", "container")
 _MEANINGLESS = {
     "local": ("hosts", "include", *_ONLY_AWS, *_SLURM_OPTIONS),

@@ -120,6 +120,8 @@ class Sky(Configurable):
     qos = _option("--qos")
     time = _option("--time")
     constraint = _option("--constraint")
+    gres = _option("--gres")
+    exclusive = _option("--exclusive")
     sbatch = _option("--sbatch")
     login = _option("--login")
     modules = _option("--modules")

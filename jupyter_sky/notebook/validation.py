@@ -32,6 +32,8 @@ _FIXED = frozenset(
         "qos",
         "time",
         "constraint",
+        "gres",
+        "exclusive",
         "sbatch",
         "login",
         "modules",

@@ -74,6 +74,8 @@ CLUSTER_OPTIONS = tuple(
         (("--qos",), "NAME", types.WORD, "normal", "Slurm quality of service (yours)"),
         (("--time",), "TIME", types.JOB_TIME, "2:00:00", "time of the Slurm job (the longest)"),
         (("--constraint",), "FEATURES", types.FEATURES, "a100", "features of Slurm nodes (any)"),
+        (("--gres",), "LIST", types.GRES, "shard:2", "Slurm resources, beside what --gpu names"),
+        (("--exclusive",), "", None, "", "Slurm nodes that no other job has a part of"),
         (("--sbatch",), "OPTIONS", types.SBATCH, "'-x n7'", "further options of sbatch, quoted"),
         (("--login",), "HOST", types.HOST, "me@login1", "Slurm login node (this computer)"),
         (("--modules",), "NAME", types.MODULES, "cuda/12.4", "modules that Slurm nodes load"),
@@ -309,6 +311,8 @@ class CellOptions:
     qos: str | None = None
     time: str | None = None
     constraint: str | None = None
+    gres: str | None = None
+    exclusive: bool = False
     sbatch: str | None = None
     login: str | None = None
     modules: tuple[str, ...] = ()

@@ -67,7 +67,7 @@ def _sbatch(text: str) -> str:
 
 
 def _features(text: str) -> str:
-    return _matching(r"[\w.&|()\[\]*-]+", text)[0]
+    return _matching(r"[\w.&|()\[\]*:,+-]+", text)[0]
 
 
 def _amount(text: str) -> str:
@@ -271,6 +271,7 @@ SBATCH = OptionType(
     _sbatch,
     begins_with_hyphens=True,
 )
+GRES = OptionType("resources as Slurm writes them, like `shard:2`", _features)
 FEATURES = OptionType("features as Slurm writes them", _features)
 REGIONS = replace(
     WORD,

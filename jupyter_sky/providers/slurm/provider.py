@@ -54,8 +54,12 @@ class Slurm:
     ----------
     partition, account, qos, time, constraint
         As sbatch takes them; Slurm's own defaults where they are left out.
+    gres
+        Resources of each node beside its GPUs, as in ``"shard:2"``.
+    exclusive
+        Whether no other job has a part of its nodes.
     sbatch
-        Further options of sbatch, as in ``"--exclusive --mail-type=BEGIN"``.
+        Further options of sbatch, as in ``"--mail-type=BEGIN"``.
     login
         A login node that SSH leads to, as ``[USER@]HOST[:PORT]``, for a notebook elsewhere. Nodes
         get an environment there, in the home that they share.
@@ -83,6 +87,8 @@ class Slurm:
     qos: str | None = None
     time: str | None = None
     constraint: str | None = None
+    gres: str | None = None
+    exclusive: bool = False
     sbatch: str | None = None
     login: str | None = None
     modules: tuple[str, ...] = ()
@@ -232,18 +238,20 @@ class Slurm:
 
     def _own_job(self) -> str | None:
         """Return the job to start nodes in, if none is to be submitted."""
-        wants_another = self.login or self._request().options
+        wants_another = self.login or self._request().options or self.gres
         return None if wants_another else own_job()
 
     def _request(self) -> JobRequest:
         """Return what the user wants of a job."""
         named = [(name, getattr(self, name)) for name in _JOB_OPTIONS]
         options = [shlex.quote(f"--{name}={value}") for name, value in named if value]
-        own = (self.sbatch,) if self.sbatch else ()
+        options += ["--exclusive"] if self.exclusive else []
+        options += [self.sbatch] if self.sbatch else []
         return JobRequest(
-            options=(*options, *own),
+            options=tuple(options),
             modules=tuple(self.modules),
             partition=self.partition,
+            gres=self.gres,
             conda=self.conda,
             container=self.container,
         )
@@ -269,7 +277,7 @@ class Slurm:
             environment=await environment(at, spec, self.python, request.has_python, progress),
             grace=self.grace,
             request=request,
-            size=size_options(spec, len(nodes), gpus),
+            size=size_options(spec, len(nodes), ",".join(filter(None, [gpus, request.gres]))),
             own_job=own_job,
             complete=self.complete,
             python=self.python,

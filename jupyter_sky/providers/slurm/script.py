@@ -47,6 +47,8 @@ class JobRequest:
         The conda environment that runs there, by its name or folder.
     container
         The image that it runs in, as Apptainer takes it.
+    gres
+        Resources of each node beside the GPUs that its size says.
     partition
         Where its nodes are, if the user has named one.
     """
@@ -56,6 +58,7 @@ class JobRequest:
     partition: str | None = None
     conda: str | None = None
     container: str | None = None
+    gres: str | None = None
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> JobRequest:
@@ -75,8 +78,8 @@ class JobRequest:
         return modules + (_CONDA.format(name=shlex.quote(self.conda)) if self.conda else "")
 
 
-def size_options(spec: ClusterSpec, nodes: int, gpus: str | None) -> list[str]:
-    """Return the options of sbatch for so many nodes of a cluster, with these GPUs each; quoted."""
+def size_options(spec: ClusterSpec, nodes: int, resources: str | None) -> list[str]:
+    """Return the options of sbatch for so many nodes of a cluster, with these each; quoted."""
     options = [
         f"--job-name=sky-{spec.name}",
         f"--nodes={nodes}",
@@ -89,8 +92,8 @@ def size_options(spec: ClusterSpec, nodes: int, gpus: str | None) -> list[str]:
         options.append(f"--cpus-per-task={_whole('cpus', spec.cpus)}")
     if spec.memory is not None:
         options.append(f"--mem={_whole('memory', spec.memory)}G")
-    if gpus is not None:
-        options.append(f"--gres={gpus}")
+    if resources:
+        options.append(f"--gres={resources}")
     return [shlex.quote(option) for option in options]
 
 

@@ -47,6 +47,7 @@ from jupyter_sky.providers.spec import Image
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec, RankSpec
 
 _LOOK_EVERY = 0.3  # seconds
+_shared: dict[str, bool] = {}  # whether nodes of the own job see a folder
 _NO_PYTHON = (
     ": nodes do not have this Python; name one that they have with `%config Sky.python`, a conda "
     "environment with `--conda`, or run the notebook with one in the home that they share"
@@ -237,9 +238,10 @@ async def _await_agents(
             reason = there.reason
             ended = there if there.has_ended else None
             if there.state == "RUNNING" and not is_known:
-                waits, is_known = await _waits(start, job, folder)
+                waits, is_told = await _waits(start, job, folder)
                 if waits:
                     await _equip(job, start, folder, progress)
+                is_known = is_told
             # After the queue was asked: what a job has said before it ended is not missed.
             answers = await folder.answers(_ANY if ended else known, brief=not is_known)
         except SlurmError as error:
@@ -284,15 +286,19 @@ def _machine(job: str, start: Start, said: Mapping[str, Any], task: int) -> Slur
 
 async def _are_shared(start: Start, job: str, folder: StartFolder) -> bool:
     """Return whether all nodes of a job see a folder of this one."""
+    if folder.path in _shared:
+        return _shared[folder.path]
     hosts = await hosts_of(start.at, job)
-    if hosts == [os.environ.get("SLURMD_NODENAME")]:
-        return True
-    seen = [*step_beside(job, ",".join(hosts), len(hosts)), "test", "-e", f"{folder.path}/{SPECS}"]
-    try:
-        await start.at.ask(seen)
-    except SlurmError:
-        return False
-    return True
+    see = ["test", "-e", f"{folder.path}/{SPECS}"]
+    shared = hosts == [os.environ.get("SLURMD_NODENAME")]
+    if not shared:
+        try:
+            await start.at.ask([*step_beside(job, ",".join(hosts), len(hosts)), *see])
+            shared = True
+        except SlurmError:
+            shared = False
+    _shared[folder.path] = shared
+    return shared
 
 
 async def _waits(start: Start, job: str, folder: StartFolder) -> tuple[bool, bool]:
@@ -300,8 +306,7 @@ async def _waits(start: Start, job: str, folder: StartFolder) -> tuple[bool, boo
     names = await steps_of(start.at, job)
     if start.own_job is None:
         return WAITS in names, bool(names)
-    waits = not await _are_shared(start, start.own_job, folder)
-    return waits, True
+    return not await _are_shared(start, start.own_job, folder), True
 
 
 async def _equip(job: str, start: Start, folder: StartFolder, progress: Progress) -> None:
@@ -312,7 +317,7 @@ async def _equip(job: str, start: Start, folder: StartFolder, progress: Progress
     elif start.python is None and start.complete is not None:
         image, left_out = await asyncio.to_thread(start.complete, spec.image)
         spec = replace(spec, image=image)
-    progress(f"job {job} runs: its nodes have homes of their own, and are made ready one by one")
+    progress(f"job {job} runs: its nodes have homes of their own, and are made ready")
     specs = json.loads(await folder.read(SPECS))["specs"]
     nodes = WaitingNodes(job, folder, spec, start.python, start.request, specs)
     await equip(nodes, [*await folder.answers(_ANY)], left_out, progress)

@@ -1,4 +1,4 @@
-"""A real Slurm on this machine: controller, two nodes and munge."""
+"""A real Slurm on this machine: controller, nodes and munge."""
 
 from __future__ import annotations
 
@@ -46,12 +46,15 @@ PreemptMode=CANCEL
 KillWait=5
 SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=100000,batch_sched_delay=0
 GresTypes=gpu
-NodeName=n1 NodeHostname={host} NodeAddr={address} Port={first} CPUs=2 RealMemory=4000 {gpus}
-NodeName=n2 NodeHostname={host} NodeAddr={address} Port={second} CPUs=2 RealMemory=4000 {gpus}
-PartitionName=main Nodes=n1,n2 Default=YES MaxTime=60 State=UP
+PartitionName=main Nodes={nodes} Default=YES MaxTime=60 State=UP
 PartitionName=closed Nodes=n1 State=DOWN
-PartitionName=low Nodes=n1,n2 MaxTime=60 PriorityTier=0 PreemptMode=CANCEL GraceTime=8 State=UP
+PartitionName=low Nodes={nodes} MaxTime=60 PriorityTier=0 PreemptMode=CANCEL GraceTime=8 State=UP
 """
+
+_NODE = (
+    "NodeName={name} NodeHostname={host} NodeAddr={address} Port={port} CPUs={gpus} "
+    "RealMemory=4000 Gres=gpu:a100:{gpus}\n"
+)
 
 _DATABASE = """\
 AuthType=auth/munge
@@ -75,8 +78,8 @@ AccountingStoragePass={folder}/munge.socket
 AccountingStorageEnforce=associations,limits,qos
 """
 
-_GPUS = "Name=gpu Type=a100 File=/dev/null\nName=gpu Type=a100 File=/dev/zero\n"
-"""Any devices will do: Slurm hands out their numbers."""
+_DEVICES = ("null", "zero", "full", "random")
+"""What stands for GPUs: any devices will do, as Slurm hands out their numbers."""
 
 
 @contextlib.contextmanager
@@ -85,6 +88,8 @@ def real_slurm(
     inside: Sequence[str] = (),
     on_nodes: Sequence[str] = (),
     accounts: Sequence[str] = (),
+    nodes: int = 2,
+    gpus: int = 2,
 ) -> Iterator[Path]:
     """Run Slurm at an address of this machine, and let commands find it; its folder.
 
@@ -100,6 +105,8 @@ def real_slurm(
         The command before that of each node, as to give it one of its own.
     accounts
         Commands of sacctmgr, where limits of accounts are to be enforced.
+    nodes, gpus
+        How many nodes there are, and how many GPUs and processors each has.
     """
     if os.getuid() or not all(shutil.which(each) for each in _PROGRAMS):
         pytest.skip("a real Slurm needs root, slurmctld, slurmd, slurm-client and munge")
@@ -110,7 +117,8 @@ def real_slurm(
     daemons: list[subprocess.Popen[bytes]] = []
     with pytest.MonkeyPatch.context() as patch:
         try:
-            _configure(folder, address)
+            names = [f"n{number}" for number in range(1, nodes + 1)]
+            _configure(folder, address, names, gpus)
             patch.setenv("SLURM_CONF", str(folder / "slurm.conf"))
             key, said = f"--key-file={folder}/munge.key", f"--log-file={folder}/munge.log"
             files = [f"--{kind}-file={folder}/munge.{kind}" for kind in ("pid", "seed")]
@@ -121,9 +129,9 @@ def real_slurm(
                 _start_database(daemons, folder)
                 _say("sacctmgr", "--immediate", "--quiet", text="\n".join(accounts))
             _start(daemons, folder, *inside, "slurmctld", "-D")
-            for node in ("n1", "n2"):
+            for node in names:
                 _start(daemons, folder, *inside, *on_nodes, "slurmd", "-D", "-N", node)
-            until(lambda: _said("sinfo", "--noheader", "--format=%T %D").strip() == "idle 2")
+            until(lambda: _said("sinfo", "--noheader", "--format=%T %D").strip() == f"idle {nodes}")
             yield folder
         finally:
             # Nobody would end what a test has left that failed.
@@ -139,17 +147,18 @@ def real_slurm(
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _configure(folder: Path, address: str) -> None:
+def _configure(folder: Path, address: str, names: Sequence[str], gpus: int) -> None:
     (folder / "state").mkdir()
     (folder / "munge.key").write_bytes(secrets.token_bytes(1024))
     (folder / "munge.key").chmod(0o400)
-    numbers = [_free_port() for _ in range(3)]
-    ports = dict(zip(("controller", "first", "second"), numbers, strict=True))
-    host = socket.gethostname()
-    gpus = "Gres=gpu:a100:2"
-    conf = _CONF.format(folder=folder, host=host, address=address, gpus=gpus, **ports)
+    controller, *ports = [_free_port() for _ in range(1 + len(names))]
+    place = {"host": socket.gethostname(), "address": address}
+    conf = _CONF.format(folder=folder, controller=controller, nodes=",".join(names), **place)
+    for name, port in zip(names, ports, strict=True):
+        conf += _NODE.format(name=name, port=port, gpus=gpus, **place)
     (folder / "slurm.conf").write_text(conf)
-    (folder / "gres.conf").write_text(_GPUS)
+    devices = (f"Name=gpu Type=a100 File=/dev/{each}\n" for each in _DEVICES[:gpus])
+    (folder / "gres.conf").write_text("".join(devices))
 
 
 def _start_database(daemons: list[subprocess.Popen[bytes]], folder: Path) -> None:

@@ -152,6 +152,19 @@ def test_each_rank_has_a_gpu_of_those_that_slurm_gave(slurm: Path) -> None:
     until(lambda: not queue())
 
 
+def test_what_is_asked_for_beside_gpus_is_asked_of_slurm(slurm: Path) -> None:
+    wanted = Slurm(gres="gpu:a100:1", exclusive=True, sbatch="--nice=5")
+    cluster = start("beside", provider=wanted)
+    try:
+        [row] = [each for each in registry.rows() if each.name == "beside"]
+        command = ["scontrol", "--oneliner", "show", "job", row.machines[0]["id"]]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert all(each in said for each in ("gres:gpu:a100:1", "OverSubscribe=NO", "Nice=5"))
+    finally:
+        cluster.down()
+    until(lambda: not queue())
+
+
 def test_a_cluster_that_nobody_uses_any_more_ends_its_job(slurm: Path) -> None:
     code = (
         "import os\nfrom tests.providers.slurm.test_provider import start\n"
