@@ -24,6 +24,7 @@ LONG = (
     "providers/ssh/test_unreachable.py",
     "guides/test_frameworks.py",
     "providers/slurm/test_life.py",
+    "providers/slurm/test_own_homes.py",
     "notebook/panel/test_jupyterlab.py",
     "providers/aws/test_spot.py",
     "providers/aws/stops/test_power.py",
@@ -85,6 +86,8 @@ LONG = (
     "providers/slurm/test_environments.py",
     "providers/slurm/test_notebook.py",
     "providers/slurm/test_login.py",
+    "providers/slurm/test_accounts.py",
+    "providers/slurm/test_work.py",
 )
 """The files that take more than half a minute, the longest first: none is left alone at the end."""
 

@@ -1,4 +1,4 @@
-"""Work on nodes of a real Slurm: scripts under torchrun, and a cell that goes through it twice."""
+"""Work on nodes of a real Slurm: scripts under torchrun, cells that run again, many ranks."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from tests.notebook.kernels import LiveNotebook
 from tests.paths import ROOT
+from tests.providers.slurm.controller import real_slurm
 from tests.providers.slurm.test_provider import queue, submit_other, without_owner
 from tests.waiting import until
 
@@ -50,6 +51,19 @@ while step < 60 if checkpoint else True:
 """
 
 
+MANY = """\
+%%sky --provider slurm --nodes 4 --gpu a100:4 --out total --gather place
+import os
+import torch, torch.distributed as dist
+
+total = torch.ones(1)
+dist.all_reduce(total)
+total = int(total)
+names = ("SLURMD_NODENAME", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "SKYPILOT_NUM_GPUS_PER_NODE")
+place = tuple(os.environ[name] for name in names)
+"""
+
+
 @pytest.fixture
 def notebook(slurm: Path, tmp_path: Path) -> Iterator[LiveNotebook]:
     notebook = LiveNotebook(tmp_path / "work.ipynb", PYTHONPATH=str(ROOT))
@@ -86,3 +100,26 @@ def test_a_script_runs_under_torchrun_and_a_cell_is_queued_again(
     assert "nothing is left running" in notebook.succeed("%sky down").stdout
     until(lambda: not queue())
     assert not without_owner()
+
+
+@pytest.fixture
+def larger(tmp_path: Path) -> Iterator[LiveNotebook]:
+    with real_slurm(nodes=4, gpus=4):
+        notebook = LiveNotebook(tmp_path / "many.ipynb", PYTHONPATH=str(ROOT))
+        try:
+            notebook.succeed("%load_ext jupyter_sky")
+            yield notebook
+        finally:
+            notebook.close()
+
+
+def test_each_gpu_of_four_nodes_has_a_rank(larger: LiveNotebook) -> None:
+    larger.succeed(MANY)
+    assert larger.succeed("print(total)").stdout == "16\n"
+    places = [(f"n{1 + rank // 4}", "0", str(rank % 4), "4") for rank in range(16)]
+    shown = larger.succeed("for each in place: print(each)").stdout
+    assert shown.splitlines() == [str(each) for each in places]
+    assert queue().endswith("RUNNING None")
+    assert "nothing is left running" in larger.succeed("%sky down").stdout
+    until(lambda: not queue())
+    until(lambda: not without_owner())
