@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -11,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 from jupyter_client.manager import start_new_kernel
-from traitlets.config import Config
 
 from jupyter_sky.cluster.inventory import registry
 from tests.conftest import shared_registry
-from tests.notebook.kernels import PATIENCE, LiveNotebook
+from tests.notebook.kernels import PATIENCE, LiveNotebook, let_go, new_shell
 from tests.paths import ROOT
 
 
@@ -26,7 +23,7 @@ class Notebook:
     """A shell with the extension, whose clusters have no framework and so come up at once."""
 
     def __init__(self) -> None:
-        self.shell = InteractiveShell(config=Config({"HistoryManager": {"enabled": False}}))
+        self.shell = new_shell()
         self.namespace: dict[str, Any] = self.shell.user_ns
         self.stderr = ""  # of the last cell
         self.run("%load_ext jupyter_sky")
@@ -46,9 +43,7 @@ class Notebook:
             if row.machines:
                 self.run(f"%sky down {row.name}")
         self.run("%unload_ext jupyter_sky")
-        # Or the shells of all tests stay until the process ends, which then takes each of them
-        # apart and looks for garbage each time.
-        atexit.unregister(self.shell.atexit_operations)
+        let_go(self.shell)
 
 
 @pytest.fixture

@@ -1,8 +1,12 @@
-"""Notebooks without a browser: a real kernel, and cells whose messages are read as they come."""
+"""Notebooks without a browser: a real kernel, and cells whose messages are read as they come.
+
+There are shells in the process of a test, too, of which nothing stays when it has ended.
+"""
 
 from __future__ import annotations
 
 import ast
+import atexit
 import json
 import os
 import re
@@ -11,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from IPython.core.interactiveshell import InteractiveShell
 from jupyter_client import KernelManager
 from traitlets.config import Config
 
@@ -244,3 +249,17 @@ class LiveNotebook:
 def without_colours(text: str) -> str:
     """Return a traceback as plain text."""
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def new_shell(make: Callable[..., InteractiveShell] = InteractiveShell) -> InteractiveShell:
+    """Return a shell without a history on the disk; `let_go` of it in the end."""
+    return make(config=Config({"HistoryManager": {"enabled": False}}))
+
+
+def let_go(shell: InteractiveShell) -> None:
+    """Let a shell go.
+
+    Or the shells of all tests stay until the process ends, which then takes each of them apart and
+    looks for garbage each time.
+    """
+    atexit.unregister(shell.atexit_operations)

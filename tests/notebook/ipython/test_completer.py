@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 from IPython.core.completer import provisionalcompleter
-from IPython.core.interactiveshell import InteractiveShell
 from jupyter_client.manager import start_new_kernel
 
 from jupyter_sky.notebook.ipython.completer import completions
 from jupyter_sky.notebook.options.option_type import CompletionContext
-from tests.notebook.kernels import PATIENCE
+from tests.notebook.kernels import PATIENCE, let_go, new_shell
 
 CONTEXT = CompletionContext(
     variables={"model": 1, "momentum": 2, "data": 3, "_mine": 4, "math": math, "In": []},
@@ -81,12 +80,13 @@ def test_a_cell_that_does_not_compile_yet_offers_what_there_is() -> None:
 
 @pytest.fixture(params=[False, True], ids=["without jedi", "with jedi"])
 def completer(request: pytest.FixtureRequest) -> Iterator[Any]:
-    shell = InteractiveShell()
+    shell = new_shell()
     shell.Completer.use_jedi = request.param
     shell.user_ns["progress"] = 1
     shell.run_line_magic("load_ext", "jupyter_sky")
     yield shell.Completer
     shell.run_line_magic("unload_ext", "jupyter_sky")
+    let_go(shell)
 
 
 def offered(completer: Any, cell: str, cursor: int | None = None) -> list[tuple[str, str]]:
@@ -123,10 +123,11 @@ def test_other_lines_are_left_to_ipython(completer: Any) -> None:
 
 
 def test_unloading_takes_it_away() -> None:
-    shell = InteractiveShell()
+    shell = new_shell()
     shell.run_line_magic("load_ext", "jupyter_sky")
     shell.run_line_magic("unload_ext", "jupyter_sky")
     assert ("stat", "status") not in offered(shell.Completer, "%sky stat")
+    let_go(shell)
 
 
 def test_a_kernel_completes() -> None:

@@ -12,6 +12,7 @@ from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 
 from tests.lab import steady_chromium
+from tests.notebook.kernels import let_go, new_shell
 from tests.notebook.panel.bench import Bench, Page, Wire
 from tests.notebook.panel.samples import snapshot
 from tests.paths import ROOT
@@ -31,13 +32,13 @@ def bench() -> Bench:
 
 
 @pytest.fixture
-def published(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[dict[str, Any]]]:
+def published() -> Iterator[list[dict[str, Any]]]:
     """What goes to the notebook's outputs."""
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
-    shell = InteractiveShell.instance()
+    shell = new_shell(InteractiveShell.instance)
     shell.display_pub = CapturingDisplayPublisher()
     yield shell.display_pub.outputs
     InteractiveShell.clear_instance()
+    let_go(shell)
 
 
 # Playwright runs an event loop in this thread for as long as it is up; other tests run theirs.
