@@ -392,7 +392,7 @@ class Connection:
             self.uploads.note_missing(event.digests)
         self._listener.on_event(self, event)
         if isinstance(event, RankDone | RankExited) and not self._visits:
-            self._seen.note(self.last)
+            self._seen.note(self.last, at_once=event.run != self._posted)
 
     def _receive_report(self, report: Report) -> None:
         if foreign := report.speaks_for.difference(self.ranks):

@@ -58,10 +58,16 @@ class Seen:
         self._teller = teller
         self._last = self._told = 0
 
-    def note(self, number: int) -> None:
-        """Note that the events up to a number have come, and tell the agent soon."""
+    def note(self, number: int, at_once: bool = False) -> None:
+        """Note that the events up to a number have come, and tell the agent soon, or now.
+
+        Now where another kernel has begun the run: it is shown once more if this one ends first.
+        """
         self._last = number
-        self._teller.add(self)
+        if at_once:
+            self.tell()
+        else:
+            self._teller.add(self)
 
     def news(self) -> Message:
         """Return what a request should tell beside its own."""
