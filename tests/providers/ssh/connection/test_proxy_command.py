@@ -181,8 +181,12 @@ def test_a_stop_while_it_hangs_ends_it_at_once(client: Path, tmp_path: Path) -> 
     thread = threading.Thread(target=connect)
     thread.start()
     until(lambda: here.exists() and here.read_text())
-    connection.abort()  # as the end of a launch does
-    thread.join()
+
+    def has_ended() -> bool:
+        connection.abort()  # as the end of a launch does; the command may have begun just now
+        return not thread.is_alive()
+
+    until(has_ended)
     assert said
     assert not psutil.pid_exists(int(here.read_text()))
 
