@@ -126,13 +126,13 @@ class SSHConnection:
         self._via = via
         self._lock = threading.Lock()
         self._transport: Transport | None = None
-        self._suspect = False
-        self._has_streams = True
+        self._suspect, self._has_streams = False, True
         self._bridges: set[paramiko.Channel] = set()
         self._commands: set[paramiko.Channel] = set()
         self._users: set[object] = set()
         self._jump: SSHConnection | None = None
         self._opening: socket.socket | ProxyCommand | None = None
+        self._closings = 0
         self._idle = IdleTimer(self._hang_up_if_unused)
 
     def connect(self) -> Transport:
@@ -158,6 +158,7 @@ class SSHConnection:
     def close(self) -> None:
         """Hang up; what goes on over the connection, also connecting, ends with an error."""
         self._idle.stop()
+        self._closings += 1
         if (opening := self._opening) is not None:
             opening.close()
         transport, self._transport = self._transport, None
@@ -199,8 +200,12 @@ class SSHConnection:
 
     def _open(self, login: Login) -> Transport:
         if login.proxy_command or not login.jumps:
+            closings = self._closings
             self._opening = open_socket(login)
             try:
+                if self._closings != closings:  # while there was nothing yet to be closed
+                    self._opening.close()
+                    raise HostError("it was stopped")
                 return open_transport(login, self._opening)
             finally:
                 self._opening = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,10 +15,13 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.errors import UsageError
+from jupyter_sky.providers.ssh.connection import connection as ssh_connection
 from jupyter_sky.providers.ssh.connection import idle
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
 from jupyter_sky.providers.ssh.connection.errors import HostError
-from jupyter_sky.providers.ssh.connection.ssh_config import read_login
+from jupyter_sky.providers.ssh.connection.handshake import open_socket
+from jupyter_sky.providers.ssh.connection.proxy_command import ProxyCommand
+from jupyter_sky.providers.ssh.connection.ssh_config import Login, read_login
 from jupyter_sky.providers.ssh.connection.targets import parse_one
 from tests.lab import Lab, relay
 from tests.notebook.kernels import LiveNotebook
@@ -181,14 +185,27 @@ def test_a_stop_while_it_hangs_ends_it_at_once(client: Path, tmp_path: Path) -> 
     thread = threading.Thread(target=connect)
     thread.start()
     until(lambda: here.exists() and here.read_text())
-
-    def has_ended() -> bool:
-        connection.abort()  # as the end of a launch does; the command may have begun just now
-        return not thread.is_alive()
-
-    until(has_ended)
+    connection.abort()  # as the end of a launch does
+    thread.join()
     assert said
     assert not psutil.pid_exists(int(here.read_text()))
+
+
+def test_a_stop_in_the_moment_in_which_it_begins_is_heard(
+    client: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behind(client, "door", "sleep 600", "ConnectTimeout 2")
+    connection = SSHConnection(parse_one("door"))
+
+    def stopped_at_once(login: Login) -> socket.socket | ProxyCommand:
+        opened = open_socket(login)
+        connection.abort()
+        return opened
+
+    monkeypatch.setattr(ssh_connection, "open_socket", stopped_at_once)
+    with pytest.raises(HostError) as caught:
+        connection.connect()
+    assert "nothing came" not in str(caught.value)
 
 
 @pytest.mark.parametrize("started_by", ["SIG_DFL", "SIG_IGN"], ids=["jupyter", "nohup"])
