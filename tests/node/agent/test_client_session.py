@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import jupyter_sky
+from jupyter_sky.node.agent import client_session
 from jupyter_sky.node.agent.client_session import ClientSession, ClientSessions
 from jupyter_sky.node.agent.journal import Journal
 from jupyter_sky.transport.frames import Decoder, Message, encode
@@ -97,6 +98,13 @@ async def until_read(host: Host) -> None:
         await asyncio.sleep(0)
 
 
+@pytest.fixture
+def held_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that is held leaves by itself while a busy machine makes the test wait."""
+    monkeypatch.setattr(client_session, "HELD_FOR", 60.0)
+
+
+@pytest.mark.usefixtures("held_long")
 def test_what_is_not_urgent_goes_with_what_follows_in_order(tmp_path: Path) -> None:
     async def scenario() -> None:
         host = Host(tmp_path)
@@ -129,6 +137,7 @@ def test_what_is_not_urgent_goes_a_moment_later_by_itself(tmp_path: Path) -> Non
     asyncio.run(scenario())
 
 
+@pytest.mark.usefixtures("held_long")
 def test_an_answer_stays_behind_the_events_that_were_there_before_it(tmp_path: Path) -> None:
     class Busy(Host):
         """An agent that publishes an event for each request."""
@@ -161,6 +170,7 @@ def test_an_answer_stays_behind_the_events_that_were_there_before_it(tmp_path: P
     asyncio.run(scenario())
 
 
+@pytest.mark.usefixtures("held_long")
 def test_what_is_held_leaves_before_the_connection_is_closed(tmp_path: Path) -> None:
     async def scenario() -> None:
         host = Host(tmp_path)
