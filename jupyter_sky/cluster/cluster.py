@@ -161,11 +161,9 @@ class Cluster:
         return RunHandle(run, self._scheduler) if run else None
 
     def interrupt(self) -> bool:
-        """Stop what the ranks are busy with, whoever started it; say whether there was anything."""
-        busy = {rank.run for rank in self.state.ranks if rank.run}
-        for run in busy:
-            call(self._scheduler.interrupt, run)
-        return self.work.stop() or bool(busy)
+        """Stop what ranks are busy with, or begin next, and say whether there was anything."""
+        is_running = wait(self._scheduler.interrupt_current())
+        return self.work.stop() or is_running
 
     def interrupt_run(self, run: str) -> None:
         """Stop one run of this notebook, also one that waits for its turn."""
@@ -177,7 +175,7 @@ class Cluster:
 
         async def until_idle() -> None:
             async with asyncio.timeout(within):
-                await self._controller.until(lambda: not any(rank.run for rank in self.state.ranks))
+                await self._controller.until(lambda: not self.state.busy_runs)
 
         try:
             wait(until_idle())

@@ -35,7 +35,7 @@ class Plugins:
         UsageError
             While something runs.
         """
-        if any(rank.run for rank in self._controller.state.ranks):
+        if self._controller.state.busy_runs:
             raise UsageError(
                 "plugins are added between runs: wait for the end of what runs, or stop it with "
                 "`%sky interrupt`."

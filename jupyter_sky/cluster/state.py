@@ -128,6 +128,11 @@ class ClusterState:
             missing=self.missing,
         )
 
+    @property
+    def busy_runs(self) -> frozenset[str]:
+        """The runs that ranks are busy with, as far as they have told."""
+        return frozenset(rank.run for rank in self.ranks if rank.run)
+
     def node_of(self, rank: int) -> Node:
         """Return the node of a rank of the cluster."""
         at = _index(self.ranks, rank, lambda each: each.rank)

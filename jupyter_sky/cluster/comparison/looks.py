@@ -96,7 +96,7 @@ class Looks:
         notes = []
         if silent := [each["rank"] for each in looked if each["state"] != "answered"]:
             notes.append(f"{format_ranks(silent)} {_does(silent)} not answer")
-        if any(rank.run for rank in self._controller.state.ranks):
+        if self._controller.state.busy_runs:
             notes.append("a run is going on: values were not compared")
         if more := max((each["more"] for each in looked), default=0):
             notes.append(f"{more} more names are not shown: name those that you look for")

@@ -26,7 +26,7 @@ async def inspect(controller: Controller) -> Findings:
         if answer is None
         for rank in connection.ranks
     }
-    is_busy = any(rank.run for rank in controller.state.ranks) or any(each["run"] for each in seen)
+    is_busy = bool(controller.state.busy_runs) or any(each["run"] for each in seen)
     return findings(seen, controller.ranks if is_busy else (), silent)
 
 

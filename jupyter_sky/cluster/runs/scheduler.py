@@ -45,9 +45,6 @@ from jupyter_sky.transport.tasks import either
 _SETTLED_WITHIN = 1.0
 """Seconds for word of the end of a run that another kernel began, or of a very short one."""
 
-_REQUESTS_WITHIN = 1.0
-"""Seconds for requests to leave when this kernel leaves the cluster."""
-
 
 class Scheduler(ClusterListener):
     """Carries out the runs of a cluster, one after the other.
@@ -117,6 +114,14 @@ class Scheduler(ClusterListener):
             if not own.sent:
                 self._fail(own, SkyError("the run was stopped before it began."))
         self._requests.interrupt(run)
+
+    async def interrupt_current(self) -> bool:
+        """Interrupt what ranks are busy with, or begin next; return whether there was anything."""
+        sent = {name for name, run in self._runs.items() if run.sent}
+        current = sent | self.controller.state.busy_runs or list(self._runs)[:1]
+        for run in current:
+            self.interrupt(run)
+        return bool(current)
 
     def kill(self, ranks: Iterable[int]) -> None:
         """End the processes of ranks; others take their place."""
@@ -225,14 +230,13 @@ class Scheduler(ClusterListener):
 
     @property
     def _is_busy(self) -> bool:
-        return bool(self._runs) or any(rank.run for rank in self.controller.state.ranks)
+        return bool(self._runs or self.controller.state.busy_runs)
 
     @property
     def _foreign_runs(self) -> set[str]:
         """What ranks are busy with that this kernel neither began nor follows."""
-        busy = {rank.run for rank in self.controller.state.ranks if rank.run}
         ours = self._runs.keys() - ({self._unseen.id} if self._unseen else set())
-        return busy - ours - self._interrupted
+        return set(self.controller.state.busy_runs - ours - self._interrupted)
 
     async def _holds_soon(self, condition: Callable[[], bool]) -> bool:
         """Wait a moment for a condition: what is busy now may be over by then."""
@@ -285,7 +289,9 @@ class Scheduler(ClusterListener):
                     run.on_rank_exited(event)
                     self._interrupt_peers(run, connection)
             case Lost(others=others) if others:
-                self._give_up_runs(connection)
+                # Their ends may be among what the node did not keep.
+                for run in [each for each in self._runs.values() if each.sent]:
+                    run.end(recovery.outcome_not_kept(connection))
 
     def on_ranks_done(self, done: Sequence[Done]) -> None:
         """Tell the runs whose ranks have come to the end of their parts."""
@@ -315,12 +321,6 @@ class Scheduler(ClusterListener):
             # The agent of the rank that failed knows already.
             others = [each for each in self.controller.connections if each is not connection]
             self._requests.interrupt(run.id, others)
-
-    def _give_up_runs(self, connection: Connection) -> None:
-        """End the runs whose end may be among what a node did not keep."""
-        for run in list(self._runs.values()):
-            if run.sent:
-                run.end(recovery.outcome_not_kept(connection))
 
     def on_notice(self, text: str) -> None:
         """Tell every run, whose cell shows it."""
@@ -397,4 +397,4 @@ class Scheduler(ClusterListener):
 
     async def finish_requests(self) -> None:
         """Wait a moment for requests on their way: a Stop is not lost when this kernel leaves."""
-        await self._requests.finish(_REQUESTS_WITHIN)
+        await self._requests.finish()

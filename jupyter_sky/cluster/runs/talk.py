@@ -17,6 +17,9 @@ from jupyter_sky.transport.protocol.calls import TellFields
 from jupyter_sky.transport.protocol.events import RankExited, Told
 from jupyter_sky.transport.tasks import BackgroundTasks
 
+_FINISHED_WITHIN = 1.0
+"""Seconds for requests to leave when this kernel leaves the cluster."""
+
 
 class Talk(Protocol):
     """Who talks to the ranks of a run; all of it in the background loop."""
@@ -111,9 +114,9 @@ class QuietRequests:
         for connection in connections:
             self._tasks.spawn(request_quietly(connection, op, **fields))
 
-    async def finish(self, within: float) -> None:
-        """Wait a moment for requests on their way."""
-        await self._tasks.finish(within)
+    async def finish(self) -> None:
+        """Wait a moment for requests on their way, when this kernel leaves the cluster."""
+        await self._tasks.finish(_FINISHED_WITHIN)
 
 
 class Teller:

@@ -37,7 +37,7 @@ class Power:
             Why it cannot, and what to do instead.
         """
         controller = self._controller
-        if any(rank.run for rank in controller.state.ranks):
+        if controller.state.busy_runs:
             raise UsageError(
                 f"cluster {controller.spec.name} is busy: stop it when the run is over, or end "
                 "that first with `%sky interrupt`."

@@ -65,7 +65,7 @@ def _whose(cluster: Cluster) -> str:
 
 def _outdated(cluster: Cluster, installed: Sequence[str]) -> str:
     """Return what ranks have imported in another version, and what changes that."""
-    if not installed or any(rank.run for rank in cluster.state.ranks):
+    if not installed or cluster.state.busy_runs:
         return ""
     pairs = [(name, version) for name, _, version in (each.partition("==") for each in installed)]
     call, parts = blobs.pack(

@@ -101,7 +101,7 @@ class StatePublisher:
         snapshot: dict[str, Any] = dict(cluster.snapshot())
         run = snapshot["run"]
         idle_since = self._idle_since.get(cluster.id)
-        if any(rank.run for rank in cluster.state.ranks):
+        if cluster.state.busy_runs:
             idle_since = None
         elif run and run["state"] != "running":
             idle_since = run["started"] + run["seconds"]
