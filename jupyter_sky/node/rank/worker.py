@@ -175,7 +175,7 @@ class RankWorker:
             if busy != command["run"] or (self._interrupts.was_raised and not force):
                 return
             store = command["store"] and (command["store"][0], command["store"][1])
-            was_broken = collective_abort.break_group(
+            was_broken = command["in_collective"] and collective_abort.break_group(
                 command["siblings"], command["addresses"], store
             )
             self._was_broken = self._was_broken or was_broken

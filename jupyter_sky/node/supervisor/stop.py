@@ -143,8 +143,9 @@ class Stopper:
 
     def _break(self, run: str, force: bool) -> None:
         for process in self._running(run):
-            # A rank beside which a script runs is in no collective, and ends the script itself.
-            if not process.runs_script:
+            # A script is ended by the rank beside it, which nothing may interrupt meanwhile. But a
+            # first interrupt that came before the rank had begun has to be repeated.
+            if not (force and process.runs_script):
                 self._break_collective(process, run, force)
 
     def _kill(self, run: str) -> None:
@@ -199,6 +200,7 @@ class Stopper:
             "op": "break",
             "run": run,
             "force": force,
+            "in_collective": process.run is None or not process.runs_script,
             "store": store,
         }
         process.send_aside(command)

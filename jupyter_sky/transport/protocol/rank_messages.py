@@ -180,6 +180,8 @@ class BreakCommand(Peers):
         in neither, there is nothing to do.
     force
         Whether to do so even if the run has been interrupted, and may be cleaning up.
+    in_collective
+        Whether it may be in one: beside a script it is not, and keeps its group.
     store
         Address and port at which ranks meet that form a group.
     """
@@ -187,6 +189,7 @@ class BreakCommand(Peers):
     op: Literal["break"]
     run: str | int
     force: bool
+    in_collective: bool
     store: tuple[str, int] | None
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from jupyter_sky.errors import ScriptFailed, UsageError
+from jupyter_sky.errors import ScriptFailed, SkyError, UsageError
 from tests.notebook.conftest import Notebook
 from tests.waiting import until
 
@@ -67,3 +69,50 @@ def test_a_script_that_takes_its_time_after_stop_is_said_to(
     waiting.join()
     notebook.run("%%sky --gather kept\npass")
     assert notebook.namespace["kept"] == [5]
+
+
+@contextlib.contextmanager
+def _frozen(rank: int) -> Iterator[None]:
+    """Let a rank be as slow as it is on a busy machine: what comes finds it idle."""
+    os.kill(rank, signal.SIGSTOP)
+    try:
+        until(lambda: all("T (stopped)" in each for each in _threads(rank)))
+        yield
+    finally:
+        os.kill(rank, signal.SIGCONT)
+
+
+_TWO = "%%sky --nodes 1 --procs-per-node 2 --gather pid\nimport os\nkept, pid = 5, os.getpid()"
+
+
+def test_stop_of_a_script_that_has_not_begun_yet_keeps_the_rank(notebook: Notebook) -> None:
+    notebook.run(_TWO)
+    rank = notebook.namespace["pid"][1]
+    with _frozen(rank):
+        notebook.run("%%sky --sh --background --ranks 1\nsleep 600")
+        assert notebook.run("run = _\n%sky interrupt").endswith(": stopping\n")
+        until(lambda: _is_pending(rank, signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        notebook.run("run.result()")
+    notebook.run("%%sky --gather kept\npass")
+    assert notebook.namespace["kept"] == [5, 5]
+
+
+def test_stop_before_a_script_is_sent_is_no_stop_of_nothing(notebook: Notebook) -> None:
+    notebook.run(_TWO)
+    head = notebook.namespace["pid"][0]
+    with _frozen(head):  # which reserves a port for it first
+        notebook.run("%%sky --sh --background\nsleep 600")
+        assert notebook.run("run = _\n%sky interrupt").endswith(": stopping\n")
+        with pytest.raises(SkyError, match="the run was stopped before it began"):
+            notebook.run("run.result()")
+    assert notebook.run("%%sky --sh\necho on").endswith("on\n")
+
+
+def _threads(pid: int) -> list[str]:
+    return [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/status")]
+
+
+def _is_pending(pid: int, number: signal.Signals) -> bool:
+    pending = int(_threads(pid)[0].split("ShdPnd:")[1].split()[0], 16)
+    return bool(pending >> (number - 1) & 1)
