@@ -14,6 +14,7 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.namespace.packing import is_predefined
 from jupyter_sky.cluster.runs.task import CellPlace
 from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import format_list, format_ranks
 from jupyter_sky.notebook.project import missing
 
 
@@ -59,6 +60,11 @@ def advise(
         name = undefined[1]
         if name in namespace and not is_predefined(name, namespace):
             error.advice = f"the notebook has {name}: `%sky push {name}` sends it to the ranks"
+        elif having := [each for each in cluster.all_ranks if name in cluster.sync.names_of(each)]:
+            error.advice = (
+                f"{format_ranks(having)} {'has' if len(having) == 1 else 'have'} {name}, and rank "
+                f"{error.rank} does not: run the cell again that makes it"
+            )
         elif similar := _similar_name(cluster, error.rank, name):
             error.advice = f"did you mean `{similar}`?"
     elif wanted := _NOT_THERE.match(str(error)):
@@ -110,7 +116,9 @@ _LISTED = 8  # names of a rank
 def no_cluster(name: str | None, to: str = "") -> str:
     """Return the sentence that there is no such cluster, and which there are."""
     names = [row.name for row in registry.rows()]
-    running = f"running are {', '.join(names)}" if names else "none is running"
+    # Whether they answer, nobody has asked: one may be gone, and wait for `%sky gc`.
+    known = f"there {'is' if len(names) == 1 else 'are'} {format_list(names)}"
+    known = known if names else "none is running"
     if names and not name:
-        running += f"; `%sky attach {names[0]}` makes one of them this notebook's"
-    return f"there is no cluster {name or 'of this notebook'}{to and f' to {to}'}: {running}."
+        known += f"; `%sky attach {names[0]}` makes one of them this notebook's"
+    return f"there is no cluster {name or 'of this notebook'}{to and f' to {to}'}: {known}."

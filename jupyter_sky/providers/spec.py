@@ -10,6 +10,9 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import without_secrets
 from jupyter_sky.providers.buckets.volume import Volume
 
+_MOST = 10_000
+"""How many there can be of anything: a slip of the finger should not take all memory."""
+
 
 @dataclass(frozen=True)
 class Accelerator:
@@ -229,6 +232,8 @@ def _repr(made: PipIndex | Image) -> str:
 def _check_count(name: str, value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise UsageError(f"{name} is {value!r}: type a whole number of 1 or more.")
+    if value > _MOST:
+        raise UsageError(f"{name} is {value:,}: type a whole number of {_MOST:,} at most.")
 
 
 def _is_positive(value: object) -> bool:

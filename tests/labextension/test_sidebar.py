@@ -163,6 +163,9 @@ def test_what_a_user_does_to_a_cluster(open_notebook: Open, shots: Path) -> None
     card = user.card("doing", "idle")
     card.get_by_role("button", expanded=False).focus()
     user.page.keyboard.press("Enter")
+    tools = card.get_by_role("toolbar").get_by_role("button")
+    tools.nth(6).wait_for()
+    assert len({tool.bounding_box()["y"] for tool in tools.all()}) == 1  # they are in one line
 
     card.get_by_role("button", name="Restart all ranks").click()
     user.page.get_by_text("All variables on its ranks are lost.").wait_for()

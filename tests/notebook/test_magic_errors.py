@@ -206,6 +206,30 @@ def test_sys_exit_ends_the_cell_and_not_the_rank(pair: LiveNotebook) -> None:
     assert pair.succeed("%%sky\nprint(rank)").stdout == "0\n"
 
 
+@pytest.mark.parametrize("call", ["exit()", "quit"])
+def test_exit_ends_the_cell_as_sys_exit_does(pair: LiveNotebook, call: str) -> None:
+    cell = pair.run(f"%%sky\n{call}")
+    assert cell.sentence == (
+        "SystemExit: the cell called sys.exit(); the rank and its variables stay. "
+        "(on ranks 0-1 (node 0, node 1))"
+    )
+    assert pair.succeed("%%sky\nprint(rank)").stdout == "0\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("%sky status", "%sky is not there on the ranks: type it in a cell of its own."),
+        ("%%sky\n1", "%sky is not there on the ranks: type it in a cell of its own."),
+        ("%no_such_magic", "Line magic function `%no_such_magic` not found."),
+    ],
+)
+def test_a_magic_that_ranks_lack_is_one_sentence(pair: LiveNotebook, code: str, said: str) -> None:
+    cell = pair.run(f"%%sky\n{code}")
+    assert cell.sentence == f"UsageError: {said} (on ranks 0-1 (node 0, node 1))"
+    assert cell.stderr == ""
+
+
 def test_an_error_that_cannot_be_sent_arrives_with_its_name_and_text(pair: LiveNotebook) -> None:
     cell = pair.run(
         "%%sky\n"

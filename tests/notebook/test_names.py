@@ -41,6 +41,16 @@ def test_a_name_that_analysis_cannot_find_gets_advice(notebook: Notebook) -> Non
     assert raised.value._render_traceback_()[-1].startswith("on ranks 0-1")
 
 
+def test_what_a_restarted_rank_lacks_and_others_have_is_said(notebook: Notebook) -> None:
+    notebook.run("%%sky\nimport math")
+    notebook.run("%sky restart 1")
+    with pytest.raises(NameError) as raised:
+        notebook.run("%%sky\nmath.pi")
+    assert raised.value._render_traceback_()[-1] == (
+        "rank 0 has math, and rank 1 does not: run the cell again that makes it"
+    )
+
+
 def test_what_is_pushed_says_its_size_and_what_is_wrong_with_it(notebook: Notebook) -> None:
     notebook.run("large = bytes(40_000_000)")
     assert "sending large (40 MB): sent in" in notebook.run("%sky push large")

@@ -57,7 +57,7 @@ class ProgressLine:
         traceback: TracebackType | None,
     ) -> None:
         self._ended.set()
-        if error is None:
+        if error is None or not self._progress:  # what was refused has not begun, nor failed
             return
         word = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         with self._lock:

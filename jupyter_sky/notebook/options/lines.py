@@ -72,7 +72,9 @@ def parse_line(line: str) -> tuple[str, CellOptions | Namespace]:
 def parse_words(given: Sequence[str]) -> tuple[str, CellOptions | Namespace]:
     """Parse the words of a ``%sky``, as `parse_line` does."""
     command, *words = given or ["-h"]
-    if command in ("-h", "--help"):
+    if command in ("-h", "--help", "help") and words[:1] and words[0] in COMMANDS:
+        command, words = words[0], ["-h"]
+    elif command in ("-h", "--help", "help"):
         raise HelpRequested(_overview())
     if command not in COMMANDS:
         raise UsageError(_unknown_command(command, words))

@@ -34,6 +34,9 @@ from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.serialization.user_modules import is_user_code
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 
+_MEMORY_OF_RANK = 8_000_000  # bytes that a rank has for itself, if it has imported nothing
+_FILES_OF_RANK = 8  # that the agent has open for it
+
 
 @dataclass(frozen=True)
 class Local:
@@ -74,6 +77,7 @@ class Local:
                 )
         if spec.wanted_gpus is not None:
             check_gpus(spec.wanted_gpus, spec.nodes)
+        _check_ranks(spec.nodes * (spec.procs_per_node or 1))
         _check_size("cpus", spec.cpus, os.cpu_count() or 1, "processors")
         _check_size("memory", spec.memory, psutil.virtual_memory().total / 2**30, "GB of memory")
         check_here(spec.volumes)
@@ -203,6 +207,20 @@ class Local:
         if self.shares_files:
             return entries
         return [path for path in entries if not is_user_code(path)]
+
+
+def _check_ranks(wanted: int) -> None:
+    """Refuse what would take all memory of this computer from everything that runs on it."""
+    import resource  # which Windows lacks
+
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    by_memory = psutil.virtual_memory().total // _MEMORY_OF_RANK
+    most = by_memory if files == resource.RLIM_INFINITY else min(by_memory, files // _FILES_OF_RANK)
+    if wanted > most:
+        raise UsageError(
+            f"{wanted:,} local ranks were asked for, but this computer has room for "
+            f"{most:,} at most: ask for fewer."
+        )
 
 
 def _check_size(option: str, wanted: str | int | float | None, here: float, unit: str) -> None:

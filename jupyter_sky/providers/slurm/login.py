@@ -23,6 +23,7 @@ FIND = "command -v {0} >/dev/null || . /etc/profile >/dev/null 2>&1"
 """Lets a shell find a command."""
 
 _NOT_THERE = "is not there"
+_BELONGS_NOWHERE = "Could not establish a configuration source"
 _IS_FULL = "No space left on device"
 _NOT_OF_SLURM = ("sh", "rm")
 
@@ -202,6 +203,11 @@ def _failure(command: str, said: str, slurm: str) -> SlurmError:
     """Return the error for a command that has failed, with what it has said."""
     if _IS_FULL in said:
         return SlurmError("the home that nodes share is full: make room in it, and run this again.")
+    if _BELONGS_NOWHERE in said:
+        return SlurmError(
+            "Slurm's commands are installed, but belong to no Slurm cluster (there is no "
+            "slurm.conf): use a login node, as with `--login HOST`, or set SLURM_CONF."
+        )
     lines = [line.removeprefix(f"{command}: ") for line in said.splitlines()]
     words = "; ".join(line.removeprefix("error: ") for line in lines)
     return SlurmError(words if command in _NOT_OF_SLURM else f"{slurm} says: {words}")

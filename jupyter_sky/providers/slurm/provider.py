@@ -119,12 +119,12 @@ class Slurm:
             raise UsageError("nodes of Slurm take neither volumes nor apt nor bootstrap commands.")
         if self.login:
             warnings = SSH((self.login,), self.python).check(replace(spec, nodes=1), preload)
-            # Before anything is recorded that only Slurm could say is gone.
-            event_loop.wait(login_node(self.login).ask(["sbatch", "--version"]))
+            self._ask_for_slurm()
             return warnings
         for command in _COMMANDS:
             if shutil.which(command) is None:
                 raise UsageError(missing(command))
+        self._ask_for_slurm()
         if spec.image.includes:
             raise UsageError("nodes have the files of this computer: leave `--include` out.")
         if job := self._own_job():
@@ -235,6 +235,10 @@ class Slurm:
         return []
 
     # Starting nodes
+
+    def _ask_for_slurm(self) -> None:
+        """Ask before anything is recorded that only Slurm could say is gone."""
+        event_loop.wait(login_node(self.login).ask(["sbatch", "--version"]))
 
     def _own_job(self) -> str | None:
         """Return the job to start nodes in, if none is to be submitted."""

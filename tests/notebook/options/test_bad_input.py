@@ -40,6 +40,8 @@ def nothing_left(home):
         ("%sky forward 6006", "no cluster is running"),
         ("%sky shell 3", "type `jupyter sky shell` in one, or open one with Terminal"),
         ("%%sky --nodes", "--nodes 4"),
+        ("%%sky --nodes 99999999999", "10,000 at most"),
+        ("%%sky --nodes 10000 --procs-per-node 10000", "ask for fewer"),
         ("%%sky --nodes 2 --gpu A10000", "did you mean"),
         ("%%sky --nodes 2 --gpu A100:none", "A100"),
         ("%%sky --nodes 2 --gpu H200:1000", "leave the GPU out"),
@@ -68,6 +70,7 @@ def test_what_cannot_be_is_one_line(empty: LiveNotebook, line: str, instead: str
     assert cell.sentence.startswith("UsageError: ")
     assert instead in cell.sentence
     assert cell.stdout == cell.stderr == ""
+    assert cell.shown == []  # not that a cluster failed, which nobody has begun to start
 
 
 def test_a_cell_that_does_not_compile_starts_nothing(empty: LiveNotebook) -> None:

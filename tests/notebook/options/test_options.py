@@ -285,3 +285,20 @@ def test_what_is_wrong_with_a_command(line: str, sentence: str) -> None:
     with pytest.raises(UsageError) as error:
         parse_line(line)
     assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "usage"),
+    [
+        ("", "usage: %%sky [options]"),
+        ("help", "usage: %%sky [options]"),
+        ("help no_such_command", "usage: %%sky [options]"),
+        ("down -h", "usage: %sky down [NAME]"),
+        ("help down", "usage: %sky down [NAME]"),
+        ("-h down", "usage: %sky down [NAME]"),
+    ],
+)
+def test_help_is_asked_for_in_any_order(line: str, usage: str) -> None:
+    with pytest.raises(HelpRequested) as asked:
+        parse_line(line)
+    assert str(asked.value).startswith(usage)

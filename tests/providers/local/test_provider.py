@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import socket
 import subprocess
@@ -18,7 +19,7 @@ import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
-from jupyter_sky.errors import SkyError
+from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.local.machine import LocalMachine
 from jupyter_sky.providers.node_defaults import SHARED_MEMORY
@@ -42,6 +43,23 @@ def test_a_framework_is_looked_for_without_importing_it(
     Local().check(spec, ["heavy_one.part"])
     with pytest.raises(SkyError, match=r"^no_such_one is not installed .* `%pip install no_such_"):
         Local().check(spec, ["no_such_one.part"])
+
+
+def test_more_ranks_than_there_is_room_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    Local().check(ClusterSpec(name="asking", nodes=20, procs_per_node=4), ())
+    with pytest.raises(UsageError, match=r"^100,000,000 local .* room for [\d,]+ at most"):
+        Local().check(ClusterSpec(name="asking", nodes=10_000, procs_per_node=10_000), ())
+    monkeypatch.setattr(resource, "getrlimit", lambda limit: (1024, min(most, 4096)))
+    with pytest.raises(UsageError, match=r"^600 local ranks .* has room for 512 at most"):
+        Local().check(ClusterSpec(name="asking", nodes=600), ())
+
+
+def test_an_absurd_number_is_refused_before_anything_is_made_of_it() -> None:
+    with pytest.raises(UsageError, match="^nodes is 99,999,999,999: .* of 10,000 at most"):
+        ClusterSpec(name="asking", nodes=99_999_999_999)
+    with pytest.raises(UsageError, match="^procs_per_node is 1,000,000: "):
+        ClusterSpec(name="asking", procs_per_node=1_000_000)
 
 
 def test_an_image_that_fits_is_passed_over() -> None:

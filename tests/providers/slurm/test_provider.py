@@ -211,3 +211,16 @@ def interrupt_when(condition) -> None:
     """Press Stop when a condition holds."""
     until(condition)
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+def test_where_commands_belong_to_no_slurm_nothing_is_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("SLURM_CONF")
+    if Path("/etc/slurm/slurm.conf").exists():
+        pytest.skip("this computer belongs to a Slurm cluster")
+    before = registry.rows()
+    with pytest.raises(SkyError, match="belong to no Slurm cluster") as refused:
+        start("nowhere")
+    assert "res_nsearch" not in str(refused.value)
+    assert registry.rows() == before

@@ -20,8 +20,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 from traitlets.config import Config
 
-from jupyter_sky.errors import DebuggerQuit
 from jupyter_sky.node.rank.ipython import no_keyboard, plain_python, program, widgets
+from jupyter_sky.node.rank.ipython.sentences import sentence_of
 from jupyter_sky.serialization import cell_sources
 from jupyter_sky.transport.protocol.error_report import ErrorReport, is_consequence
 
@@ -198,6 +198,10 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
             command, shell=True, executable=os.environ.get("SHELL")
         )
 
+    def ask_exit(self) -> None:
+        """End the cell, as `sys.exit` does: ``exit()`` asks for it, and the rank stays."""
+        raise SystemExit
+
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
         is_stop = isinstance(sys.exc_info()[1], KeyboardInterrupt)
         if kwargs.get("running_compiled_code") and not is_stop and not _is_in_cell():
@@ -210,16 +214,8 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
 
     def _show_error(self, *args: Any, **kwargs: Any) -> None:
         error = sys.exc_info()[1]
-        if isinstance(error, SystemExit):
-            code = "" if error.code is None else repr(error.code)
-            line = f"SystemExit: the cell called sys.exit({code}); the rank and its variables stay."
+        if error is not None and (line := sentence_of(error)):
             self._showtraceback(type(error), error, [line])
-        elif isinstance(error, KeyboardInterrupt):
-            # Nobody reads where it came. To find that out takes a second, the first time, inside of
-            # a library as large as torch, and everyone waits who is told that the run has ended.
-            self._showtraceback(type(error), error, ["KeyboardInterrupt"])
-        elif isinstance(error, DebuggerQuit):
-            self._showtraceback(type(error), error, [f"DebuggerQuit: {error}"])
         elif error is not None and (_has_group(error) or is_consequence(_text(error))):
             # As long takes the error of a collective that a peer has left, which is not the cause.
             self._showtraceback(type(error), error, _bare_lines(error))
