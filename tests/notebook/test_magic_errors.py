@@ -260,7 +260,7 @@ def test_a_crash_says_signal_rank_host_and_where_it_was(opened) -> None:
     )
     lines = cell.traceback.splitlines()
     assert lines[0].startswith("RankLost: rank 1 is lost: it was killed by SIGSEGV. It restarts")
-    assert lines[1] == "Fatal Python error: Segmentation fault"
+    assert lines[1] == "    Fatal Python error: Segmentation fault"
     assert "string_at" in cell.traceback and lines[-1] == "on rank 1 (node 1)"
     assert "Traceback" not in cell.stderr  # of the rank that the other left in the collective
     killed = notebook.run(

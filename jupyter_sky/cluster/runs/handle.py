@@ -371,19 +371,17 @@ class RunHandle:
 
     def _what_stopped(self) -> str:
         text = f"{format_ranks(self.task.ranks)} stopped after {self.seconds:.1f} s"
-        waiting = self._run.waiting
-        if waiting and not self._run.finished:
-            limit = self._scheduler.controller.timeouts.stop
-            if self.task.script is not None:
-                text += (
-                    f"; the script of {format_ranks(waiting)} has not ended yet: what is left of "
-                    f"it within {limit:g} s is killed, and the ranks keep their variables"
-                )
-            else:
-                text += (
-                    f"; {format_ranks(waiting)} did not react yet: a rank that has not within "
-                    f"{limit:g} s is ended, and its variables are lost"
-                )
+        if not self._run.is_unwanted:  # another notebook, a terminal or their own code did it
+            text += ", and not by this notebook"
+        if (waiting := self._run.waiting) and not self._run.finished:
+            who, limit = format_ranks(waiting), f"{self._scheduler.controller.timeouts.stop:g} s"
+            text += (
+                f"; {who} did not react yet: a rank that has not within {limit} is ended, and its "
+                "variables are lost"
+                if self.task.script is None
+                else f"; the script of {who} has not ended yet: what is left of it within {limit} "
+                "is killed, and the ranks keep their variables"
+            )
         return f"{text}. {_before(self._run.findings)}".rstrip()
 
 

@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from textwrap import indent
 from typing import Any
 
 from jupyter_sky.cluster.debugging.prompts import Prompts
@@ -387,14 +388,12 @@ class Run:
 
 def rank_lost(event: RankExited, reforms: bool) -> ErrorReport:
     """Return the error of a run whose rank was lost."""
-    last_lines = f" Its last lines:\n{event.tail.rstrip()}" if event.tail.strip() else ""
+    last_lines = indent(event.tail.rstrip(), "    ")
+    last_lines = last_lines and f" Its last lines:\n{last_lines}"
     if not event.again:
         then = "It is not restarted."
     elif reforms:
-        then = "It restarts with an empty namespace; the other ranks keep theirs."
+        then = "It restarts with an empty namespace; ranks that were not lost keep theirs."
     else:
-        then = (
-            "All ranks restart with empty namespaces, because their framework connects a process "
-            "only once."
-        )
+        then = "All restart with empty namespaces: their framework connects a process only once."
     return report(RankLost, f"rank {event.rank} is lost: {event.reason}. {then}{last_lines}")

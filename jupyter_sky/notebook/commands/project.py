@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from pathlib import Path
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_bytes, format_count, format_list
@@ -46,6 +47,9 @@ def get(context: CommandContext, options: Namespace) -> None:
     cluster = context.cluster(options.cluster)
     if cluster.sync.shares_files:
         named = format_list(options.paths)
+        for path in options.paths:
+            if "*" not in path and not Path(path).expanduser().exists():
+                raise UsageError(f"{path} is not there: its nodes write to this computer.")
         print(f"{cluster.name}: its nodes write to this computer, {named} too")
         return
     ranks = first_ranks(cluster, choose_ranks(cluster, options.ranks or "head", "--ranks"))
