@@ -35,6 +35,9 @@ UNUSED_FOR = 60.0
 
 _SETTLED = 5.0  # seconds after an order in which the cluster needs the processors itself
 
+_AT_START = frozenset({"sitecustomize", "usercustomize"})
+"""What Python imports by itself at its start, from wherever there is one."""
+
 _LATER = {"torch": "torch._dynamo"}
 """What the first optimizer of a rank imports: a second, for which a template has time.
 
@@ -208,12 +211,12 @@ class Template:
 
     def _is_found_from(self, path: Sequence[str]) -> bool:
         """Return whether modules are where this import path finds them, too."""
-        return locations(self._found, path) == self._found
+        return locations(_AT_START.union(self._found), path) == self._found
 
     def _look_at_modules(self) -> None:
         """Keep where the modules are that are imported now, and what their files are like."""
         self._files = {**_stamps(_imported_files()), **self._files}
-        names = {name for name in sys.modules if "." not in name}
+        names = _AT_START.union(name for name in sys.modules if "." not in name)
         self._found = {**locations(names, sys.path), **self._found}
 
     def _add_user(self, pid: int) -> None:

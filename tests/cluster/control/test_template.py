@@ -192,6 +192,15 @@ def test_a_folder_with_a_module_of_that_name_has_its_own(new_with, tmp_path, mon
     assert cells.ask("__import__('colorsys').ours") == [True]
 
 
+def test_what_python_runs_at_its_start_is_not_skipped(new, tmp_path, monkeypatch) -> None:
+    new(nodes=1, framework=False)
+    (tmp_path / "sitecustomize.py").write_text("import os\nos.environ['CUSTOMIZED'] = 'yes'\n")
+    inherited = os.environ.get("PYTHONPATH")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(tmp_path), inherited])))
+    second = new(nodes=1, framework=False)
+    assert second.ask("__import__('os').environ.get('CUSTOMIZED')") == ["yes"]
+
+
 def test_a_dead_template_costs_no_cluster_and_leaves_nothing(new, monkeypatch) -> None:
     new(nodes=1, framework=False)
     [template] = waiting.until(own_templates)  # it takes its title when the cluster is up already
