@@ -100,7 +100,7 @@ class Supervisor:
         self._exit_reasons = ExitReasons()
         self._reserved: asyncio.Future[int] | None = None
         self._nodes: list[list[int]] = []
-        self._is_ending = False
+        self._is_ending = self._has_gpus = False
         self._ends = ProcessEnds()
         for spec in specs:
             self._add(spec)
@@ -164,6 +164,7 @@ class Supervisor:
     def _add(self, spec: RankSpec) -> None:
         rank = spec.rank
         self._specs[rank] = spec
+        self._has_gpus |= VISIBLE_GPUS in spec.env
         self._failed_starts.pop(rank, None)
         log = self._logs.open(rank)
         self.ranks[rank] = RankProcess(rank, log, self._on_message, self._output.forward)
@@ -212,7 +213,7 @@ class Supervisor:
 
     def _gpus_beside(self, rank: int) -> str | None:
         """Return all GPUs that the ranks of a rank's node see, if they do not see the same."""
-        node = next((ranks for ranks in self._nodes if rank in ranks), [rank])
+        node = next((ranks for ranks in self._nodes if rank in ranks), [rank]) * self._has_gpus
         specs = [self._specs[each] for each in node if each in self._specs]
         seen = [spec.env[VISIBLE_GPUS] for spec in specs if VISIBLE_GPUS in spec.env]
         return ",".join(dict.fromkeys(seen)) or None
