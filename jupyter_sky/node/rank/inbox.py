@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.transport.frames import BlockingFrames, Message
+from jupyter_sky.transport.protocol.messages import whole_command
 from jupyter_sky.transport.protocol.rank_messages import RankCommand, TellCommand
 
 _MOMENT = 100  # milliseconds
@@ -42,6 +43,8 @@ class Inbox:
         if not self._frames.has_message and not self._poll.poll(_MOMENT):
             idle()
         while message := self._frames.receive():
+            if message["op"] == "run":
+                return cast(RankCommand, whole_command(message))
             if message["op"] not in ("tell", "displayed"):
                 return cast(RankCommand, message)
         return None

@@ -18,9 +18,9 @@ from jupyter_sky.node.supervisor.output.output_forwarder import OutputForwarder,
 from jupyter_sky.node.supervisor.process_ends import ProcessEnds
 from jupyter_sky.node.supervisor.profiling import Profiles, Records
 from jupyter_sky.node.supervisor.prompting import Prompting
-from jupyter_sky.node.supervisor.rank_process import OWN, RankProcess
+from jupyter_sky.node.supervisor.rank_process import RankProcess, shared_fields
 from jupyter_sky.node.supervisor.stop import Stopper
-from jupyter_sky.transport.frames import Message, SharedFields
+from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_spec import RankSpec
 from jupyter_sky.transport.protocol.calls import TellRequest
 from jupyter_sky.transport.protocol.events import Event, Output, Prepared, RankExited, RankStarted
@@ -199,8 +199,7 @@ class Supervisor:
             if process.run:
                 return f"rank {process.rank} is busy with another run"
         self.stopper.run_begins(request["together"], request["deadline"])
-        fields = {name: value for name, value in request.items() if name not in OWN}
-        shared = SharedFields({**fields, "op": "run"})
+        shared = shared_fields(request)
         for process in processes:
             process.send_run(request, shared, self._gpus_beside(process.rank))
         return None
