@@ -20,11 +20,11 @@ class NamespaceDiff:
 
     def __init__(self, namespace: dict[str, Any]) -> None:
         self._namespace = namespace
-        self._before = _identities(namespace)
+        self._before = identities(namespace)
 
     def changed(self) -> set[str]:
         """Return the names that are bound to another object than before, or that are new."""
-        before, now = self._before, _identities(self._namespace)
+        before, now = self._before, identities(self._namespace)
         # Mostly nothing was, which is seen at once: it is asked before and after each run.
         if before == now:
             return set()
@@ -41,24 +41,17 @@ class NamespaceDiff:
 
 
 def identities(namespace: Mapping[str, Any]) -> dict[str, int]:
-    """Return which object each name stands for, without what IPython numbers with each cell.
-
-    Of ``_3`` and ``_i3`` there are more and more, and nobody binds them to something else.
-    """
-    return {
-        name: identity
-        for name, identity in _identities(namespace).items()
-        if (type(name) is str and name[:1] != "_") or not _is_numbered(name)
-    }
-
-
-def _identities(namespace: Mapping[str, Any]) -> dict[str, int]:
+    """Return which object each name stands for."""
     # A copy, because other threads may bind names meanwhile.
     everything = dict(namespace)
     return dict(zip(everything, map(id, everything.values()), strict=True))
 
 
 def _is_numbered(name: Any) -> bool:
+    """Return whether IPython numbers a name with each cell, like ``_3`` and ``_i3``.
+
+    Of these there are more and more, and nobody binds them to something else.
+    """
     if not isinstance(name, str):  # `globals()[5] = 1` can be written, too
         return False
     return name[:1] == "_" and name[1:].removeprefix("i").isdecimal()

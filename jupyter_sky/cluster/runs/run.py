@@ -7,10 +7,9 @@ has to show goes into its queue; `RunHandle` is the other end.
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
-import threading
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,6 +32,7 @@ from jupyter_sky.transport.protocol.events import (
     Saved,
     Told,
 )
+from jupyter_sky.transport.tasks import Flag
 
 _JUST_BEFORE = 6.0  # seconds
 _LONGEST = 1000  # characters of the path of a checkpoint
@@ -153,7 +153,7 @@ class Run:
         reforms: bool = True,
         talk: Talk | None = None,
     ) -> None:
-        self.id = identity or uuid.uuid4().hex[:12]
+        self.id = identity or os.urandom(6).hex()
         self.task = task
         self.talk = talk
         self.started = self.began = time.monotonic()
@@ -166,9 +166,9 @@ class Run:
         self.time_limit: float | None = None
         self.is_unwanted = False
         self.in_background = False
-        self.left = threading.Event()
+        self.left = Flag()
         self.sent = False
-        self.told = threading.Event()
+        self.told = Flag()
         self.over = asyncio.Event()
         self.findings: Findings | None = None
         self.where: str | None = None
