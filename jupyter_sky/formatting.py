@@ -126,8 +126,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield the rows of a table, each column as wide as its widest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield "  ".join(cells).rstrip()
+        yield "  ".join(map(str.ljust, row, widths)).rstrip()
 
 
 _ADDRESS = re.compile(r"(?<![\w+.-])([A-Za-z][\w+.-]*://)([^\s'\"<>`]+)")

@@ -24,31 +24,34 @@ class NamespaceDiff:
 
     def changed(self) -> set[str]:
         """Return the names that are bound to another object than before, or that are new."""
-        before = self._before
-        now = identities(self._namespace)
-        return {name for name, identity in now.items() if before.get(name) != identity}
+        before, now = self._before, identities(self._namespace)
+        # Mostly nothing was, which is seen at once: it is asked before and after each run.
+        if before == now:
+            return set()
+        return {
+            name
+            for name, identity in now.items()
+            if before.get(name) != identity and not _is_numbered(name)
+        }
 
     def deleted(self) -> set[str]:
         """Return the names that are gone."""
-        return self._before.keys() - self._namespace.keys()
+        gone = self._before.keys() - self._namespace.keys()
+        return {name for name in gone if not _is_numbered(name)} if gone else gone
 
 
 def identities(namespace: Mapping[str, Any]) -> dict[str, int]:
-    """Return which object each name stands for, without what IPython numbers with each cell.
-
-    Of ``_3`` and ``_i3`` there are more and more, and nobody binds them to something else.
-    """
+    """Return which object each name stands for."""
     # A copy, because other threads may bind names meanwhile.
-    everything = dict(namespace).items()
-    # Most names are of no such kind, which is seen here: it is asked before and after each run.
-    return {
-        name: id(value)
-        for name, value in everything
-        if (type(name) is str and name[:1] != "_") or not _is_numbered(name)
-    }
+    everything = dict(namespace)
+    return dict(zip(everything, map(id, everything.values()), strict=True))
 
 
 def _is_numbered(name: Any) -> bool:
+    """Return whether IPython numbers a name with each cell, like ``_3`` and ``_i3``.
+
+    Of these there are more and more, and nobody binds them to something else.
+    """
     if not isinstance(name, str):  # `globals()[5] = 1` can be written, too
         return False
     return name[:1] == "_" and name[1:].removeprefix("i").isdecimal()

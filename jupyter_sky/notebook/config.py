@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields, replace
+from functools import lru_cache
 from typing import Any
 
 from traitlets import Bool, Dict, List, TraitType, Unicode
@@ -223,7 +224,7 @@ class Sky(Configurable):
 
     def run_defaults(self) -> CellOptions:
         """Return the options of a run that a cell leaves out."""
-        return CellOptions(
+        return _run_defaults(
             stdout=self.stdout,
             display=self.display,
             timeout=self.timeout,
@@ -245,3 +246,8 @@ class Sky(Configurable):
     def timeouts(self) -> Timeouts:
         """Return how long things may take."""
         return Timeouts(self.start_deadline, self.form_deadline, self.stop_deadline)
+
+
+@lru_cache(maxsize=8)  # asked for by each cell; what is parsed with the same is not parsed again
+def _run_defaults(**options: Any) -> CellOptions:
+    return CellOptions(**options)

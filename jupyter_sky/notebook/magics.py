@@ -157,13 +157,14 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
 
 def _cell_place(shell: InteractiveShell) -> CellPlace:
     """Return where the code of the running cell stands in the notebook, for its tracebacks."""
-    title = ""
+    files: dict[str, None] = {}
     frame = sys._getframe().f_back
-    name_of = shell.compile.format_code_name
     while frame:
-        if label := name_of(frame.f_code.co_filename):
-            title = label[1]
+        files[frame.f_code.co_filename] = files.pop(frame.f_code.co_filename, None)
         frame = frame.f_back
+    # The outermost that is a cell: others are run by that one.
+    labels = map(shell.compile.format_code_name, reversed(files))
+    title = next((label[1] for label in labels if label), "")
     typed = (shell.history_manager.input_hist_raw or [""])[-1]
     code = typed.lstrip()
     # The line that `%sky auto` puts above a cell is not in what the user sees.

@@ -152,7 +152,7 @@ def check_fit(
         "--procs-per-node": options.procs_per_node,
         "--provider": options.provider,
         "--gpu": options.gpu and str(accelerators.parse(options.gpu)).lower(),
-        "--hosts": ",".join(map(str, parse(hosts))) or None,
+        "--hosts": ",".join(map(str, parse(hosts))) or None if hosts else None,
     }
     for option, value in asked.items():
         if value is not None and value != (has := _has(cluster, option)):

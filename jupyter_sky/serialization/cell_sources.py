@@ -58,6 +58,8 @@ def register(cells: Cells) -> None:
 def remember(file: str, name: str) -> None:
     """Remember the title of a cell, and forget old cells of which nothing is left."""
     global remembered
+    if titles.get(file) == name and next(reversed(titles)) == file:
+        return  # the cell before is run again
     titles.pop(file, None)
     titles[file] = name
     remembered += 1

@@ -64,13 +64,19 @@ class SharedFields:
 
     def encode(self, own: Mapping[str, Any]) -> bytes:
         """Return prefix and message, with what it has of its own; no name may be in both."""
-        header = msgpack.Packer().pack_map_header(len(self.fields) + len(own))
+        header = _map_header(len(self.fields) + len(own))
         return _framed(header + self._body + _without_header(own), 0, LARGEST_MESSAGE)
 
 
 def _without_header(fields: Mapping[str, Any]) -> bytes:
-    header: bytes = msgpack.Packer().pack_map_header(len(fields))
-    return _packed(fields)[len(header) :]
+    return _packed(fields)[len(_map_header(len(fields))) :]
+
+
+def _map_header(size: int) -> bytes:
+    if size < 16:
+        return bytes([0x80 | size])  # where a packer would be made for it
+    header: bytes = msgpack.Packer().pack_map_header(size)
+    return header
 
 
 def _packed(message: Mapping[str, Any]) -> bytes:
@@ -219,7 +225,8 @@ class Decoder:
             if self._filled < payload_size:
                 return
             yield self._finish()
-        self._pending += data[position:]
+        if position < len(data):
+            self._pending += data[position:]
 
     def _place(self, message: Message, size: int) -> memoryview:
         try:

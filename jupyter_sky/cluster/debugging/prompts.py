@@ -49,6 +49,8 @@ class Prompts:
     @property
     def open(self) -> dict[int, Prompted]:
         """The prompts, by rank."""
+        if not self._open:  # as mostly
+            return {}
         with self.lock:
             return dict(sorted(self._open.items()))
 

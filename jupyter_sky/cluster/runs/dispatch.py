@@ -18,7 +18,7 @@ from jupyter_sky.cluster.state import not_begun, running
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
 from jupyter_sky.formatting import format_bytes, format_ranks
 from jupyter_sky.transport.frames import Message, SharedFields
-from jupyter_sky.transport.protocol.messages import RunRequest, Script
+from jupyter_sky.transport.protocol.messages import RunRequest, Script, said
 from jupyter_sky.transport.rank_ranges import to_ranges
 
 
@@ -87,7 +87,7 @@ async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) 
     if task.values:
         await _record_asked(controller.id, run)
     nodes = [
-        (connection, {"ranks": here, "names": _names_for(connection, names)})
+        (connection, said({"ranks": here, "names": _names_for(connection, names)}))
         for connection in controller.connections
         if (here := sorted(connection.ranks.intersection(ranks)))
     ]
@@ -97,7 +97,7 @@ async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) 
         await asyncio.gather(*sending)
         return
     shared = {name: value for name, value in request.items() if name not in ("ranks", "names")}
-    fields, answers = SharedFields({"op": "run", **shared}), Answers()
+    fields, answers = SharedFields({"op": "run", **said(shared)}), Answers()
     for connection, own in nodes:
         refused = partial(_on_refused, controller, run.id, own["ranks"])
         connection.post(fields, own, answers.expect(refused))
@@ -146,7 +146,7 @@ async def _send(
     blobs: Mapping[str, memoryview],
 ) -> None:
     """Send the request of a run to one agent, for ranks of its own, with data that it may lack."""
-    request = {**request, "ranks": own["ranks"], "names": own["names"]}
+    request = {**request, "ranks": own["ranks"], "names": own.get("names", [])}
     try:
         await _send_until_taken(connection, request, blobs)
     except SkyError as why:

@@ -178,12 +178,12 @@ class Monitor:
             the run that has begun last.
         """
         if finished := self._finished.get(run or ""):
-            made = finished.snapshot
-            if made is None:
-                made = self._snapshot(finished.record, finished.moment, is_of_run=True)
-                made["others"] = finished.record.others()
-                finished.snapshot = made
-            return {**made, "cluster": self._cluster_view()}
+            if made := finished.snapshot:
+                return {**made, "cluster": self._cluster_view()}
+            made = self._snapshot(finished.record, finished.moment, is_of_run=True)
+            made["others"] = finished.record.others()
+            finished.snapshot = made
+            return {**made}
         record = self._record(run or self._current)
         shown = self._snapshot(record, self._moment(), is_of_run=run is not None)
         has_run = shown["run"] is not None and shown["run"]["state"] is RunState.RUNNING

@@ -26,10 +26,14 @@ class OutputTail:
     @property
     def text(self) -> str:
         """What is kept."""
+        if not self._pieces:
+            return ""
         return b"".join(self._pieces).decode(errors="replace")
 
     def end(self, limit: int) -> str:
         """Return the last ``limit`` bytes of what is kept."""
+        if not self._pieces:  # asked for at the end of each run, and most print little
+            return ""
         pieces, size = list(self._pieces), 0
         for at in range(len(pieces) - 1, -1, -1):
             size += len(pieces[at])

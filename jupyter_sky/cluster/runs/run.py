@@ -7,10 +7,9 @@ has to show goes into its queue; `RunHandle` is the other end.
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
-import threading
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from textwrap import indent
@@ -34,6 +33,7 @@ from jupyter_sky.transport.protocol.events import (
     Saved,
     Told,
 )
+from jupyter_sky.transport.tasks import Flag
 
 _JUST_BEFORE = 6.0  # seconds
 _LONGEST = 1000  # characters of the path of a checkpoint
@@ -154,7 +154,7 @@ class Run:
         reforms: bool = True,
         talk: Talk | None = None,
     ) -> None:
-        self.id = identity or uuid.uuid4().hex[:12]
+        self.id = identity or os.urandom(6).hex()
         self.task = task
         self.talk = talk
         self.started = self.began = time.monotonic()
@@ -167,9 +167,9 @@ class Run:
         self.time_limit: float | None = None
         self.is_unwanted = False
         self.in_background = False
-        self.left = threading.Event()
+        self.left = Flag()
         self.sent = False
-        self.told = threading.Event()
+        self.told = Flag()
         self.over = asyncio.Event()
         self.findings: Findings | None = None
         self.where: str | None = None

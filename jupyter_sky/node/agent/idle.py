@@ -126,27 +126,29 @@ class IdleTimer:
             self._node.on_idle()
         self._was_busy, self._was_used, self._was_attended = busy, busy or used, used
         self._had_client = self._had_client or used
-        self._arm(self._seconds_left(self.times))
+        self._arm(self._seconds_left(self._times(busy, used), busy, used))
 
     @property
     def times(self) -> IdleTimes:
         """How long nobody has needed this node."""
+        return self._times(self._node.is_busy, self._node.is_used)
+
+    def _times(self, busy: bool, used: bool) -> IdleTimes:
         now = self._loop.time()
-        busy, used = self._node.is_busy, self._node.is_used
         return IdleTimes(
             0.0 if busy or used else now - self._used,
             0.0 if busy else now - self._worked,
             0.0 if used else now - self._attended,
         )
 
-    def _seconds_left(self, times: IdleTimes) -> float | None:
+    def _seconds_left(self, times: IdleTimes, busy: bool, used: bool) -> float | None:
         """Return in how many seconds the node ends if nothing happens; ``None`` for never."""
-        if self._node.is_busy:
-            if self._unattended is None or self._node.is_used:
+        if busy:
+            if self._unattended is None or used:
                 return None
             return self._unattended - times.unattended
         grace = self._grace if self._had_client else FIRST_GRACE
-        left = [] if self._node.is_used else [grace - times.unused]
+        left = [] if used else [grace - times.unused]
         if self._timeout is not None:
             left.append(self._timeout - times.idle)
         return min(left, default=None)
@@ -169,13 +171,14 @@ class IdleTimer:
             min([mine.idle, *(each.idle for each in others)]),
             min([mine.unattended, *(each.unattended for each in others)]),
         )
-        left = self._seconds_left(times)
+        busy = self._node.is_busy
+        left = self._seconds_left(times, busy, self._node.is_used)
         if left is None:
             return
         if left > 0:
             self._arm(max(left, _AGAIN_AFTER))
             return
-        if self._node.is_busy:
+        if busy:
             limit = format_duration(self._unattended or 0.0)
             self._node.end_because(f"a run went on for {limit} without a notebook")
         elif self._timeout is not None and times.idle >= self._timeout:

@@ -57,6 +57,7 @@ from jupyter_sky.transport.protocol.messages import (
     Packed,
     ReserveRequest,
     RunRequest,
+    whole_request,
 )
 from jupyter_sky.transport.protocol.profiling import (
     ProfileRequest,
@@ -178,7 +179,8 @@ class RequestHandlers:
 
     # Runs and the process group
 
-    def _on_run(self, request: RunRequest) -> Message:
+    def _on_run(self, message: Message) -> Message:
+        request: RunRequest = whole_request(message)
         wanted = _blobs_in(request)
         if missing := [key for key in wanted if key not in self._store]:
             return {"missing": missing}

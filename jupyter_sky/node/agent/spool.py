@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import struct
 from pathlib import Path
@@ -61,11 +60,9 @@ class Spool:
         return record if len(record) == size else None
 
     def _write(self, record: bytes, place: int) -> None:
-        view = memoryview(record)
-        while view:
-            # A write may take less than it is given, also at the moment when the disk is full.
-            written = os.pwrite(self._fd, view, place)
-            view, place = view[written:], place + written
+        # A write may take less than it is given, also at the moment when the disk is full.
+        while (written := os.pwrite(self._fd, record, place)) < len(record):
+            record, place = record[written:], place + written
 
 
 class Places:
@@ -88,9 +85,10 @@ class Places:
     def add(self, number: int, position: int, size: int) -> bool:
         """Write down where an event is; return whether there was room for that."""
         record = _PLACE.pack(number, position, size)
-        with contextlib.suppress(OSError):
+        try:
             return os.pwrite(self._fd, record, self._offset(number)) == len(record)
-        return False
+        except OSError:
+            return False
 
     def find(self, number: int) -> tuple[int, int] | None:
         """Return position and size of an event; ``None`` if they are not kept."""

@@ -10,9 +10,10 @@ from typing import Any, cast
 
 from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.transport.frames import BlockingFrames, Message
+from jupyter_sky.transport.protocol.messages import whole_command
 from jupyter_sky.transport.protocol.rank_messages import RankCommand, TellCommand
 
-_MOMENT = 0.1  # seconds
+_MOMENT = 100  # milliseconds
 
 
 class Inbox:
@@ -30,6 +31,8 @@ class Inbox:
         self._frames = frames
         self._interrupts = interrupts
         self._told: deque[TellCommand] = deque()
+        self._poll = select.poll()
+        self._poll.register(frames.sock, select.POLLIN)
 
     def next_command(self, idle: Callable[[], None]) -> RankCommand | None:
         """Return the next command; ``None`` when the agent is gone.
@@ -37,9 +40,11 @@ class Inbox:
         ``idle`` is called if none comes for a moment.
         """
         self._told.clear()  # what comes after the end of a run
-        if not self._frames.has_message and not _is_readable(self._frames.sock, _MOMENT):
+        if not self._frames.has_message and not self._poll.poll(_MOMENT):
             idle()
         while message := self._frames.receive():
+            if message["op"] == "run":
+                return cast(RankCommand, whole_command(message))
             if message["op"] not in ("tell", "displayed"):
                 return cast(RankCommand, message)
         return None
@@ -104,5 +109,5 @@ def _wait(sock: socket.socket) -> None:
     select.select([sock], [], [])
 
 
-def _is_readable(sock: socket.socket, within: float = 0) -> bool:
-    return bool(select.select([sock], [], [], within)[0])
+def _is_readable(sock: socket.socket) -> bool:
+    return bool(select.select([sock], [], [], 0)[0])

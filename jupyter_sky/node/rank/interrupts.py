@@ -50,6 +50,12 @@ _LIMIT_AGAIN = 0.1
 LONGEST_PAUSE = 60.0
 """Seconds that the user's code is paused at most."""
 
+# What `signal.signal` is made of. That looks for both handlers among its constants, where they are
+# not: as much work as the rest of the beginning of a short cell.
+_set_handler: Callable[[int, Callable[[int, FrameType | None], None]], object] = vars(
+    sys.modules["_signal"]
+)["signal"]
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -74,6 +80,10 @@ class Interrupts:
         self._is_pending = self._force = False
         self._main = threading.get_ident()
         self._until = self._paused = threading.Event()
+        self._handlers = (
+            (int(signal.SIGINT), self._on_interrupt),
+            (int(_REPEAT), self._on_repeat),
+        )
         signal.signal(_PAUSE, self._on_pause)
         # Without a handler it would end the process: a break may come before the first run does.
         signal.signal(_REPEAT, self._on_repeat)
@@ -81,8 +91,8 @@ class Interrupts:
     def run_interruptible(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function in which interrupts are raised."""
         # The run before may have installed handlers of its own.
-        signal.signal(signal.SIGINT, self._on_interrupt)
-        signal.signal(_REPEAT, self._on_repeat)
+        for number, handler in self._handlers:
+            _set_handler(number, handler)
         self.was_requested = self.was_raised = self._is_pending = self._force = False
         return function(*args, **kwargs)
 

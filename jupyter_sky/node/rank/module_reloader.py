@@ -149,12 +149,14 @@ def _is_as_before(module: ModuleType, source: _SourceFile) -> bool:
 
     It is asked of each of the user's modules before each run.
     """
-    if getattr(module, "__file__", None) != str(source.path) or not source.digest:
+    name = str(source.path)
+    if getattr(module, "__file__", None) != name or not source.digest:
         return False
-    with contextlib.suppress(OSError):
-        status = os.stat(source.path)  # noqa: PTH116
-        return (status.st_mtime_ns, status.st_size) == source.stamp
-    return False
+    try:
+        status = os.stat(name)  # noqa: PTH116
+    except OSError:
+        return False
+    return (status.st_mtime_ns, status.st_size) == source.stamp
 
 
 def _source(path: Path, known: _SourceFile | None = None) -> _SourceFile | None:

@@ -17,7 +17,13 @@ from jupyter_sky.node.supervisor.output.rate_limiter import RateLimiter
 from jupyter_sky.transport.frames import Message, SharedFields, encode
 from jupyter_sky.transport.link import Link
 from jupyter_sky.transport.protocol.calls import TellRequest
-from jupyter_sky.transport.protocol.messages import FormRequest, NameGroup, RankStatus, RunRequest
+from jupyter_sky.transport.protocol.messages import (
+    FormRequest,
+    NameGroup,
+    RankStatus,
+    RunRequest,
+    said,
+)
 from jupyter_sky.transport.protocol.rank_messages import (
     Displayed,
     FormCommand,
@@ -34,7 +40,7 @@ _TAILS = 128 * 1024  # bytes of output that the ranks of a run send at its end, 
 _LARGEST_TAIL = 4096
 _SMALLEST_TAIL = 256
 
-OWN = frozenset({"names", "values", "asked", "gpus"})
+_OWN = frozenset({"names", "values", "asked", "gpus"})
 """What each rank is told of its own about a run (`transport.protocol.rank_messages.RunCommand`)."""
 
 OnOutput = Callable[["RankProcess", str, bytes, int | None, int], None]
@@ -194,7 +200,7 @@ class RankProcess:
         request
             The run.
         shared
-            What is the same of it for all ranks: all but what is in `OWN`.
+            What is the same of it for all ranks, as `shared_fields` returns it.
         gpus
             Those of its node.
         """
@@ -216,7 +222,7 @@ class RankProcess:
             "gpus": gpus,
         }
         if self._link:
-            self._link.send_encoded(shared.encode(mine))
+            self._link.send_encoded(shared.encode(said(mine)))
 
     def send_tell(self, request: TellRequest) -> None:
         """Tell the rank something in the middle of its run."""
@@ -332,6 +338,12 @@ class RankProcess:
         self._poll.unregister(fd)
         del self._pipes[fd], self._marks[fd]
         os.close(fd)
+
+
+def shared_fields(request: RunRequest) -> SharedFields:
+    """Return what all ranks of a node are told of a run."""
+    fields = {name: value for name, value in request.items() if name not in _OWN}
+    return SharedFields({**said(fields), "op": "run"})
 
 
 def _tail_limit(ranks: int) -> int:

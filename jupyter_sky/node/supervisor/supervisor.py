@@ -18,9 +18,9 @@ from jupyter_sky.node.supervisor.output.output_forwarder import OutputForwarder,
 from jupyter_sky.node.supervisor.process_ends import ProcessEnds
 from jupyter_sky.node.supervisor.profiling import Profiles, Records
 from jupyter_sky.node.supervisor.prompting import Prompting
-from jupyter_sky.node.supervisor.rank_process import OWN, RankProcess
+from jupyter_sky.node.supervisor.rank_process import RankProcess, shared_fields
 from jupyter_sky.node.supervisor.stop import Stopper
-from jupyter_sky.transport.frames import Message, SharedFields
+from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_spec import RankSpec
 from jupyter_sky.transport.protocol.calls import TellRequest
 from jupyter_sky.transport.protocol.events import Event, Output, Prepared, RankExited, RankStarted
@@ -100,7 +100,7 @@ class Supervisor:
         self._exit_reasons = ExitReasons()
         self._reserved: asyncio.Future[int] | None = None
         self._nodes: list[list[int]] = []
-        self._is_ending = False
+        self._is_ending = self._has_gpus = False
         self._ends = ProcessEnds()
         for spec in specs:
             self._add(spec)
@@ -164,6 +164,7 @@ class Supervisor:
     def _add(self, spec: RankSpec) -> None:
         rank = spec.rank
         self._specs[rank] = spec
+        self._has_gpus |= VISIBLE_GPUS in spec.env
         self._failed_starts.pop(rank, None)
         log = self._logs.open(rank)
         self.ranks[rank] = RankProcess(rank, log, self._on_message, self._output.forward)
@@ -198,8 +199,7 @@ class Supervisor:
             if process.run:
                 return f"rank {process.rank} is busy with another run"
         self.stopper.run_begins(request["together"], request["deadline"])
-        fields = {name: value for name, value in request.items() if name not in OWN}
-        shared = SharedFields({**fields, "op": "run"})
+        shared = shared_fields(request)
         for process in processes:
             process.send_run(request, shared, self._gpus_beside(process.rank))
         return None
@@ -212,7 +212,7 @@ class Supervisor:
 
     def _gpus_beside(self, rank: int) -> str | None:
         """Return all GPUs that the ranks of a rank's node see, if they do not see the same."""
-        node = next((ranks for ranks in self._nodes if rank in ranks), [rank])
+        node = next((ranks for ranks in self._nodes if rank in ranks), [rank]) * self._has_gpus
         specs = [self._specs[each] for each in node if each in self._specs]
         seen = [spec.env[VISIBLE_GPUS] for spec in specs if VISIBLE_GPUS in spec.env]
         return ",".join(dict.fromkeys(seen)) or None

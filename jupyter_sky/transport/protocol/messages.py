@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
+from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.debugging import Debugging
 from jupyter_sky.transport.protocol.profiling import RecordKind
 from jupyter_sky.transport.protocol.topology import Topology
@@ -350,3 +351,39 @@ class FormRequest(TypedDict):
     topology: Topology
     life: Packed
     names: list[NameGroup]
+
+
+# A run in few words: what it has nothing of is not said, neither to an agent nor to its ranks. Most
+# runs have no more than code, and the rest was a good part of a short cell's way.
+
+
+def _nothing() -> Message:
+    """Return what a run has of which nothing was said, anew each time."""
+    nothing = dict.fromkeys(("code", "call", "script", "serves", "checkpoint", "program"))
+    maps: Message = {"cells": {}, "values": {}, "outdated": {}}
+    return {**nothing, **maps, "watched": [], "names": [], "records": [], "talks": False}
+
+
+def _nothing_for_a_rank() -> Message:
+    return {**_nothing(), "values": [], "asked": [], "gpus": None}
+
+
+_EMPTY: Mapping[str, Any] = {
+    **{name: (value,) for name, value in _nothing_for_a_rank().items()},
+    "values": ({}, []),
+}
+
+
+def said(run: Mapping[str, Any]) -> Message:
+    """Return those fields of a run, or of a part of one, that hold something."""
+    return {name: value for name, value in run.items() if value not in _EMPTY.get(name, ())}
+
+
+def whole_request(message: Message) -> Any:
+    """Return the `RunRequest` of which a message says what holds something."""
+    return {**_nothing(), **message}
+
+
+def whole_command(message: Message) -> Any:
+    """Return the `rank_messages.RunCommand` of which a message says what holds something."""
+    return {**_nothing_for_a_rank(), **message}

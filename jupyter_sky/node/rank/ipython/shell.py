@@ -20,12 +20,10 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 from traitlets.config import Config
 
-from jupyter_sky.node.rank.ipython import no_keyboard, plain_python, program, widgets
+from jupyter_sky.node.rank.ipython import error_text, no_keyboard, plain_python, program, widgets
 from jupyter_sky.node.rank.ipython.sentences import sentence_of
 from jupyter_sky.serialization import cell_sources
 from jupyter_sky.transport.protocol.error_report import ErrorReport, is_consequence
-
-_LONGEST = 20_000  # characters of an error's text
 
 
 class ShellOwner(Protocol):
@@ -45,6 +43,8 @@ class ShellOwner(Protocol):
 
 class _DisplayHook(DisplayHook):  # type: ignore[misc, unused-ignore]
     """Sends the value of a cell's last expression instead of printing it."""
+
+    exec_result: Any = None  # no trait; see `RankShell`
 
     def quiet(self) -> bool:
         return bool(self.semicolon_at_end_of_expression(self.shell.cell))
@@ -116,6 +116,11 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
     displayhook_class = Type(_DisplayHook)
     display_pub_class = Type(_DisplayPublisher)
 
+    # Traits of IPython's that are set in each cell, and that nobody observes: without that to look
+    # for, a cell is over sooner.
+    last_execution_result: Any = None
+    last_execution_succeeded = True
+
     cell = ""
     _owner: ShellOwner | None = None
     _above = 0
@@ -175,6 +180,14 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         plain = plain_python.as_it_is(self, raw_cell)
         return "\n" * above + (plain or super().transform_cell(raw_cell))
 
+    def should_run_async(self, raw_cell: str, **prepared: Any) -> bool:
+        """Return whether a cell needs a loop; IPython compiles it once more to find that out."""
+        text = prepared.get("transformed_cell") or raw_cell
+        # Without these words nothing is awaited.
+        if "await" not in text and "async" not in text:
+            return False
+        return bool(super().should_run_async(raw_cell, **prepared))
+
     def reset_traceback(self) -> None:
         """Forget the traceback of the run before."""
         self._lines, self._pending, self.is_failing = [], None, False
@@ -216,9 +229,11 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         error = sys.exc_info()[1]
         if error is not None and (line := sentence_of(error)):
             self._showtraceback(type(error), error, [line])
-        elif error is not None and (_has_group(error) or is_consequence(_text(error))):
+        elif error is not None and (
+            error_text.has_group(error) or is_consequence(error_text.text(error))
+        ):
             # As long takes the error of a collective that a peer has left, which is not the cause.
-            self._showtraceback(type(error), error, _bare_lines(error))
+            self._showtraceback(type(error), error, error_text.bare_lines(error))
         else:
             super().showtraceback(*args, **kwargs)
             cell_sources.drop_traceback_caches()
@@ -243,7 +258,7 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         # If this rank was stopped because a peer failed, then the error of its own collective is
         # only a consequence of that, and not shown.
         stopped = isinstance(evalue, KeyboardInterrupt)
-        if stopped and self._pending and is_consequence(_text(self._pending[0])):
+        if stopped and self._pending and is_consequence(error_text.text(self._pending[0])):
             self._pending = None
         self._print_pending()
         self._pending = (evalue, list(stb))
@@ -262,10 +277,10 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
             "type": kind.__qualname__,
             "module": kind.__module__,
             "bases": [(base.__module__, base.__qualname__) for base in kind.__mro__],
-            "text": _shortened(_text(error)),
-            "args": _plain(list(error.args)) if isinstance(error.args, tuple) else [],
-            "attributes": _plain(dict(vars(error))) if hasattr(error, "__dict__") else {},
-            "traceback": [_shortened(line) for line in self._lines[-500:]],
+            "text": error_text.shortened(error_text.text(error)),
+            "args": error_text.plain(list(error.args)) if isinstance(error.args, tuple) else [],
+            "attributes": error_text.plain(dict(vars(error))) if hasattr(error, "__dict__") else {},
+            "traceback": [error_text.shortened(line) for line in self._lines[-500:]],
         }
 
     def record_sentence(self, error: BaseException) -> None:
@@ -339,58 +354,3 @@ def _is_in_cell() -> bool:
         if frame.f_code.co_filename in cell_sources.titles:
             return True
     return False
-
-
-def _has_group(error: BaseException | None) -> bool:
-    while error is not None and not isinstance(error, BaseExceptionGroup):
-        error = error.__context__
-    return error is not None
-
-
-def _bare_lines(error: BaseException) -> list[str]:
-    """Return the traceback of an error as Python makes it, from the user's own lines on.
-
-    IPython makes none of an exception group, and takes long over one inside of a large library.
-    """
-    frames = error.__traceback__
-    while (
-        frames and frames.tb_next and frames.tb_frame.f_code.co_filename not in cell_sources.titles
-    ):
-        frames = frames.tb_next
-    text = "".join(traceback.format_exception(type(error), error, frames))
-    for name, title in cell_sources.titles.items():
-        text = text.replace(f'File "{name}"', f"Cell {title}")
-    return text.splitlines()
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:
-        return f"<{type(error).__qualname__} that cannot be shown>"
-
-
-def _shortened(text: str) -> str:
-    """Return a text that is short enough for a message, and for a user to read."""
-    if len(text) <= _LONGEST:
-        return text
-    return f"{text[:_LONGEST]}… ({len(text):,} characters)"
-
-
-def _plain(value: Any, depth: int = 4) -> Any:
-    """Return ``value`` as data that a frame can carry; other objects become their text."""
-    if isinstance(value, str):
-        return _shortened(value)
-    if value is None or isinstance(value, (bool, float)):
-        return value
-    if isinstance(value, int):
-        return value if abs(value) < 2**63 else str(value)
-    if depth and isinstance(value, (list, tuple)):
-        return [_plain(item, depth - 1) for item in value[:100]]
-    if depth and isinstance(value, dict):
-        items = [(key, item) for key, item in list(value.items())[:100] if isinstance(key, str)]
-        return {key: _plain(item, depth - 1) for key, item in items}
-    try:
-        return repr(value)[:1000]
-    except Exception:
-        return f"<{type(value).__qualname__}>"

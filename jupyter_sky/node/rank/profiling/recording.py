@@ -14,11 +14,17 @@ from jupyter_sky.transport.protocol.profiling import PACKED_SIZE, Recorded, Reco
 _PARTS = 3  # times that a record is made smaller until it can be sent
 
 
-@contextlib.contextmanager
 def recording(
     kinds: Sequence[RecordKind], run: str, send: Callable[[Recorded], object]
-) -> Iterator[None]:
+) -> contextlib.AbstractContextManager[None]:
     """Record during a block; what was recorded is sent, however the block ends."""
+    return _recording(kinds, run, send) if kinds else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _recording(
+    kinds: Sequence[RecordKind], run: str, send: Callable[[Recorded], object]
+) -> Iterator[None]:
     pid = os.getpid()
     ends: dict[RecordKind, Callable[[], Mapping[str, Any]]] = {}
     if "memory" in kinds:

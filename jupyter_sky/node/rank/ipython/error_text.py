@@ -1,0 +1,67 @@
+"""Errors of a rank as text and plain data: what a message can carry of them, and a user read."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+from jupyter_sky.serialization import cell_sources
+
+_LONGEST = 20_000  # characters of an error's text
+
+
+def has_group(error: BaseException | None) -> bool:
+    """Return whether an error is a group of exceptions, or comes after one."""
+    while error is not None and not isinstance(error, BaseExceptionGroup):
+        error = error.__context__
+    return error is not None
+
+
+def bare_lines(error: BaseException) -> list[str]:
+    """Return the traceback of an error as Python makes it, from the user's own lines on.
+
+    IPython makes none of an exception group, and takes long over one inside of a large library.
+    """
+    frames = error.__traceback__
+    while (
+        frames and frames.tb_next and frames.tb_frame.f_code.co_filename not in cell_sources.titles
+    ):
+        frames = frames.tb_next
+    text = "".join(traceback.format_exception(type(error), error, frames))
+    for name, title in cell_sources.titles.items():
+        text = text.replace(f'File "{name}"', f"Cell {title}")
+    return text.splitlines()
+
+
+def text(error: BaseException) -> str:
+    """Return what an error says, whatever its own methods do."""
+    try:
+        return str(error)
+    except Exception:
+        return f"<{type(error).__qualname__} that cannot be shown>"
+
+
+def shortened(text: str) -> str:
+    """Return a text that is short enough for a message, and for a user to read."""
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:_LONGEST]}… ({len(text):,} characters)"
+
+
+def plain(value: Any, depth: int = 4) -> Any:
+    """Return ``value`` as data that a frame can carry; other objects become their text."""
+    if isinstance(value, str):
+        return shortened(value)
+    if value is None or isinstance(value, (bool, float)):
+        return value
+    if isinstance(value, int):
+        return value if abs(value) < 2**63 else str(value)
+    if depth and isinstance(value, (list, tuple)):
+        return [plain(item, depth - 1) for item in value[:100]]
+    if depth and isinstance(value, dict):
+        items = [(key, item) for key, item in list(value.items())[:100] if isinstance(key, str)]
+        return {key: plain(item, depth - 1) for key, item in items}
+    try:
+        return repr(value)[:1000]
+    except Exception:
+        return f"<{type(value).__qualname__}>"
