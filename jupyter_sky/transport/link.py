@@ -31,9 +31,10 @@ HIGH_WATER = 8 * 1024 * 1024
 """Unsent bytes above which senders should wait in `Link.drain`."""
 
 HEARTBEAT = 1.0
-"""Seconds between two heartbeats, which are empty messages."""
+"""Seconds between two heartbeats, which are mostly empty messages."""
 
 _READS_AT_ONCE = 16
+_NOTHING = memoryview(b"")
 
 _of_thread = threading.local()
 
@@ -65,6 +66,8 @@ class Link:
         within a machine.
     on_drained
         Called when everything that was queued has been sent.
+    heartbeat
+        Returns what a heartbeat says beside that this side is there: nothing, by default.
 
     Attributes
     ----------
@@ -86,6 +89,7 @@ class Link:
         destination: Destination | None = None,
         silence: float | None = None,
         on_drained: Callable[[], None] | None = None,
+        heartbeat: Callable[[], Message] = dict,
     ) -> None:
         self._sock = sock
         self._on_message = on_message
@@ -107,6 +111,7 @@ class Link:
         self._silence = silence
         self._last_received = self._loop.time()
         self._heartbeat: asyncio.TimerHandle | None = None
+        self._said_by_heartbeat = heartbeat
         if silence is not None:
             self._schedule_heartbeat()
 
@@ -174,19 +179,22 @@ class Link:
             self.close()
             return
         if not self.unsent_bytes:
-            self.send({})
+            self.send(self._said_by_heartbeat())
         self._schedule_heartbeat()
 
     def _send_now(self, view: memoryview) -> memoryview:
-        while len(view):
+        while size := len(view):
             try:
-                view = view[self._sock.send(view) :]
+                sent = self._sock.send(view)
+                if sent == size:
+                    return _NOTHING  # as it is mostly
+                view = view[sent:]
             except (BlockingIOError, InterruptedError):
                 break
             except OSError:
                 # Closed in the loop: the caller does not expect `on_close` from within `send`.
                 self._loop.call_soon(self.close)
-                return memoryview(b"")
+                return _NOTHING
         return view
 
     def _writable(self) -> None:

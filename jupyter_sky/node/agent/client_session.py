@@ -22,6 +22,7 @@ from jupyter_sky.transport.link import HIGH_WATER, Link
 from jupyter_sky.transport.metrics.usage_history import Samples
 from jupyter_sky.transport.protocol.agent_requests import FetchRequest, ReadRequest
 from jupyter_sky.transport.protocol.messages import Hello, Welcome
+from jupyter_sky.transport.together.ranks_done import Together
 
 SILENCE = 30.0
 """Seconds without a sign of life after which a client is taken to be gone."""
@@ -83,8 +84,10 @@ class ClientSession:
 
     Each time that something is sent, the client wakes for it, and on one machine the agent stops
     for the client. So what is not urgent is held for a moment, and goes with what comes meanwhile:
-    that a run has begun, its answer, and that most of its ranks are done. All of it leaves in the
-    order of the journal, and an answer stays behind the events that were there before it.
+    that a run was taken, and that most of its ranks are done, which is one message for all of them
+    (`together.ranks_done`). That a run has begun leaves with the next event, where this client has
+    asked for it. All of it leaves in the order of the journal, and an answer stays behind the
+    events that were there before it.
 
     Parameters
     ----------
@@ -107,7 +110,8 @@ class ClientSession:
         self._version = ""
         self._next: int | None = None
         self._has_history = 0
-        self._held: deque[tuple[int, bytes]] = deque()  # answers, each behind an event
+        self._held: deque[tuple[int, Message]] = deque()  # answers, each behind an event
+        self._asked: str | None = None  # the last run that it has asked for
         self._timer: asyncio.TimerHandle | None = None
         self._piece = memoryview(b"")  # memory for pieces, once there is one
         self._tasks: set[asyncio.Task[None]] = set()
@@ -169,20 +173,40 @@ class ClientSession:
         parts: list[bytes] = []
         size = 0
         while self._next is not None and self._next <= journal.last:
+            together = self._together(self._next)
+            if together and not together.has_ranks:
+                break  # that its run has begun leaves with the next event
             while self._held and self._held[0][0] < self._next:
-                parts.append(self._held.popleft()[1])
+                parts.append(encode(self._held.popleft()[1]))
             if size >= _AT_ONCE:
                 link.send_encoded(b"".join(parts))
                 parts, size = [], 0
             if link.unsent_bytes >= HIGH_WATER:
                 break
-            frame, self._next = journal.read(self._next)
+            if together:
+                self._next += together.count
+                frame = encode({**together.message(self._next - 1), **self._pop_taken()})
+            else:
+                frame, self._next = journal.read(self._next)
             parts.append(frame)
             size += len(frame)
-        parts += [frame for _, frame in self._held]
+        parts += [encode(answer) for _, answer in self._held]
         self._held.clear()
         if parts:
             link.send_encoded(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def _together(self, number: int) -> Together | None:
+        """Return the events from a number on that are one message, if they are."""
+        journal, together = self._host.journal, Together(self._asked)
+        while (brief := journal.brief(number)) and together.add(brief):
+            number += 1
+        is_one = together.has_ranks or (together.count and number > journal.last)
+        return together if is_one else None
+
+    def _pop_taken(self) -> Message:
+        """Return the answer that is next if it says only that something was done, and is due."""
+        is_due = self._held and self._held[0][0] < cast(int, self._next)
+        return self._held.popleft()[1] if is_due and self._held[0][1].keys() == {"re"} else {}
 
     def send_report(self, message: Message) -> None:
         """Send what is not worth a place in the journal, unless the client is behind already."""
@@ -240,6 +264,8 @@ class ClientSession:
             case op:
                 if "seen" in message:
                     self._note_seen(message["seen"])
+                if op == "run":
+                    self._asked = message["run"]
                 # That a run was taken is what the kernel has counted on already.
                 answer = self._host.answer(self._token, message)
                 self._send_answer(message["id"], answer, is_urgent=op != "run" or bool(answer))
@@ -274,7 +300,7 @@ class ClientSession:
 
     def _send_answer(self, number: int, answer: Answer, is_urgent: bool = True) -> None:
         if isinstance(answer, dict):
-            self._held.append((self._host.journal.last, encode({"re": number, **answer})))
+            self._held.append((self._host.journal.last, {"re": number, **answer}))
             self.pump(is_urgent)
         else:
             self._start(self._send_answer_later(number, answer))
