@@ -27,6 +27,8 @@ from jupyter_sky.transport.frames import (
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from jupyter_sky.transport.together.readiness import Readiness
+
 HIGH_WATER = 8 * 1024 * 1024
 """Unsent bytes above which senders should wait in `Link.drain`."""
 
@@ -68,6 +70,8 @@ class Link:
         Called when everything that was queued has been sent.
     heartbeat
         Returns what a heartbeat says beside that this side is there: nothing, by default.
+    readiness
+        Waits for it together with others; by default the loop does, for it alone.
 
     Attributes
     ----------
@@ -90,6 +94,7 @@ class Link:
         silence: float | None = None,
         on_drained: Callable[[], None] | None = None,
         heartbeat: Callable[[], Message] = dict,
+        readiness: Readiness | None = None,
     ) -> None:
         self._sock = sock
         self._on_message = on_message
@@ -107,7 +112,8 @@ class Link:
         sock.setblocking(False)
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * 1024 * 1024)
-        self._loop.add_reader(sock, self._readable)
+        self._waiting = readiness or self._loop
+        self._waiting.add_reader(sock, self._readable)
         self._silence = silence
         self._last_received = self._loop.time()
         self._heartbeat: asyncio.TimerHandle | None = None
@@ -148,7 +154,7 @@ class Link:
         if self.closed:
             return
         self.closed = True
-        self._loop.remove_reader(self._sock)
+        self._waiting.remove_reader(self._sock)
         self._loop.remove_writer(self._sock)
         self._sock.close()
         if self._heartbeat:

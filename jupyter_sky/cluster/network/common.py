@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from jupyter_sky.transport.together.ranks_done import RanksDone
+from jupyter_sky.transport.together.readiness import Readiness
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,9 @@ class Common:
     ----------
     ends
         Reads what nodes say of ranks that are done, which is much the same of all.
+    readiness
+        Waits for what they send.
     """
 
     ends: RanksDone = field(default_factory=RanksDone)
+    readiness: Readiness = field(default_factory=Readiness)

@@ -230,6 +230,7 @@ class Connection:
         link = self._link = Link(
             *(sock, self._receive, self._link_closed, self._downloads.destination, SILENCE),
             heartbeat=self._seen.heartbeat,
+            readiness=self._common.readiness,
         )
         hello: Hello = {
             "op": "hello",
