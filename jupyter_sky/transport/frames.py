@@ -66,11 +66,15 @@ class SharedFields:
             use_bin_type=True, unicode_errors="surrogatepass", default=_plain
         )
         self._body = self._without_header(fields)
+        self._starts: dict[int, bytes] = {}  # by the number of other fields
 
     def encode(self, own: Mapping[str, Any]) -> bytes:
         """Return prefix and message, with what it has of its own; no name may be in both."""
-        header = _map_header(len(self.fields) + len(own))
-        return _framed(header + self._body + self._without_header(own), 0, LARGEST_MESSAGE)
+        start = self._starts.get(len(own))
+        if start is None:
+            header = _map_header(len(self.fields) + len(own))
+            start = self._starts[len(own)] = header + self._body
+        return _framed(start + self._without_header(own), 0, LARGEST_MESSAGE)
 
     def _without_header(self, fields: Mapping[str, Any]) -> bytes:
         packed: bytes = self._packer.pack(fields)

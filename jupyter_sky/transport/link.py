@@ -222,8 +222,6 @@ class Link:
             self._wake()
 
     def _deliver(self, message: Message, payload: memoryview) -> None:
-        if not message:
-            return  # a heartbeat
         try:
             self._on_message(message, payload)
         except ProtocolError:
@@ -256,9 +254,10 @@ class Link:
             self._last_received = self._loop.time()
             try:
                 for message, payload in self._decoder.received(count):
-                    self._deliver(message, payload)
-                    if self.closed:
-                        return
+                    if message:  # and no heartbeat
+                        self._deliver(message, payload)
+                        if self.closed:
+                            return
             except ProtocolError as error:
                 self.fault = str(error)
                 self.close()

@@ -12,7 +12,7 @@ its number: who was away is sent them one by one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import msgpack
@@ -59,20 +59,34 @@ def brief_of(event: Message) -> Brief | None:
 
 
 class Together:
-    """Collects what leaves a node as one message.
+    """What leaves a node as one message.
 
     Parameters
     ----------
     asked
         The run that the client has asked for itself: it needs not be told that this has begun.
+    number
+        Number of the first event; as many as go together with it are taken.
+    brief
+        Returns an event by its number, if there are few words for it.
+
+    Attributes
+    ----------
+    last
+        Number of the last one.
     """
 
-    def __init__(self, asked: str | None) -> None:
+    def __init__(
+        self, asked: str | None, number: int, brief: Callable[[int], Brief | None]
+    ) -> None:
         self._asked = asked
         self._has_begun = False
         self._common = b""
         self._ranks: list[int] = []
         self._seconds: list[float | None] = []
+        while (next_one := brief(number)) and self._add(next_one):
+            number += 1
+        self.last = number - 1
 
     @property
     def has_ranks(self) -> bool:
@@ -84,7 +98,18 @@ class Together:
         """For how many events it stands."""
         return len(self._ranks) + self._has_begun
 
-    def add(self, brief: Brief) -> bool:
+    def message(self) -> Message:
+        """Return the message."""
+        return {
+            "event": "ranks_done",
+            "common": self._common,
+            "ranks": self._ranks,
+            "seconds": self._seconds,
+            "began": self._has_begun,
+            "n": self.last,
+        }
+
+    def _add(self, brief: Brief) -> bool:
         """Add an event; return whether it goes together with those before it."""
         if brief.rank is None:
             if brief.run != self._asked or self._has_begun or self._ranks:
@@ -99,17 +124,6 @@ class Together:
         self._ranks.append(brief.rank)
         self._seconds.append(brief.seconds)
         return True
-
-    def message(self, number: int) -> Message:
-        """Return the message, with the number of the last event that is in it."""
-        return {
-            "event": "ranks_done",
-            "common": self._common,
-            "ranks": self._ranks,
-            "seconds": self._seconds,
-            "began": self._has_begun,
-            "n": number,
-        }
 
 
 class RanksDone:

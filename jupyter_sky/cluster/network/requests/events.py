@@ -74,12 +74,12 @@ class Events:
             return
         self.last = message["n"]
         if message["event"] == "ranks_done":
-            self._take_ends(self._reader.read(message))
+            self._take_ends(self._reader.read(message), message["ranks"])
         elif message["event"] != "run_began" or message.get("run") != self.posted:
             self._take(decode_event(message))
 
-    def _take_ends(self, events: Sequence[RankDone]) -> None:
-        if not self.ranks.issuperset([event.rank for event in events]):
+    def _take_ends(self, events: Sequence[RankDone], ranks: Sequence[int]) -> None:
+        if not self.ranks.issuperset(ranks):
             for event in events:
                 self._take(event)
         elif events:
