@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from jupyter_sky.providers.base import Node
 from jupyter_sky.transport.protocol.events import (
@@ -43,9 +43,8 @@ class RankPhase(StrEnum):
     DEAD = "dead"
 
 
-@dataclass(frozen=True)
-class RankState:
-    """A rank.
+class RankState(NamedTuple):
+    """A rank; a tuple, since that is made in a sixth of the time, and twice a rank in each run.
 
     Attributes
     ----------
@@ -219,15 +218,16 @@ def running(state: ClusterState, ranks: Sequence[int], run: str) -> ClusterState
 
 
 def _doing(rank: RankState, phase: RankPhase, run: str | None, generation: int) -> RankState:
-    return _with(rank, phase=phase, run=run, generation=generation)
+    # As `_replace` does it, in a third of the time: it is done for each rank of each run.
+    return RankState(rank.rank, rank.node, phase, rank.pid, generation, run, rank.trouble)
 
 
-def _with(before: T, **changes: Any) -> T:
+def _with(before: ClusterState, **changes: Any) -> ClusterState:
     """Return a state with some changes, as `replace` does, in a tenth of the time.
 
-    It is done for each rank of each run, and the fields of frozen classes are slow to set.
+    It is done for each run, and the fields of frozen classes are slow to set.
     """
-    after = object.__new__(type(before))
+    after = object.__new__(ClusterState)
     vars(after).update(vars(before), **changes)
     return after
 
@@ -256,4 +256,4 @@ def _rank(state: ClusterState, rank: int, **changes: Any) -> ClusterState:
     # That a run begins is known before the node says so, and each change is a copy of all ranks.
     if all(getattr(before, name) == value for name, value in changes.items()):
         return state
-    return replace(state, ranks=(*ranks[:at], replace(before, **changes), *ranks[at + 1 :]))
+    return replace(state, ranks=(*ranks[:at], before._replace(**changes), *ranks[at + 1 :]))

@@ -10,6 +10,7 @@ unpickled here.
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -60,21 +61,28 @@ class SharedFields:
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self.fields = fields
-        self._body = _without_header(fields)
+        # Kept: to make one takes longer than what it does for each of many.
+        self._packer = msgpack.Packer(
+            use_bin_type=True, unicode_errors="surrogatepass", default=_plain
+        )
+        self._body = self._without_header(fields)
+        self._starts: dict[int, bytes] = {}  # by the number of other fields
 
     def encode(self, own: Mapping[str, Any]) -> bytes:
         """Return prefix and message, with what it has of its own; no name may be in both."""
-        header = _map_header(len(self.fields) + len(own))
-        return _framed(header + self._body + _without_header(own), 0, LARGEST_MESSAGE)
+        start = self._starts.get(len(own))
+        if start is None:
+            header = _map_header(len(self.fields) + len(own))
+            start = self._starts[len(own)] = header + self._body
+        return _framed(start + self._without_header(own), 0, LARGEST_MESSAGE)
+
+    def _without_header(self, fields: Mapping[str, Any]) -> bytes:
+        packed: bytes = self._packer.pack(fields)
+        return packed[len(_map_header(len(fields))) :]
 
 
-def _without_header(fields: Mapping[str, Any]) -> bytes:
-    return _packed(fields)[len(_map_header(len(fields))) :]
-
-
+@functools.cache
 def _map_header(size: int) -> bytes:
-    if size < 16:
-        return bytes([0x80 | size])  # where a packer would be made for it
     header: bytes = msgpack.Packer().pack_map_header(size)
     return header
 
@@ -199,17 +207,17 @@ class Decoder:
             self._pending.clear()
         else:
             data = self._scratch[:count]
-        position = 0
-        while len(data) - position >= PREFIX.size:
+        position, size = 0, len(data)
+        while size - position >= PREFIX.size:
             message_size, payload_size = PREFIX.unpack_from(data, position)
             if message_size > LARGEST_MESSAGE:
                 raise ProtocolError(f"a message of {message_size} bytes is too large")
             start = position + PREFIX.size
-            if len(data) - start < message_size:
+            if size - start < message_size:
                 if message_size <= len(self._scratch):
                     break
                 self._body, self._payload_size = memoryview(bytearray(message_size)), payload_size
-                self._filled = len(data) - start
+                self._filled = size - start
                 self._body[: self._filled] = data[start:]
                 return
             message = decode_message(data[start : start + message_size])
@@ -219,13 +227,13 @@ class Decoder:
                 continue
             self._message = message
             self._payload = self._place(message, payload_size)
-            self._filled = min(payload_size, len(data) - position)
+            self._filled = min(payload_size, size - position)
             self._payload[: self._filled] = data[position : position + self._filled]
             position += self._filled
             if self._filled < payload_size:
                 return
             yield self._finish()
-        if position < len(data):
+        if position < size:
             self._pending += data[position:]
 
     def _place(self, message: Message, size: int) -> memoryview:

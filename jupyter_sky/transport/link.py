@@ -27,13 +27,16 @@ from jupyter_sky.transport.frames import (
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from jupyter_sky.transport.together.readiness import Readiness
+
 HIGH_WATER = 8 * 1024 * 1024
 """Unsent bytes above which senders should wait in `Link.drain`."""
 
 HEARTBEAT = 1.0
-"""Seconds between two heartbeats, which are empty messages."""
+"""Seconds between two heartbeats, which are mostly empty messages."""
 
 _READS_AT_ONCE = 16
+_NOTHING = memoryview(b"")
 
 _of_thread = threading.local()
 
@@ -65,6 +68,10 @@ class Link:
         within a machine.
     on_drained
         Called when everything that was queued has been sent.
+    heartbeat
+        Returns what a heartbeat says beside that this side is there: nothing, by default.
+    readiness
+        Waits for it together with others; by default the loop does, for it alone.
 
     Attributes
     ----------
@@ -86,6 +93,8 @@ class Link:
         destination: Destination | None = None,
         silence: float | None = None,
         on_drained: Callable[[], None] | None = None,
+        heartbeat: Callable[[], Message] = dict,
+        readiness: Readiness | None = None,
     ) -> None:
         self._sock = sock
         self._on_message = on_message
@@ -103,10 +112,12 @@ class Link:
         sock.setblocking(False)
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * 1024 * 1024)
-        self._loop.add_reader(sock, self._readable)
+        self._waiting = readiness or self._loop
+        self._waiting.add_reader(sock, self._readable)
         self._silence = silence
         self._last_received = self._loop.time()
         self._heartbeat: asyncio.TimerHandle | None = None
+        self._said_by_heartbeat = heartbeat
         if silence is not None:
             self._schedule_heartbeat()
 
@@ -143,7 +154,7 @@ class Link:
         if self.closed:
             return
         self.closed = True
-        self._loop.remove_reader(self._sock)
+        self._waiting.remove_reader(self._sock)
         self._loop.remove_writer(self._sock)
         self._sock.close()
         if self._heartbeat:
@@ -174,19 +185,22 @@ class Link:
             self.close()
             return
         if not self.unsent_bytes:
-            self.send({})
+            self.send(self._said_by_heartbeat())
         self._schedule_heartbeat()
 
     def _send_now(self, view: memoryview) -> memoryview:
-        while len(view):
+        while size := len(view):
             try:
-                view = view[self._sock.send(view) :]
+                sent = self._sock.send(view)
+                if sent == size:
+                    return _NOTHING  # as it is mostly
+                view = view[sent:]
             except (BlockingIOError, InterruptedError):
                 break
             except OSError:
                 # Closed in the loop: the caller does not expect `on_close` from within `send`.
                 self._loop.call_soon(self.close)
-                return memoryview(b"")
+                return _NOTHING
         return view
 
     def _writable(self) -> None:
@@ -208,8 +222,6 @@ class Link:
             self._wake()
 
     def _deliver(self, message: Message, payload: memoryview) -> None:
-        if not message:
-            return  # a heartbeat
         try:
             self._on_message(message, payload)
         except ProtocolError:
@@ -242,9 +254,10 @@ class Link:
             self._last_received = self._loop.time()
             try:
                 for message, payload in self._decoder.received(count):
-                    self._deliver(message, payload)
-                    if self.closed:
-                        return
+                    if message:  # and no heartbeat
+                        self._deliver(message, payload)
+                        if self.closed:
+                            return
             except ProtocolError as error:
                 self.fault = str(error)
                 self.close()

@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import msgpack
+
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.providers.local.machine import LocalMachine
 from jupyter_sky.transport.frames import Decoder, Message, encode
@@ -22,6 +24,16 @@ def agent_folder(cluster: Cluster, node: int) -> Path:
     found = next(each for each in machines if node in [one.node for one in each.nodes])
     assert isinstance(found, LocalMachine)
     return found.folder
+
+
+def single_end(message: Message) -> Message:
+    """Return a message that one rank is done as the event of that rank; others as they are."""
+    if message.get("event") != "ranks_done":
+        return message
+    [rank], [seconds] = message["ranks"], message["seconds"]
+    common = msgpack.unpackb(message["common"])
+    end = {"event": "rank_done", "rank": rank, "outcome": "ok", "seconds": seconds, **common}
+    return {**end, "n": message["n"]}
 
 
 class TakenOver:

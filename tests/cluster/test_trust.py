@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 
 from jupyter_sky.api.assemble import assemble
@@ -23,7 +24,7 @@ from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.frames import encode
 from jupyter_sky.transport.protocol.error_report import report
 from tests.cluster.conftest import Cells
-from tests.cluster.taken_over import agent_folder, taken_over
+from tests.cluster.taken_over import agent_folder, single_end, taken_over
 from tests.waiting import until
 
 WORKER = (
@@ -112,9 +113,8 @@ def test_what_a_run_was_asked_for_comes_from_this_computer(
             if "welcome" in message:
                 latest = {**message["latest"], "asked": {0: ["x"], 1: ["x"]}, "unseen": True}
                 return {**message, "latest": latest}
-            if message.get("event") == "rank_done":
-                return {**message, "values": forged_value(opened)}
-            return message
+            end = single_end(message)
+            return {**end, "values": forged_value(opened)} if end != message else message
 
         node.change = lie
         other = again(pair)
@@ -177,6 +177,9 @@ def test_a_node_speaks_for_its_own_ranks_only(
             time.sleep(0.01)
         for event in FORGED:
             node.say({"run": run.id, **event})
+        common = msgpack.packb({"run": run.id, "arrived": []})
+        several = {"common": common, "ranks": [0], "seconds": [0.1], "began": False}
+        node.say({"event": "ranks_done", **several})
         node.say({"event": "output", "rank": 1, "run": run.id, "stream": "stdout", "data": b"end"})
         said = []
         events = cells.cluster._scheduler._runs[run.id].queue
@@ -285,9 +288,11 @@ def test_a_node_that_left_is_not_let_in_any_more(new: Callable[..., Cells], tmp_
     ("wrong", "what"),
     [
         ({"outcome": "splendid"}, "the outcome of rank_done is malformed"),
+        ({"ranks": ["1"]}, "the ranks of ranks_done are malformed"),
+        ({"common": b"\x80"}, "rank_done lacks a field"),
         ({"n": 1 << 60}, "events are missing"),
     ],
-    ids=["an outcome that is none", "a number that is too high"],
+    ids=["an outcome that is none", "no ranks", "no run", "a number that is too high"],
 )
 def test_a_run_whose_end_a_node_does_not_tell_ends_there(
     pair: Cells, again: Callable[[Cells], Cells], tmp_path: Path, wrong: dict[str, Any], what: str
@@ -305,11 +310,14 @@ x = 5"""
         cells = again(pair)
 
         def lie(message: dict[str, Any]) -> dict[str, Any]:
-            return {**message, **wrong} if message.get("event") == "rank_done" else message
+            is_end = message.get("event") in ("rank_done", "ranks_done")
+            return {**message, **wrong} if is_end else message
 
         node.change = lie
+        # An end with a value is an event of its own.
+        asked = {0: ["x"], 1: ["x"]} if "outcome" in wrong else {0: ["x"]}
         with pytest.raises(SkyError, match="node 1 sent what cannot be read") as caught:
-            cells.run(code, values={0: ["x"]})
+            cells.run(code, values=asked)
         assert what in str(caught.value)
         assert [each.rank for each in caught.value.failures] == [1]
         assert cells.text() == "mine\n"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import psutil
 
 from jupyter_sky.api.assemble import assemble
@@ -29,6 +30,13 @@ def agent_of(cells: Cells, machine: int = 0) -> psutil.Process:
 def fork_server_of(cells: Cells, machine: int = 0) -> psutil.Process:
     """Return the process that the ranks of an agent are forked from."""
     return node_processes.fork_server_of(agent_of(cells, machine))
+
+
+def ended_in(message: dict[str, Any]) -> list[str]:
+    """Return the run of each rank that a message of an agent says is done."""
+    if message.get("event") == "ranks_done":
+        return [msgpack.unpackb(message["common"])["run"]] * len(message["ranks"])
+    return [message["run"]] if message.get("event") == "rank_done" else []
 
 
 def until(cells: Cells, condition: Callable[[], object], within: float = PATIENCE) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from tests.faults.parts import attach
+from tests.faults.parts import attach, ended_in
 
 
 def test_a_run_that_ends_while_a_dead_link_counts_is_offered_once(new, raw, tmp_path) -> None:
@@ -21,7 +21,7 @@ def test_a_run_that_ends_while_a_dead_link_counts_is_offered_once(new, raw, tmp_
     cells.cluster.close()
     (tmp_path / "go").touch()
     looker = raw(cells, since=0, visits=True)
-    ends = (each for each in looker.receive() if each.get("event") == "rank_done")
+    ends = (run for each in looker.receive() for run in ended_in(each))
     next(ends), next(ends)
 
     again = attach(cells.cluster.name)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.cluster.conftest import Cells
 from tests.faults.limits import full_disk
-from tests.faults.parts import agent_of
+from tests.faults.parts import agent_of, ended_in
 
 SHOW = (
     "from IPython.display import display\n"
@@ -43,7 +43,7 @@ def test_a_slow_client_and_a_full_disk_cost_no_rank(new, raw) -> None:
     assert lost
     assert len(images) + lost == 200
     # What happened to runs is never lost.
-    ends = [each["run"] for each in seen if each.get("event") == "rank_done"]
+    ends = [run for each in seen for run in ended_in(each)]
     assert len(ends) == 2 * 4
 
 

@@ -7,6 +7,7 @@ import gc
 import socket
 import tracemalloc
 
+from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.link import HIGH_WATER, Link
 
 
@@ -117,3 +118,19 @@ def test_a_closed_link_holds_no_memory_until_cycles_are_collected() -> None:
     finally:
         tracemalloc.stop()
         gc.enable()
+
+
+def test_a_heartbeat_can_say_something() -> None:
+    async def scenario() -> None:
+        a, b = socket.socketpair()
+        received = asyncio.get_running_loop().create_future()
+        said: Message = {"n": 1}
+        sender = Link(
+            a, lambda message, data: None, lambda: None, silence=60.0, heartbeat=lambda: said
+        )
+        receiver = Link(b, lambda message, data: received.set_result(message), lambda: None)
+        assert await received == {"n": 1}
+        sender.close()
+        receiver.close()
+
+    asyncio.run(scenario())

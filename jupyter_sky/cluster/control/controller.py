@@ -19,13 +19,13 @@ from jupyter_sky.cluster.cost_meter import CostMeter, Rate, rate_of
 from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.cluster.metrics.usage import Usage
 from jupyter_sky.cluster.namespace.sync import NamespaceSync
+from jupyter_sky.cluster.network.common import Common
 from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
 from jupyter_sky.cluster.network.first_link import open_link
 from jupyter_sky.cluster.network.health import LinkMonitor
 from jupyter_sky.cluster.network.incoming import Report
 from jupyter_sky.cluster.network.node_faults import NodeFaults
 from jupyter_sky.cluster.network.pages import Pages
-from jupyter_sky.cluster.network.requests.seen import SeenTeller
 from jupyter_sky.cluster.runtime_env import ClusterConfig
 from jupyter_sky.cluster.state import ClusterPhase, ClusterState, RankPhase, ranks_done, reduce
 from jupyter_sky.cluster.work import Work
@@ -91,6 +91,8 @@ class Controller(ConnectionListener):
         The one with which this kernel has formed the present group, if it has.
     observers
         Called, without arguments, after every change.
+    common
+        What its connections have in common.
     pages, work
         What its nodes serve for the browser; what is done there beside its runs.
     """
@@ -106,6 +108,7 @@ class Controller(ConnectionListener):
         self.meter = config.meter
         self.listener = listener
         self.shared = False
+        self.common = Common()
         self.sync = NamespaceSync()
         self.state = ClusterState.new([])
         self.connections: list[Connection] = []
@@ -219,8 +222,8 @@ class Controller(ConnectionListener):
         VersionMismatch
             When an agent is of another version of jupyter_sky.
         """
-        teller = SeenTeller()
-        self.set_connections([Connection(each, self, self.visits, teller) for each in machines])
+        common = self.common
+        self.set_connections([Connection(each, self, self.visits, common) for each in machines])
         welcomes = await asyncio.gather(*(open_link(each, since) for each in self.connections))
         for welcome in welcomes:
             version_check.check_agent(welcome)
@@ -290,6 +293,11 @@ class Controller(ConnectionListener):
                     self.form_errors[rank] = report(RankLost, reason)
         self.listener.on_event(connection, event)
         self.wake()
+
+    def on_ranks_done(self, connection: Connection, events: Sequence[RankDone]) -> None:
+        """Change the state, and tell the listener, when all is read that came at this time."""
+        for event in events:
+            self._done.add((connection, event))
 
     def _on_ranks_done(self, done: Sequence[Done]) -> None:
         self.state = ranks_done(self.state, (event for _, event in done))

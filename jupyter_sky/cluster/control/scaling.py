@@ -32,7 +32,7 @@ from jupyter_sky.providers.base import AddedNodes, Machine, Progress, RunningClu
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.error_report import report
-from jupyter_sky.transport.protocol.events import Ending, Event
+from jupyter_sky.transport.protocol.events import Ending, Event, RankDone
 from jupyter_sky.transport.protocol.messages import Welcome
 from jupyter_sky.transport.tasks import blocking, uninterrupted
 
@@ -140,7 +140,8 @@ class _Expansion(ConnectionListener):
         self._lost = list(lost)
         self._kept = [each for each in controller.connections if each not in lost]
         self._machines = [connection.machine for connection in self._kept]
-        self._new = [Connection(machine, self) for machine in growth.machines]
+        common = controller.common
+        self._new = [Connection(each, self, common=common) for each in growth.machines]
         self._ranks = {each.rank for each in growth.ranks}
         self._ranks.update(rank for connection in self._new for rank in connection.ranks)
         self._committed = False
@@ -268,6 +269,10 @@ class _Expansion(ConnectionListener):
             self._fail(connection, f"has ended itself: {event.reason}")
         else:
             self._controller.on_event(connection, event)
+
+    def on_ranks_done(self, connection: Connection, events: Sequence[RankDone]) -> None:
+        """Pass it on."""
+        self._controller.on_ranks_done(connection, events)
 
     def on_report(self, connection: Connection, report: Report) -> None:
         """Pass it on."""

@@ -18,7 +18,7 @@ from jupyter_sky.providers.base import AgentGone, Machine, Provider
 from jupyter_sky.providers.cloud import CloudProvider, Stoppable
 from jupyter_sky.providers.local import Local
 from jupyter_sky.transport import event_loop
-from jupyter_sky.transport.protocol.events import Event
+from jupyter_sky.transport.protocol.events import Event, RankDone
 from jupyter_sky.transport.protocol.messages import Welcome
 from jupyter_sky.transport.tasks import blocking
 
@@ -34,6 +34,9 @@ class IgnoreEvents(ConnectionListener):
     """The listener of a connection that only makes requests, and follows no events."""
 
     def on_event(self, connection: Connection, event: Event) -> None:
+        """Ignore it."""
+
+    def on_ranks_done(self, connection: Connection, events: Sequence[RankDone]) -> None:
         """Ignore it."""
 
     def on_report(self, connection: Connection, report: Report) -> None:

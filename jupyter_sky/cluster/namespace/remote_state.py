@@ -49,9 +49,9 @@ class RankValue:
 _NOTHING: Mapping[str, RankValue] = {}
 
 
-@dataclass
+@dataclass(slots=True)
 class Expected:
-    """What a rank will have after a run that it has not reported yet.
+    """What a rank will have after a run that it has not reported yet; ranks may have it in common.
 
     Attributes
     ----------
@@ -159,6 +159,11 @@ class RemoteState:
         unbound = replaced.union(self._to_delete.get(rank, ()))
         return sorted(unbound) if unbound else []
 
+    def has_to_unbind(self, effects: RunEffects) -> bool:
+        """Return whether any rank may have names to unbind before a run."""
+        cell = effects.cell
+        return bool(self._to_delete) or not cell.writes <= cell.reads
+
     def assigned_since(self, rank: int, names: Iterable[str]) -> set[str]:
         """Return names that were assigned in the notebook since a rank got them, if it did."""
         there = self.keys(rank)
@@ -210,13 +215,18 @@ class RemoteState:
         sent
             For each of them the digests of what it is sent.
         """
+        number, expected = effects.number, effects.expected
+        bound = {name: self._binding(name, effects) for name in effects.cell.always_bound}
+        alike = Expected({}, bound)  # of all that are sent nothing: mostly of all
         for rank in ranks:
             effects.starts[rank] = self._starts.get(rank, 0)
-            expected = effects.expected.setdefault(rank, Expected())
-            for key, digest in sent.get(rank, {}).items():
-                expected.delivered[key] = RankValue(digest, effects.number)
-            for name in effects.cell.always_bound:
-                expected.bound[name] = self._binding(name, effects)
+            digests, before = sent.get(rank), expected.get(rank)
+            if before is None and not digests:
+                expected[rank] = alike
+                continue
+            delivered = {key: RankValue(each, number) for key, each in (digests or {}).items()}
+            before = before or Expected()
+            expected[rank] = Expected(before.delivered | delivered, before.bound | bound)
         if effects.expected:
             self._on_their_way[effects.number] = effects
 
@@ -239,11 +249,13 @@ class RemoteState:
         expected = self._stop_expecting(effects, rank)
         if self.is_gone(effects, rank):
             return  # with the process
-        confirmed = self._confirmed.setdefault(rank, {})
+        confirmed = self._confirmed.get(rank)
+        if confirmed is None:
+            confirmed = self._confirmed[rank] = {}
         if expected and expected.delivered:
             confirmed.update(expected.delivered)
         names = {name for name, other in bound.items() if other} if bound else set()
-        if well:
+        if well and effects.cell.always_bound:
             names |= effects.cell.always_bound
         for name in names:
             confirmed[name] = self._binding(name, effects)

@@ -115,11 +115,11 @@ class NamespaceSync:
                 namespace=namespace,
                 ranks=tuple(ranks),
                 effects=effects,
-                outdated={
-                    rank: names for rank in ranks if (names := state.names_to_unbind(rank, effects))
-                },
                 losses=losses,
             )
+            if state.has_to_unbind(effects):
+                unbind = {rank: state.names_to_unbind(rank, effects) for rank in ranks}
+                update.outdated = {rank: each for rank, each in unbind.items() if each}
             self._add_missing(update, frozenset(names) if force else frozenset())
         refuse_huge(update.sizes, limit)
         return update
@@ -252,10 +252,10 @@ class NamespaceSync:
         self._record_delivery(update)
 
     def _record_delivery(self, update: NamespaceUpdate) -> None:
-        digests: dict[int, dict[str, str]] = {rank: {} for rank in update.ranks}
+        digests: dict[int, dict[str, str]] = {}
         for group, ranks in update.packed:
             for rank in ranks:
-                digests[rank].update(group.message["digests"])
+                digests.setdefault(rank, {}).update(group.message["digests"])
             self._sent_objects.record_sent(ranks, group.shared, group.tokens)
         self._remote_state.expect(update.effects, update.ranks, digests)
         self._sent_blobs.update(dict.fromkeys(update.blobs))

@@ -15,10 +15,11 @@ from typing import Any, Protocol
 import jupyter_sky
 from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.blobs.download import Downloads
+from jupyter_sky.cluster.network.common import Common
 from jupyter_sky.cluster.network.incoming import Report
-from jupyter_sky.cluster.network.node_faults import foreign_ranks
+from jupyter_sky.cluster.network.requests.events import Events, Taking
 from jupyter_sky.cluster.network.requests.pending import Answered, PendingRequests
-from jupyter_sky.cluster.network.requests.seen import Seen, SeenTeller
+from jupyter_sky.cluster.network.requests.seen import Seen
 from jupyter_sky.cluster.network.upload import Uploads
 from jupyter_sky.errors import ClusterLost
 from jupyter_sky.providers.base import AgentGone, Machine, MachineGone, NotLetIn
@@ -28,8 +29,6 @@ from jupyter_sky.transport.protocol.events import (
     Event,
     Forgotten,
     RankDone,
-    RankExited,
-    decode_event,
 )
 from jupyter_sky.transport.protocol.messages import Hello, Welcome
 
@@ -54,6 +53,9 @@ class ConnectionListener(Protocol):
 
     def on_event(self, connection: Connection, event: Event) -> None:
         """Handle an event of the agent's journal; each comes once, in order."""
+
+    def on_ranks_done(self, connection: Connection, events: Sequence[RankDone]) -> None:
+        """Handle that ranks have come to the end of a run, and well: events of the journal too."""
 
     def on_report(self, connection: Connection, report: Report) -> None:
         """Handle what ranks use, as `node.agent.usage` measures it."""
@@ -82,15 +84,13 @@ class Connection:
         Told of events, reports, broken links and the end of the agent.
     visits
         Whether this is no notebook: a visitor keeps no node up, and what it sees counts as unseen.
-    teller
-        Tells this agent, among others, which events have come.
+    common
+        What it has in common with other connections.
 
     Attributes
     ----------
     ranks
         The ranks of the machine.
-    last
-        Number of the last event that came.
     broken_since
         When the link broke, as the loop counts; ``None`` while there is one.
     trouble, is_shut_out
@@ -104,10 +104,17 @@ class Connection:
         machine: Machine,
         listener: ConnectionListener,
         visits: bool = False,
-        teller: SeenTeller | None = None,
+        common: Common | None = None,
     ) -> None:
+        self._common = common or Common()
+        self._seen = Seen(self._current_link)
+        taking = Taking(
+            self._take,
+            lambda events: listener.on_ranks_done(self, events),
+            lambda ranks: listener.on_foreign_ranks(self, ranks),
+        )
+        self._events = Events(taking, self._common.ends, None if visits else self._seen)
         self.machine = machine
-        self.last = 0
         self.broken_since: float | None = None
         self.trouble, self.is_shut_out = "", False
         self._listener = listener
@@ -120,8 +127,6 @@ class Connection:
         self._token = uuid.uuid4().hex
         self._requests = PendingRequests(lambda: self._up, self._no_connection)
         self._downloads = Downloads(self._current_link)
-        self._seen = Seen(self._current_link, teller or SeenTeller())
-        self._posted: str | None = None
         self._sent_before = 0
         self.uploads = Uploads(self.request, self._current_link, machine.blobs_here)
 
@@ -135,6 +140,7 @@ class Connection:
         self._machine = machine
         # Asked for with each event.
         self.ranks = frozenset(rank for node in machine.nodes for rank in node.ranks)
+        self._events.ranks = self.ranks
 
     @property
     def name(self) -> str:
@@ -191,7 +197,7 @@ class Connection:
 
     def follow(self, since: int) -> None:
         """Ask for the events after number ``since``."""
-        self.last = since
+        self._events.last = since
         if self._link:
             self._link.send({"op": "follow", "since": since})
 
@@ -222,7 +228,9 @@ class Connection:
             self._sent_before += self._link.sent_bytes
         self._welcome = asyncio.get_running_loop().create_future()
         link = self._link = Link(
-            sock, self._receive, self._link_closed, self._downloads.destination, SILENCE
+            *(sock, self._receive, self._link_closed, self._downloads.destination, SILENCE),
+            heartbeat=self._seen.heartbeat,
+            readiness=self._common.readiness,
         )
         hello: Hello = {
             "op": "hello",
@@ -264,7 +272,7 @@ class Connection:
         for pause in itertools.chain(pauses, itertools.repeat(pauses[-1])):
             await asyncio.sleep(pause)
             try:
-                welcome = await self._greet(self.last)
+                welcome = await self._greet(self._events.last)
             except AgentGone as gone:
                 self.declare_lost(f"ended: {gone}" if isinstance(gone, MachineGone) else "ended")
                 return
@@ -340,7 +348,7 @@ class Connection:
             answer.set_exception(ClusterLost("the node's agent is gone"))
             return
         # That the node has begun with it, its event would say to others.
-        self._posted = shared.fields.get("run")
+        self._events.posted = shared.fields.get("run")
         number = self._requests.new_number()
         own = {**own, **self._seen.news()}
         own = self._requests.add(number, own, answer, ANSWER_WITHIN, None, shared)
@@ -369,11 +377,8 @@ class Connection:
     def _receive(self, message: Message, payload: memoryview) -> None:
         self._downloads.acknowledge(message)
         if "event" in message:
-            if incoming.is_next(message, self.last):
-                self.last = message["n"]
-                if message["event"] != "run_began" or message.get("run") != self._posted:
-                    self._take(decode_event(message))
-        elif "re" in message:
+            self._events.receive(message)
+        if "re" in message:
             self._requests.on_answer({**message, "payload": payload} if payload else message)
         elif "welcome" in message:
             said = incoming.welcome(message)
@@ -385,14 +390,9 @@ class Connection:
             self._receive_report(incoming.report(message))
 
     def _take(self, event: Event) -> None:
-        if foreign := foreign_ranks(event, self.ranks):
-            self._listener.on_foreign_ranks(self, foreign)
-            return
         if isinstance(event, Forgotten):
             self.uploads.note_missing(event.digests)
         self._listener.on_event(self, event)
-        if isinstance(event, RankDone | RankExited) and not self._visits:
-            self._seen.note(self.last, at_once=event.run != self._posted)
 
     def _receive_report(self, report: Report) -> None:
         if foreign := report.speaks_for.difference(self.ranks):

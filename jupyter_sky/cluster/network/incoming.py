@@ -34,6 +34,7 @@ from jupyter_sky.transport.protocol.inspection import (
 from jupyter_sky.transport.protocol.messages import Welcome
 from jupyter_sky.transport.protocol.profiling import ProfileAnswer, RecordedAnswer
 from jupyter_sky.transport.protocol.shape import check_for
+from jupyter_sky.transport.together import ranks_done
 from jupyter_sky.transport.volumes.requests import MountAnswer, VolumesAnswer, WriteBackAnswer
 
 _MOST = 2**53  # pages know whole numbers up to there
@@ -222,8 +223,11 @@ def is_next(event: Message, last: int) -> bool:
 
 
 def _events_in(event: Message) -> int:
-    """Return for how many events a message stands: one says how many were not kept."""
-    if event.get("event") != "lost":
+    """Return for how many events a message stands: of ranks, or that so many were not kept."""
+    kind = event.get("event")
+    if kind == "ranks_done":
+        return ranks_done.events_in(event)
+    if kind != "lost":
         return 1
     counts = [event.get("shown"), event.get("others")]
     return sum(each for each in counts if isinstance(each, int))

@@ -17,7 +17,7 @@ from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.state import not_begun, running
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
 from jupyter_sky.formatting import format_bytes, format_ranks
-from jupyter_sky.transport.frames import Message, SharedFields
+from jupyter_sky.transport.frames import SharedFields
 from jupyter_sky.transport.protocol.messages import RunRequest, Script, said
 from jupyter_sky.transport.rank_ranges import to_ranges
 
@@ -73,7 +73,7 @@ async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) 
         "show": to_ranges(task.show),
         "title": task.title,
         "everyone": to_ranges(task.ranks),
-        "ranks": [],
+        "ranks": to_ranges(ranks),
         "together": fail_together(controller, task),
         "serves": task.serves,
         "talks": task.talks,
@@ -86,20 +86,19 @@ async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) 
     blobs = {**update.blobs, **task.blobs}
     if task.values:
         await _record_asked(controller.id, run)
-    nodes = [
-        (connection, said({"ranks": here, "names": _names_for(connection, names)}))
-        for connection in controller.connections
-        if (here := sorted(connection.ranks.intersection(ranks)))
-    ]
+    chosen = frozenset(ranks)
+    nodes = [each for each in controller.connections if not chosen.isdisjoint(each.ranks)]
     run.sent = True
     if blobs:
-        sending = (_send(controller, node, request, own, blobs) for node, own in nodes)
+        sending = (_send(controller, each, request, chosen, blobs) for each in nodes)
         await asyncio.gather(*sending)
         return
-    shared = {name: value for name, value in request.items() if name not in ("ranks", "names")}
+    # Encoded once: of its own a node gets names alone, and those only when something is sent.
+    shared = {name: value for name, value in request.items() if name != "names" or not names}
     fields, answers = SharedFields({"op": "run", **said(shared)}), Answers()
-    for connection, own in nodes:
-        refused = partial(_on_refused, controller, run.id, own["ranks"])
+    for connection in nodes:
+        refused = partial(_on_refused, controller, run.id, connection, chosen)
+        own = {"names": _names_for(connection, names)} if names else {}
         connection.post(fields, own, answers.expect(refused))
     await answers.wait()
 
@@ -132,25 +131,31 @@ def _names_for(connection: Connection, names: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _on_refused(controller: Controller, run: str, ranks: Sequence[int], why: SkyError) -> None:
-    """Note that ranks have not begun with a run; where a link was lost, that is not known."""
+def _on_refused(
+    controller: Controller,
+    run: str,
+    connection: Connection,
+    ranks: frozenset[int],
+    why: SkyError,
+) -> None:
+    """Note that a node has not begun with a run; where a link was lost, that is not known."""
     if not isinstance(why, ClusterLost | NoConnection):
-        controller.state = not_begun(controller.state, run, ranks)
+        controller.state = not_begun(controller.state, run, ranks & connection.ranks)
 
 
 async def _send(
     controller: Controller,
     connection: Connection,
     request: RunRequest,
-    own: Message,
+    ranks: frozenset[int],
     blobs: Mapping[str, memoryview],
 ) -> None:
-    """Send the request of a run to one agent, for ranks of its own, with data that it may lack."""
-    request = {**request, "ranks": own["ranks"], "names": own.get("names", [])}
+    """Send the request of a run to one agent, with data that it may lack."""
+    request = {**request, "names": _names_for(connection, request["names"])}
     try:
         await _send_until_taken(connection, request, blobs)
     except SkyError as why:
-        _on_refused(controller, request["run"], own["ranks"], why)
+        _on_refused(controller, request["run"], connection, ranks, why)
         raise
 
 

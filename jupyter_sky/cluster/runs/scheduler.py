@@ -280,12 +280,12 @@ class Scheduler(ClusterListener):
                     run.metrics.add(event if is_script else replace(event, of=None))
             case Told() | Prompted() | Saved():
                 run = self._runs.get(event.run)
-                if run and event.rank in run.waiting:
+                if run and run.waits_for(event.rank):
                     run.on_told(event)
             case RankExited():
                 self.monitor.on_rank_exited(event)
                 run = self._runs.get(event.run or "")
-                if run and event.rank in run.waiting:
+                if run and run.waits_for(event.rank):
                     run.on_rank_exited(event)
                     self._interrupt_peers(run, connection)
             case Lost(others=others) if others:
@@ -295,21 +295,20 @@ class Scheduler(ClusterListener):
 
     def on_ranks_done(self, done: Sequence[Done]) -> None:
         """Tell the runs whose ranks have come to the end of their parts."""
-        taken = [
-            (run, connection, event)
-            for connection, event in done
-            if (run := self._runs.get(event.run)) and run.waits_for(event.rank)
-        ]
-        sync = self.controller.sync
-        for run in dict.fromkeys(run for run, _, _ in taken):
-            own = [event for each, _, event in taken if each is run]
-            for well in (True, False):
-                bound = {each.rank: each.bound for each in own if (each.outcome == "ok") is well}
-                if bound:
-                    sync.ran_on(run.task.update, bound, well=well)
-        for run, connection, event in taken:
+        for name in dict.fromkeys([event.run for _, event in done]):
+            if run := self._runs.get(name):
+                own = [each for each in done if each[1].run == name]
+                self._on_parts_done(run, [each for each in own if run.waits_for(each[1].rank)])
+
+    def _on_parts_done(self, run: Run, done: Sequence[Done]) -> None:
+        sync, update = self.controller.sync, run.task.update
+        for well in (True, False):
+            these = [event for _, event in done if (event.outcome == "ok") is well]
+            if these:
+                sync.ran_on(update, {event.rank: event.bound for event in these}, well=well)
+        for connection, event in done:
             if event.arrived is not None and event.outcome != "ok":
-                sync.missed(run.task.update, event.rank, event.arrived)
+                sync.missed(update, event.rank, event.arrived)
             self.monitor.on_rank_done(event)
             run.on_rank_done(event)
             if run.failed:

@@ -22,6 +22,7 @@ from jupyter_sky.transport.link import HIGH_WATER, Link
 from jupyter_sky.transport.metrics.usage_history import Samples
 from jupyter_sky.transport.protocol.agent_requests import FetchRequest, ReadRequest
 from jupyter_sky.transport.protocol.messages import Hello, Welcome
+from jupyter_sky.transport.together.ranks_done import Together
 
 SILENCE = 30.0
 """Seconds without a sign of life after which a client is taken to be gone."""
@@ -35,6 +36,9 @@ busy is not worth a new one.
 
 HELD_FOR = 0.002
 """Seconds that events wait which nobody waits for: what follows them soon goes with them."""
+
+TAKEN_WITHIN = 0.05
+"""Seconds in which it is said that a run was taken: most cells are over before, and say it too."""
 
 _AT_ONCE = 64 * 1024  # bytes of events that are sent together
 
@@ -83,8 +87,9 @@ class ClientSession:
 
     Each time that something is sent, the client wakes for it, and on one machine the agent stops
     for the client. So what is not urgent is held for a moment, and goes with what comes meanwhile:
-    that a run has begun, its answer, and that most of its ranks are done. All of it leaves in the
-    order of the journal, and an answer stays behind the events that were there before it.
+    that a run was taken, and that most of its ranks are done, as one message (`ranks_done`). That
+    the client's own run has begun leaves with the next event. All of it leaves in the order of the
+    journal, and an answer stays behind the events that were there before it.
 
     Parameters
     ----------
@@ -103,11 +108,11 @@ class ClientSession:
     def __init__(self, sock: socket.socket, host: SessionHost) -> None:
         self._host = host
         self.is_notebook = False
-        self._token = ""
-        self._version = ""
+        self._token = self._version = ""
         self._next: int | None = None
         self._has_history = 0
-        self._held: deque[tuple[int, bytes]] = deque()  # answers, each behind an event
+        self._held: deque[tuple[int, Message]] = deque()  # answers, each behind an event
+        self._asked: str | None = None  # the last run that it has asked for
         self._timer: asyncio.TimerHandle | None = None
         self._piece = memoryview(b"")  # memory for pieces, once there is one
         self._tasks: set[asyncio.Task[None]] = set()
@@ -148,17 +153,26 @@ class ClientSession:
             before whatever is sent next.
         """
         if not is_urgent and not self._link.unsent_bytes:
-            self._send_soon()
-            return
+            return self._send_within(HELD_FOR) if self._has_news else None
         try:
             self._send_events()
         except Exception:
             logging.getLogger(__name__).exception("events could not be sent to a client")
             self._link.close()
 
-    def _send_soon(self) -> None:
-        if self._timer is None and not self._link.closed:
-            self._timer = asyncio.get_running_loop().call_later(HELD_FOR, self.pump)
+    @property
+    def _has_news(self) -> bool:
+        """Whether there is more for it than that its run has begun."""
+        is_new = self._next is not None and self._next <= self._host.journal.last
+        return is_new and ((together := self._together()) is None or together.has_ranks)
+
+    def _send_within(self, seconds: float) -> None:
+        due = (loop := asyncio.get_running_loop()).time() + seconds
+        if self._link.closed or (self._timer and self._timer.when() <= due):
+            return
+        if self._timer:
+            self._timer.cancel()
+        self._timer = loop.call_at(due, self.pump)
 
     def _send_events(self) -> None:
         """Send what is held, and all events, as far as the client takes them."""
@@ -169,20 +183,38 @@ class ClientSession:
         parts: list[bytes] = []
         size = 0
         while self._next is not None and self._next <= journal.last:
+            together = self._together()
+            if together and not together.has_ranks:
+                break  # that its run has begun leaves with the next event
             while self._held and self._held[0][0] < self._next:
-                parts.append(self._held.popleft()[1])
+                parts.append(encode(self._held.popleft()[1]))
             if size >= _AT_ONCE:
                 link.send_encoded(b"".join(parts))
                 parts, size = [], 0
             if link.unsent_bytes >= HIGH_WATER:
                 break
-            frame, self._next = journal.read(self._next)
+            if together:
+                self._next = together.last + 1
+                frame = encode({**together.message(), **self._pop_taken()})
+            else:
+                frame, self._next = journal.read(self._next)
             parts.append(frame)
             size += len(frame)
-        parts += [frame for _, frame in self._held]
+        parts += [encode(answer) for _, answer in self._held]
         self._held.clear()
         if parts:
             link.send_encoded(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def _together(self) -> Together | None:
+        """Return the next events that are one message, if they are."""
+        together = Together(self._asked, cast(int, self._next), self._host.journal.brief)
+        is_end = together.count and together.last == self._host.journal.last
+        return together if together.has_ranks or is_end else None
+
+    def _pop_taken(self) -> Message:
+        """Return the answer that is next if it says only that something was done, and is due."""
+        is_due = self._held and self._held[0][0] < cast(int, self._next)
+        return self._held.popleft()[1] if is_due and self._held[0][1].keys() == {"re"} else {}
 
     def send_report(self, message: Message) -> None:
         """Send what is not worth a place in the journal, unless the client is behind already."""
@@ -240,9 +272,13 @@ class ClientSession:
             case op:
                 if "seen" in message:
                     self._note_seen(message["seen"])
-                # That a run was taken is what the kernel has counted on already.
+                if op == "run":
+                    self._asked = message["run"]
                 answer = self._host.answer(self._token, message)
-                self._send_answer(message["id"], answer, is_urgent=op != "run" or bool(answer))
+                # What the kernel has counted on already, unless it waits to tell the ranks more.
+                waits = message.get("serves") or message.get("talks")
+                is_taken, within = op == "run" and answer == {}, HELD_FOR if waits else TAKEN_WITHIN
+                self._send_answer(message["id"], answer, within if is_taken else None)
 
     def _greet(self, hello: Hello) -> None:
         self._token = hello["token"]
@@ -272,10 +308,10 @@ class ClientSession:
         self._next = max(0, since) + 1
         self.pump()
 
-    def _send_answer(self, number: int, answer: Answer, is_urgent: bool = True) -> None:
+    def _send_answer(self, number: int, answer: Answer, within: float | None = None) -> None:
         if isinstance(answer, dict):
-            self._held.append((self._host.journal.last, encode({"re": number, **answer})))
-            self.pump(is_urgent)
+            self._held.append((self._host.journal.last, {"re": number, **answer}))
+            self.pump() if within is None else self._send_within(within)
         else:
             self._start(self._send_answer_later(number, answer))
 
@@ -310,7 +346,6 @@ class ClientSession:
         self._bulk.close()
         if self._timer:
             self._timer.cancel()
-            self._timer = None
         self._held.clear()
         self._host.on_session_closed(self)
 
@@ -340,7 +375,7 @@ class ClientSessions:
         self, within: float = HEARD_WITHIN, but: ClientSession | None = None
     ) -> bool:
         """Return whether a notebook gave a sign of life lately, apart from that of one session."""
-        others = (each for each in self._sessions if each is not but)
+        others = self._sessions - {but}
         return any(each.is_notebook and each.silent_for <= within for each in others)
 
     def close(self) -> None:

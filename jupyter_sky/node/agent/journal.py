@@ -36,6 +36,7 @@ from pathlib import Path
 from jupyter_sky.node.agent.spool import Places, Spool
 from jupyter_sky.transport.frames import PREFIX, Message, ProtocolError, decode_message, encode
 from jupyter_sky.transport.protocol.events import Lost
+from jupyter_sky.transport.together.ranks_done import Brief, brief_of
 
 SHOWN_LIMIT = 256 * 1024 * 1024
 """Bytes on the disk of what ranks show, beside their logs."""
@@ -75,6 +76,7 @@ class Journal:
         self._last = 0
         self._shown_bits = bytearray(1)  # of which the first is that of number 0
         self._recent: collections.deque[bytes] = collections.deque()
+        self._briefs: collections.deque[Brief | None] = collections.deque()  # of the same events
         self._recent_bytes = 0
         self._unwritten: collections.OrderedDict[int, bytes] = collections.OrderedDict()
         self._unwritten_bytes = 0
@@ -107,9 +109,11 @@ class Journal:
         self._last = number
         self._note_kind(number, is_shown)
         self._recent.append(frame)
+        self._briefs.append(brief_of(message))
         self._recent_bytes += len(frame)
         while len(self._recent) > _RECENT or self._recent_bytes > _RECENT_BYTES:
             self._recent_bytes -= len(self._recent.popleft())
+            self._briefs.popleft()
 
     def read(self, number: int) -> tuple[bytes, int]:
         """Return an event as a frame, and the number of the one to read next.
@@ -126,6 +130,11 @@ class Journal:
             number += 1
         lost = Lost(shown=shown, others=number - first - shown)
         return encode({**lost.message(), "n": number - 1}), number
+
+    def brief(self, number: int) -> Brief | None:
+        """Return a recent event in few words, if there are such words for it."""
+        at = number - (self.last - len(self._briefs) + 1)
+        return self._briefs[at] if 0 <= at < len(self._briefs) else None
 
     def _frame(self, number: int) -> bytes | None:
         """Return an event, from memory if it is recent; ``None`` if it was not kept."""

@@ -26,6 +26,7 @@ from jupyter_sky.transport.protocol.calls import TellRequest
 from jupyter_sky.transport.protocol.events import Event, Output, Prepared, RankExited, RankStarted
 from jupyter_sky.transport.protocol.messages import FormRequest, ReserveRequest, RunRequest
 from jupyter_sky.transport.protocol.rank_messages import LeavingCommand
+from jupyter_sky.transport.rank_ranges import among
 
 END_WITHIN = 3.0
 """Seconds that ranks get to leave their plugins before they are killed."""
@@ -192,7 +193,7 @@ class Supervisor:
         """
         if self.stopper.was_stopped(request["run"]):
             return "the run was stopped before it began"
-        processes = [self.ranks[rank] for rank in request["ranks"] if rank in self.ranks]
+        processes = [self.ranks[rank] for rank in among(request["ranks"], self.ranks)]
         for process in processes:
             if process.pid is None:
                 return f"rank {process.rank} is not there"

@@ -270,7 +270,7 @@ class RunFields(TypedDict):
     everyone
         All ranks that take part, also on other nodes.
     ranks
-        Those of them on this node.
+        Those of them that begin now, also on other nodes: each agent knows its own.
     together
         Whether one that fails stops the others, as where they are in one process group.
     serves
@@ -301,7 +301,7 @@ class RunFields(TypedDict):
     show: RankRanges
     title: str
     everyone: RankRanges
-    ranks: list[int]
+    ranks: RankRanges
     together: bool
     serves: Serving | None
     talks: bool

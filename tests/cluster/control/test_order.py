@@ -41,7 +41,7 @@ def busy_state() -> ClusterState:
     state = ClusterState.new([Node(0, "10.0.0.1", "eth0", (0, 1, 2, 3))])
     for rank in range(4):
         state = reduce(state, RankStarted(rank, 100 + rank))
-        ranks = [replace(each, generation=1) for each in state.ranks]
+        ranks = [each._replace(generation=1) for each in state.ranks]
         state = replace(state, ranks=tuple(ranks))
     return running(state, [0, 1, 2, 3], "run")
 

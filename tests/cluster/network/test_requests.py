@@ -5,13 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import msgpack
 import pytest
 
 from jupyter_sky.cluster.network.requests.answers import Answers
+from jupyter_sky.cluster.network.requests.events import Events, Taking
 from jupyter_sky.cluster.network.requests.pending import PendingRequests
-from jupyter_sky.cluster.network.requests.seen import Seen, SeenTeller
+from jupyter_sky.cluster.network.requests.seen import Seen
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
-from jupyter_sky.transport.frames import Message, SharedFields
+from jupyter_sky.transport.frames import (
+    PREFIX,
+    Message,
+    ProtocolError,
+    SharedFields,
+    decode_message,
+    encode,
+)
+from jupyter_sky.transport.protocol.events import Event, RankDone
+from jupyter_sky.transport.together.ranks_done import RanksDone
 
 
 class Requests(PendingRequests):
@@ -139,22 +150,92 @@ class Link:
         self.sent.append(message)
 
 
-def test_an_agent_is_told_what_was_seen_by_the_next_request_or_soon() -> None:
-    async def scenario() -> None:
-        link, teller = Link(), SeenTeller()
-        seen = Seen(lambda: link, teller)  # type: ignore[arg-type, return-value]
-        assert seen.news() == {}
-        seen.note(3)
-        assert seen.news() == {"seen": 3} and seen.news() == {}
-        seen.note(4)
-        seen.note(5)
-        while not link.sent:
-            await asyncio.sleep(0.001)
-        assert link.sent == [{"op": "seen", "n": 5}]
-        seen.tell()
-        assert len(link.sent) == 1
-        seen.note(6)
-        seen.tell()
-        assert link.sent[1:] == [{"op": "seen", "n": 6}]
+def test_an_agent_is_told_what_was_seen_by_the_next_request_or_heartbeat() -> None:
+    link = Link()
+    seen = Seen(lambda: link)  # type: ignore[arg-type, return-value]
+    assert seen.news() == {} and seen.heartbeat() == {}
+    seen.note(3)
+    assert seen.news() == {"seen": 3} and seen.news() == {} and seen.heartbeat() == {}
+    seen.note(4)
+    seen.note(5)
+    assert seen.heartbeat() == {"op": "seen", "n": 5}
+    seen.tell()
+    assert link.sent == []
+    seen.note(6)
+    seen.tell()
+    seen.note(7, at_once=True)
+    assert link.sent == [{"op": "seen", "n": 6}, {"op": "seen", "n": 7}]
 
-    asyncio.run(scenario())
+
+class Taken:
+    """What has come of an agent's events."""
+
+    def __init__(self, ranks: frozenset[int], posted: str | None) -> None:
+        self.events: list[Event] = []
+        self.foreign: list[int] = []
+        taking = Taking(self.events.append, self.events.extend, self.foreign.extend)
+        self._events = Events(taking, RanksDone(), None)
+        self._events.ranks, self._events.posted = ranks, posted
+
+    def receive(self, message: Message) -> None:
+        self._events.receive(decode_message(encode(message)[PREFIX.size :]))
+
+    @property
+    def ranks(self) -> list[int]:
+        return [event.rank for event in self.events if isinstance(event, RankDone)]
+
+
+def done(number: int, *ranks: int, **others: object) -> Message:
+    """Return what a node says of ranks that are done with run ``r``."""
+    common = msgpack.packb({"run": "r", "arrived": ["s"], "bound": {"x": True}})
+    fields = {"common": common, "ranks": [*ranks], "seconds": [0.5] * len(ranks), "began": False}
+    return {"event": "ranks_done", "n": number, **fields, **others}
+
+
+def test_ends_that_come_as_one_are_events_each() -> None:
+    taken = Taken(frozenset({1, 2, 3}), "r")
+    taken.receive(done(3, 1, 2, began=True))  # the first is that the run has begun
+    taken.receive(done(3, 1, 2, began=True))  # once more, after a link broke
+    taken.receive(done(4, 3))
+    assert taken.ranks == [1, 2, 3]
+    assert taken.events[0] == RankDone(1, "r", "ok", bound={"x": True}, arrived=["s"], seconds=0.5)
+
+
+def test_none_of_those_that_come_as_one_can_be_missed() -> None:
+    taken = Taken(frozenset({1, 2, 3}), "r")
+    for message in (done(3, 1, 2), done(1, 1, 2), done(5, 1, 2, began=True)):
+        with pytest.raises(ProtocolError, match="missing"):
+            taken.receive(message)
+    assert taken.events == []
+
+
+def test_a_node_ends_its_own_ranks_alone_also_where_they_come_as_one() -> None:
+    taken = Taken(frozenset({1, 2}), "r")
+    taken.receive(done(3, 1, 7, 2))
+    assert taken.ranks == [1, 2] and taken.foreign == [7]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ranks": [True]},
+        {"ranks": [1.0]},
+        {"seconds": []},
+        {"seconds": ["1"]},
+        {"seconds": None},
+        {"common": None},
+        {"common": b""},
+        {"common": msgpack.packb({"run": 5})},
+        {"common": msgpack.packb({})},
+        {"common": msgpack.packb({"run": "r", "bound": {"x": 1}})},
+        {"common": msgpack.packb({"run": "r", "values": {"data": b"", "blobs": []}})},
+        {"common": msgpack.packb({"run": "r", "rank": 5})},
+    ],
+    ids=str,
+)
+def test_what_is_none_of_those_is_refused(wrong: Message) -> None:
+    taken = Taken(frozenset({1}), "r")
+    taken.receive(done(1, 1))
+    with pytest.raises(ProtocolError):
+        taken.receive(done(2, 1, **wrong))
+    assert taken.ranks == [1]

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from pathlib import Path
 
+import msgpack
 import pytest
 
 import jupyter_sky
@@ -180,6 +181,111 @@ def test_what_is_held_leaves_before_the_connection_is_closed(tmp_path: Path) -> 
         host.sessions.pump(is_urgent=False)
         host.sessions.close()
         assert [message["n"] for message in received(client)] == [1]
+        client.close()
+
+    asyncio.run(scenario())
+
+
+class Running(Host):
+    """An agent that has taken a run as soon as it is asked."""
+
+    def answer(self, token: str, message: Message) -> Message:
+        self.journal.append({"event": "run_began", "run": message["run"]})
+        self.sessions.pump(is_urgent=False)
+        return {}
+
+    def finish(self, run: str, rank: int, bound: dict[str, bool] | None = None) -> None:
+        done = {"event": "rank_done", "rank": rank, "run": run, "outcome": "ok", "arrived": []}
+        self.journal.append({**done, "seconds": 0.5, **({"bound": bound} if bound else {})})
+
+    async def ask(self, client: socket.socket, number: int, run: str) -> None:
+        client.sendall(encode({"op": "run", "id": number, "run": run}))
+        await until_read(self)
+
+
+async def followed(host: Host) -> socket.socket:
+    """Return a client that has been greeted and follows the journal."""
+    client = host.greet()
+    client.sendall(encode({"op": "follow", "since": 0}))
+    await until_read(host)
+    received(client)
+    return client
+
+
+def test_the_ends_of_ranks_are_one_message_with_the_answer_and_the_beginning(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        host = Running(tmp_path)
+        client = await followed(host)
+        await host.ask(client, 1, "r")
+        for rank in range(3):
+            host.finish("r", rank)
+            host.sessions.pump(is_urgent=rank == 2)
+        [message] = received(client)
+        common = msgpack.unpackb(message.pop("common"))
+        assert common == {"run": "r", "arrived": []}
+        fields = {"ranks": [0, 1, 2], "seconds": [0.5] * 3, "began": True}
+        assert message == {"event": "ranks_done", **fields, "n": 4, "re": 1}
+        client.close()
+
+    asyncio.run(scenario())
+
+
+def test_one_that_has_not_asked_is_told_that_the_run_has_begun(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        host = Running(tmp_path)
+        client = await followed(host)
+        await host.ask(client, 1, "r")
+        late = host.connect(since=0)
+        await until_read(host)
+        assert [message["event"] for message in received(late)] == ["run_began"]
+        host.finish("r", 0)
+        host.sessions.pump()
+        [end] = received(late)
+        assert (end["event"], end["n"], end["began"]) == ("ranks_done", 2, False)
+        for sock in (client, late):
+            sock.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_not_alike_is_not_one_message_and_all_is_in_order(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        host = Running(tmp_path)
+        client = await followed(host)
+        await host.ask(client, 1, "r")
+        host.finish("r", 0)
+        host.finish("r", 1, {"x": True})
+        host.finish("r", 2, {"x": True})
+        host.journal.append({"event": "rank_exited", "rank": 3, "run": "r"})
+        host.finish("r", 4)
+        host.sessions.pump()
+        await host.ask(client, 2, "s")
+        host.finish("s", 0)
+        host.sessions.pump()
+        said = [(each["n"], each.get("ranks"), each.get("began")) for each in received(client)]
+        assert said == [
+            (2, [0], True),
+            (4, [1, 2], False),
+            (5, None, None),
+            (6, [4], False),
+            (8, [0], True),
+        ]
+        client.close()
+
+    asyncio.run(scenario())
+
+
+def test_that_a_run_was_taken_is_said_also_while_it_goes_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        host = Running(tmp_path)
+        client = await followed(host)
+        await host.ask(client, 1, "r")
+        assert await asyncio.to_thread(received, client) == [{"re": 1}]
+        host.journal.append({"event": "output", "rank": 0, "run": "r", "data": b"x"})
+        host.sessions.pump()
+        assert [message["event"] for message in received(client)] == ["run_began", "output"]
         client.close()
 
     asyncio.run(scenario())

@@ -115,9 +115,8 @@ class PendingRequests:
         """
         # The agent need not remember answers that have arrived.
         own = {**own, "id": number, "settled": next(iter(self._pending), number)}
-        pending = _Pending(own, shared, answer, within, link_within)
-        self._pending[number] = pending
-        self._limit(pending)
+        pending = self._pending[number] = _Pending(own, shared, answer, within, link_within)
+        self._limit(pending, asyncio.get_running_loop().time(), self._is_up())
         return own
 
     async def wait_for(self, number: int, answer: asyncio.Future[Message]) -> Message:
@@ -144,8 +143,9 @@ class PendingRequests:
 
     def on_link_changed(self) -> list[Message]:
         """Set all limits anew; return what has to be sent again if there is a link now."""
+        now, is_up = asyncio.get_running_loop().time(), self._is_up()
         for pending in self._pending.values():
-            self._limit(pending)
+            self._limit(pending, now, is_up)
         return [pending.message for pending in self._pending.values()]
 
     def fail(self, error: SkyError) -> None:
@@ -159,14 +159,14 @@ class PendingRequests:
             if not pending.answer.done():
                 pending.answer.set_exception(error)
 
-    def _limit(self, pending: _Pending) -> None:
-        now, is_up = asyncio.get_running_loop().time(), self._is_up()
+    def _limit(self, pending: _Pending, now: float, is_up: bool) -> None:
         if pending.broke is not None and pending.link_within is not None:
             pending.link_within -= now - pending.broke
         pending.broke = None if is_up else now
         limit = pending.within if is_up else pending.link_within
         pending.due = _NEVER if limit is None else now + max(0.0, limit)
-        self._look_at(pending.due)
+        if self._timer is None or pending.due < self._timer.when():
+            self._look_at(pending.due)
 
     def _look_at(self, due: float) -> None:
         """Let it be looked then what is to be given up, if not before."""

@@ -1,0 +1,99 @@
+"""The events of an agent: each is taken once, in the order of its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from jupyter_sky.cluster.network import incoming
+from jupyter_sky.cluster.network.node_faults import foreign_ranks
+from jupyter_sky.cluster.network.requests.seen import Seen
+from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.protocol.events import Event, RankDone, RankExited, decode_event
+from jupyter_sky.transport.together.ranks_done import RanksDone
+
+
+@dataclass(frozen=True)
+class Taking:
+    """What is called with what has come.
+
+    Attributes
+    ----------
+    event
+        Takes an event.
+    ends
+        Takes that ranks have come to the end of a run, and well.
+    foreign
+        Takes the ranks that a node spoke for and does not have; what it said was dropped.
+    """
+
+    event: Callable[[Event], object]
+    ends: Callable[[Sequence[RankDone]], object]
+    foreign: Callable[[frozenset[int]], object]
+
+
+class Events:
+    """The events that come from one agent.
+
+    Parameters
+    ----------
+    taking
+        What is called with them.
+    reader
+        Reads those that say that ranks are done.
+    seen
+        Tells the agent which have come; ``None`` where they count as unseen.
+
+    Attributes
+    ----------
+    last
+        Number of the last one.
+    ranks
+        The ranks that the agent may speak for.
+    posted
+        The last run that it was asked for: that this has begun there says nothing.
+    """
+
+    def __init__(self, taking: Taking, reader: RanksDone, seen: Seen | None) -> None:
+        self.last = 0
+        self.ranks: frozenset[int] = frozenset()
+        self.posted: str | None = None
+        self._taking = taking
+        self._reader = reader
+        self._seen = seen
+
+    def receive(self, message: Message) -> None:
+        """Take the event in a message, or those for which it stands, unless they came before.
+
+        Raises
+        ------
+        ProtocolError
+            When it is none, or events before it are missing.
+        """
+        if not incoming.is_next(message, self.last):
+            return
+        self.last = message["n"]
+        if message["event"] == "ranks_done":
+            self._take_ends(self._reader.read(message), message["ranks"])
+        elif message["event"] != "run_began" or message.get("run") != self.posted:
+            self._take(decode_event(message))
+
+    def _take_ends(self, events: Sequence[RankDone], ranks: Sequence[int]) -> None:
+        if not self.ranks.issuperset(ranks):
+            for event in events:
+                self._take(event)
+        elif events:
+            self._taking.ends(events)
+            self._note_seen(events[0].run)
+
+    def _take(self, event: Event) -> None:
+        if foreign := foreign_ranks(event, self.ranks):
+            self._taking.foreign(foreign)
+            return
+        self._taking.event(event)
+        if isinstance(event, RankDone | RankExited):
+            self._note_seen(event.run)
+
+    def _note_seen(self, run: str | None) -> None:
+        if self._seen:
+            self._seen.note(self.last, at_once=run != self.posted)

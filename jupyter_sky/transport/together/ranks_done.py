@@ -1,0 +1,171 @@
+"""That ranks of a node have come to the end of a run, and well: one message for all of them.
+
+What we want: a cell on a thousand ranks costs the notebook as little as can be. Of most ranks it
+hears that the run has begun, which it knows, that it was taken, which it has counted on, and that
+they are done, in the words of the rank before.
+
+The solution: what ranks have in common is encoded on the node and sent as bytes. Who reads it
+compares these with those that came before, mostly from another node, and neither decodes nor checks
+them again. Only numbers and times are of each rank. The journal keeps each event as it was, with
+its number: who was away is sent them one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgpack
+
+from jupyter_sky.transport.frames import Message, ProtocolError, decode_message
+from jupyter_sky.transport.protocol.events import RankDone, decode_event
+
+_COMMON = ("run", "arrived", "bound")
+_RANK, _SECONDS = {int}, {float, type(None)}
+_PLAIN = frozenset({"event", "n", "outcome", "rank", "seconds", *_COMMON})
+
+
+class Brief(NamedTuple):
+    """An event in few words.
+
+    Attributes
+    ----------
+    run
+        The run that has begun on the node, or that a rank is done with.
+    rank, seconds
+        The rank, and how long it took; ``None`` where it is the run that has begun.
+    common
+        The rest, encoded.
+    """
+
+    run: str
+    rank: int | None = None
+    seconds: float | None = None
+    common: bytes = b""
+
+
+def brief_of(event: Message) -> Brief | None:
+    """Return an event in few words; ``None`` for one that has more to say."""
+    kind = event["event"]
+    if kind == "run_began":
+        return Brief(event["run"])
+    if kind != "rank_done" or event.get("outcome") != "ok" or not _PLAIN.issuperset(event):
+        return None
+    if not isinstance(event.get("rank"), int) or "run" not in event:
+        return None
+    common = {name: event[name] for name in _COMMON if name in event}
+    packed: bytes = msgpack.packb(common, unicode_errors="surrogatepass")
+    return Brief(event["run"], event["rank"], event.get("seconds"), packed)
+
+
+class Together:
+    """What leaves a node as one message.
+
+    Parameters
+    ----------
+    asked
+        The run that the client has asked for itself: it needs not be told that this has begun.
+    number
+        Number of the first event; as many as go together with it are taken.
+    brief
+        Returns an event by its number, if there are few words for it.
+
+    Attributes
+    ----------
+    last
+        Number of the last one.
+    """
+
+    def __init__(
+        self, asked: str | None, number: int, brief: Callable[[int], Brief | None]
+    ) -> None:
+        self._asked = asked
+        self._has_begun = False
+        self._common = b""
+        self._ranks: list[int] = []
+        self._seconds: list[float | None] = []
+        while (next_one := brief(number)) and self._add(next_one):
+            number += 1
+        self.last = number - 1
+
+    @property
+    def has_ranks(self) -> bool:
+        """Whether there is anything in it that the client does not know."""
+        return bool(self._ranks)
+
+    @property
+    def count(self) -> int:
+        """For how many events it stands."""
+        return len(self._ranks) + self._has_begun
+
+    def message(self) -> Message:
+        """Return the message."""
+        return {
+            "event": "ranks_done",
+            "common": self._common,
+            "ranks": self._ranks,
+            "seconds": self._seconds,
+            "began": self._has_begun,
+            "n": self.last,
+        }
+
+    def _add(self, brief: Brief) -> bool:
+        """Add an event; return whether it goes together with those before it."""
+        if brief.rank is None:
+            if brief.run != self._asked or self._has_begun or self._ranks:
+                return False
+            self._has_begun = True
+            return True
+        if self._ranks and brief.common != self._common:
+            return False
+        if self._has_begun and brief.run != self._asked:
+            return False
+        self._common = brief.common
+        self._ranks.append(brief.rank)
+        self._seconds.append(brief.seconds)
+        return True
+
+
+class RanksDone:
+    """Reads such messages, of many nodes; it remembers what the last one has said of all ranks."""
+
+    def __init__(self) -> None:
+        self._common: bytes | None = None
+        self._example = RankDone(0, "", "ok")
+
+    def read(self, message: Mapping[str, Any]) -> list[RankDone]:
+        """Return the events that a message stands for, in order, but for that a run has begun.
+
+        Raises
+        ------
+        ProtocolError
+            When it does not have the shape of one.
+        """
+        ranks, seconds = message.get("ranks"), message.get("seconds")
+        if not isinstance(ranks, list) or not {*map(type, ranks)} <= _RANK:
+            raise ProtocolError("the ranks of ranks_done are malformed")
+        if not isinstance(seconds, list) or not {*map(type, seconds)} <= _SECONDS:
+            raise ProtocolError("the seconds of ranks_done are malformed")
+        if len(seconds) != len(ranks):
+            raise ProtocolError("ranks_done has not as many seconds as ranks")
+        if (common := message.get("common")) != self._common:
+            self._remember(common)
+        run, bound, arrived = self._example.run, self._example.bound, self._example.arrived
+        return [
+            RankDone(rank, run, "ok", None, None, False, bound, arrived, took)
+            for rank, took in zip(ranks, seconds, strict=True)
+        ]
+
+    def _remember(self, common: Any) -> None:
+        fields = decode_message(common) if isinstance(common, bytes) else {"": common}
+        if not set(_COMMON).issuperset(fields):
+            raise ProtocolError("what ranks_done says of all ranks is malformed")
+        event = decode_event({**fields, "event": "rank_done", "rank": 0, "outcome": "ok"})
+        assert isinstance(event, RankDone)
+        self._example, self._common = event, common
+
+
+def events_in(message: Mapping[str, Any]) -> int:
+    """Return for how many events such a message stands, if it is one."""
+    ranks = message.get("ranks")
+    return len(ranks) + (message.get("began") is True) if isinstance(ranks, list) else 0

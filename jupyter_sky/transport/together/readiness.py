@@ -1,0 +1,92 @@
+"""Waits for many connections as for one: what comes over them within a moment is read at one time.
+
+What we want: the notebook reads what a thousand agents say without waking for each of them. Each
+turn of an event loop costs as much as reading what one agent has sent, and what comes in one turn
+is also handled as one (`tasks.Batch`).
+
+The solution: the connections are in an epoll object of their own, and the loop waits for that. When
+the first of many has something to read, the loop looks away for a moment, and then all are read
+that have. Where there are few, or the system has no epoll, each is read as soon as it can be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+from collections.abc import Callable
+
+MANY = 32
+"""Connections from which on they are read together: a moment is little for so many."""
+
+MOMENT = 0.001
+"""Seconds that the first waits for the others."""
+
+_AT_ONCE = 4096  # connections
+
+
+class Readiness:
+    """Calls what reads each of many connections, in the loop in which it is used first."""
+
+    def __init__(self) -> None:
+        self._readers: dict[int, Callable[[], object]] = {}
+        self._epoll: select.epoll | None = None
+        self._waits = False
+
+    def add_reader(self, sock: socket.socket, read: Callable[[], object]) -> None:
+        """Call ``read`` whenever there is something to read, or the other side is gone."""
+        loop = asyncio.get_running_loop()
+        if not hasattr(select, "epoll"):
+            loop.add_reader(sock, read)
+            return
+        if self._epoll is None:
+            self._epoll = select.epoll()
+            loop.add_reader(self._epoll.fileno(), self._on_ready)
+        self._epoll.register(sock.fileno(), select.EPOLLIN)
+        self._readers[sock.fileno()] = read
+
+    def remove_reader(self, sock: socket.socket) -> None:
+        """Forget a connection that is about to be closed."""
+        if self._epoll is None:
+            asyncio.get_running_loop().remove_reader(sock)
+        elif self._readers.pop(sock.fileno(), None):
+            self._epoll.unregister(sock.fileno())
+            if not self._readers:
+                self._stop()
+
+    def _stop(self) -> None:
+        """Let go of the epoll object: it is made again when there is another connection."""
+        assert self._epoll
+        if not self._waits:
+            asyncio.get_running_loop().remove_reader(self._epoll.fileno())
+        self._epoll.close()
+        self._epoll = None
+
+    def _on_ready(self) -> None:
+        if len(self._readers) < MANY:
+            self._read()
+            return
+        assert self._epoll
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._epoll.fileno())
+        self._waits = True
+        loop.call_later(MOMENT, self._read_together, self._epoll)
+
+    def _read_together(self, epoll: select.epoll) -> None:
+        if self._epoll is not epoll:
+            return  # all were closed meanwhile
+        self._waits = False
+        asyncio.get_running_loop().add_reader(epoll.fileno(), self._on_ready)
+        self._read()
+
+    def _read(self) -> None:
+        epoll = self._epoll
+        assert epoll
+        for fd, _ in epoll.poll(0, _AT_ONCE):
+            if read := self._readers.get(fd):
+                try:
+                    read()
+                except Exception as error:  # the others have to be read all the same
+                    asyncio.get_running_loop().call_exception_handler(
+                        {"message": "a connection could not be read", "exception": error}
+                    )
