@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from jupyter_sky.providers.local import Local
     from jupyter_sky.providers.slurm.provider import Slurm
     from jupyter_sky.providers.spec import Image, PipIndex
-    from jupyter_sky.providers.ssh import SSH
+    from jupyter_sky.providers.ssh.provider import SSH
     from jupyter_sky.transport.metrics.metric_log import log
     from jupyter_sky.transport.preemption import Interruption
 
@@ -81,7 +81,7 @@ __all__ = [
 # Importing on first use keeps `import jupyter_sky` cheap, on a node as in a kernel.
 _HOMES = {
     "AWS": "jupyter_sky.providers.aws:AWS",
-    "SSH": "jupyter_sky.providers.ssh:SSH",
+    "SSH": "jupyter_sky.providers.ssh.provider:SSH",
     "ClusterLost": "jupyter_sky.errors:ClusterLost",
     "Compute": "jupyter_sky.api.pool:Compute",
     "ComputePool": "jupyter_sky.api.pool:ComputePool",

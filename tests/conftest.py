@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.lab import Lab, kernel_ports, missing
+from tests.labextension.together import pytest_runtest_teardown, pytest_sessionfinish
 from tests.schedule import (
     pytest_collection_modifyitems,
     pytest_xdist_auto_num_workers,
@@ -28,6 +29,8 @@ from tests.schedule import (
 
 __all__ = [
     "pytest_collection_modifyitems",
+    "pytest_runtest_teardown",
+    "pytest_sessionfinish",
     "pytest_xdist_auto_num_workers",
     "pytest_xdist_make_scheduler",
 ]

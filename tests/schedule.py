@@ -1,8 +1,9 @@
 """How tests are spread over the processes of `make test`: whole files, long ones first.
 
-A file's tests stay in one process, where they share a cluster, a kernel or a page. What there is
-once for each process (a registry, a lab, a stand-in of AWS) is made by the fixtures of scope
-"session"; no test looks at what other processes have.
+A file's tests stay in one process, where they share a cluster, a kernel or a page; some files
+follow each other there, and share a JupyterLab in a browser (`tests/labextension/together.py`).
+What there is once for each process (a registry, a lab, a stand-in of AWS) is made by the fixtures
+of scope "session"; no test looks at what other processes have.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from xdist.scheduler import LoadFileScheduling
+    from xdist.scheduler import LoadScopeScheduling
 
 LONG = (
-    "providers/aws/calls/test_calls.py",
     "labextension/test_sidebar.py",
+    "providers/aws/calls/test_calls.py",
+    "notebook/panel/test_jupyterlab.py",
     "providers/ssh/test_notebook.py",
     "seeds/test_seeds.py",
     "providers/ssh/test_broken_links.py",
@@ -25,12 +27,10 @@ LONG = (
     "guides/test_frameworks.py",
     "providers/slurm/test_life.py",
     "providers/slurm/test_own_homes.py",
-    "notebook/panel/test_jupyterlab.py",
     "providers/aws/test_spot.py",
     "providers/aws/stops/test_power.py",
     "plugins/test_dask.py",
     "providers/ssh/test_patience.py",
-    "labextension/test_cells.py",
     "notebook/debugger/test_link_cut.py",
     "notebook/commands/test_cli.py",
     "server/test_clusters.py",
@@ -46,7 +46,6 @@ LONG = (
     "providers/aws/stops/test_in_a_notebook.py",
     "providers/aws/company/test_regions.py",
     "providers/aws/company/test_sessions.py",
-    "notebook/panel/test_history_page.py",
     "providers/aws/access/test_new_address.py",
     "providers/aws/test_dead_man.py",
     "notebook/scripts/test_torchrun.py",
@@ -67,9 +66,6 @@ LONG = (
     "notebook/test_magic_life.py",
     "faults/test_catalogue.py",
     "guides/test_grid_search.py",
-    "labextension/test_log.py",
-    "notebook/panel/test_dashboard.py",
-    "notebook/panel/test_debugger_page.py",
     "notebook/test_attach.py",
     "providers/aws/test_guide.py",
     "providers/aws/company/test_choices.py",
@@ -81,15 +77,36 @@ LONG = (
     "notebook/test_headless.py",
     "notebook/commands/test_shell.py",
     "gpu/nvml/test_stand_in.py",
-    "providers/slurm/test_own_homes.py",
     "providers/slurm/test_work.py",
     "providers/slurm/test_environments.py",
     "providers/slurm/test_notebook.py",
     "providers/slurm/test_login.py",
     "providers/slurm/test_accounts.py",
-    "providers/slurm/test_work.py",
 )
 """The files that take more than half a minute, the longest first: none is left alone at the end."""
+
+TOGETHER = (
+    (
+        "labextension/test_sidebar.py",
+        "labextension/test_cells.py",
+        "labextension/test_keys.py",
+        "labextension/test_log.py",
+        "labextension/test_where.py",
+    ),
+    (
+        "notebook/panel/test_jupyterlab.py",
+        "notebook/panel/test_history_page.py",
+        "notebook/panel/test_debugger_page.py",
+        "notebook/panel/test_dashboard.py",
+    ),
+)
+"""Files that run one after the other, in one process: they share what takes seconds to start."""
+
+
+def group(test: str) -> str:
+    """Return what tests have in common that run in one process: a file, or the first of several."""
+    file = test.partition("::")[0].removeprefix("tests/")
+    return next((files[0] for files in TOGETHER if file in files), file)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -103,17 +120,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Begin with the long files; among others the order stays as it is."""
     if hasattr(config, "workerinput"):
         places = {file: place for place, file in enumerate(LONG)}
-        items.sort(key=lambda item: places.get(_file(item), len(LONG)))
+        items.sort(key=lambda item: places.get(group(item.nodeid), len(LONG)))
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
-    """Keep the tests of a file together."""
-    from xdist.scheduler import LoadFileScheduling
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    """Keep the tests of a file together, and files that share something."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class LoadGroups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group(nodeid)
 
     config.option.loadscopereorder = False  # it would begin with the files that have most tests
-    return LoadFileScheduling(config, log)
-
-
-def _file(item: pytest.Item) -> str:
-    return item.nodeid.partition("::")[0].removeprefix("tests/")
+    return LoadGroups(config, log)

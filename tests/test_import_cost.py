@@ -6,11 +6,13 @@ import ast
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 from tests.installed import skip_without
 from tests.paths import ROOT
 
 NODE_FREE = {"boto3", "numpy", "paramiko", "torch"}
+ELSEWHERE = {f"jupyter_sky.providers.{name}.provider" for name in ("aws", "slurm", "ssh")}
 ROOT_FREE = NODE_FREE | {"IPython", "anywidget", "ipywidgets"}
 COLLECTION_FREE = {"boto3", "dask", "distributed", "jax", "keras", "moto", "torch", "transformers"}
 SCRIPTS = {"benchmarks/cases/workloads/ddp.py", "benchmarks/peers/dask.py", "gpu/checks/ddp.py"}
@@ -18,14 +20,13 @@ SCRIPTS = {"benchmarks/cases/workloads/ddp.py", "benchmarks/peers/dask.py", "gpu
 
 
 def modules_after(code: str) -> set[str]:
-    """The top-level modules that a fresh interpreter has once it has run `code`."""
+    """The modules that a fresh interpreter has once it has run `code`."""
     report = "import json, sys; print(json.dumps([*sys.modules]), file=sys.__stdout__)"
     ran = subprocess.run(
         [sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stderr
-    names = json.loads(ran.stdout.splitlines()[-1])
-    return {name.partition(".")[0] for name in names}
+    return set(json.loads(ran.stdout.splitlines()[-1]))
 
 
 def test_import_of_the_package_is_cheap() -> None:
@@ -42,6 +43,17 @@ def test_loading_the_extension_brings_no_framework_and_no_cloud() -> None:
         "assert 'sky' in shell.magics_manager.magics['cell'], 'the magic is not there'"
     )
     assert not loaded & NODE_FREE
+    assert not loaded & ELSEWHERE
+
+
+def test_a_command_about_what_is_here_brings_nothing_for_elsewhere(tmp_path: Path) -> None:
+    loaded = modules_after(
+        "import os, sys\n"
+        f"os.environ['JUPYTER_SKY_HOME'] = {str(tmp_path)!r}\n"
+        "from jupyter_sky.notebook import cli\n"
+        "assert cli.main(['status']) == 0"
+    )
+    assert not loaded & (NODE_FREE | ELSEWHERE)
 
 
 def test_the_server_extension_brings_nothing_that_reaches_machines() -> None:

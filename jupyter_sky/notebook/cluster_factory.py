@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jupyter_sky.api import accelerators
 from jupyter_sky.api.assemble import assemble
@@ -20,15 +21,15 @@ from jupyter_sky.notebook.options.lines import parse_cell
 from jupyter_sky.notebook.options.plugins import make_plugins, plugin_names
 from jupyter_sky.notebook.project.image import image_of, with_sources
 from jupyter_sky.providers import providers
-from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.base import Provider
 from jupyter_sky.providers.buckets.volume import Volume, check_volumes
 from jupyter_sky.providers.choice import Candidate
 from jupyter_sky.providers.cloud import Stoppable
 from jupyter_sky.providers.local import Local
-from jupyter_sky.providers.slurm.provider import Slurm
 from jupyter_sky.providers.spec import ClusterSpec, Image
-from jupyter_sky.providers.ssh import SSH
+
+if TYPE_CHECKING:
+    from jupyter_sky.providers.aws import AWS
 
 _SHAPE = ("nodes", "gpu", "procs_per_node", "provider", "hosts", "plugin")
 """The options that say what a cluster is made of; no cluster is started without any of them."""
@@ -150,7 +151,10 @@ class ClusterFactory:
             return Local(grace=self._settings.grace)
         if name == "aws":
             return self.aws(options)
+        # Providers for elsewhere have many modules: who has no such nodes does without.
         if name == "slurm":
+            from jupyter_sky.providers.slurm.provider import Slurm
+
             return Slurm(
                 **{each: getattr(options, each) for each in _JOB_OPTIONS},
                 login=options.login,
@@ -159,6 +163,8 @@ class ClusterFactory:
                 modules=options.modules,
                 python=self._settings.python,
             )
+        from jupyter_sky.providers.ssh.provider import SSH
+
         return SSH(
             hosts=self._settings.expand_groups(options.hosts),
             python=self._settings.python,
@@ -173,6 +179,8 @@ class ClusterFactory:
         UsageError
             When the setting ``Sky.aws`` has a key that `sky.AWS` does not take.
         """
+        from jupyter_sky.providers.aws import AWS
+
         options = options or self._settings.with_cluster_defaults(CellOptions())
         options = regions_of(options)[0]
         known = {field.name for field in fields(AWS)}

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from jupyter_sky.providers.local import Local
-from jupyter_sky.providers.ssh import SSH
+from jupyter_sky.providers.ssh.provider import SSH
 from tests.faults.other_kernel import COUNTING
 from tests.faults.parts import attach
 from tests.paths import ROOT

@@ -23,7 +23,7 @@ from hypothesis.stateful import precondition, rule
 from jupyter_sky.cluster.errors import Interrupted, RankLost
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.base import Provider
-from jupyter_sky.providers.ssh import SSH
+from jupyter_sky.providers.ssh.provider import SSH
 from tests.chance.base import step
 from tests.chance.machine import Chance
 from tests.chance.model import Statement

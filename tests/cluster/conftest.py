@@ -26,9 +26,9 @@ __all__ = ["Cells", "start"]
 _PREPARE = "import os, time, torch, torch.distributed as dist\nrank = dist.get_rank()"
 
 
-def prepared() -> Iterator[Cells]:
+def prepared(framework: bool | sky.Plugin = True) -> Iterator[Cells]:
     """Yield a cluster whose ranks have imported what most cells need, and end it."""
-    cells = start()
+    cells = start(framework=framework)
     cells.run(_PREPARE)
     yield cells
     cells.cluster.down()

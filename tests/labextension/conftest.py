@@ -4,35 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.labextension.lab import home, lab, pages, server
 from tests.labextension.sidebar import SidebarUser, end_clusters
-from tests.notebook.panel.conftest import chromium, shots
-from tests.notebook.panel.jupyter import Pages, Server, serve
+from tests.notebook.panel.conftest import shots
+from tests.notebook.panel.jupyter import Pages, Server
 
-__all__ = ["chromium", "shots"]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serve(tmp_path_factory.mktemp("jupyter")) as served:
-        yield served
-
-
-@pytest.fixture(scope="module")
-def pages(chromium: Any) -> Pages:
-    return Pages(chromium)
+__all__ = ["home", "lab", "pages", "server", "shots"]
 
 
 @pytest.fixture
 def open_notebook(
-    pages: Pages, server: Server, shots: Path, request: pytest.FixtureRequest
+    pages: Pages, server: Server, shots: Path
 ) -> Iterator[Callable[..., SidebarUser]]:
     """Open notebooks with the sidebar beside them; clusters and kernels end with the test."""
     users: list[SidebarUser] = []
-    failed = request.session.testsfailed
 
     def open_notebook(place: str, name: str) -> SidebarUser:
         users.append(SidebarUser(pages, server, place, name))
@@ -44,7 +32,5 @@ def open_notebook(
     end_clusters(server)
     for user in users:
         user.leave()
-        if request.session.testsfailed > failed:
-            pages.forget()
         assert user.alerts == []
         assert user.trouble == []

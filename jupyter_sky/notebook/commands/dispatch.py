@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from jupyter_sky.notebook.commands import (
-    control,
-    doctor,
-    logs,
-    offers,
-    project,
-    scripts,
-    status,
-    variables,
-)
+from jupyter_sky.notebook.commands import control, logs, project, scripts, status, variables
 from jupyter_sky.notebook.commands.context import CommandContext
-from jupyter_sky.notebook.commands.life import gc, lifecycle, snapshot, stops
+from jupyter_sky.notebook.commands.life import lifecycle, stops
 from jupyter_sky.notebook.options.lines import parse_line
 
 Handler = Callable[[CommandContext, Any], object]
@@ -25,6 +16,34 @@ Handler = Callable[[CommandContext, Any], object]
 It returns False if the user has to do something, or what it gives the notebook, such as a run that
 it has left in the background.
 """
+
+
+# These need the providers for elsewhere, which have many modules: they are imported when asked for.
+
+
+def _offers(context: CommandContext, options: Any) -> None:
+    from jupyter_sky.notebook.commands.offers import offers
+
+    offers(context, options)
+
+
+def _snapshot(context: CommandContext, options: Any) -> None:
+    from jupyter_sky.notebook.commands.life.snapshot import snapshot
+
+    snapshot(context, options)
+
+
+def _doctor(context: CommandContext, options: Any) -> bool:
+    from jupyter_sky.notebook.commands.doctor import doctor
+
+    return doctor(context, options)
+
+
+def _gc(context: CommandContext, options: Any) -> None:
+    from jupyter_sky.notebook.commands.life.gc import gc
+
+    gc(context, options)
+
 
 HANDLERS: Mapping[str, Handler] = {
     "up": lifecycle.up,
@@ -57,11 +76,11 @@ HANDLERS: Mapping[str, Handler] = {
     "forward": control.forward,
     "auto": control.auto,
     "dask": lifecycle.dask,
-    "offers": offers.offers,
+    "offers": _offers,
     "costs": status.costs,
-    "snapshot": snapshot.snapshot,
-    "doctor": doctor.doctor,
-    "gc": gc.gc,
+    "snapshot": _snapshot,
+    "doctor": _doctor,
+    "gc": _gc,
 }
 """By the names in `jupyter_sky.notebook.options.commands.COMMANDS`."""
 

@@ -29,8 +29,8 @@ from jupyter_sky.providers.base import AddedNodes, Machine, Progress, RunningClu
 from jupyter_sky.providers.cloud import CloudResources
 from jupyter_sky.providers.diagnosis import CheckResult
 from jupyter_sky.providers.spec import ClusterSpec
-from jupyter_sky.providers.ssh import SSH
 from jupyter_sky.providers.ssh.machine import in_thread
+from jupyter_sky.providers.ssh.provider import SSH
 
 
 @dataclass(frozen=True)

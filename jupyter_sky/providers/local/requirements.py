@@ -7,8 +7,6 @@ import platform
 import shlex
 from collections.abc import Iterator
 
-from packaging.requirements import InvalidRequirement, Requirement
-
 from jupyter_sky.formatting import without_secrets
 from jupyter_sky.providers.spec import Image
 
@@ -27,6 +25,10 @@ def _python(wanted: str | None) -> Iterator[str]:
 
 
 def _packages(image: Image) -> Iterator[str]:
+    if not image.pip:
+        return
+    from packaging.requirements import InvalidRequirement, Requirement  # 15 ms
+
     lacking, other = [], []
     for text in image.pip:
         try:

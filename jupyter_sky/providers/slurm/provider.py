@@ -35,7 +35,7 @@ from jupyter_sky.providers.slurm.script import JobRequest, size_options
 from jupyter_sky.providers.slurm.start_folder import remove_left_behind
 from jupyter_sky.providers.slurm.starting import Completes, Start, start_agents
 from jupyter_sky.providers.spec import ClusterSpec
-from jupyter_sky.providers.ssh import SSH
+from jupyter_sky.providers.ssh.provider import SSH
 from jupyter_sky.transport import event_loop
 
 _COMMANDS = ("sbatch", "srun", "squeue", "scancel", "scontrol")

@@ -17,7 +17,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.spec import ClusterSpec
-from jupyter_sky.providers.ssh import SSH
+from jupyter_sky.providers.ssh.provider import SSH
 from tests.benchmarks.cases.machines import cluster_on, switched_on
 from tests.benchmarks.measure import Row, Target, seconds
 from tests.cluster.conftest import Cells

@@ -19,7 +19,7 @@ from jupyter_sky.errors import ClusterLost
 from jupyter_sky.plugins import torch
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.spec import ClusterSpec
-from jupyter_sky.providers.ssh import SSH
+from jupyter_sky.providers.ssh.provider import SSH
 from tests.benchmarks.measure import Base, Row, Target, number, seconds, spread
 from tests.cluster.conftest import Cells
 from tests.lab import Host, Lab, missing

@@ -18,7 +18,7 @@ from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.providers.spec import ClusterSpec
-from jupyter_sky.providers.ssh import SSH
+from jupyter_sky.providers.ssh.provider import SSH
 from tests.cluster.conftest import Cells
 from tests.faults.catalogue import PROOF
 from tests.faults.experience import Experience

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,20 @@ def published() -> Iterator[list[dict[str, Any]]]:
 # Playwright runs an event loop in this thread for as long as it is up; other tests run theirs.
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
+    with browser() as started:
+        yield started
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    """Chromium, where it is installed."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if steady_chromium.browser_path() is None:
         pytest.skip("needs Chromium: `apt-get install chromium-headless-shell` as root")
     with playwright.sync_playwright() as started:
-        browser = launch(started)
-        yield browser
-        browser.close()
+        chromium = launch(started)
+        yield chromium
+        chromium.close()
 
 
 def launch(playwright: Any) -> Any:

@@ -281,12 +281,3 @@ class NotebookUser:
         )
         self.page.remove_listener("dialog", self._answer)
         self._pages.put_back(self.page)
-
-
-@contextmanager
-def one_user(browser: Any, home: Path, name: str) -> Iterator[NotebookUser]:
-    """Open a notebook in a JupyterLab of its own, and end all of it."""
-    with serve(home) as server:
-        user = NotebookUser(Pages(browser), server, "lab", name)
-        yield user
-        user.close()

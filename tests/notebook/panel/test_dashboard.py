@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.installed import skip_without
-from tests.notebook.panel.jupyter import NotebookUser, Pages, serve
+from tests.labextension.lab import home, lab, pages, server
+from tests.notebook.panel.jupyter import NotebookUser, Pages, Server
+
+__all__ = ["home", "lab", "pages", "server"]
 
 skip_without("jupyterlab", "distributed", "bokeh")
 
@@ -14,14 +17,13 @@ SHOWN = "window.Bokeh?.documents[0]?.roots().length > 0"
 
 
 def test_a_link_of_client_and_sidebar_leads_to_what_dask_does(
-    chromium: Any, tmp_path: Path, shots: Path
+    pages: Pages, server: Server, shots: Path
 ) -> None:
-    with serve(tmp_path) as server:
-        user = NotebookUser(Pages(chromium), server, "lab", "dask")
-        try:
-            follow_the_links(user, shots)
-        finally:
-            user.close()
+    user = NotebookUser(pages, server, "lab", "dask")
+    try:
+        follow_the_links(user, shots)
+    finally:
+        user.close()
 
 
 def follow_the_links(user: NotebookUser, shots: Path) -> None:

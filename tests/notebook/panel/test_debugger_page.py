@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 from tests.installed import skip_without
-from tests.notebook.panel.jupyter import NotebookUser, one_user
+from tests.labextension.lab import home, lab, pages, server
+from tests.notebook.panel.jupyter import NotebookUser, Pages, Server
+
+__all__ = ["home", "lab", "pages", "server"]
+
+skip_without("jupyterlab")
 
 _CELL = """%%sky --nodes 3
 import torch, torch.distributed as dist
@@ -26,12 +31,10 @@ print("loss", round(loss, 2))"""
 
 
 @pytest.fixture
-def user(
-    chromium: Any, tmp_path_factory: pytest.TempPathFactory, checkout: None
-) -> Iterator[NotebookUser]:
-    skip_without("jupyterlab")
-    with one_user(chromium, tmp_path_factory.mktemp("page"), "debugging") as user:
-        yield user
+def user(pages: Pages, server: Server) -> Iterator[NotebookUser]:
+    user = NotebookUser(pages, server, "lab", "debugging")
+    yield user
+    user.close()
 
 
 def _box(cell: Any) -> Any:

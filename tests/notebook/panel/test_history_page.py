@@ -9,8 +9,13 @@ from typing import Any
 import pytest
 
 from tests.installed import skip_without
-from tests.notebook.panel.jupyter import NotebookUser, one_user
+from tests.labextension.lab import home, lab, pages, server
+from tests.notebook.panel.jupyter import NotebookUser, Pages, Server
 from tests.waiting import until
+
+__all__ = ["home", "lab", "pages", "server"]
+
+skip_without("jupyterlab")
 
 _CELL = """%%sky --nodes 2 --cluster looked
 import time, jupyter_sky as sky
@@ -22,12 +27,10 @@ _POINTS = "path => (path.getAttribute('d').match(/[ML]/g) ?? []).length"
 
 
 @pytest.fixture
-def user(
-    chromium: Any, tmp_path_factory: pytest.TempPathFactory, checkout: None
-) -> Iterator[NotebookUser]:
-    skip_without("jupyterlab")
-    with one_user(chromium, tmp_path_factory.mktemp("page"), "looking") as user:
-        yield user
+def user(pages: Pages, server: Server) -> Iterator[NotebookUser]:
+    user = NotebookUser(pages, server, "lab", "looking")
+    yield user
+    user.close()
 
 
 def _unfold(view: Any) -> Any:

@@ -11,10 +11,13 @@ import pytest
 
 from jupyter_sky.notebook.panel.strip import MIME
 from tests.installed import skip_without
+from tests.labextension.lab import home, lab, pages, server
 from tests.notebook.panel.bench import LEGIBLE
-from tests.notebook.panel.jupyter import NotebookUser, Pages, Server, serve
+from tests.notebook.panel.jupyter import NotebookUser, Pages, Server
 from tests.notebook.panel.samples import HOSTILE
 from tests.waiting import until
+
+__all__ = ["home", "lab", "pages", "server"]
 
 skip_without("jupyterlab", "notebook", "torch")
 
@@ -47,24 +50,12 @@ for step in itertools.count():
 FLOOD = "%%sky\nfor number in range(200_000):\n    print('line', number)"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serve(tmp_path_factory.mktemp("jupyter")) as served:
-        yield served
-
-
-@pytest.fixture(scope="module")
-def pages(chromium: Any) -> Pages:
-    return Pages(chromium)
-
-
 @pytest.fixture
 def open_notebook(
-    pages: Pages, server: Server, shots: Path, request: pytest.FixtureRequest
+    pages: Pages, server: Server, shots: Path
 ) -> Iterator[Callable[..., NotebookUser]]:
     """Open notebooks; their clusters end with the test, and none may have run what ranks print."""
     users: list[NotebookUser] = []
-    failed = request.session.testsfailed
 
     def open_notebook(place: str, name: str, *cells: Any) -> NotebookUser:
         users.append(NotebookUser(pages, server, place, name, *cells))
@@ -74,8 +65,6 @@ def open_notebook(
     for user in users:
         user.page.screenshot(path=shots / f"{user.notebook.stem}-end.png")
         user.close()
-        if request.session.testsfailed > failed:
-            pages.forget()
         assert user.alerts == []
 
 

@@ -20,9 +20,9 @@ from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.node_defaults import NEEDED
 from jupyter_sky.providers.spec import ClusterSpec
-from jupyter_sky.providers.ssh import SSH
 from jupyter_sky.providers.ssh.connection.connection import pool
 from jupyter_sky.providers.ssh.connection.targets import parse
+from jupyter_sky.providers.ssh.provider import SSH
 from tests.cluster.conftest import Cells
 from tests.lab import Host, Lab, wheels
 from tests.notebook.kernels import LiveNotebook

@@ -12,9 +12,10 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.cluster.errors import RankLost
-from jupyter_sky.providers.ssh import SSH, provider
+from jupyter_sky.providers.ssh import provider
 from jupyter_sky.providers.ssh.connection.connection import pool
 from jupyter_sky.providers.ssh.connection.targets import parse
+from jupyter_sky.providers.ssh.provider import SSH
 from tests.cluster.control.test_scaling import assert_is_whole, prepare
 from tests.lab import Lab
 from tests.providers.ssh.conftest import impatient

@@ -13,7 +13,7 @@ from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import owed_ends, registry
 from jupyter_sky.providers.spec import ClusterSpec
-from jupyter_sky.providers.ssh import SSH
+from jupyter_sky.providers.ssh.provider import SSH
 from tests.cluster.conftest import Cells
 from tests.lab import Host, Lab
 from tests.notebook.kernels import LiveNotebook

@@ -28,8 +28,8 @@ from jupyter_sky.providers.aws.ec2.user_data import power_off_script
 from jupyter_sky.providers.base import AddedNodes, Machine, Progress, RunningCluster
 from jupyter_sky.providers.progress import Preparation
 from jupyter_sky.providers.spec import ClusterSpec
-from jupyter_sky.providers.ssh import SSH
 from jupyter_sky.providers.ssh.machine import in_thread, submit
+from jupyter_sky.providers.ssh.provider import SSH
 from jupyter_sky.providers.ssh.setup.agent import remove_agent
 
 BEAT_EVERY = 30.0

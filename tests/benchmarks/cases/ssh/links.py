@@ -22,7 +22,10 @@ from tests.lab import Host, missing
 _LINKS = {None: 256, 1000: 256, 200: 96, 20: 16}  # megabits a second: megabytes that are sent
 _SLOW = 20
 _ROUNDS = 3
-_LINES = b"".join(b"step %d, loss %.4f, rate 0.001\n" % (n, 9 / (n + 1)) for n in range(500_000))
+
+
+def _lines() -> bytes:
+    return b"".join(b"step %d, loss %.4f, rate 0.001\n" % (n, 9 / (n + 1)) for n in range(500_000))
 
 
 def links(peers: bool) -> list[Row]:
@@ -79,8 +82,8 @@ def _shares(cells: Cells, host: Host) -> Iterator[Row]:
     """What crosses a slow link of what compresses, and of what does not."""
     host.slow_down(_SLOW)
     for what, data, limit in (
-        ("lines of a log", _LINES, 0.4),
-        ("noise", os.urandom(len(_LINES)), 1.05),
+        ("lines of a log", _lines(), 0.4),
+        ("noise", os.urandom(len(_lines())), 1.05),
     ):
         cells.namespace["sent"] = data
         sent = _crossed(host, 0, lambda: cells.run("pass", names=["sent"]))
