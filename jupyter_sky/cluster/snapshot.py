@@ -162,7 +162,8 @@ class RankView(TypedDict):
 
     ``outcome`` is ``None`` until the rank has come to the end of its part, for which it took
     ``seconds``; released ranks were stopped because another one had failed. ``error`` is its error
-    in a line. ``restarted`` says that its process is a new one, in which variables are missing.
+    in a line. ``restarted`` says that its process is a new one, in which variables are missing, and
+    ``began_empty`` that this was so when the run began.
     """
 
     rank: int
@@ -178,6 +179,7 @@ class RankView(TypedDict):
     error: str | None
     progress: ProgressView | None
     restarted: bool
+    began_empty: bool
 
 
 class OutputView(TypedDict):

@@ -1,9 +1,12 @@
 /* The name of a run's cluster and how that is now: a small part of the strip. */
 
-import { element, setAttribute, setText } from './dom.ts';
-import type { Cluster } from './snapshot.ts';
+import { element, setAttribute, setName, setShown } from './dom.ts';
+import type { Cluster, Run } from './snapshot.ts';
 import { plain } from './text.ts';
 import type { Translation } from './words.ts';
+
+/** The state of a cluster, in the words of the sidebar. */
+type State = Cluster['phase'] | 'running';
 
 export class ClusterName {
   readonly element = element('button', 'jsky-cluster', { type: 'button' });
@@ -18,12 +21,14 @@ export class ClusterName {
     this.element.addEventListener('click', () => show(this.#id));
   }
 
-  /** Shows a cluster; a click on it does something where `isLink` says so. */
-  show(cluster: Cluster, isLink: boolean): void {
+  /** Shows the cluster of a run in that state; a click does something where `isLink` says so. */
+  show(cluster: Cluster, run: Run['state'] | 'unknown' | undefined, isLink: boolean): void {
     this.#id = cluster.id;
-    setText(this.#name, plain(cluster.name));
-    setAttribute(this.#dot, 'data-phase', cluster.phase);
-    const facts = [this.#madeOf(cluster), this.#words(cluster.phase), plain(cluster.note)];
+    setName(this.#name, plain(cluster.name));
+    const state = stateOf(cluster.phase, run);
+    setShown(this.#dot, state !== null);
+    setAttribute(this.#dot, 'data-phase', state);
+    const facts = [this.#madeOf(cluster), state && this.#words(state), plain(cluster.note)];
     const title = [plain(cluster.name), ...facts.filter(Boolean)].join(' · ');
     setAttribute(this.element, 'title', title);
     setAttribute(this.element, 'aria-label', this.#trans.__('Cluster %1', title));
@@ -36,16 +41,27 @@ export class ClusterName {
     return [gpu ? `${counted} × ${plain(gpu)}` : counted, plain(provider)].join(' · ');
   }
 
-  #words(phase: Cluster['phase']): string {
-    switch (phase) {
+  #words(state: State): string {
+    switch (state) {
       case 'starting':
         return this.#trans.__('starting');
+      case 'running':
+        return this.#trans.__('running');
       case 'ready':
-        return this.#trans.__('ready');
+        return this.#trans.__('idle');
       case 'lost':
         return this.#trans.__('lost');
       default:
         return this.#trans.__('ended');
     }
   }
+}
+
+/** How a cluster is as far as the strip of a run knows: before and after that run, others may be at
+    work, so null says that only the sidebar knows. */
+function stateOf(phase: Cluster['phase'], run: Run['state'] | 'unknown' | undefined): State | null {
+  if (phase !== 'ready' || run === undefined) {
+    return phase;
+  }
+  return run === 'running' ? 'running' : null;
 }

@@ -42,3 +42,18 @@ export function setOptional(node: HTMLElement, text: string | null): void {
   setShown(node, Boolean(text));
   setText(node, text ?? '');
 }
+
+/** Characters at the end of a name that are always shown: names of one family differ there. */
+const TAIL = 8;
+
+/** Shows a name, which is shortened in its middle where there is little room. */
+export function setName(node: HTMLElement, name: string): void {
+  if (node.textContent === name) {
+    return;
+  }
+  const cut = name.length > 2 * TAIL ? name.length - TAIL : name.length;
+  node.replaceChildren(
+    element('span', 'jsky-name-start', {}, name.slice(0, cut)),
+    element('span', 'jsky-name-end', {}, name.slice(cut))
+  );
+}

@@ -61,7 +61,7 @@ export class RankRow {
       rank.memory ? share(rank.memory) : ''
     );
     setOptional(this.#mark, this.#markOf(rank));
-    setAttribute(this.#mark, 'data-quiet', rank.restarted ? null : '');
+    setAttribute(this.#mark, 'data-quiet', rank.restarted || rank.began_empty ? null : '');
     const trouble = rank.error ?? rank.trouble;
     const progress = trouble === null ? rank.progress : null;
     setShown(this.#progress.element, progress !== null);
@@ -97,6 +97,9 @@ export class RankRow {
   #markOf(rank: Rank): string | null {
     if (rank.restarted) {
       return this.#trans.__('restarted, empty');
+    }
+    if (rank.began_empty) {
+      return this.#trans.__('began empty');
     }
     return this.#keyOf(rank) === 'released' ? this.#trans.__('another rank failed') : null;
   }

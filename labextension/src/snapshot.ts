@@ -87,6 +87,7 @@ export interface Rank {
   error: string | null;
   progress: Progress | null;
   restarted: boolean;
+  began_empty: boolean;
 }
 
 export interface Output {

@@ -127,7 +127,7 @@ export class Strip {
     this.#showFailed(snapshot);
     setOptional(this.#facts, this.#factsOf(snapshot));
     setShown(this.#restore, Boolean(place.isIncomplete));
-    this.#cluster.show(cluster, Boolean(place.hasSidebar));
+    this.#cluster.show(cluster, state, Boolean(place.hasSidebar));
     // Of a run that is over, the sidebar knows what its cluster serves now.
     this.#pages.show(place.address && runs ? cluster.pages : [], place.address ?? String);
     setShown(this.#where, state === 'running');

@@ -165,6 +165,26 @@ test('a provider that has nothing now can be chosen', async () => {
   assert.deepEqual([...provider.options].map(({ value }) => value), ['', 'local', 'aws', 'slurm']);
 });
 
+test('why others have nothing is behind their names, unless nobody has anything', async () => {
+  const whys = ['aws: no region is set.', 'slurm: no `sinfo`.'];
+  const reasons = () => host.querySelector<HTMLDetailsElement>('details')!;
+  await answer([LOCAL], [...whys, 'The form is slow today.']);
+  assert.equal(textOf(reasons(), 'summary'), 'Not available: aws, slurm');
+  assert.deepEqual(texts(reasons(), 'div'), ['aws: no region is set.', 'slurm: no sinfo.']);
+  assert.equal(textOf(host, '.jsky-form-notes'), 'The form is slow today.');
+  reasons().open = true;
+  type('3');
+  submit();
+  await answer([LOCAL], whys.slice(1));
+  assert.ok(reasons().open, 'who has opened it goes on reading');
+  assert.equal(textOf(reasons(), 'summary'), 'Not available: slurm');
+  type('4');
+  submit();
+  await answer([], whys);
+  assert.ok(reasons().hidden);
+  assert.equal(textOf(host, '.jsky-form-notes'), 'aws: no region is set.slurm: no sinfo.');
+});
+
 test('where nothing is offered, nothing can be started', async () => {
   await answer([], ['aws: no credentials.']);
   assert.ok(button('Start').disabled);

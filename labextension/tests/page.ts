@@ -89,7 +89,8 @@ function sampleRank(rank: number): Rank {
     seconds: null,
     error: null,
     progress: null,
-    restarted: false
+    restarted: false,
+    began_empty: false
   };
 }
 

@@ -137,6 +137,29 @@ test('clusters come and go, and what did not change is not touched', () => {
   assert.match(textOf(host, '.jsky-empty'), /%%sky --nodes 2/);
 });
 
+test('a long name keeps its end, and is there as a whole for who asks', () => {
+  const { host, show } = bound(new Looker(sampleEntry({ name: 'short' })));
+  const parts = () => [textOf(host, '.jsky-name-start'), textOf(host, '.jsky-name-end')];
+  const opener = host.querySelector('.jsky-opener')!;
+  assert.deepEqual(parts(), ['short', '']);
+  const name = 'an-experiment-that-differs-at-its-end-02';
+  show(sampleEntry({ name }));
+  assert.deepEqual(parts(), ['an-experiment-that-differs-at-it', 's-end-02']);
+  assert.deepEqual([opener.getAttribute('title'), opener.getAttribute('aria-label')], [name, name]);
+  assert.equal(textOf(host, '.jsky-name'), name);
+});
+
+test('of many clusters each has little room', () => {
+  const { host, show } = bound(new Looker());
+  const entries = (count: number) =>
+    Array.from({ length: count }, (_, at) => sampleEntry({ id: `c${at}`, name: `n${at}` }));
+  const isCompact = () => host.querySelector('.jsky-cards')!.hasAttribute('data-compact');
+  show(...entries(8));
+  assert.equal(isCompact(), false);
+  show(...entries(9));
+  assert.equal(isCompact(), true);
+});
+
 test('what keeps clusters from being seen is said instead of "none"', () => {
   const { host, list } = new Looker();
   list.show([], 'Jupyter’s server has no jupyter_sky: run `pip install jupyter-sky`.', NOW);

@@ -63,6 +63,29 @@ test('a cell shows the strip, and the ranks when it is opened', (t) => {
   assert.deepEqual(actions, [{ kind: 'open', open: true }, { kind: 'cluster', cluster: 'c1' }]);
 });
 
+test('a cluster has the state that the sidebar says, as long as its run knows that', (t) => {
+  t.after(() => release(host));
+  const snapshot = sample();
+  const cluster = () => {
+    const dot = host.querySelector<HTMLElement>('.jsky-cluster > .jsky-dot')!;
+    const title = host.querySelector('.jsky-cluster')!.getAttribute('title');
+    return [dot.hidden ? null : dot.dataset.phase, title];
+  };
+  showInCell(snapshot);
+  assert.deepEqual(cluster(), ['running', 'demo · 2 nodes × A100 · local · running']);
+  showInCell(snapshot, { isLost: true });
+  assert.deepEqual(cluster(), [null, 'demo · 2 nodes × A100 · local']);
+  snapshot.run!.state = 'ok';
+  showInCell(snapshot);
+  assert.deepEqual(cluster(), [null, 'demo · 2 nodes × A100 · local'], 'others may run there now');
+  snapshot.cluster.phase = 'lost';
+  showInCell(snapshot);
+  assert.deepEqual(cluster(), ['lost', 'demo · 2 nodes × A100 · local · lost']);
+  Object.assign(snapshot, { run: null, cluster: { ...snapshot.cluster, phase: 'ready' } });
+  showInCell(snapshot);
+  assert.deepEqual(cluster(), ['ready', 'demo · 2 nodes × A100 · local · idle']);
+});
+
 test('in a cell a rank shows its output until it is clicked again, and the head none', (t) => {
   t.after(() => release(host));
   showInCell(sample());
@@ -142,8 +165,10 @@ test('a page that a node serves is a link beside the run, while that goes on', (
 
 test('a rank that began anew is marked, and a bar is a bar', (t) => {
   t.after(() => release(host));
-  show(withRank(withRank(sample(), 1, { restarted: true }), 3, { progress: PROGRESS }));
-  assert.ok(!row(1).querySelector<HTMLElement>('.jsky-mark')!.hidden);
+  const began = withRank(sample(), 2, { began_empty: true });
+  show(withRank(withRank(began, 1, { restarted: true }), 3, { progress: PROGRESS }));
+  assert.equal(textOf(row(1), '.jsky-mark'), 'restarted, empty');
+  assert.equal(textOf(row(2), '.jsky-mark'), 'began empty', 'it has variables now');
   assert.ok(row(0).querySelector<HTMLElement>('.jsky-mark')!.hidden);
   assert.equal(textOf(row(3), '.jsky-progress'), '45/100 · 1:15 left');
   assert.ok(row(3).querySelector<HTMLElement>('.jsky-line')!.hidden);

@@ -209,7 +209,9 @@ def test_a_page_shows_which_attempt_it_is(
     first, last = _runs(cell)
     assert first["state"] == "error" and first["attempt"] is None
     assert last["state"] == "ok" and last["attempt"] == [2, 3]
-    assert "attempt 2 of 3" in cell.strips[-1]["text/plain"]
+    shown = cell.strips[-1]["text/plain"]
+    assert "attempt 2 of 3" in shown
+    assert "empty" not in shown, "it begins anew, as it is meant to"
     assert "attempt 2 of 3 begins" in cell.stdout
 
     # In the background the strip that is there goes on, and so do the run's own words.

@@ -82,7 +82,7 @@ class RunHandle:
         notice: Callable[[str], object] = lambda text: None,
         is_leaving: Callable[[], bool] = lambda: False,
         told: Callable[[Told], object] = lambda event: None,
-        hang: Callable[[str], object] = lambda text: None,
+        hang: Callable[[HangNotice], object] = lambda notice: None,
         ask: Callable[[Prompted | None], object] = lambda event: None,
     ) -> None:
         """Give what ranks print and display to ``show``, until the run is over.

@@ -129,8 +129,7 @@ class Monitor:
         """Record that a rank lost what was in its memory."""
         if recorder := self._recorders.get(event.run or ""):
             recorder.on_rank_exited(event)
-        else:
-            self._restarted.add(event.rank)
+        self._restarted.add(event.rank)
 
     def on_rank_back(self, run: str, rank: int) -> None:
         """Record that a rank takes part in a run again, with a new process."""
@@ -269,4 +268,5 @@ def _rank_view(rank: RankState, record: RunRecord | None, at: _Moment) -> RankVi
         "error": ended.error if ended else None,
         "progress": progress,
         "restarted": number in at.restarted or (record is not None and number in record.restarted),
+        "began_empty": record is not None and number in record.began_empty,
     }

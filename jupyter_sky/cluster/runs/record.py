@@ -73,7 +73,9 @@ class RunRecord:
     ranks
         The ranks that have come to the end of their part.
     restarted
-        Ranks whose processes are new, so that variables of earlier runs are missing there.
+        Ranks whose processes are newer than the run.
+    began_empty
+        Ranks whose processes were new when it began, so that variables of earlier runs are missing.
     output
         The end of what the first shown rank printed.
     sent_before
@@ -87,6 +89,7 @@ class RunRecord:
     view: RunView
     ranks: dict[int, RankRecord]
     restarted: frozenset[int]
+    began_empty: frozenset[int]
     output: OutputView
     sent_before: int
     lines: dict[int, str]
@@ -122,7 +125,7 @@ class RunRecorder:
     sent_before
         Bytes that had left for the cluster before the run.
     restarted
-        Ranks whose processes are new since the last run.
+        Ranks whose processes are newer than the run.
     """
 
     run: Run
@@ -133,6 +136,7 @@ class RunRecorder:
 
     def __post_init__(self) -> None:
         self._has_begun = False
+        self._began_empty: frozenset[int] = frozenset()
         self._counted_from = time.monotonic()
         self._seconds: float | None = None
         self._ranks: dict[int, RankRecord] = {}
@@ -147,10 +151,11 @@ class RunRecorder:
         return next((tail.text for tail in self._output.values()), "")
 
     def begin(self, restarted: Iterable[int]) -> None:
-        """Record that ranks begin with it."""
+        """Record that ranks begin with it, some of them in new processes."""
         self._has_begun, self.started = True, time.time()
         self._counted_from = time.monotonic()
-        self.restarted.update(restarted)
+        if self.run.task.attempt.number == 1:  # a further one begins anew, as it is meant to
+            self._began_empty = frozenset(restarted)
 
     def end(self) -> None:
         """Record how long it has taken; nothing changes after that."""
@@ -200,6 +205,7 @@ class RunRecorder:
             view=self._view(talk.progress if talk else next(iter(progress.values()), None)),
             ranks=dict(self._ranks),
             restarted=frozenset(self.restarted),
+            began_empty=self._began_empty,
             output=OutputView(
                 rank=first, text=self._output[first].end(SHOWN) if self._output else ""
             ),

@@ -37,6 +37,7 @@ from jupyter_sky.transport.tasks import Flag
 
 _JUST_BEFORE = 6.0  # seconds
 _LONGEST = 1000  # characters of the path of a checkpoint
+_ASK = "`jupyter sky where` in a terminal shows the stacks"
 
 Queued = Output | Display | Told | Prompted | TransferProgress | RunNotice | HangNotice | None
 """What the user's thread gets; ``None`` is the end."""
@@ -58,7 +59,7 @@ class Callbacks:
     sending: Callable[[TransferProgress], object]
     notice: Callable[[str], object]
     told: Callable[[Told], object]
-    hang: Callable[[str], object]
+    hang: Callable[[HangNotice], object]
     ask: Callable[[Prompted | None], object]
     have_begun: bool = False
 
@@ -81,7 +82,7 @@ class Callbacks:
             case RunNotice():
                 self.notice(event.text)
             case HangNotice():
-                self.hang(event.text)
+                self.hang(event)
             case _:
                 self.show(event)
 
@@ -341,21 +342,19 @@ class Run:
             if found.key != key or found.seconds > 2 * seconds:
                 self._told_hang = (found.key, found.seconds)
                 # The notebook is busy with the cell; its strip has a button for it.
-                self._tell_hang(
-                    f"{found.sentence}; `jupyter sky where` in a terminal shows the stacks"
-                )
+                self._tell_hang(f"{found.sentence}; {_ASK}")
         elif key:
             self.where, self._told_hang, self._shows_stacks = None, ("", 0.0), False
             past = f": {before.past}" if before else ""
-            self._tell_hang(f"the ranks have gone on{past}")
+            self._tell_hang(f"the ranks have gone on{past}", is_over=True)
 
     def show_where(self, found: Findings) -> None:
         """Show where its ranks are, with their stacks, because the user has asked."""
         self.where, self._shows_stacks = found.text, True
 
-    def _tell_hang(self, text: str) -> None:
+    def _tell_hang(self, text: str, is_over: bool = False) -> None:
         if not self._sink:
-            self.queue.put(HangNotice(text))
+            self.queue.put(HangNotice(text, is_over))
 
     def end(self, trouble: SkyError | None = None) -> None:
         """End the run because the cluster cannot go on with it, or because its ranks are lost."""
@@ -379,6 +378,7 @@ class Run:
             self.told.set()
             for rank in self.prompts.open:
                 self.prompts.remove(rank)
+            self.where = self.where if self._shows_stacks else None  # stays for who has asked
             # First the record of it is complete, then the user's thread hears of the end.
             self._on_finish(self)
             self.queue.put(None)

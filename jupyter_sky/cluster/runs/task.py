@@ -135,9 +135,10 @@ class RunNotice:
 
 @dataclass(frozen=True)
 class HangNotice:
-    """Where ranks are of which some wait long for others, or that they have gone on."""
+    """Where ranks are of which some wait long for others; or that this ``is_over``."""
 
     text: str
+    is_over: bool = False
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from jupyter_sky.api.prompts.prompter import Prompter
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.network.transfer import TransferProgress
 from jupyter_sky.cluster.runs.handle import RunHandle
+from jupyter_sky.cluster.runs.task import HangNotice
 from jupyter_sky.notebook.kernel import is_ending
 from jupyter_sky.notebook.output.progress import NoticeLine, SendingLine
 from jupyter_sky.notebook.output.renderer import Renderer
@@ -61,6 +62,13 @@ def follow(
     """
     strip = panels.strip(cluster, run.id)
     renderer = Renderer(shell, run.task.show, is_safe, strip.show if strip.is_output else None)
+    hang = NoticeLine(shell, cluster.name)
+
+    def on_hang(notice: HangNotice) -> None:
+        # A strip says it while it is so: here it stays where there is none, or once it is over.
+        if notice.is_over or not strip.is_output:
+            hang.update(notice.text)
+
     ask = Prompter(run, renderer.flush, asks_all)
     try:
         run.follow(
@@ -69,7 +77,7 @@ def follow(
             timeout=timeout,
             sending=sending.update if sending else _show_no_sending,
             notice=NoticeLine(shell, cluster.name).update,
-            hang=NoticeLine(shell, cluster.name).update,
+            hang=on_hang,
             ask=ask,
             is_leaving=leaves_on_interrupt or partial(is_ending, shell),
         )

@@ -161,6 +161,8 @@ def _rows(snapshot: Snapshot) -> Iterator[Sequence[str]]:
 def _mark(rank: RankView) -> str:
     if rank["restarted"]:
         return "restarted, empty"
+    if rank["began_empty"]:
+        return "began empty"
     return "another rank failed" if rank["outcome"] == RankOutcome.RELEASED else ""
 
 

@@ -2,7 +2,7 @@
 
 import type { Ask } from '../action.ts';
 import type { Entry } from '../api.ts';
-import { element, setAttribute, setOptional, setShown, setText } from '../dom.ts';
+import { element, setAttribute, setName, setOptional, setShown, setText } from '../dom.ts';
 import { PageLinks } from '../pages.ts';
 import { plain } from '../text.ts';
 import { ActionBar, actionButton, isPossible, type Action } from './actions.ts';
@@ -35,11 +35,11 @@ export class Card {
   readonly #dot = element('span', 'jsky-dot', { 'aria-hidden': 'true' });
   readonly #name = element('span', 'jsky-name');
   readonly #made = element('div', 'jsky-card-made');
-  readonly #users = element('div', 'jsky-card-users');
+  readonly #users = element('div', 'jsky-users');
   readonly #pages: PageLinks;
-  readonly #cost = element('div', 'jsky-quiet');
+  readonly #cost = element('div', 'jsky-card-cost jsky-quiet');
   readonly #up = element('span', 'jsky-fact jsky-quiet');
-  readonly #end = element('span', 'jsky-fact');
+  readonly #end = element('div', 'jsky-fact');
   readonly #note = element('div', 'jsky-note');
   readonly #actions: ActionBar;
   readonly #body: HTMLElement;
@@ -76,12 +76,10 @@ export class Card {
         'jsky-card-facts',
         {},
         this.#made,
-        this.#users,
-        this.#pages.element,
         this.#cost,
-        element('div', '', {}, this.#up, this.#end),
-        this.#note
+        element('div', 'jsky-card-users', {}, this.#users, this.#pages.element, this.#up)
       ),
+      element('div', 'jsky-card-said', {}, this.#end, this.#note),
       this.#body
     );
     this.element.addEventListener('keydown', ({ key, target }) => {
@@ -99,6 +97,7 @@ export class Card {
   set open(open: boolean) {
     this.#open = open;
     setAttribute(this.#opener, 'aria-expanded', String(open));
+    setAttribute(this.element, 'data-open', open ? '' : null);
     this.#caret.replaceChildren(this.#tools.icon(open ? 'expanded' : 'collapsed'));
     setShown(this.#body, open);
     this.#showStop();
@@ -109,8 +108,10 @@ export class Card {
   show(entry: Entry, now: number): void {
     this.#entry = entry;
     const { trans } = this.#tools;
-    setText(this.#name, plain(entry.name));
-    setAttribute(this.#name, 'title', plain(entry.name));
+    const name = plain(entry.name);
+    setName(this.#name, name);
+    setAttribute(this.#opener, 'title', name);
+    setAttribute(this.#opener, 'aria-label', name);
     setAttribute(this.#dot, 'data-phase', entry.state);
     setText(this.#made, `${stateWord(trans, entry.state)} · ${madeOf(trans, entry)}`);
     this.#showUsers();

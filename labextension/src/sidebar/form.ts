@@ -2,7 +2,7 @@
    line goes into the notebook, where the user sees it, and can change it and run it again. */
 
 import type { Offers } from '../api.ts';
-import { element, setAttribute, setOptional, setText } from '../dom.ts';
+import { element, setAttribute, setOptional, setShown, setText } from '../dom.ts';
 import { plain } from '../text.ts';
 import { iconButton, wordButton } from './button.ts';
 import { Choice } from './choice.ts';
@@ -43,6 +43,8 @@ export class NewCluster {
   }) as HTMLInputElement;
   readonly #offers: OfferList;
   readonly #notes = element('div', 'jsky-form-notes jsky-quiet', { role: 'status' });
+  readonly #missing = element('summary', '');
+  readonly #reasons = element('details', 'jsky-form-missing jsky-quiet', {}, this.#missing);
   readonly #line = element('code', 'jsky-form-line');
   readonly #where = element('div', 'jsky-quiet');
   readonly #buttons: readonly HTMLButtonElement[];
@@ -87,6 +89,7 @@ export class NewCluster {
       ),
       this.#offers.element,
       this.#notes,
+      this.#reasons,
       this.#line,
       this.#where,
       start,
@@ -174,15 +177,22 @@ export class NewCluster {
     this.#provider.offer(providers);
     this.#gpu.offer(offers.flatMap(({ gpu }) => gpu ?? []));
     this.#offers.show(offers);
-    this.#notes.replaceChildren(
-      ...notes.map((note) => {
-        const line = element('div', '');
-        setSentence(line, note);
-        return line;
-      })
-    );
+    this.#showNotes(notes, offers.length > 0 ? providers : []);
     setAttribute(this.element, 'aria-busy', null);
     this.#showLine();
+  }
+
+  /** Shows what there is to say; why some of `providers` have nothing is behind their names, beside
+      what others have. */
+  #showNotes(notes: readonly string[], providers: readonly string[]): void {
+    const missing = providers.filter((name) => notes.some((note) => note.startsWith(`${name}: `)));
+    const isReason = (note: string) => missing.some((name) => note.startsWith(`${name}: `));
+    this.#notes.replaceChildren(...notes.filter((note) => !isReason(note)).map(sentence));
+    setShown(this.#notes, this.#notes.hasChildNodes());
+    const { trans } = this.#tools;
+    setText(this.#missing, trans.__('Not available: %1', missing.map(plain).join(', ')));
+    this.#reasons.replaceChildren(this.#missing, ...notes.filter(isReason).map(sentence));
+    setShown(this.#reasons, missing.length > 0);
   }
 
   #showLine(): void {
@@ -206,6 +216,12 @@ export class NewCluster {
       this.#desk.insert(plain(offer.line), place);
     }
   }
+}
+
+function sentence(text: string): HTMLElement {
+  const line = element('div', '');
+  setSentence(line, text);
+  return line;
 }
 
 function field(name: string, input: HTMLElement): HTMLElement {

@@ -1,10 +1,13 @@
 /* All clusters, one card each; only elements that have changed are updated. */
 
 import type { Entry } from '../api.ts';
-import { element, setShown } from '../dom.ts';
+import { element, setAttribute, setShown } from '../dom.ts';
 import { Card, type Page } from './card.ts';
 import { setSentence } from './sentence.ts';
 import type { Tools } from './tools.ts';
+
+/** More cards than this have two lines each, until they are opened. */
+const ROOMY = 8;
 
 export class ClusterList {
   readonly element: HTMLElement;
@@ -42,6 +45,7 @@ export class ClusterList {
   show(entries: readonly Entry[], trouble: string | null, now: number): void {
     setSentence(this.#notice, trouble);
     setShown(this.#empty, entries.length === 0 && !trouble);
+    setAttribute(this.#list, 'data-compact', entries.length > ROOMY ? '' : null);
     const there = new Set(entries.map(({ id }) => id));
     for (const [id, card] of this.#cards) {
       if (!there.has(id)) {

@@ -10,7 +10,7 @@ import pytest
 from jupyter_sky.cluster.errors import Interrupted, RemoteError
 from jupyter_sky.cluster.inspection.findings import Findings
 from jupyter_sky.cluster.runs.handle import RunHandle
-from jupyter_sky.cluster.runs.task import Task
+from jupyter_sky.cluster.runs.task import HangNotice, Task
 from tests.cluster.conftest import Cells
 from tests.waiting import until
 
@@ -41,7 +41,8 @@ def test_the_cell_and_the_panel_say_where_ranks_wait(cells: Cells) -> None:
         shown = view["where"] if view else None
         return re.fullmatch(_WAIT + _SLEEP + r"\.", shown or "") is not None
 
-    def on_hang(text: str) -> None:
+    def on_hang(notice: HangNotice) -> None:
+        text = notice.text
         said.append(text)
         if _is_all(text):
             until(is_shown)
@@ -49,6 +50,8 @@ def test_the_cell_and_the_panel_say_where_ranks_wait(cells: Cells) -> None:
 
     run.follow(hang=on_hang)
     assert _is_all(said[-1]), said
+    over = cells.cluster.snapshot(run=run.id)["run"]
+    assert over and over["where"] is None, "nobody waits any longer"
 
 
 def test_they_say_that_ranks_have_gone_on(cells: Cells, tmp_path: Path) -> None:
@@ -61,10 +64,11 @@ def test_they_say_that_ranks_have_gone_on(cells: Cells, tmp_path: Path) -> None:
     said: list[str] = []
     shown: list[str | None] = []
 
-    def on_hang(text: str) -> None:
+    def on_hang(notice: HangNotice) -> None:
+        text = notice.text
         said.append(text)
         seen.touch()
-        if "gone on" in text:
+        if notice.is_over:
             view = cells.cluster.snapshot(run=run.id)["run"]
             shown.append(view["where"] if view else "")
             end.touch()
@@ -79,7 +83,7 @@ def test_they_say_that_ranks_have_gone_on(cells: Cells, tmp_path: Path) -> None:
 
 def test_a_stopped_run_says_who_waited_for_whom(cells: Cells) -> None:
     run = _start(cells, "if rank == 2:\n    time.sleep(600)\ndist.barrier()")
-    run.follow(hang=lambda text: _is_all(text) and cells.cluster.interrupt_run(run.id))
+    run.follow(hang=lambda notice: _is_all(notice.text) and cells.cluster.interrupt_run(run.id))
     with pytest.raises(Interrupted, match=_BEFORE):
         run.values()
 
@@ -133,7 +137,8 @@ raise Slow()"""
     monkeypatch.setattr(run._run, "on_where", spy)
     said: list[str] = []
 
-    def on_hang(text: str) -> None:
+    def on_hang(notice: HangNotice) -> None:
+        text = notice.text
         said.append(text)
         if text.startswith("ranks 0-1, 3 wait in barrier #"):
             fail.touch()
@@ -162,7 +167,7 @@ for _ in range(100):
     time.sleep(0.01)"""
     said: list[str] = []
     run = _start(cells, code)
-    run.follow(hang=said.append)
+    run.follow(hang=lambda notice: said.append(notice.text))
     run.values()
     # A machine that gives one of them no time for long lets the others wait indeed.
     assert said == [] or max(cells.ask("longest")) >= 0.4
@@ -171,6 +176,6 @@ for _ in range(100):
 def test_nothing_is_said_of_a_rank_that_only_computes(cells: Cells) -> None:
     run = _start(cells, "time.sleep(1)")
     said: list[str] = []
-    run.follow(hang=said.append)
+    run.follow(hang=lambda notice: said.append(notice.text))
     assert said == []
     until(lambda: run.finished)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from jupyter_sky.cluster.runs.progress_bars import find_progress
+from jupyter_sky.cluster.runs.task import Attempt, Task
 from tests.waiting import until
 
 
@@ -62,15 +63,28 @@ def test_a_lost_rank_is_marked_until_the_next_run_has_ended(cells) -> None:
     assert ranks(cells, "restarted") == [False, True, False, False]
     cells.run("import os, time, torch, torch.distributed as dist\nrank = dist.get_rank()")
     assert ranks(cells, "restarted") == [False] * 4
+    assert ranks(cells, "began_empty") == [False, True, False, False]
+
+
+def test_a_further_attempt_begins_anew_by_design_and_is_not_marked(cells) -> None:
+    cells.cluster.restart([2])
+    code = "import os, time, torch, torch.distributed as dist\nrank = dist.get_rank()"
+    again = Attempt(number=2, limit=2)
+    cells.cluster.run(Task(cells.cluster.all_ranks, code=code, attempt=again)).follow()
+    assert ranks(cells, "began_empty") == [False] * 4
+    assert ranks(cells, "restarted") == [False] * 4
+    cells.run("pass")
+    assert ranks(cells, "began_empty") == [False] * 4
 
 
 def test_a_rank_that_was_restarted_is_marked_in_the_next_run(cells) -> None:
     cells.cluster.restart([3])
     assert ranks(cells, "restarted") == [False, False, False, True]
     cells.run("import os, time, torch, torch.distributed as dist\nrank = dist.get_rank()")
-    assert ranks(cells, "restarted") == [False, False, False, True]
+    assert ranks(cells, "began_empty") == [False, False, False, True]
+    assert ranks(cells, "restarted") == [False] * 4, "it has variables now"
     cells.run("pass")
-    assert ranks(cells, "restarted") == [False] * 4
+    assert ranks(cells, "began_empty") == [False] * 4
 
 
 def test_only_the_ranks_of_the_run_are_in_its_record(cells) -> None:

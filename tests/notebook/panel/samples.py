@@ -92,6 +92,7 @@ def rank(number: int, node: int, gpu: str | None) -> RankView:
         "error": None,
         "progress": None,
         "restarted": False,
+        "began_empty": False,
     }
 
 

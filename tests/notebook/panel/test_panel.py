@@ -207,12 +207,17 @@ class Tags(HTMLParser):
 
 
 def test_a_saved_notebook_has_html_and_text() -> None:
-    shown = changed(snapshot(), run={"progress": {**BAR, "part": 0.4}}, rank_2={"restarted": True})
+    shown = changed(
+        snapshot(),
+        run={"progress": {**BAR, "part": 0.4}},
+        rank_1={"began_empty": True},
+        rank_2={"restarted": True},
+    )
     assert as_text(shown).splitlines() == [
         "▸ running for 1:23 · 40 % · ranks 0-3 of digits-3f2a, 4 local nodes · 12.4 MB sent",
         "  rank 0  node 0  CPU  running                      1.2 / 16 GB  "
         "epoch 11: loss 0.310, accuracy 0.930",
-        "  rank 1  node 1  CPU  running                      1.2 / 16 GB  "
+        "  rank 1  node 1  CPU  running  began empty         1.2 / 16 GB  "
         "epoch 11: loss 0.318, accuracy 0.926",
         "  rank 2  node 2  CPU  running  restarted, empty    1.2 / 16 GB  "
         "epoch 11: loss 0.326, accuracy 0.922",

@@ -1,0 +1,88 @@
+"""How the sidebar looks: what fits, what stands in one line, and what has the same colour."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.installed import skip_without
+from tests.labextension.sidebar import SidebarUser
+from tests.notebook.panel.bench import LEGIBLE
+
+skip_without("jupyterlab", "notebook")
+
+Open = Callable[..., SidebarUser]
+
+# Where what is shown begins, from the left: of an element with text, that of the text.
+LEFT = """parts => {
+  const range = document.createRange();
+  return parts.map((part) => {
+    range.selectNodeContents(part);
+    const inside = part.firstChild ? range : part;
+    return Math.round(inside.getBoundingClientRect().left);
+  });
+}"""
+LOOK = """dot => {
+  const { backgroundImage, borderColor, borderStyle } = getComputedStyle(dot);
+  return [dot.dataset.phase, backgroundImage, borderColor, borderStyle];
+}"""
+
+
+def test_a_state_looks_the_same_in_strip_and_sidebar(open_notebook: Open) -> None:
+    user = open_notebook("lab", "same")
+    user.run("%load_ext jupyter_sky\n%config Sky.plugin = 'none'")
+    cell = user.start("%%sky --nodes 2 --cluster same\nimport time\ntime.sleep(600)")
+    card = user.card("same", "running")
+    card.wait_for()
+    strip = user.strip(cell)
+    strip.locator("[data-phase='running']").first.wait_for()
+
+    def looks() -> list[Any]:
+        dots = (card.locator(".jsky-dot"), strip.locator(".jsky-cluster .jsky-dot"))
+        return [dot.evaluate(LOOK) for dot in dots]
+
+    for theme in ("Dark", "Light"):
+        user.choose_theme(theme)
+        of_card, of_strip = looks()
+        assert of_card == of_strip
+        assert of_card[0] == "running"
+    strip.get_by_role("button", name="Stop", exact=True).click()
+    # Of a run that is over, only the sidebar knows how the cluster is now.
+    strip.locator(".jsky-cluster .jsky-dot").wait_for(state="hidden")
+
+
+def test_many_clusters_fit_and_what_is_in_a_card_begins_at_one_line(
+    open_notebook: Open, shots: Path
+) -> None:
+    user = open_notebook("lab", "fits")
+    names = [f"an-experiment-with-a-long-name-that-ends-in-{at}" for at in range(9)]
+    ups = "\n".join(f"%sky up --nodes 1 --cluster {name}" for name in names)
+    user.run(f"%load_ext jupyter_sky\n%config Sky.plugin = 'none'\n{ups}")
+    cards = [user.card(name, "idle") for name in names]
+    for card in cards:
+        card.wait_for()
+    for card, name in zip(cards, names, strict=True):
+        assert card.bounding_box()["height"] <= 54, "a card has two lines"
+        # The end of a name is within its place, and so is the rest of it, to be pointed at.
+        end, place = (
+            card.locator(part).bounding_box() for part in (".jsky-name-end", ".jsky-name")
+        )
+        assert end["x"] + end["width"] <= place["x"] + place["width"] + 1
+        assert card.get_by_title(name, exact=True).is_visible()
+    assert user.sidebar.evaluate(LEGIBLE) == {"outside": [], "faint": []}
+    user.page.screenshot(path=shots / "sidebar-compact.png")
+
+    user.run(f"%%sky --cluster {names[3]}\nimport jupyter_sky as sky\nsky.log(step=1, loss=2.0)")
+    card = user.opened(names[3])
+    card.get_by_role("button", name="Go to fits.ipynb").wait_for()
+    card.get_by_role("option").wait_for()
+    card.locator(".jsky-chart-name").wait_for()
+    card.get_by_text("nothing printed yet").wait_for()
+    view = card.locator(".jsky-card-view")
+    parts = ".jsky-title, .jsky-chart-name, .jsky-rank > .jsky-number, .jsky-output-head > *"
+    edges = view.locator(parts).locator("visible=true").evaluate_all(LEFT)
+    icon = view.locator(".jsky-run-icon").bounding_box()["x"]
+    assert {*edges, round(icon)} == {edges[0]}
+    assert len(edges) == 5
+    user.page.screenshot(path=shots / "sidebar-compact-opened.png")
