@@ -52,6 +52,17 @@ _folders: dict[str, str] = {}
 """The test file of each folder, which is short for the sake of the sockets in it."""
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep Python from looking for garbage among what is imported and collected, then and later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_unconfigure() -> None:
     """Keep pytest from looking five times for garbage among all that the tests have imported."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.util
+import sys
 from typing import Any
 
 import pytest
@@ -32,4 +34,7 @@ class _OnFirstUse:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # what pytest asks of all that it finds in a file
             raise AttributeError(name)
-        return getattr(importlib.import_module(self._module), name)
+        if self._module not in sys.modules:
+            importlib.import_module(self._module)
+            gc.freeze()  # as what is collected: see `pytest_collection`
+        return getattr(sys.modules[self._module], name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import sys
 import uuid
@@ -29,6 +30,7 @@ from tests.providers.aws.stand_in.machines import Machines
 def server() -> Iterator[Account]:
     """One server for all tests: it takes a second to load what AWS has."""
     account = Account()
+    gc.freeze()  # as what is collected: see `pytest_collection`
     yield account
     account.close()
 
