@@ -139,7 +139,7 @@ def _login(target: Target, options: dict[str, Any]) -> Login:
         port=port,
         user=user,
         key_name=filed if port == 22 or "hostkeyalias" in options else f"[{filed}]:{port}",
-        identity_files=tuple(path for path in chosen or usual if path.is_file()),
+        identity_files=tuple(path for path in chosen or usual if _is_file(path)),
         certificates=tuple(
             Path(path).expanduser() for path in shlex.split(options.get("certificatefile", ""))
         ),
@@ -215,6 +215,13 @@ def _seconds(text: str | None) -> float:
     units = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
     parts = re.findall(r"(\d{1,9})([smhdw]?)", (text or "").lower())
     return float(sum(int(count) * units[unit] for count, unit in parts))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long
+        return False
 
 
 def _home() -> Path:

@@ -77,6 +77,7 @@ CONFIG_WORDS = st.sampled_from(
 )
 
 
+@example(text=f"IdentityFile {'9' * 5000}")
 @given(text=st.lists(st.lists(CONFIG_WORDS, max_size=4).map(" ".join), max_size=6).map("\n".join))
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
