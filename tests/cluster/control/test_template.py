@@ -142,7 +142,8 @@ def test_an_agent_that_cannot_start_says_why_from_a_template_too(tmp_path) -> No
         with pytest.raises(sky.SkyError) as caught:
             start_agent(folder, spec)
         said.append(str(caught.value))
-        assert not waiting.until(lambda: own_templates(OF_AGENTS))[0].children()
+        [template] = waiting.until(lambda: own_templates(OF_AGENTS))
+        waiting.until(lambda left=template: not left.children())
     assert said == ["the agent did not start: OSError: AF_UNIX path too long"] * 2
 
 

@@ -145,7 +145,8 @@ def test_what_comes_back_is_compressed_on_a_slow_link_where_it_helps(
 
     before = returned(lab)
     assert bring("easy") == 2 * EASY
-    assert returned(lab) - before < 0.4 * len(2 * EASY)
+    # What leaves before the speed of the link is known is not: on a busy machine, up to half.
+    assert returned(lab) - before < 0.7 * len(2 * EASY)
     before = returned(lab)
     assert bring("hard") == HARD
     assert len(HARD) < returned(lab) - before < 1.1 * len(HARD)
