@@ -262,6 +262,12 @@ def test_a_crash_says_signal_rank_host_and_where_it_was(opened) -> None:
     assert lines[0].startswith("RankLost: rank 1 is lost: it was killed by SIGSEGV. It restarts")
     assert lines[1] == "    Fatal Python error: Segmentation fault"
     assert "string_at" in cell.traceback and lines[-1] == "on rank 1 (node 1)"
+    aborted = notebook.run(
+        "%%sky --ranks 0\nimport os\n"
+        "os.write(2, b'terminate called\\n  what():  no room\\n')\nos.abort()"
+    )
+    said = "    terminate called\n      what():  no room\n    Fatal Python error: Aborted"
+    assert said in aborted.traceback
     assert "Traceback" not in cell.stderr  # of the rank that the other left in the collective
     killed = notebook.run(
         "%%sky\nimport os\nprint('the last line', flush=True)\nos.kill(os.getpid(), 9)"

@@ -10,6 +10,7 @@ from jupyter_sky.node.supervisor.rank_process import RankProcess
 
 _LINES = 60  # of the log, among which a crash is looked for
 _SHOWN = 5
+_SAID = 2  # before a crash
 _SCRIPT_TAIL = 16 * 1024  # bytes of what a script printed among which its last lines are
 _SCRIPT_LINES = 80  # of which torchrun writes many about itself
 
@@ -41,10 +42,13 @@ def last_lines(process: RankProcess) -> str:
     crashes = [index for index, line in enumerate(printed) if line.startswith("Fatal Python error")]
     if not crashes:
         return "\n".join(printed[-_SHOWN:])
+    crash = crashes[-1]
+    # Who aborts has said why: C++ that nobody has caught an error of, or the C library.
+    why = printed[max(0, crash - _SAID) : crash] if printed[crash].endswith("Aborted") else []
     # faulthandler prints threads that only waited first.
-    what, *where = printed[crashes[-1] :]
+    what, *where = printed[crash:]
     at = next((i for i, line in enumerate(where) if line.startswith("Current thread")), 0)
-    return "\n".join([what, *where[at:][:_SHOWN]])
+    return "\n".join([*why, what, *where[at:][:_SHOWN]])
 
 
 def last_lines_of_script(process: RankProcess) -> list[str]:
