@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from jupyter_sky.transport.frames import Message, ProtocolError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typing_extensions import Buffer
 
 _QUICK, _THOROUGH = 1, 4  # levels of zlib: a sixth less is left for one and a half times the work
@@ -79,7 +81,7 @@ class Compressor:
     async def pack(self, piece: memoryview) -> tuple[Message, Buffer]:
         """Return what is sent of a piece: fields of its message, and its payload."""
         if await self._is_worth_trying(piece):
-            compressed = await self._compress(piece)
+            compressed = await self._compress(piece, time.perf_counter)
             if len(compressed) < piece.nbytes:
                 return {"whole": piece.nbytes}, compressed
         return {}, piece
@@ -100,19 +102,26 @@ class Compressor:
                 self._wait -= 1
                 return False
             middle = max(0, piece.nbytes - _SAMPLE) // 2
-            await self._compress(piece[middle : middle + _SAMPLE])
+            # Of a sample, the processor's time: a thread that begins late for once would have the
+            # pieces up to the next sample sent as they are.
+            await self._compress(piece[middle : middle + _SAMPLE], time.thread_time)
         if self._pays:
             self._pause = _PAUSE
             return True
         self._wait, self._pause = self._pause, min(2 * self._pause, _LONGEST_PAUSE)
         return False
 
-    async def _compress(self, piece: memoryview) -> bytes:
-        began = time.perf_counter()
-        # In a thread: the loop has other links, and this one is sending meanwhile.
+    async def _compress(self, piece: memoryview, clock: Callable[[], float]) -> bytes:
         level = _THOROUGH if (self._rate.value or 0) <= _SLOW else _QUICK
-        compressed = await asyncio.to_thread(zlib.compress, piece, level)
-        speed = piece.nbytes / max(time.perf_counter() - began, 1e-6)
+
+        def compress() -> tuple[bytes, float]:
+            began = clock()
+            compressed = zlib.compress(piece, level)
+            return compressed, clock() - began
+
+        # In a thread: the loop has other links, and this one is sending meanwhile.
+        compressed, seconds = await asyncio.to_thread(compress)
+        speed = piece.nbytes / max(seconds, 1e-6)
         ratio = len(compressed) / piece.nbytes
         weight = _WEIGHT if self._pays else 1.0
         self._speed += weight * (speed - self._speed)
