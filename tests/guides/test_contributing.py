@@ -1,8 +1,12 @@
-"""CONTRIBUTING.md names files and folders that are there."""
+"""CONTRIBUTING.md names files and folders that are there, and pins that any Python can have."""
 
 from __future__ import annotations
 
 import re
+import tomllib
+from importlib.metadata import PackageNotFoundError, metadata
+
+from packaging.specifiers import SpecifierSet
 
 from tests.paths import ROOT
 
@@ -27,6 +31,23 @@ def test_the_map_has_every_folder_with_its_files() -> None:
         assert f"  {path.parent.name}/ " in listed, path.parent
     for room in ROOMS:
         assert f"\n{room}/ " in listed
+
+
+def test_what_is_pinned_is_there_for_the_oldest_python() -> None:
+    """Debian's Python stays at 3.11.2; some packages want a later one of its minor version."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    oldest = project["requires-python"].removeprefix(">=") + ".0"
+    pinned = re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert len(pinned) > 100
+    refused = {}
+    for name in pinned:
+        try:
+            wanted = metadata(name)["Requires-Python"]
+        except PackageNotFoundError:  # of an extra that is not installed
+            continue
+        if wanted and not SpecifierSet(wanted).contains(oldest):
+            refused[name] = wanted
+    assert refused == {}
 
 
 def exists(name: str) -> bool:
