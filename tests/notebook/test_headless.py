@@ -104,13 +104,17 @@ def test_auto_needs_no_empty_line_in_a_terminal(ipython_folder: Path) -> None:
     assert "\n0\nauto is off" in shown[2]
 
 
-def test_a_background_run_is_a_line_in_a_terminal(ipython_folder: Path) -> None:
+def test_a_background_run_is_a_line_in_a_terminal(ipython_folder: Path, tmp_path: Path) -> None:
+    go_on = str(tmp_path / "go on")
     shown, _ = type_in_terminal(
         ipython_folder,
         LOAD,
         "%sky up --nodes 1",
-        "%%sky --background\nfor number in range(3): print(number)",
-        "_.result()",
+        "%%sky --background\n"
+        "import os, time\n"
+        f"while not os.path.exists({go_on!r}): time.sleep(0.01)\n"
+        "for number in range(3): print(number)",
+        f"open({go_on!r}, 'w').close(); _.result()",
         "%sky logs",
     )
     assert len(shown[2].splitlines()) == 1
