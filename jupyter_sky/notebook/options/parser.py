@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -151,11 +152,15 @@ class Parser(argparse.ArgumentParser):
         return {field: value for field, value in values.items() if value is not None}
 
     def _joined(self, words: Sequence[str]) -> list[str]:
-        """Join options with values that may begin with hyphens, which argparse refuses apart."""
+        """Join options with values that begin with hyphens, which argparse takes for options.
+
+        A negative number is a value, too, of which the sentence is that it is none.
+        """
         joined: list[str] = []
         for word in words:
             before = self.by_name.get(joined[-1]) if joined else None
-            if before and before.type and before.type.begins_with_hyphens:
+            takes = before.type if before else None
+            if takes and (takes.begins_with_hyphens or re.match(r"-\.?\d", word)):
                 joined[-1] += f"={word}"
             else:
                 joined.append(word)
