@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from jupyter_sky.transport.streams import call_mark, mark
 
@@ -35,10 +36,28 @@ def redirect(out: int, err: int) -> None:
 
 def flush() -> None:
     """Write out what was printed: what Python holds back, and what the C library does."""
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
         with contextlib.suppress(Exception):
-            stream.flush()
+            getattr(sys, name).flush()
     _libc.fflush(None)
+
+
+def end_of_run() -> None:
+    """Write out what was printed, and open what the user's code has closed: runs follow."""
+    flush()
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        own = _streams[fd]
+        if _is_closed(own) and own.order is not None:
+            _streams[fd] = _text_stream(fd, own.order)
+        if _is_closed(getattr(sys, name, None)):
+            setattr(sys, name, _streams[fd])
+
+
+def _is_closed(stream: Any) -> bool:
+    try:
+        return stream is None or bool(getattr(stream, "closed", False))
+    except ValueError:  # its buffer was taken from it
+        return True
 
 
 @dataclass(eq=False)
@@ -136,14 +155,14 @@ class _Order:
             before, self.current = self.current, stream
             if before is stream:
                 return
-            if before is not None:
+            if before is not None and not _is_closed(before):
                 before.flush()
             if self._leads_elsewhere():
                 return
             self._number += 1
             if before is not None:
-                os.write(before.fileno(), mark(False, self._number))
-            os.write(stream.fileno(), mark(True, self._number))
+                os.write(before.fd, mark(False, self._number))
+            os.write(stream.fd, mark(True, self._number))
 
     def write(self, stream: _TextStream, text: str | bytes, call: int) -> int:
         """Write what a call has to say, whatever others write meanwhile."""
@@ -172,7 +191,7 @@ class _Order:
         stream.flush()
         stream.call = -1  # whatever ends this in between
         if not self._leads_elsewhere():
-            os.write(stream.fileno(), call_mark(call))
+            os.write(stream.fd, call_mark(call))
         stream.call = call
 
     def _leads_elsewhere(self) -> bool:
@@ -189,12 +208,15 @@ class _TextStream(io.TextIOWrapper):
 
     Attributes
     ----------
+    fd
+        The descriptor that it writes to, which stays open when it is closed.
     order
         What keeps it; ``None`` in a child.
     call
         The call that has written to it last.
     """
 
+    fd: int
     order: _Order | None = None
     call = 0
 
@@ -217,7 +239,7 @@ def _text_stream(fd: int, order: _Order) -> _TextStream:
     stream = _TextStream(
         io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace", line_buffering=True
     )
-    stream.order = order
+    stream.fd, stream.order = fd, order
     return stream
 
 

@@ -257,7 +257,7 @@ class RankWorker:
             # it, and they would hang or mix up their values. What has failed is closed for good.
             self._was_broken = self._has_left_one = True
         self._debugger.end(error)
-        streams.flush()
+        streams.end_of_run()
         self._metrics.end()
         with self._ending:
             self._run = None

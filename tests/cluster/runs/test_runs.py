@@ -47,6 +47,21 @@ def test_only_shown_ranks_are_heard(cells) -> None:
     assert sorted(cells.text().splitlines()) == ["rank 1", "rank 3"]
 
 
+@pytest.mark.parametrize("close", ["sys.{}.close()", "sys.{} = None", "_ = sys.{}.detach()"])
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_cell_prints_though_one_before_it_has_closed_its_streams(
+    cells: Cells, stream: str, close: str
+) -> None:
+    other = {"stdout": "stderr", "stderr": "stdout"}[stream]
+    cells.run(
+        f"import sys\nprint('last', file=sys.{stream})\n{close.format(stream)}\n"
+        f"print('still open', file=sys.{other})"
+    )
+    assert (cells.text(stream), cells.text(other)) == ("last\n", "still open\n")
+    cells.run("for each in (sys.stdout, sys.stderr, sys.stdout): print('heard', file=each)")
+    assert (cells.text("stdout"), cells.text("stderr")) == ("heard\nheard\n", "heard\n")
+
+
 @pytest.mark.parametrize(
     ("code", "calls"), [("x = 1", []), ("print('hello')", ["begun", b"hello\n"])]
 )
