@@ -83,7 +83,7 @@ def _rows(nodes: int, each: int, sample: _Sample) -> list[Row]:
         ),
         Row(
             f"{where}: memory of the kernel, a rank",
-            sample.memory / ranks / 1000,
+            max(0.0, sample.memory) / ranks / 1000,  # what was free before may be given back
             "kB",
             _MEMORY if is_goal else None,
             note=f"{sample.threads} threads",
