@@ -63,16 +63,27 @@ def test_each_request_is_given_up_in_its_time_whatever_was_asked_before() -> Non
 
 def test_the_time_without_a_link_counts_in_all() -> None:
     async def scenario() -> None:
+        loop, ahead = asyncio.get_running_loop(), 0.0
+        usual = loop.time
+        loop.time = lambda: usual() + ahead
+
+        async def pass_time(seconds: float) -> None:
+            nonlocal ahead
+            ahead += seconds
+            await asyncio.sleep(0.01)  # in which timers that are due run first
+
         requests = Requests()
-        asked = requests.ask(None, 0.05)
+        asked = requests.ask(None, 100.0)
         assert [message["id"] for message in requests.change_link(up=False)] == [1]
-        await asyncio.sleep(0.03)
+        await pass_time(60)
         requests.change_link(up=True)
-        await asyncio.sleep(0.1)
+        await pass_time(1000)
         assert not asked.done()
         requests.change_link(up=False)
+        assert not asked.done()
+        await pass_time(60)
         with pytest.raises(NoConnection, match="there is no link"):
-            await asked
+            asked.result()
 
     asyncio.run(scenario())
 
