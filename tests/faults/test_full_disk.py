@@ -26,7 +26,10 @@ def test_a_slow_client_and_a_full_disk_cost_no_rank(new, raw) -> None:
     with full_disk(agent_of(cells), 500_123):
         cells.run(SHOW.format(200))
         slow.give_sign()
-        assert displayed(cells) == list(range(200))
+        shown = displayed(cells)
+        # This process reads, but on a busy machine not always as fast as it is shown something.
+        assert shown == sorted(set(shown)) and shown[-1] == 199
+        assert len(shown) + sum(event.skipped for event in cells.events) == 200
         cells.run("print('after')")
         slow.give_sign()
         assert cells.text() == "after\n"
