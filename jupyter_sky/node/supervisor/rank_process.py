@@ -36,6 +36,7 @@ from jupyter_sky.transport.rank_ranges import count, includes
 from jupyter_sky.transport.streams import FIRST_PLACE, LineJoiner, MarkReader, Piece
 
 _READ = 256 * 1024
+_ROUNDS = 4  # of reading that, in which all is read that pipes can hold at a time
 _TAILS = 128 * 1024  # bytes of output that the ranks of a run send at its end, together
 _LARGEST_TAIL = 4096
 _SMALLEST_TAIL = 256
@@ -279,18 +280,29 @@ class RankProcess:
         self._unconfirmed = []
 
     def drain(self) -> None:
-        """Read what the rank has written so far."""
-        # Asked of all pipes at once: mostly there is nothing.
-        while (self._held or self._poll.poll(0)) and self._read_all():
+        """Read all that was written until nobody writes any more."""
+        while self._read_what_is_there():
             pass
 
+    def _read_what_is_there(self) -> bool:
+        # Asked of all pipes at once: mostly there is nothing.
+        return bool(self._held or self._poll.poll(0)) and self._read_all()
+
     def _receive(self, message: Message, payload: memoryview) -> None:
-        # What was printed before the rank said something comes before it.
-        self.drain()
+        # What was printed before the rank said something comes before it. That is in the pipes, and
+        # read in a few rounds; others of its group may write for ever.
+        for _ in range(_ROUNDS):
+            if not self._read_what_is_there():
+                break
+        else:
+            self._read_held_soon()
         self._on_message(self, message)
 
     def _on_readable(self) -> None:
         self._read_all()
+        self._read_held_soon()
+
+    def _read_held_soon(self) -> None:
         if self._held:
             # What has to come before it is on its way, or nothing is.
             asyncio.get_running_loop().call_soon(self._on_readable)
