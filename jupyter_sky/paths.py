@@ -26,6 +26,22 @@ def home() -> Path:
     return _private(user_data_path("jupyter-sky"))
 
 
+def working_folder() -> Path:
+    """Return the folder that the notebook works in.
+
+    Raises
+    ------
+    SkyError
+        When it was removed, or replaced by another one of its name.
+    """
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise SkyError(
+            "the notebook's working folder no longer exists: change to one that does with `%cd`."
+        ) from None
+
+
 def runtime() -> Path:
     """Return the folder of sockets and logs: on a local disk, with a short path, for us only."""
     chosen = os.environ.get("JUPYTER_SKY_HOME")

@@ -25,6 +25,7 @@ from types import ModuleType
 import blake3
 
 import jupyter_sky
+from jupyter_sky.paths import working_folder
 
 LARGE = 1_000_000
 """Bytes above which a file in a package is data, or a checkpoint, and is not sent."""
@@ -92,9 +93,9 @@ class ImportPaths:
 
     @classmethod
     def here(cls) -> ImportPaths:
-        """Return those of this process."""
-        folder = os.getcwd()  # noqa: PTH109
-        return cls(folder, tuple(entry or folder for entry in sys.path))
+        """Return those of this process; `SkyError` if its working directory no longer exists."""
+        folder = str(working_folder())
+        return cls(folder, tuple(str(entry) or folder for entry in sys.path))
 
     def install(self, store: Path) -> None:
         """Work there as well, and import from there first.

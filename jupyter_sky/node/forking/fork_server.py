@@ -269,6 +269,8 @@ class ForkServer:
         os.environ.update(request["env"])
         os.environ[_RANK_PID] = str(os.getpid())
         os.environ["JUPYTER_SKY_LOG_FD"] = str(log)
+        with contextlib.suppress(OSError):
+            os.chdir(self._spec.cwd)  # which may have been replaced since this process was there
         sys.argv = [""]  # those of the fork server are nothing to a script that parses its own
         RankWorker(
             request["rank"],

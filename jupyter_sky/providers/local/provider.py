@@ -16,9 +16,9 @@ from typing import Any
 
 import psutil
 
-from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_count
-from jupyter_sky.paths import of_the_user, runtime
+from jupyter_sky.paths import of_the_user, runtime, working_folder
 from jupyter_sky.providers.agent import start_agent
 from jupyter_sky.providers.base import AddedNodes, Machine, Node, Progress, RunningCluster
 from jupyter_sky.providers.buckets.volume import check_here
@@ -88,7 +88,7 @@ class Local:
     ) -> list[Machine]:
         """Start the agents, each with its share of the nodes."""
         variables = {"PATH": command_path(), **spec.image.env}
-        await bootstrap(spec.image.bootstrap, _working_folder(), variables, progress)
+        await bootstrap(spec.image.bootstrap, working_folder(), variables, progress)
         progress(f"starting {format_count(spec.nodes, 'local node')}")
         nodes = place_nodes(spec, visible_gpus(spec.wanted_gpus))
         shares = _shares(nodes, self.machines)
@@ -186,7 +186,7 @@ class Local:
                 idle_timeout=cluster.spec.idle_timeout,
                 unattended=cluster.spec.unattended,
                 preload=tuple(cluster.preload),
-                cwd=str(_working_folder() if self.shares_files else folder),
+                cwd=str(working_folder() if self.shares_files else folder),
                 sys_path=tuple(self._import_paths()),
                 python_path=os.environ.get("PYTHONPATH"),
                 env=env,
@@ -203,7 +203,7 @@ class Local:
 
     def _import_paths(self) -> list[str]:
         """Return what ranks import from: all that the notebook does, or not the user's own."""
-        entries = [path or str(_working_folder()) for path in sys.path]
+        entries = [str(path) or str(working_folder()) for path in sys.path]
         if self.shares_files:
             return entries
         return [path for path in entries if not is_user_code(path)]
@@ -247,12 +247,3 @@ def _unused_index() -> int:
 
 def _free_shared_memory() -> int:
     return shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0
-
-
-def _working_folder() -> Path:
-    try:
-        return Path.cwd()
-    except FileNotFoundError:
-        raise SkyError(
-            "the notebook's working folder no longer exists: change to one that does with `%cd`."
-        ) from None

@@ -193,6 +193,17 @@ def test_a_run_that_is_being_stopped(cells: Cells, tmp_path: Path) -> None:
         run.follow()
 
 
+def test_a_rank_that_imports_from_a_path(cells: Cells) -> None:
+    cells.run("import pathlib, sys\nsys.path.append(pathlib.Path('src'))")
+    _hang(
+        cells,
+        "if rank != 2: dist.barrier()\nelse: time.sleep(600)",
+        r"ranks 0-1, 3 wait in barrier #\d+ \(the cell, line 1\) for \d+ (?:s|min); "
+        r"rank 2 is at `else: time.sleep\(600\)` \(the cell, line 2\)",
+    )
+    cells.run("sys.path.pop()")
+
+
 def test_where_nothing_runs(cells: Cells) -> None:
     assert cells.cluster.where().text == "nothing is running."
 

@@ -18,12 +18,14 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.local.machine import LocalMachine
 from jupyter_sky.providers.node_defaults import SHARED_MEMORY
 from jupyter_sky.providers.spec import ClusterSpec, Image
+from tests.cluster import cells as cells_of
 from tests.node_processes import processes_of_node
 from tests.waiting import PATIENCE
 
@@ -129,6 +131,34 @@ def test_a_working_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(SkyError, match="working folder no longer exists"):
         start("nowhere")
     assert registry.find("nowhere") is None
+
+
+def test_a_working_folder_that_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    cells = cells_of.start(1, framework=False)
+    try:
+        shutil.rmtree(folder)
+        folder.mkdir()
+        with pytest.raises(SkyError, match="working folder no longer exists"):
+            cells.ask("1")
+        monkeypatch.chdir(folder)
+        with pytest.raises(RankLost):
+            cells.run("import os\nos._exit(3)")
+        assert cells.ask("__import__('os').getcwd()") == [str(folder)]
+    finally:
+        cells.cluster.down()
+
+
+def test_a_path_in_the_import_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "found_by_path.py").write_text("x = 7")
+    monkeypatch.setattr(sys, "path", [*sys.path, tmp_path])
+    cells = cells_of.start(1, framework=False)
+    try:
+        assert cells.ask("__import__('found_by_path').x") == [7]
+    finally:
+        cells.cluster.down()
 
 
 def test_a_home_that_cannot_be_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,7 +173,8 @@ def _libraries() -> tuple[str, ...]:
     """Return the folders of what users import and do not edit."""
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     folders = {sysconfig.get_path(name) for name in names}
-    folders |= {path for path in sys.path if path.endswith(("site-packages", "dist-packages"))}
+    found = map(str, sys.path)  # users add paths of `pathlib`, too
+    folders |= {path for path in found if path.endswith(("site-packages", "dist-packages"))}
     folders |= {os.path.realpath(folder) for folder in folders}
     return tuple(f"{folder}{os.sep}" for folder in [*folders, _PACKAGE])
 
