@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
+from jupyter_sky.node.rank import streams
 from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.transport.frames import BlockingFrames, Message
 from jupyter_sky.transport.protocol.messages import whole_command
@@ -40,14 +41,25 @@ class Inbox:
         ``idle`` is called if none comes for a moment.
         """
         self._told.clear()  # what comes after the end of a run
-        if not self._frames.has_message and not self._poll.poll(_MOMENT):
+        if not self._frames.has_message and not self._has_come(_MOMENT):
             idle()
-        while message := self._frames.receive():
+        while message := self._next():
             if message["op"] == "run":
                 return cast(RankCommand, whole_command(message))
             if message["op"] not in ("tell", "displayed"):
                 return cast(RankCommand, message)
         return None
+
+    def _next(self) -> Message | None:
+        while not self._frames.has_message and not self._has_come(None):
+            pass
+        return self._frames.receive()
+
+    def _has_come(self, within: int | None) -> bool:
+        """Wait for a message; what a signal handler of the user's raises meanwhile is printed."""
+        with streams.errors_printed():
+            return bool(self._poll.poll(within))
+        return False
 
     def next_told(self, run: str) -> TellCommand | None:
         """Wait for what the rank is told in the middle of a run; ``None`` if the agent is gone."""

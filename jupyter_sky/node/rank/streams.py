@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import io
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.transport.streams import call_mark, mark
+
+_OUT_OF_THE_WAY = 64
+"""The least number of a descriptor that nobody counts on."""
 
 _libc = ctypes.CDLL(None)
 
@@ -27,6 +32,8 @@ def redirect(out: int, err: int) -> None:
     for source, target in ((null, 0), (out, 1), (err, 2)):
         os.dup2(source, target)
         os.close(source)
+    for fd in (1, 2):
+        _kept[fd] = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     order = _Order()
     sys.stdout = _streams[1] = _text_stream(1, order)
@@ -43,7 +50,13 @@ def flush() -> None:
 
 
 def end_of_run() -> None:
-    """Write out what was printed, and open what the user's code has closed: runs follow."""
+    """Write out what was printed, and mend what the user's code has closed: runs follow."""
+    for fd, kept in _kept.items():
+        try:
+            # A program may have left it as it likes it, and all that write to the pipe share that.
+            os.set_blocking(fd, True)
+        except OSError:
+            os.dup2(kept, fd)
     flush()
     for fd, name in ((1, "stdout"), (2, "stderr")):
         own = _streams[fd]
@@ -51,6 +64,15 @@ def end_of_run() -> None:
             _streams[fd] = _text_stream(fd, own.order)
         if _is_closed(getattr(sys, name, None)):
             setattr(sys, name, _streams[fd])
+
+
+@contextlib.contextmanager
+def errors_printed() -> Iterator[None]:
+    """Print an error and go on, where the user's code may raise one and the rank has more to do."""
+    try:
+        yield
+    except Exception:
+        traceback.print_exc()
 
 
 def _is_closed(stream: Any) -> bool:
@@ -196,7 +218,10 @@ class _Order:
 
     def _leads_elsewhere(self) -> bool:
         """Return whether the user's code has led the streams where marks are not wanted."""
-        return any(os.fstat(fd).st_ino != pipe for fd, pipe in self._pipes.items())
+        try:
+            return any(os.fstat(fd).st_ino != pipe for fd, pipe in self._pipes.items())
+        except OSError:  # or nowhere
+            return True
 
     def _end(self) -> None:
         for stream in _streams.values():
@@ -244,4 +269,6 @@ def _text_stream(fd: int, order: _Order) -> _TextStream:
 
 
 _streams: dict[int, _TextStream] = {}
+_kept: dict[int, int] = {}
+"""The pipe of each stream once more, for where the user's code closes its descriptor."""
 _authors: set[Author] = set()

@@ -30,6 +30,7 @@ from jupyter_sky.node.rank.inbox import Inbox
 from jupyter_sky.node.rank.inspection.inspector import Inspector
 from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.node.rank.ipython import program
+from jupyter_sky.node.rank.ipython.forked_child import end_child
 from jupyter_sky.node.rank.ipython.shell import RankShell, cancel_tasks
 from jupyter_sky.node.rank.metrics.recorder import MetricRecorder
 from jupyter_sky.node.rank.namespace import Namespace, own_frames
@@ -88,12 +89,10 @@ class RankWorker:
         inspector: Inspector,
         folder: Path,
     ) -> None:
-        self.rank = rank
-        self._shell = shell
+        self.rank, self._shell, self._folder = rank, shell, folder
         self._frames = BlockingFrames(commands)
         self._side = BlockingFrames(side)
         self._sending = threading.Lock()
-        self._folder = folder
         self._namespace = Namespace(shell.user_ns, folder, Gatherer(rank, folder))
         self._run: str | None = None
         self._forming: int | None = None
@@ -150,21 +149,24 @@ class RankWorker:
             message = self._side.receive()
             if message is None:
                 return
-            command = cast(SideCommand, message)
-            match command["op"]:
-                case "break":
-                    self._break_collective(command)
-                case "inspect":
-                    at_prompt, is_failing = self._debugger.at_prompt(), self._shell.is_failing
-                    self._send(self._inspector.answer(command, *at_prompt, is_failing))
-                case "sample":
-                    self._sampler.begin(command, self._send)
-                case "look":
-                    self._looker.look(command, self._send)
-                case "answer" | "hold":
-                    self._debugger.on_aside(command)
-                case "leaving":
-                    preemption_hooks.run_hooks(self.rank, command, self._interrupts)
+            with streams.errors_printed():  # without this thread, Stop would not be heard any more
+                self._carry_out_aside(cast(SideCommand, message))
+
+    def _carry_out_aside(self, command: SideCommand) -> None:
+        match command["op"]:
+            case "break":
+                self._break_collective(command)
+            case "inspect":
+                at_prompt, is_failing = self._debugger.at_prompt(), self._shell.is_failing
+                self._send(self._inspector.answer(command, *at_prompt, is_failing))
+            case "sample":
+                self._sampler.begin(command, self._send)
+            case "look":
+                self._looker.look(command, self._send)
+            case "answer" | "hold":
+                self._debugger.on_aside(command)
+            case "leaving":
+                preemption_hooks.run_hooks(self.rank, command, self._interrupts)
 
     def _break_collective(self, command: BreakCommand) -> None:
         with self._ending:
@@ -248,9 +250,7 @@ class RankWorker:
         except BaseException as problem:
             error = problem
         if os.getpid() != self._pid:
-            # A child that the user's code has forked, and that came out of the cell.
-            streams.flush()
-            os._exit(0 if error is None else 1)
+            end_child(error, self._shell.last_traceback)
         ended = self._inspector.recorded.wait_until_ended
         if error is not None and (is_of_collective(error) or not ended(_ENDED_WITHIN)):
             # It has left a collective that its peers may never begin: the next of theirs would meet

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 import jupyter_sky as sky
@@ -12,6 +14,7 @@ from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.errors import UsageError
 from jupyter_sky.transport.protocol.events import Display
 from tests.cluster.conftest import Cells
+from tests.notebook.kernels import without_colours
 from tests.waiting import until
 
 
@@ -60,6 +63,60 @@ def test_a_cell_prints_though_one_before_it_has_closed_its_streams(
     assert (cells.text(stream), cells.text(other)) == ("last\n", "still open\n")
     cells.run("for each in (sys.stdout, sys.stderr, sys.stdout): print('heard', file=each)")
     assert (cells.text("stdout"), cells.text("stderr")) == ("heard\nheard\n", "heard\n")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "os.close(1)",
+        "os.close(2)",
+        "sys.stdout.close(); os.close(1)",
+        "os.close(1); os.close(2)",
+        "os.set_blocking(1, False)",
+    ],
+)
+def test_a_cell_prints_whatever_one_before_it_has_done_to_the_descriptors(
+    cells: Cells, code: str
+) -> None:
+    cells.run(f"import os, sys\n{code}")
+    cells.run("for each in (sys.stdout, sys.stderr): print('heard', file=each)")
+    assert (cells.text("stdout"), cells.text("stderr")) == ("heard\n", "heard\n")
+    # Otherwise who prints more than the pipe takes would lose it.
+    assert cells.ask("os.get_blocking(1)") == [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "said"),
+    [
+        ("raise ValueError('in the child')", 1, "ValueError: in the child"),
+        ("sys.exit('why')", 1, "why"),
+        ("sys.exit(3)", 3, ""),
+        ("sys.exit()", 0, ""),
+    ],
+)
+def test_a_forked_child_ends_as_a_script_does(
+    cells: Cells, end: str, status: int, said: str
+) -> None:
+    cells.run(
+        f"import os, sys\nif not (child := os.fork()): {end}\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
+    )
+    assert cells.text() == f"{status}\n"
+    shown = without_colours(cells.text("stderr"))
+    assert shown.rpartition("\n\n")[2].strip() == said
+
+
+def test_a_signal_handler_that_raises_between_cells_is_no_end_of_the_rank(cells: Cells) -> None:
+    cells.run(
+        "import os, signal\ndef late(*_): raise TimeoutError('too late')\n"
+        "usual = signal.signal(signal.SIGUSR1, late)\nkept = 5"
+    )
+    for pid in cells.ask("os.getpid()"):
+        process = psutil.Process(pid)
+        until(lambda process=process: process.status() == psutil.STATUS_SLEEPING)
+        process.send_signal(signal.SIGUSR1)
+    assert cells.ask("kept") == [5] * 4
+    cells.run("signal.signal(signal.SIGUSR1, usual)")
 
 
 @pytest.mark.parametrize(

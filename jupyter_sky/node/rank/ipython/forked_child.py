@@ -1,0 +1,32 @@
+"""The end of a child that the user's code has forked, and that came out of its cell."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from jupyter_sky.node.rank import streams
+
+
+def end_child(error: BaseException | None, traceback: Sequence[str]) -> NoReturn:
+    """End this process as Python ends a script, with its status, and what it says of an error.
+
+    Parameters
+    ----------
+    error
+        What the cell has raised.
+    traceback
+        The lines that a cell shows of it.
+    """
+    status = 0 if error is None else 1
+    said = "\n".join(traceback)
+    if isinstance(error, SystemExit):
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+        said = "" if error.code is None or isinstance(error.code, int) else str(error.code)
+    if said:
+        with streams.errors_printed():
+            print(said, file=sys.stderr)
+    streams.flush()
+    os._exit(status & 0xFF)
