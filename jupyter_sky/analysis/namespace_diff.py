@@ -29,15 +29,13 @@ class NamespaceDiff:
         if before == now:
             return set()
         return {
-            name
-            for name, identity in now.items()
-            if before.get(name) != identity and not _is_numbered(name)
+            name for name, identity in now.items() if before.get(name) != identity and _counts(name)
         }
 
     def deleted(self) -> set[str]:
         """Return the names that are gone."""
         gone = self._before.keys() - self._namespace.keys()
-        return {name for name in gone if not _is_numbered(name)} if gone else gone
+        return {name for name in gone if _counts(name)} if gone else gone
 
 
 def identities(namespace: Mapping[str, Any]) -> dict[str, int]:
@@ -47,11 +45,12 @@ def identities(namespace: Mapping[str, Any]) -> dict[str, int]:
     return dict(zip(everything, map(id, everything.values()), strict=True))
 
 
-def _is_numbered(name: Any) -> bool:
-    """Return whether IPython numbers a name with each cell, like ``_3`` and ``_i3``.
+def _counts(name: Any) -> bool:
+    """Return whether it is a name, and none that IPython numbers with each cell, like ``_i3``.
 
-    Of these there are more and more, and nobody binds them to something else.
+    Of these there are more and more, and nobody binds them to something else. What is no text, as
+    in ``globals()[5] = 1``, no code can name.
     """
-    if not isinstance(name, str):  # `globals()[5] = 1` can be written, too
+    if not isinstance(name, str):
         return False
-    return name[:1] == "_" and name[1:].removeprefix("i").isdecimal()
+    return name[:1] != "_" or not name[1:].removeprefix("i").isdecimal()

@@ -18,9 +18,10 @@ def test_what_is_new_changed_and_gone() -> None:
     assert diff.deleted() == {"gone"}
 
 
-def test_what_ipython_numbers_with_each_cell_is_no_change() -> None:
-    history = {f"_{n}": n for n in range(1000)} | {f"_i{n}": str(n) for n in range(1000)}
-    kept: set[Any] = {"_", "__", "_i", "_i3d", "_3d", "_x1", "x_1", "_ii", "", 5}
+def test_what_ipython_numbers_with_each_cell_and_what_is_no_name_is_no_change() -> None:
+    history: dict[Any, Any] = {f"_{n}": n for n in range(1000)}
+    history |= {f"_i{n}": str(n) for n in range(1000)} | {5: "five", None: 0}
+    kept = {"_", "__", "_i", "_i3d", "_3d", "_x1", "x_1", "_ii", ""}
     names: dict[Any, Any] = {}
     nothing = NamespaceDiff(names)
     names.update(history)
