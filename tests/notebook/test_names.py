@@ -97,3 +97,28 @@ def test_a_cell_that_fails_here_deletes_nothing_there(notebook: Notebook) -> Non
     with pytest.raises(ZeroDivisionError):
         notebook.run("1 / 0; y = 2")
     assert notebook.run("%%sky\nprint(y)") == "1\n"
+
+
+@pytest.mark.parametrize("value", ["0", "True", "None", "'text'"])
+def test_a_name_that_came_back_is_assigned_the_same_object_later(
+    notebook: Notebook, value: str
+) -> None:
+    """Of some values there is one object alone: that it came back says nothing of an assignment."""
+    notebook.run(f"x = {value}")
+    notebook.run(f"%%sky --out x\nx = {value}")
+    notebook.run("%%sky\nx = 'of the rank'")
+    notebook.run(f"x = {value}")
+    assert notebook.run("%%sky\nprint(repr(x))") == f"{value}\n"
+
+
+def test_what_came_back_is_not_sent_back(notebook: Notebook) -> None:
+    """Each rank keeps its own, also where the cell that fetched it has other lines."""
+    notebook.run("%%sky\nimport os\nown = [os.environ['SKYPILOT_NODE_RANK']]")
+    notebook.run("first = 1\nget_ipython().run_line_magic('sky', 'pull own')\nlast = 2")
+    lines = notebook.run("%%sky --stdout all\nprint(own[0])").splitlines()
+    assert sorted(lines) == ["0 │ 0", "1 │ 1"]
+
+
+def test_a_key_that_is_no_name_is_none_of_a_rank(notebook: Notebook) -> None:
+    notebook.run("%%sky\nglobals()[5] = 'five'")
+    assert notebook.run("%%sky\nprint(globals().pop(5))") == "five\n"

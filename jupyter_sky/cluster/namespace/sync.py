@@ -334,6 +334,14 @@ class NamespaceSync:
         for name in names:
             self._dependencies.forget(name)
 
+    def cell_ended(self) -> None:
+        """Report that the cell is over in which values may have been returned.
+
+        What is assigned next is an assignment, also of an object that had been returned, of which
+        there is only one, like ``0`` and ``None``.
+        """
+        self._lock.apply(self._returned.clear)
+
     def deleted(self, names: Collection[str]) -> None:
         """Report that the notebook has deleted names; the ranks let go of them too."""
         self._lock.apply(self._deleted, frozenset(names))

@@ -72,11 +72,13 @@ class AssignmentTracker:
     def _on_post_run_cell(self, result: Any) -> None:
         # The cell that loaded the extension began before this was registered.
         cell = self._running.pop() if self._running else None
-        if cell is None:
-            return
-        surely = cell.surely if result.success else frozenset()
-        assigned = surely & self._shell.user_ns.keys()
-        self._tell(cell.diff.changed() | assigned, cell.diff.deleted() | (surely - assigned))
+        if cell:
+            surely = cell.surely if result.success else frozenset()
+            assigned = surely & self._shell.user_ns.keys()
+            self._tell(cell.diff.changed() | assigned, cell.diff.deleted() | (surely - assigned))
+        if not self._running:  # a cell may run others
+            for cluster in self._session.connected_clusters():
+                cluster.sync.cell_ended()
 
     def _tell(self, assigned: set[str], deleted: set[str]) -> None:
         for cluster in self._session.connected_clusters():
