@@ -229,7 +229,9 @@ def test_autostop_keeps_the_disks(
     start: Start, machines: Machines, clients: Clients, monkeypatch: pytest.MonkeyPatch, left: Left
 ) -> None:
     monkeypatch.setattr(user_data, "NEXT_AGENT_WITHIN", 1)
-    asked = {"autostop": True, "idle_timeout": 0.5}
+    # Long enough to be seen by a machine that looks every second; one that has seen no agent waits
+    # for minutes.
+    asked = {"autostop": True, "idle_timeout": 3.0}
     cells = start(1, framework=False, watch_every=1, asked=asked)
     [host] = machines.hosts.values()
     assert on_power_off(clients, cells) == {"stop"}
