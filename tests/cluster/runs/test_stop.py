@@ -13,7 +13,6 @@ from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.transport.protocol.events import Output
 from tests.cluster.conftest import Cells, prepared
-from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +28,7 @@ def test_stop_is_heard_where_looking_at_the_rank_has_failed(cells: Cells) -> Non
     )
     pids = cells.ask("os.getpid()")
     run = cells.start("if rank == 0: dist.barrier()\nelse: time.sleep(600)")
-    until(lambda: cells.cluster.where().text)
+    cells.cluster.where()
     cells.cluster.interrupt_run(run.id)
     run.follow()
     assert cells.ask("(sys.path.pop(), os.getpid())[1]") == pids
