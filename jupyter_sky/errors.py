@@ -53,6 +53,7 @@ of all exceptions, each with its file::
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
 
@@ -106,3 +107,11 @@ class ClusterLost(SkyError):
 
 class NoConnection(SkyError):
     """A node cannot be reached now; it may be there, and what runs on it may go on."""
+
+
+def exit_status(error: SystemExit) -> int:
+    """Return the status that Python would exit with, and print the text that it would print."""
+    if error.code is None or isinstance(error.code, int):
+        return int(error.code or 0) & 0xFF
+    print(error.code, file=sys.stderr)
+    return 1

@@ -24,7 +24,7 @@ from traitlets.config import Config
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RemoteError
-from jupyter_sky.errors import ScriptFailed, SkyError, UsageError
+from jupyter_sky.errors import ScriptFailed, SkyError, UsageError, exit_status
 from jupyter_sky.formatting import format_cost, format_count, format_elapsed
 from jupyter_sky.notebook import extension
 from jupyter_sky.notebook.options.definitions import CellOptions
@@ -199,7 +199,7 @@ class _Program:
         elif error is None:
             return False
         elif (end := _exit_of(error)) is not None:
-            self.status = _exit_status(end)
+            self.status = exit_status(end)
             return True
         elif isinstance(error, KeyboardInterrupt):
             self.status = 128 + signal.SIGINT
@@ -275,14 +275,6 @@ def _exit_of(error: BaseException | None) -> SystemExit | None:
     if isinstance(error, RemoteError) and error.failures[0].error["type"] == SystemExit.__name__:
         return SystemExit(*error.args)
     return error if isinstance(error, SystemExit) else None
-
-
-def _exit_status(error: SystemExit) -> int:
-    """Return the status that Python would exit with, and print the text that it would print."""
-    if error.code is None or isinstance(error.code, int):
-        return int(error.code or 0) & 0xFF
-    print(error.code, file=sys.stderr)
-    return _FAILED
 
 
 def _status_of(error: BaseException) -> int:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from jupyter_sky.errors import exit_status
 from jupyter_sky.node.rank import streams
 
 
@@ -21,12 +22,10 @@ def end_child(error: BaseException | None, traceback: Sequence[str]) -> NoReturn
         The lines that a cell shows of it.
     """
     status = 0 if error is None else 1
-    said = "\n".join(traceback)
-    if isinstance(error, SystemExit):
-        status = error.code if isinstance(error.code, int) else int(error.code is not None)
-        said = "" if error.code is None or isinstance(error.code, int) else str(error.code)
-    if said:
-        with streams.errors_printed():
-            print(said, file=sys.stderr)
+    with streams.errors_printed():
+        if isinstance(error, SystemExit):
+            status = exit_status(error)
+        elif error is not None:
+            print("\n".join(traceback), file=sys.stderr)
     streams.flush()
-    os._exit(status & 0xFF)
+    os._exit(status)
