@@ -31,7 +31,7 @@ from jupyter_sky.providers.local.variables import command_path, rank_variables
 from jupyter_sky.providers.mtls import Credentials, issue_credentials
 from jupyter_sky.providers.node_defaults import SHARED_MEMORY, blob_folder
 from jupyter_sky.providers.spec import ClusterSpec
-from jupyter_sky.serialization.user_modules import is_user_code
+from jupyter_sky.serialization.user_modules import ImportPaths, is_user_code
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 
 _MEMORY_OF_RANK = 8_000_000  # bytes that a rank has for itself, if it has imported nothing
@@ -203,9 +203,9 @@ class Local:
 
     def _import_paths(self) -> list[str]:
         """Return what ranks import from: all that the notebook does, or not the user's own."""
-        entries = [str(path) or str(working_folder()) for path in sys.path]
+        entries = ImportPaths.here().path
         if self.shares_files:
-            return entries
+            return list(entries)
         return [path for path in entries if not is_user_code(path)]
 
 

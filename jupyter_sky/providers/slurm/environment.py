@@ -6,7 +6,7 @@ import asyncio
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.local.variables import image_variables
 from jupyter_sky.providers.slurm.login import LoginNode
 from jupyter_sky.providers.spec import ClusterSpec, Image
+from jupyter_sky.serialization.user_modules import ImportPaths
 
 if TYPE_CHECKING:
     from jupyter_sky.providers.ssh.connection.host_shell import HostShell
@@ -109,21 +110,20 @@ def bare(spec: ClusterSpec) -> ClusterSpec:
 
 
 def _own(spec: ClusterSpec, python: str | None, is_bare: bool) -> NodeEnvironment:
-    here = str(Path.cwd())
+    here = ImportPaths.here()
     return NodeEnvironment(
         starts=str(home() / "slurm"),
         python=python or sys.executable,
         code=str(Path(jupyter_sky.__file__).parents[1]),
-        cwd=here,
+        cwd=here.folder,
         env=image_variables(spec.image),
-        sys_path=_import_path(here, has_own=bool(python) or is_bare),
+        sys_path=_import_path(here.path, has_own=bool(python) or is_bare),
         python_path=os.environ.get("PYTHONPATH"),
     )
 
 
-def _import_path(here: str, has_own: bool) -> tuple[str, ...]:
+def _import_path(paths: Iterable[str], has_own: bool) -> tuple[str, ...]:
     """Return where nodes import from; an interpreter of their own has packages of its own."""
-    paths = [path or here for path in sys.path]
     prefixes = sys.prefix, sys.base_prefix
     if has_own:
         paths = [each for each in paths if not any(map(Path(each).is_relative_to, prefixes))]
