@@ -11,7 +11,7 @@ from typing import Any
 
 from jupyter_sky.cluster.profiling.profile import Alike, alike, told
 from jupyter_sky.cluster.profiling.records import Fetched
-from jupyter_sky.formatting import format_count, format_ranks
+from jupyter_sky.formatting import format_count, format_elapsed, format_ranks
 from jupyter_sky.transport.protocol.profiling import TorchRecord, TraceEvent
 
 PARTS = ("data", "compute", "communication")
@@ -83,9 +83,9 @@ class Trace:
         parts = []
         late = [each for each in self.records.values() if each["end"] - each["stopped"] > 10**8]
         if late:
-            seconds = max(each["stopped"] - each["start"] for each in late) / 1e9
-            whole = max(each["end"] - each["start"] for each in late) / 1e9
-            parts.append(f"the first {seconds:.0f} s of {whole:.0f} s were recorded")
+            begun = format_elapsed(max(each["stopped"] - each["start"] for each in late) / 1e9)
+            whole = format_elapsed(max(each["end"] - each["start"] for each in late) / 1e9)
+            parts.append(f"the first {begun} of {whole} were recorded")
         found = sum(each["found"] for each in self.records.values())
         kept = sum(min(len(each["events"]), self._most) for each in self.records.values())
         if kept < found:

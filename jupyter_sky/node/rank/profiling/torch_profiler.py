@@ -8,29 +8,34 @@ kept of them.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import heapq
 import os
 import sys
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from jupyter_sky.node.rank.inspection.collectives import Recorded
+from jupyter_sky.transport.protocol.error_report import is_of_collective
 from jupyter_sky.transport.protocol.profiling import Operation, TorchRecord, TraceEvent
 
 RECORDED_SECONDS = 30.0
 """Of a cell, at most."""
 
-_RECORDED_EVENTS = 50_000
-"""After which no more are recorded: each takes torch a kilobyte, and 10 microseconds at the end."""
+_RECORDED_EVENTS = 100_000
+"""That are read at the end, which takes 10 microseconds each."""
 
-_FIRST_SLICE, _LONGEST_SLICE = 0.25, 4.0
-"""Seconds after which torch gives what it has: it does not tell how much that is before.
+_RECORDED_BYTES = 64 * 2**20
+"""By which the process may grow until no more is recorded: an event takes torch 200 bytes, and two
+kilobytes at the end. torch does not tell how many there are, of which a loop of tiny operations has
+1,700,000 a second."""
 
-What goes on at that moment torch forgets, so that it should not be often. The first slice is short:
-a loop of tiny operations has some 300,000 a second, and Stop waits until they were read.
-"""
+_POLL_EVERY = 0.05
+_TROUGH_OF = 4  # polls: what a step of training allocates and frees is none of torch's events
+_SETTLES_WITHIN = 0.3
 
 _MOST_EVENTS = 30_000  # that are kept for the trace
 _MOST_OPERATIONS = 40
@@ -41,6 +46,8 @@ _COMMUNICATION = ("gloo:", "nccl:", "c10d::", "ncclDevKernel", "ncclKernel", "mp
 _WRAPPERS = ("record_param_comms",)
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 _DATA = "enumerate(DataLoader)#"
+
+_libc = ctypes.CDLL(None)
 
 _Spans = list[tuple[int, int]]
 
@@ -67,6 +74,8 @@ def begin() -> Callable[[], TorchRecord]:
     if "torch" not in sys.modules:
         return lambda: _nothing("torch is not imported: add `import torch` to an earlier cell")
     try:
+        while _going_on and _has_settled():
+            _going_on.pop().__exit__(None, None, None)
         return _Recorder().end
     except Exception as error:
         reason = f"torch's profiler did not start: {error}"
@@ -74,16 +83,19 @@ def begin() -> Callable[[], TorchRecord]:
 
 
 class _Recorder:
-    """Records from when it is made until its end, or until there is enough."""
+    """Records from when it is made until its end, or until there is enough.
+
+    torch frees the events of a profile when it is stopped, and an operation that goes on then would
+    write its end into memory that has become another's. So it is stopped at the end of the cell
+    alone, in the main thread, when the collectives of gloo's threads are over as well. If there is
+    enough before, torch is told to record no operations that begin from then on.
+    """
 
     def __init__(self) -> None:
         self._begun = time.time_ns()
         self._changing = threading.Lock()
         self._over = threading.Event()
         self._stopped: int | None = None
-        self._events: list[_Event] = []
-        self._found = 0
-        self._trouble = ""
         self._profiler, can_limit = _start()
         if can_limit:
             threading.Thread(target=self._watch, name="sky-profiler", daemon=True).start()
@@ -93,44 +105,94 @@ class _Recorder:
         self._over.set()
         ended = time.time_ns()
         with self._changing:
-            if self._stopped is None:
-                self._stopped = ended
-                self._take()
-        if self._trouble:
-            return _nothing(f"torch's profiler failed: {self._trouble}")
-        return _record(self._events, self._found, self._begun, ended, self._stopped)
+            stopped = self._stopped or ended
+        if not _has_settled():
+            _going_on.append(self._profiler)
+            return _nothing("a collective of the cell had begun and not ended: wait for it there")
+        try:
+            self._profiler.__exit__(None, None, None)
+            found = sorted(self._profiler.kineto_results.events(), key=lambda each: each.start_ns())
+            events = [_event(each) for each in found[:_RECORDED_EVENTS]]
+        except Exception as error:
+            return _nothing(f"torch's profiler failed: {str(error) or type(error).__name__}")
+        count = len(found)
+        if len(events) < count:
+            stopped = min(stopped, events[-1].start)
+            # Of a gigabyte or two, which malloc would keep for later.
+            del found
+            self._profiler.kineto_results = None
+            with contextlib.suppress(AttributeError):
+                _libc.malloc_trim(0)
+        return _record(events, count, self._begun, ended, stopped)
 
     def _watch(self) -> None:
         until = time.monotonic() + RECORDED_SECONDS
-        length = _FIRST_SLICE
-        while not self._over.wait(min(length, max(0.0, until - time.monotonic()))):
+        lowest = _allocated()
+        recent = deque([lowest], _TROUGH_OF)
+        while not self._over.wait(_POLL_EVERY):
+            recent.append(_allocated())
+            lowest = min(lowest, recent[-1])
+            if time.monotonic() < until and min(recent) - lowest < _RECORDED_BYTES:
+                continue
             with self._changing:
-                if self._stopped is not None:
-                    return
-                now, before = time.time_ns(), self._found
-                self._take()
-                enough = _RECORDED_EVENTS * length / max(1, self._found - before)
-                length = max(0.1, min(2 * length, _LONGEST_SLICE, enough))
-                is_enough = self._found >= _RECORDED_EVENTS or time.monotonic() >= until
-                if is_enough or self._trouble or self._over.is_set():
-                    self._stopped = now
-                    return
-                try:
-                    self._profiler, _ = _start()
-                except Exception as error:
-                    self._stopped, self._trouble = now, str(error)
-                    return
+                if not self._over.is_set():
+                    self._stopped = time.time_ns()
+                    _record_no_more()
+            return
 
-    def _take(self) -> None:
-        """Stop torch's profiler and take what it has."""
-        try:
-            self._profiler.__exit__(None, None, None)
-            found = self._profiler.kineto_results.events()
-            self._found += len(found)
-            room = max(0, int(1.2 * _RECORDED_EVENTS) - len(self._events))
-            self._events += [_event(each) for each in found[:room]]
-        except Exception as error:
-            self._trouble = str(error) or type(error).__name__
+
+_going_on: list[Any] = []
+"""A profile that could not be stopped at the end of its cell."""
+
+
+def _has_settled() -> bool:
+    """Wait for the collectives that gloo's threads carry out; return whether they are over."""
+    # A collective that has failed never counts as ended. Then all of its group have failed.
+    is_broken = is_of_collective(sys.exc_info()[1])
+    return Recorded().wait_until_ended(_SETTLES_WITHIN) or is_broken
+
+
+def _allocated() -> int:
+    """Return the bytes that this process has from malloc, without large tensors."""
+    read = getattr(_libc, "mallinfo2", None)  # glibc has it since 2.33
+    if read is None:
+        return 0
+    read.restype = _MallInfo
+    return int(read().uordblks)
+
+
+class _MallInfo(ctypes.Structure):
+    """``struct mallinfo2`` of ``malloc.h``."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    )
+
+
+def _record_no_more() -> None:
+    from torch._C import _autograd, _profiler
+
+    with contextlib.suppress(Exception), _quietly():
+        _autograd._toggle_collection_dynamic(False, {_profiler.ProfilerActivity.CPU})
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep torch's C++ code from writing warnings to stderr, where the user sees them."""
+    try:
+        level = ctypes.c_int.in_dll(ctypes.CDLL("libc10.so"), "FLAGS_caffe2_log_level")
+    except (OSError, ValueError):
+        yield
+        return
+    usual, level.value = level.value, 2  # errors
+    try:
+        yield
+    finally:
+        level.value = usual
 
 
 def _start() -> tuple[Any, bool]:
