@@ -158,8 +158,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             reduced = reduce(obj)
             if reduced is NotImplemented and self._reduce_sharded is not None:
                 reduced = self._reduce_sharded(obj)
-            bare = self._without_caches and type(obj).__module__ == "__main__"
-            if reduced is NotImplemented and bare:
+            if reduced is NotImplemented and self._without_caches:
                 reduced = _without_cached_properties(obj)
                 self.omits_caches = self.omits_caches or reduced is not NotImplemented
             if reduced is not NotImplemented:
@@ -207,10 +206,18 @@ class LinkingPickler(Pickler):
         return self._tokens.get(id(obj))
 
 
+_computed: weakref.WeakKeyDictionary[type, frozenset[str]] = weakref.WeakKeyDictionary()
+"""The cached properties of classes."""
+
+
 def _without_cached_properties(obj: Any) -> Any:
     """Reduce an object without the values of its `functools.cached_property` attributes."""
-    attributes = [item for base in type(obj).__mro__[:-1] for item in vars(base).items()]
-    computed = {name for name, value in attributes if isinstance(value, cached_property)}
+    kind = type(obj)
+    computed = _computed.get(kind)
+    if computed is None:
+        attributes = [item for base in kind.__mro__[:-1] for item in vars(base).items()]
+        found = {name for name, value in attributes if isinstance(value, cached_property)}
+        computed = _computed[kind] = frozenset(found)
     if not computed:
         return NotImplemented
     match obj.__reduce_ex__(5):
@@ -264,14 +271,24 @@ _identifying = threading.RLock()
 
 
 class _IdentityPickler(Pickler):
-    """Omits the file names and line numbers of code."""
+    """Omits the file names and line numbers of code, and the order of sets.
+
+    That follows hashes, which each process has its own of; the sets are mostly constants of code,
+    as in ``x in {"a", "b"}``.
+    """
+
+    def persistent_id(self, obj: Any) -> tuple[str, list[bytes]] | None:
+        if type(obj) not in (set, frozenset):
+            return None
+        parts = [_IdentityPickler(part, classes_by_value=()).run().stream for part in obj]
+        return type(obj).__name__, sorted(parts)
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, types.CodeType):
             bare = obj.replace(co_filename="", co_firstlineno=1, co_linetable=b"")
             return _internals._code_reduce(bare)
         reduced = super().reducer_override(obj)
-        if obj is self._value:
+        if obj is self._value and self._classes_by_value:
             reduced[2][0].pop("__firstlineno__", None)
         return reduced
 

@@ -10,11 +10,13 @@ import gc
 import gzip
 import importlib
 import logging
+import os
 import pickle
 import queue
 import random
 import socket
 import sqlite3
+import subprocess
 import sys
 import threading
 import types
@@ -436,6 +438,20 @@ def test_what_is_only_used_is_unchanged(notebook: Any, name: str) -> None:
     assert digest(main[name], classes_by_value=(), without_caches=True) == before
 
 
+class OfAModule:
+    @functools.cached_property
+    def costly(self) -> int:
+        return 3
+
+
+def test_what_an_object_of_a_module_has_computed_is_no_change() -> None:
+    value = OfAModule()
+    before = digest(value, classes_by_value=(), without_caches=True)
+    assert value.costly == 3
+    assert digest(value, classes_by_value=(), without_caches=True) == before
+    assert load(dump(value).stream).__dict__ == {"costly": 3}
+
+
 def test_an_object_is_unchanged_when_its_class_is_not(notebook: Any) -> None:
     main = notebook("class Net:\n  count = 0\n\nnet = Net()")
     before = digest(main["net"], classes_by_value=(), without_caches=True)
@@ -588,6 +604,25 @@ def test_the_same_class_of_two_processes_is_one(notebook: Any, elsewhere: Any) -
     assert len(set(names)) == 1
     other = pickling.class_identity(notebook("class A:\n  x = 2")["A"])
     assert other not in names
+
+
+SETS = """
+from jupyter_sky.serialization.pickling import class_identity
+class A:
+    names = {"alpha", "beta", "gamma", "delta"}
+    def f(self, x): return x in {"north", "east", "south", "west", ("n", frozenset("nesw"))}
+A.names.add(A)  # which comes by its name
+print(class_identity(A))
+"""
+
+
+def test_the_order_of_sets_is_no_part_of_a_class() -> None:
+    seen = set()
+    for seed in ("1", "2", "3"):
+        env = {**os.environ, "PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", SETS]
+        seen.add(subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE).stdout)
+    assert len(seen) == 1
 
 
 def test_classes_that_a_function_makes_are_different(notebook: Any) -> None:
