@@ -5,13 +5,14 @@ What it does differently is said in `pickling`.
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import io
 import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -267,7 +268,7 @@ def class_identity(kind: type) -> str:
 
 
 _identifying = threading.RLock()
-"""Held while a class has no identity yet: another thread may pickle an object of it."""
+"""Held while a class has no identity yet, or its base is not as usual, for other threads."""
 
 
 class _IdentityPickler(Pickler):
@@ -315,9 +316,39 @@ def _make_class(make: Callable[..., type], arguments: tuple[Any, ...], name: str
     try:
         return _class_named(identity, name)
     except KeyError:
+        pass
+    try:
         kind = make(*arguments)
-        _unfinished.add(kind)
-        return kind
+    except Exception:
+        mro = [each for base in arguments[2] for each in base.__mro__]
+        owner = next((each for each in mro if "__init_subclass__" in vars(each)), object)
+        if owner is object:
+            raise
+        with _without_init_subclass(owner):
+            kind = make(*arguments)
+    _unfinished.add(kind)
+    return kind
+
+
+@contextlib.contextmanager
+def _without_init_subclass(owner: type) -> Iterator[None]:
+    """Make classes without the ``__init_subclass__`` of their base.
+
+    It has run where the class was defined, and what it has done to the class comes with it. Here it
+    may want arguments that nobody has kept, or attributes that the class gets only later.
+    """
+    usual, thread = vars(owner)["__init_subclass__"], threading.get_ident()
+
+    def init_subclass(cls: type, /, **arguments: Any) -> None:
+        if threading.get_ident() != thread:
+            usual.__get__(None, cls)(**arguments)
+
+    with _identifying:
+        type.__setattr__(owner, "__init_subclass__", classmethod(init_subclass))
+        try:
+            yield
+        finally:
+            type.__setattr__(owner, "__init_subclass__", usual)
 
 
 _unfinished: weakref.WeakSet[type] = weakref.WeakSet()

@@ -562,6 +562,12 @@ CLASSES = {
     "from typing import *\nT = TypeVar('T')\nclass G(Generic[T]):\n  def f(self) -> T: return 1": (
         "G[int]().f() == 1"
     ),
+    "class A:\n  def __init_subclass__(cls, kind): cls.kind = kind\nclass B(A, kind='b'): pass": (
+        "B.kind == 'b' and 'B' in str(A.__subclasses__())"
+    ),
+    "class A:\n  def __init_subclass__(cls): cls.twice = 2 * cls.size\nclass B(A): size = 2": (
+        "B.twice == 4"
+    ),
 }
 
 
