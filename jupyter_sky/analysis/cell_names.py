@@ -9,6 +9,7 @@ from functools import lru_cache
 
 from jupyter_sky.analysis.data_flow import DataFlow
 from jupyter_sky.analysis.ipython_syntax import parse
+from jupyter_sky.analysis.query_names import with_query_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def analyse(source: str) -> CellNames:
     SyntaxError
         The cell does not compile; ``lineno`` counts the lines of `source`.
     """
-    tree = parse(source)
+    tree = with_query_names(parse(source))
     flow = DataFlow()
     assigned: set[str] = set()
     try:

@@ -162,6 +162,11 @@ CASES = {
     "class A:\n  x: T = 1; __qualname__": ("T", "A"),
     "def f(): return x\nclass A: y = f()": ("x", "A f"),
     "def f():\n  x = 1\n  class A:\n    y = x\n    def g(self): return x, z\nf": ("z", "f"),
+    # pandas
+    "df.query('age > @limit and b < @c.d')": ("df limit c", ""),
+    "n = 1; df.eval(expr='a = @n + @m', inplace=True)": ("df m", "n"),
+    "def f(k): return df.query('a in @k and b in @ks')\nf(1)": ("df ks", "f"),
+    "@wrap\ndef f(): return x.split('@at')": ("wrap x", "f"),
     # IPython
     "!ls {path}/$name.txt $1 $$HOME": ("path name", ""),
     "!awk '{print $1}' {": ("", ""),
