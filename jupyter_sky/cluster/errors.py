@@ -191,9 +191,11 @@ def _new(error: ErrorReport) -> RemoteError:
     """Return an exception of the nearest type that is known here and can be made."""
     for original in _known_types(error):
         kind = _remote_type(original)
-        with contextlib.suppress(Exception):
-            # Some types, like ExceptionGroup, cannot be made without arguments of their own.
-            return kind.__new__(kind)
+        # Some types, like ExceptionGroup, cannot be made without arguments of their own, and
+        # MemoryError makes nothing of a type that has a base before it.
+        for make in (kind.__new__, BaseException.__new__):
+            with contextlib.suppress(Exception):
+                return make(kind)
     return RemoteError()
 
 

@@ -62,6 +62,12 @@ def test_a_type_of_the_notebook_is_caught_by_its_name(cells) -> None:
         del __main__.Broken
 
 
+def test_too_little_memory_is_caught_as_such(cells) -> None:
+    with pytest.raises(MemoryError, match="Unable to allocate") as caught:
+        cells.run("import numpy as np\nnp.zeros(2**50)")
+    assert isinstance(caught.value, sky.RemoteError)
+
+
 def test_a_type_that_is_unknown_here_keeps_its_text(cells) -> None:
     with pytest.raises(RuntimeError, match="odd"):
         cells.run("class Odd(RuntimeError): pass\nraise Odd('odd')")
