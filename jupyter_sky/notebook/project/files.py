@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -17,6 +18,7 @@ from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.files.bring import Place, place_in
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_bytes, format_count, format_list, format_ranks
+from jupyter_sky.paths import working_folder
 from jupyter_sky.serialization.folders import FolderContent, read_folder
 from jupyter_sky.transport.protocol.agent_requests import FoundFile
 
@@ -47,12 +49,12 @@ def read_sources(
     UsageError
         When one of them is not there, or too large.
     """
-    contents = []
+    contents, here = [], working_folder()
     for source in _sources(names):
-        is_below = source.is_relative_to(Path.cwd()) and source != Path.cwd()
+        is_below = source.is_relative_to(here) and source != here
         place = PurePosixPath(to, source.name) if to else PurePosixPath(source.name)
         if is_below and not to:
-            place = PurePosixPath(source.relative_to(Path.cwd()).as_posix())
+            place = PurePosixPath(source.relative_to(here).as_posix())
         if source.is_dir():
             content = read_folder(source, "put", str(place), limit)
         else:
@@ -96,7 +98,7 @@ def bring(
     UsageError
         When there are none, or too many, or newer ones here.
     """
-    target = Path(to).expanduser().absolute() if to else Path.cwd()
+    target = working_folder() / Path(to or "").expanduser()
     places: dict[int, list[Place]] = {}
     for rank in ranks:
         folder = target / f"rank{rank}" if len(ranks) > 1 else target
@@ -152,13 +154,14 @@ def matches(name: str, pattern: str) -> bool:
 
 def _sources(names: Sequence[str]) -> Iterator[Path]:
     for name in names:
-        full = Path(name).expanduser().absolute()
+        # Without "..", by which a file beside the folder would seem to be below it.
+        full = Path(os.path.normpath(working_folder() / Path(name).expanduser()))
         if full.exists():
             yield full
             continue
         found = sorted(glob.glob(str(full), recursive=True))  # noqa: PTH207
         if not found:
-            raise UsageError(f"there is no {name} here, in {Path.cwd()}.")
+            raise UsageError(f"there is no {name} here, in {working_folder()}.")
         yield from map(Path, found)
 
 
