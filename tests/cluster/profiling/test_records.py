@@ -145,6 +145,9 @@ if rank == 3:
     assert not fetched.missing
     assert {"aten::mm"} <= {row.name for row in trace(fetched).operations(40)}
     assert {each["trouble"] for each in fetched.by_rank.values()} == {""}
+    run, fetched = _recorded(cells, "torch.ones(3).sum()")
+    run.values()
+    assert {each["trouble"] for each in fetched.by_rank.values()} == {""}
 
 
 def test_a_collective_that_goes_on_is_not_cut_short(cells: Cells) -> None:

@@ -74,8 +74,8 @@ def begin() -> Callable[[], TorchRecord]:
     if "torch" not in sys.modules:
         return lambda: _nothing("torch is not imported: add `import torch` to an earlier cell")
     try:
-        while _going_on and _has_settled():
-            _going_on.pop().__exit__(None, None, None)
+        while _going_on and _going_on[-1].has_settled():
+            _going_on.pop().stop()
         return _Recorder().end
     except Exception as error:
         reason = f"torch's profiler did not start: {error}"
@@ -96,6 +96,8 @@ class _Recorder:
         self._changing = threading.Lock()
         self._over = threading.Event()
         self._stopped: int | None = None
+        self._collectives = Recorded()
+        self._collectives.begin()
         self._profiler, can_limit = _start()
         if can_limit:
             threading.Thread(target=self._watch, name="sky-profiler", daemon=True).start()
@@ -106,11 +108,11 @@ class _Recorder:
         ended = time.time_ns()
         with self._changing:
             stopped = self._stopped or ended
-        if not _has_settled():
-            _going_on.append(self._profiler)
+        if not self.has_settled():
+            _going_on.append(self)
             return _nothing("a collective of the cell had begun and not ended: wait for it there")
         try:
-            self._profiler.__exit__(None, None, None)
+            self.stop()
             found = sorted(self._profiler.kineto_results.events(), key=lambda each: each.start_ns())
             events = [_event(each) for each in found[:_RECORDED_EVENTS]]
         except Exception as error:
@@ -124,6 +126,16 @@ class _Recorder:
             with contextlib.suppress(AttributeError):
                 _libc.malloc_trim(0)
         return _record(events, count, self._begun, ended, stopped)
+
+    def has_settled(self) -> bool:
+        """Wait for the collectives that gloo's threads carry out; return whether they are over."""
+        # A collective that has failed never counts as ended. Then all of its group have failed.
+        is_broken = is_of_collective(sys.exc_info()[1])
+        return self._collectives.wait_until_ended(_SETTLES_WITHIN) or is_broken
+
+    def stop(self) -> None:
+        """Have torch stop, and free what it has of operations that go on."""
+        self._profiler.__exit__(None, None, None)
 
     def _watch(self) -> None:
         until = time.monotonic() + RECORDED_SECONDS
@@ -141,15 +153,8 @@ class _Recorder:
             return
 
 
-_going_on: list[Any] = []
-"""A profile that could not be stopped at the end of its cell."""
-
-
-def _has_settled() -> bool:
-    """Wait for the collectives that gloo's threads carry out; return whether they are over."""
-    # A collective that has failed never counts as ended. Then all of its group have failed.
-    is_broken = is_of_collective(sys.exc_info()[1])
-    return Recorded().wait_until_ended(_SETTLES_WITHIN) or is_broken
+_going_on: list[_Recorder] = []
+"""Profiles that could not be stopped at the end of their cell."""
 
 
 def _allocated() -> int:
