@@ -179,10 +179,14 @@ class _MallInfo(ctypes.Structure):
 
 
 def _record_no_more() -> None:
-    from torch._C import _autograd, _profiler
+    from torch._C import _autograd
+    from torch._C._profiler import ProfilerActivity
 
+    parts = {ProfilerActivity.CPU}
+    if sys.modules["torch"].cuda.is_available():
+        parts.add(ProfilerActivity.CUDA)
     with contextlib.suppress(Exception), _quietly():
-        _autograd._toggle_collection_dynamic(False, {_profiler.ProfilerActivity.CPU})
+        _autograd._toggle_collection_dynamic(False, parts)
 
 
 @contextlib.contextmanager
