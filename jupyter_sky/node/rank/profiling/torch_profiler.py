@@ -129,9 +129,14 @@ class _Recorder:
 
     def has_settled(self) -> bool:
         """Wait for the collectives that gloo's threads carry out; return whether they are over."""
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is None or not distributed.is_available():
+            return True
+        # NCCL's are over for the processor when they are given to the GPU.
+        is_nccl = distributed.is_initialized() and distributed.get_backend() == "nccl"
         # A collective that has failed never counts as ended. Then all of its group have failed.
         is_broken = is_of_collective(sys.exc_info()[1])
-        return self._collectives.wait_until_ended(_SETTLES_WITHIN) or is_broken
+        return is_nccl or self._collectives.wait_until_ended(_SETTLES_WITHIN) or is_broken
 
     def stop(self) -> None:
         """Have torch stop, and free what it has of operations that go on."""
