@@ -131,7 +131,7 @@ def real_slurm(
             _start(daemons, folder, *inside, "slurmctld", "-D")
             for node in names:
                 _start(daemons, folder, *inside, *on_nodes, "slurmd", "-D", "-N", node)
-            until(lambda: _said("sinfo", "--noheader", "--format=%T %D").strip() == f"idle {nodes}")
+            _await_nodes(folder, nodes)
             yield folder
         finally:
             # Nobody would end what a test has left that failed.
@@ -190,6 +190,14 @@ def _start(daemons: list[subprocess.Popen[bytes]], folder: Path, *command: str) 
         daemons.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
 
 
+def _await_nodes(folder: Path, nodes: int) -> None:
+    try:
+        until(lambda: _said("sinfo", "--noheader", "--format=%T %D").strip() == f"idle {nodes}")
+    except AssertionError as error:
+        error.add_note((folder / "daemons.log").read_text(errors="replace")[-5000:])
+        raise
+
+
 def _said(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True).stdout
 
@@ -199,5 +207,8 @@ def _say(*command: str, text: str) -> None:
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
+    """Return a port that the system gives to nobody: a daemon listens there seconds later."""
+    while True:
+        port = 24_000 + secrets.randbelow(8_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
