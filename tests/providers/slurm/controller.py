@@ -207,8 +207,13 @@ def _say(*command: str, text: str) -> None:
 
 
 def _free_port() -> int:
-    """Return a port that the system gives to nobody: a daemon listens there seconds later."""
+    """Return a port that nobody else is given: a daemon listens there seconds later."""
     while True:
-        port = 24_000 + secrets.randbelow(8_000)
+        port = 24_000 + secrets.randbelow(8_000)  # below those that the system gives
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
+            if port not in _given:
+                _given.add(port)
+                return port
+
+
+_given: set[int] = set()
