@@ -7,7 +7,7 @@ import re
 
 from jupyter_sky.analysis.ipython_syntax import Embedded
 
-_METHODS = {"query", "eval"}
+_FUNCTIONS = {"query", "eval"}
 _NAME = re.compile(r"@([^\W\d]\w*)")
 
 
@@ -15,11 +15,10 @@ def with_query_names(tree: ast.Module) -> ast.Module:
     """Put the names that ``@`` marks in the place of such texts; nobody compiles the tree."""
     for call in ast.walk(tree):
         match call:
-            case ast.Call(func=ast.Attribute(attr=method) | ast.Name(id=method)):
-                if method in _METHODS:
-                    call.args = [_named(each) for each in call.args]
-                    for keyword in call.keywords:
-                        keyword.value = _named(keyword.value)
+            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in _FUNCTIONS:
+                call.args = [_named(each) for each in call.args]
+                for keyword in call.keywords:
+                    keyword.value = _named(keyword.value)
     return tree
 
 

@@ -320,7 +320,9 @@ def _make_class(make: Callable[..., type], arguments: tuple[Any, ...], name: str
     try:
         kind = make(*arguments)
     except Exception:
-        mro = [each for base in arguments[2] for each in base.__mro__]
+        # A class and an enumeration are made of other arguments; the bases are the first tuple.
+        bases = next(each for each in arguments if isinstance(each, tuple))
+        mro = [each for base in bases for each in base.__mro__]
         owner = next((each for each in mro if "__init_subclass__" in vars(each)), object)
         if owner is object:
             raise

@@ -565,6 +565,8 @@ CLASSES = {
     "class A:\n  def __init_subclass__(cls, kind): cls.kind = kind\nclass B(A, kind='b'): pass": (
         "B.kind == 'b' and 'B' in str(A.__subclasses__())"
     ),
+    "import enum\nclass A(enum.Enum):\n  def __init_subclass__(cls, kind): cls.kind = kind\n"
+    "class C(A, kind='c'):\n  B = 'b'": "C.kind == 'c' and C('b') is C.B",
     "class A:\n  def __init_subclass__(cls): cls.twice = 2 * cls.size\nclass B(A): size = 2": (
         "B.twice == 4"
     ),
