@@ -185,7 +185,8 @@ class LiveNotebook:
     def succeed(self, code: str) -> Cell:
         """Run a cell that has to work."""
         cell = self.run(code)
-        assert cell.error is None, cell.traceback
+        # What it printed says why, where the error is about a program.
+        assert cell.error is None, f"{cell.traceback}\n{cell.stdout}\n{cell.stderr}"
         return cell
 
     @property
