@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import nbclient
@@ -272,5 +273,6 @@ def test_a_crash_says_signal_rank_host_and_where_it_was(opened) -> None:
     killed = notebook.run(
         "%%sky\nimport os\nprint('the last line', flush=True)\nos.kill(os.getpid(), 9)"
     )
-    assert "rank 0 is lost: it was killed by SIGKILL" in killed.traceback
+    # The one that was seen to end first.
+    assert re.search(r"rank [01] is lost: it was killed by SIGKILL", killed.traceback)
     assert "the last line" in killed.traceback
