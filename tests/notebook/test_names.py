@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.notebook.conftest import Notebook
@@ -122,3 +124,43 @@ def test_what_came_back_is_not_sent_back(notebook: Notebook) -> None:
 def test_a_key_that_is_no_name_is_none_of_a_rank(notebook: Notebook) -> None:
     notebook.run("%%sky\nglobals()[5] = 'five'")
     assert notebook.run("%%sky\nprint(globals().pop(5))") == "five\n"
+
+
+def test_a_cell_that_waits_has_what_was_there_when_it_was_asked_for(
+    notebook: Notebook, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    notebook.run(
+        f"""go, runs, given = {str(go)!r}, [], dict()
+code = (
+    "import os, time\\nwhile not os.path.exists(go): time.sleep(0.01)\\n"
+    "assert rate, 'diverged'\\nused = rate, given['rate'], array[0]"
+)
+for rate in (0, 1, 2):
+    given["rate"], array = rate, [rate] * 100
+    options = "--background --out used"
+    runs.append(get_ipython().run_cell_magic("sky", options, code))
+del rate
+given.clear()"""
+    )
+    go.touch()
+    with pytest.raises(AssertionError, match="diverged"):
+        notebook.run("runs[0].result()")
+    # Whatever the first one has kept the ranks from having is sent again.
+    assert notebook.run("print(runs[1].result(), runs[2].result())") == (
+        "{'used': (1, 1, 1)} {'used': (2, 2, 2)}\n"
+    )
+
+
+def test_who_keeps_a_run_in_the_background_keeps_no_values(notebook: Notebook) -> None:
+    notebook.run(
+        """import gc, weakref
+class Large: pass
+large, run = Large(), None
+there = weakref.ref(large)
+run = get_ipython().run_cell_magic("sky", "--background --retry 1", "kept = large")
+run.result()
+del large, Large
+_ = gc.collect()"""
+    )
+    assert notebook.run("print(there())") == "None\n"

@@ -174,6 +174,11 @@ class ItemCollector:
             waiting.extend((each, name) for each in sorted(needs)[::-1])
         return list(found.values())
 
+    def forget_large(self) -> None:
+        """Forget values whose pickles refer to memory of the user's, which may have changed."""
+        self._items = {key: item for key, item in self._items.items() if not item.packed[1]}
+        self._digests.clear()
+
     def with_classes(
         self, name: str, cell: CellNames | None = None, used_by: str | None = None
     ) -> Iterator[NamespaceItem]:

@@ -78,6 +78,7 @@ class NamespaceSync:
         force: bool = False,
         limit: float | None = HUGE,
         at_once: bool = False,
+        keep: bool = False,
     ) -> NamespaceUpdate:
         """Return what ``ranks`` need of ``names``, and of the names that those use in turn.
 
@@ -99,6 +100,9 @@ class NamespaceSync:
             Bytes above which nothing is sent; ``None`` is for no limit.
         at_once
             Whether it overtakes the runs that wait for their turn, and cannot count on them.
+        keep
+            Whether ranks that lose something before it is sent get the values of now, and not those
+            of then: the user goes on meanwhile.
 
         Raises
         ------
@@ -120,7 +124,11 @@ class NamespaceSync:
             if state.has_to_unbind(effects):
                 unbind = {rank: state.names_to_unbind(rank, effects) for rank in ranks}
                 update.outdated = {rank: each for rank, each in unbind.items() if each}
-            self._add_missing(update, frozenset(names) if force else frozenset())
+            # A copy, because other threads may bind and delete names meanwhile.
+            collector = self._dependencies.collector(dict(namespace))
+            self._add_missing(update, collector, frozenset(names) if force else frozenset())
+            if keep:
+                update.kept = collector
         refuse_huge(update.sizes, limit)
         return update
 
@@ -148,14 +156,17 @@ class NamespaceSync:
             gone = {rank for rank in update.ranks if state.is_gone(update.effects, rank)}
             for group in update.groups:
                 group["ranks"] = [rank for rank in group["ranks"] if rank not in gone]
+            if update.kept:
+                update.kept.forget_large()
+            collector = update.kept or self._dependencies.collector(dict(update.namespace))
             with state.at_turn_of(update.effects.number):
-                self._add_missing(update, frozenset())
+                self._add_missing(update, collector, frozenset())
             self._record_delivery(update)
             update.losses = losses
 
-    def _add_missing(self, update: NamespaceUpdate, forced: frozenset[str]) -> None:
-        # A copy, because other threads may bind and delete names meanwhile.
-        collector = self._dependencies.collector(dict(update.namespace))
+    def _add_missing(
+        self, update: NamespaceUpdate, collector: ItemCollector, forced: frozenset[str]
+    ) -> None:
         cell = update.effects.cell
         found = self._dependencies.find(
             update.names, collector, update.ranks, cell=cell, forced=forced

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jupyter_sky.cluster.namespace.packing import PackedGroup
+from jupyter_sky.cluster.namespace.packing import ItemCollector, PackedGroup
 from jupyter_sky.cluster.namespace.remote_state import RunEffects
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_bytes, format_list
@@ -32,6 +32,8 @@ class NamespaceUpdate:
         Bytes that leave for each name; what nodes were sent before does not leave again.
     names, namespace, ranks
         What it was made for.
+    kept
+        What has pickled the notebook's values as they were then, if they are to stay like that.
     effects
         What the run that it is for may do to names.
     outdated
@@ -48,6 +50,7 @@ class NamespaceUpdate:
     names: tuple[str, ...] = ()
     namespace: Mapping[str, Any] = field(default_factory=dict)
     ranks: tuple[int, ...] = ()
+    kept: ItemCollector | None = None
     effects: RunEffects = field(default_factory=RunEffects)
     outdated: dict[int, list[str]] = field(default_factory=dict)
     losses: int = 0
@@ -57,6 +60,12 @@ class NamespaceUpdate:
     def size(self) -> int:
         """Bytes in all."""
         return sum(self.sizes.values())
+
+    def let_go(self) -> None:
+        """Hold on to no values of the user's any more: the run has ended."""
+        self.blobs.clear()
+        self.namespace = {}
+        self.kept = None
 
     @property
     def watched(self) -> frozenset[str]:

@@ -175,7 +175,7 @@ class Scheduler(ClusterListener):
             if sending:
                 await sending
             # What was sent is the user's own memory: nothing here may hold on to it.
-            run.task.update.blobs.clear()
+            run.task.update.let_go()
             run.task.blobs.clear()
 
     async def _put(self, run: Run, parts: dict[str, memoryview]) -> None:

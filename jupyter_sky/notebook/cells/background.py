@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from IPython.display import DisplayHandle
@@ -52,7 +53,8 @@ def begin_in_background(
         run,
         title,
         strip,
-        partial(cell.bind, cluster),
+        # The user may keep it, and it would keep all that the notebook had.
+        partial(replace(cell, namespace={}).bind, cluster),
         cell.options.timeout,
         again if cell.options.retry else None,
     )

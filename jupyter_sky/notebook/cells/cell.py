@@ -87,7 +87,12 @@ class Cell:
         if self.folder is not None:
             self.workdirs.keep(self.shell, cluster, self.folder, self.limit)
         update = cluster.sync.update(
-            self.needed, self.namespace, ranks, cell=self.names, limit=self.limit
+            self.needed,
+            self.namespace,
+            ranks,
+            cell=self.names,
+            limit=self.limit,
+            keep=options.background,
         )
         sending = SendingLine(self.shell, cluster.name, update.sizes)
         task = Task(
