@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from jupyter_sky.cluster.debugging.answers import Answers
-from jupyter_sky.cluster.errors import Interrupted, TimedOut, heard_interrupts, remote_error
-from jupyter_sky.cluster.inspection.findings import Findings
+from jupyter_sky.cluster.errors import Interrupted, heard_interrupts, remote_error
 from jupyter_sky.cluster.loss import Loss, find_loss
 from jupyter_sky.cluster.metrics.curves import Curves
 from jupyter_sky.cluster.network.transfer import TransferProgress
@@ -24,8 +23,8 @@ from jupyter_sky.cluster.runs.scheduler import Scheduler
 from jupyter_sky.cluster.runs.talk import Teller
 from jupyter_sky.cluster.runs.task import HangNotice, Message, RunNotice, Task
 from jupyter_sky.cluster.runs.values import load
+from jupyter_sky.cluster.stopped import raise_if_stopped, seen_before
 from jupyter_sky.errors import SkyError
-from jupyter_sky.formatting import format_ranks
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.events import Display, Output, Prompted, Told
 
@@ -96,7 +95,7 @@ class RunHandle:
         begun
             Called in this thread before anything else is, unless the run is over within a moment.
         timeout
-            Seconds after which the run is stopped; by default it may take as long as it does.
+            Seconds of its own after which the run is stopped; by default it takes what it takes.
         sending
             Called in this thread with how much of its data has arrived, and where.
         notice
@@ -120,7 +119,7 @@ class RunHandle:
         run, callbacks = self._run, Callbacks(begun, show, sending, notice, told, hang, ask)
         try:
             self.begin()
-            self._show_queued(callbacks, timeout and run.started + timeout)
+            self._show_queued(callbacks, limit=timeout)
             if not run.finished:
                 run.time_limit = timeout
                 self._stop_and_show(callbacks)
@@ -177,15 +176,15 @@ class RunHandle:
         over
             Called there when the run is over.
         timeout
-            Seconds from now after which the run is stopped.
+            Seconds of its own after which the run is stopped.
         """
         run = self._run
         run.in_background = True
 
         def redirect() -> None:
             run.redirect(show, over)
-            if timeout is not None and not run.finished:
-                asyncio.get_running_loop().call_later(timeout, self._stop_in_time, timeout)
+            if timeout is not None:
+                self._stop_in_time(timeout)
 
         try:
             self.begin()
@@ -242,7 +241,7 @@ class RunHandle:
         if self._run.trouble:
             raise self._run.trouble
         if self._run.failures:
-            before, reformed = _before(self._run.last_findings), self._run.generation > 1
+            before, reformed = seen_before(self._run.last_findings), self._run.generation > 1
             error = remote_error(self._run.failures, before, reformed)
             error.origin = (self.cluster, self.id)
             raise error
@@ -272,9 +271,9 @@ class RunHandle:
         return self._run.task
 
     @property
-    def started(self) -> float:
-        """When it was asked for, by the monotonic clock."""
-        return self._run.started
+    def began(self) -> float:
+        """When ranks were told of it, or it was asked for, by the monotonic clock."""
+        return self._run.began
 
     @property
     def seconds(self) -> float:
@@ -322,10 +321,17 @@ class RunHandle:
         return {rank: frozenset(done.bound) for rank, done in self._run.done.items()}
 
     @heard_interrupts()
-    def _show_queued(self, callbacks: Callbacks, until: float | None = None) -> None:
-        """Show what comes, until the run is over or the monotonic clock says ``until``."""
+    def _show_queued(
+        self, callbacks: Callbacks, until: float | None = None, limit: float | None = None
+    ) -> None:
+        """Show what comes, until the run is over, or the monotonic clock says ``until``.
+
+        Or until its ranks have had ``limit`` seconds: what it waits for its turn is not counted.
+        """
         prompts = self._run.prompts
         while True:
+            if limit is not None and self._run.sent:
+                until = self._run.began + limit
             left = _SLICE if callbacks.have_begun and not prompts.open else _SHORT_SLICE
             if until is not None:
                 left = min(left, until - time.monotonic())
@@ -343,7 +349,7 @@ class RunHandle:
                 asked = time.monotonic()
                 callbacks.ask(prompted)
                 # The time limit is the ranks', not that of the user.
-                until = until and until + time.monotonic() - asked
+                limit = limit and limit + time.monotonic() - asked
 
     def _stop_and_show(self, callbacks: Callbacks) -> None:
         """Stop the run, and show for a moment what ranks print then."""
@@ -355,39 +361,19 @@ class RunHandle:
             event_loop.call(self._scheduler.kill, self._run.waiting)
 
     def _stop_in_time(self, limit: float) -> None:
-        """Stop a run that is followed in the background, because its time is over."""
-        if not self._run.finished:
-            self._run.time_limit = limit
-            self._scheduler.interrupt(self._run.id)
+        """Stop a run that is followed in the background, when its time is over."""
+        run = self._run
+        if run.finished:
+            return
+        left = run.began + limit - time.monotonic() if run.sent else min(limit, _SLICE)
+        if left > 0:
+            asyncio.get_running_loop().call_later(left, self._stop_in_time, limit)
+        else:
+            run.time_limit = limit
+            self._scheduler.interrupt(run.id)
 
     def _raise_if_stopped(self) -> None:
-        if self._run.stopped_by_user:
-            raise Interrupted(self._what_stopped()) from None
-        if (limit := self._run.time_limit) is not None:
-            limit = self.task.attempt.timeout or limit
-            raise TimedOut(
-                f"the time limit of {limit:g} s is over: {self._what_stopped()}"
-            ) from None
-
-    def _what_stopped(self) -> str:
-        text = f"{format_ranks(self.task.ranks)} stopped after {self.seconds:.1f} s"
-        if not self._run.is_unwanted:  # another notebook, a terminal or their own code did it
-            text += ", and not by this notebook"
-        if (waiting := self._run.waiting) and not self._run.finished:
-            who, limit = format_ranks(waiting), f"{self._scheduler.controller.timeouts.stop:g} s"
-            text += (
-                f"; {who} did not react yet: a rank that has not within {limit} is ended, and its "
-                "variables are lost"
-                if self.task.script is None
-                else f"; the script of {who} has not ended yet: what is left of it within {limit} "
-                "is killed, and the ranks keep their variables"
-            )
-        return f"{text}. {_before(self._run.findings)}".rstrip()
-
-
-def _before(found: Findings | None) -> str:
-    """Return who waited for whom when a run came to its end; empty if nobody did."""
-    return f"Before that, {found.past}." if found else ""
+        raise_if_stopped(self._run, self._scheduler.controller.timeouts.stop)
 
 
 def _answer(question: Callable[[], bool]) -> bool:

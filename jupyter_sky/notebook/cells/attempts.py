@@ -102,6 +102,8 @@ class Attempts:
         SkyError
             When the cluster does not come up again.
         """
+        if self._attempt.number == 1:
+            self._began = run.began  # what it waited for its turn is not counted
         loss, is_new = run.loss, False
         while loss is not None and self._may_go_on(loss, session):
             try:

@@ -84,7 +84,8 @@ class BackgroundRun:
         self._then = then
         self._trouble: BaseException | None = None
         self._is_cancelled = False
-        self._until = timeout and time.monotonic() + timeout
+        self._timeout = timeout
+        self._until: float | None = None
         self._future: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._future.set_running_or_notify_cancel()
         self._output: deque[bytes] = deque()
@@ -211,6 +212,8 @@ class BackgroundRun:
 
     def _go_on(self, next_after: Again) -> None:
         """Begin what follows: the next part, or another attempt at what has lost a rank or node."""
+        if self._timeout is not None and self._until is None:  # of all of them together
+            self._until = self._run.began + self._timeout
         try:
             following = next_after(self._run)
         except BaseException as trouble:

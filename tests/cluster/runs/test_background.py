@@ -111,7 +111,7 @@ def test_one_that_waits_does_not_begin_when_it_is_stopped(cells, tmp_path: Path)
     start(cells, "while not os.path.exists(go): time.sleep(0.01)", ["go"])
     handle = start(cells, "open(mark, 'w').close()", ["mark"])
     handle.cancel()
-    with pytest.raises((Interrupted, sky.SkyError)):
+    with pytest.raises(Interrupted, match="before it began"):
         handle.result()
     go.touch()
     assert cells.ask("rank") == [0, 1, 2, 3]
@@ -123,6 +123,16 @@ def test_time_that_is_over_stops_it(cells) -> None:
     with pytest.raises((Interrupted, TimeoutError)):
         handle.result()
     assert cells.ask("rank") == [0, 1, 2, 3]
+
+
+def test_the_time_that_it_waits_for_its_turn_is_not_counted(cells) -> None:
+    start(cells, "time.sleep(0.8)")
+    handle = start(cells, "y = rank", values={1: ["y"]}, timeout=0.5)
+    assert handle.result() == {1: {"y": 1}}
+    start(cells, "time.sleep(0.8)")
+    run = cells.start("while True: pass")
+    with pytest.raises(TimeoutError, match=r"time limit of 0\.5 s .* stopped after 0\.[5-9] s"):
+        run.follow(timeout=0.5)
 
 
 def test_waiting_for_a_result_can_end_before_the_run(cells, tmp_path: Path) -> None:
