@@ -15,7 +15,7 @@ from typing import Any
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_ranks
-from jupyter_sky.transport.protocol.error_report import ErrorReport, is_consequence
+from jupyter_sky.transport.protocol.error_report import MEMBERS, ErrorReport, is_consequence
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,10 @@ def remote_error(
     error.remote_traceback = "\n".join(first.error["traceback"])
     error.failures = tuple(failures)
     for name, value in first.error["attributes"].items():
-        if name not in vars(error):
+        if not name.startswith("_") and isinstance(getattr(type(error), name, None), MEMBERS):
+            with contextlib.suppress(Exception):
+                setattr(error, name, value)
+        elif name not in vars(error):
             error.__dict__[name] = value
     for line in _summary(failures):
         error.add_note(line)

@@ -6,7 +6,11 @@ It is made in one place from an exception, by the rank's shell, and by `report` 
 from __future__ import annotations
 
 import re
+from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, TypedDict
+
+MEMBERS = MemberDescriptorType, GetSetDescriptorType
+"""What an attribute is in its class that C code keeps, like ``errno`` of an `OSError`."""
 
 
 class ErrorReport(TypedDict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 from dataclasses import replace
 
@@ -66,6 +67,24 @@ def test_too_little_memory_is_caught_as_such(cells) -> None:
     with pytest.raises(MemoryError, match="Unable to allocate") as caught:
         cells.run("import numpy as np\nnp.zeros(2**50)")
     assert isinstance(caught.value, sky.RemoteError)
+
+
+@pytest.mark.parametrize(
+    ("code", "field", "value"),
+    [
+        ("os.mkdir('/')", "errno", errno.EEXIST),
+        ("os.mkdir('/')", "filename", "/"),
+        ("import nosuch.part", "name", "nosuch"),
+        ("raise StopIteration(5)", "value", 5),
+        ("b'a\\xff'.decode()", "start", 1),
+    ],
+)
+def test_what_python_keeps_of_an_error_comes_with_it(
+    cells, code: str, field: str, value: object
+) -> None:
+    with pytest.raises(sky.RemoteError) as caught:
+        cells.run(code, ranks=[0])
+    assert getattr(caught.value, field) == value
 
 
 def test_a_type_that_is_unknown_here_keeps_its_text(cells) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 from typing import Any
 
 from jupyter_sky.serialization import cell_sources
+from jupyter_sky.transport.protocol.error_report import MEMBERS
 
 _LONGEST = 20_000  # characters of an error's text
 
@@ -39,6 +41,21 @@ def text(error: BaseException) -> str:
         return str(error)
     except Exception:
         return f"<{type(error).__qualname__} that cannot be shown>"
+
+
+def attributes(error: BaseException) -> dict[str, Any]:
+    """Return what an error has beside its arguments, also what C code keeps of it, as ``errno``."""
+    found = dict(vars(error)) if hasattr(error, "__dict__") else {}
+    for kind in type(error).__mro__:
+        if kind is Exception:
+            break
+        for name, member in vars(kind).items():
+            if isinstance(member, MEMBERS) and not name.startswith("_"):
+                with contextlib.suppress(Exception):
+                    value = getattr(error, name)
+                    if isinstance(value, str | int | float | None):
+                        found.setdefault(name, value)
+    return {str(name): plain(value, 3) for name, value in list(found.items())[:100]}
 
 
 def shortened(text: str) -> str:

@@ -279,7 +279,7 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
             "bases": [(base.__module__, base.__qualname__) for base in kind.__mro__],
             "text": error_text.shortened(error_text.text(error)),
             "args": error_text.plain(list(error.args)) if isinstance(error.args, tuple) else [],
-            "attributes": error_text.plain(dict(vars(error))) if hasattr(error, "__dict__") else {},
+            "attributes": error_text.attributes(error),
             "traceback": [error_text.shortened(line) for line in self._lines[-500:]],
         }
 
