@@ -10,7 +10,7 @@ import contextlib
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jupyter_sky.errors import SkyError
@@ -131,7 +131,10 @@ FORMER_GROUP = (
 
 
 def remote_error(
-    failures: Sequence[Failure], before: str = "", reformed: bool = False
+    failures: Sequence[Failure],
+    before: str = "",
+    reformed: bool = False,
+    in_cell: bool = False,
 ) -> RemoteError:
     """Return the exception for the failures of a run, in the order in which they were seen.
 
@@ -143,12 +146,15 @@ def remote_error(
         Who waited for whom then, as a sentence: said where that is what went wrong.
     reformed
         Whether objects may be there that were made with a former process group.
+    in_cell
+        Whether the cell is over with it. A group of exceptions is none there: IPython would show it
+        as Python does, with our lines instead of the rank's, and with no output for an error.
     """
     failures = sorted(failures, key=_remoteness)
     causes = [failure for failure in failures if _remoteness(failure) < _CONSEQUENCE]
     failures = causes or failures
     first = failures[0]
-    error = _new(first.error)
+    error = _new(first, may_be_group=not in_cell)
     error.args = tuple(first.error["args"])
     error.rank, error.host = first.rank, first.host
     error.remote_traceback = "\n".join(first.error["traceback"])
@@ -190,12 +196,19 @@ def _remoteness(failure: Failure) -> int:
     return _CONSEQUENCE if is_consequence(failure.error["text"]) else 1
 
 
-def _new(error: ErrorReport) -> RemoteError:
+def _new(failure: Failure, may_be_group: bool) -> RemoteError:
     """Return an exception of the nearest type that is known here and can be made."""
-    for original in _known_types(error):
+    report = failure.error
+    members = [
+        remote_error([replace(failure, error={**each, "exceptions": []})])
+        for each in report["exceptions"]
+    ]
+    for original in _known_types(report):
         kind = _remote_type(original)
-        # Some types, like ExceptionGroup, cannot be made without arguments of their own, and
-        # MemoryError makes nothing of a type that has a base before it.
+        if may_be_group and members and issubclass(original, BaseExceptionGroup):
+            return kind.__new__(kind, report["text"], members)
+        # Some types cannot be made without arguments of their own, and MemoryError makes nothing of
+        # a type that has a base before it.
         for make in (kind.__new__, BaseException.__new__):
             with contextlib.suppress(Exception):
                 return make(kind)
@@ -217,8 +230,11 @@ def _remote_type(original: type[Exception]) -> type[RemoteError]:
         return original
     # Of a syntax error IPython would show the frames that led here, and not the rank's report.
     also = () if issubclass(original, SyntaxError) else (original,)
+    body: dict[str, Any] = {"__module__": original.__module__}
+    if issubclass(original, BaseExceptionGroup):
+        body["exceptions"] = BaseExceptionGroup.exceptions  # its own, and not those of other ranks
     try:
-        return type(original.__name__, (RemoteError, *also), {"__module__": original.__module__})
+        return type(original.__name__, (RemoteError, *also), body)
     except TypeError:
         # Some exceptions of C code cannot have a second base; their own base can.
         return _remote_type(original.__base__ or builtins.Exception)

@@ -242,7 +242,8 @@ class RunHandle:
             raise self._run.trouble
         if self._run.failures:
             before, reformed = seen_before(self._run.last_findings), self._run.generation > 1
-            error = remote_error(self._run.failures, before, reformed)
+            in_cell = self.task.code is not None
+            error = remote_error(self._run.failures, before, reformed, in_cell)
             error.origin = (self.cluster, self.id)
             raise error
 

@@ -1,6 +1,6 @@
 """What a rank says of an error, as plain data: nothing of it is pickled.
 
-It is made in one place from an exception, by the rank's shell, and by `report` from a sentence.
+It is made in one place from an exception, on the rank, and by `report` from a sentence.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ MEMBERS = MemberDescriptorType, GetSetDescriptorType
 """What an attribute is in its class that C code keeps, like ``errno`` of an `OSError`."""
 
 
-class ErrorReport(TypedDict):
-    """An error as it travels.
+class SingleError(TypedDict):
+    """An error as it travels, without those that it may be made of.
 
     Attributes
     ----------
@@ -39,6 +39,18 @@ class ErrorReport(TypedDict):
     traceback: list[str]
 
 
+class ErrorReport(SingleError):
+    """An error as it travels.
+
+    Attributes
+    ----------
+    exceptions
+        The errors that a group of exceptions is made of.
+    """
+
+    exceptions: list[SingleError]
+
+
 def report(kind: type[BaseException], text: str) -> ErrorReport:
     """Return the report of an error that was not raised anywhere.
 
@@ -57,6 +69,7 @@ def report(kind: type[BaseException], text: str) -> ErrorReport:
         "args": [text],
         "attributes": {},
         "traceback": [f"{kind.__qualname__}: {text}"],
+        "exceptions": [],
     }
 
 

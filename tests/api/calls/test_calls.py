@@ -56,6 +56,19 @@ def fail_on(bad: int, x: int) -> int:
 
 
 @sky.compute
+def fail_together() -> None:
+    async def fail(error: Exception) -> None:
+        raise error
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as group:
+            for each in (ValueError("one"), OSError(2, "two"), KeyError(3)):
+                group.create_task(fail(each))
+
+    asyncio.run(main())
+
+
+@sky.compute
 def die_once(marker: Path, x: int) -> int:
     if x == 1 and not marker.exists():
         marker.touch()
@@ -349,3 +362,24 @@ def worker(pool: sky.ComputePool, wanted: Worker) -> Iterator[None]:
 
 def rank_pids(pool: sky.ComputePool) -> list[int]:
     return sky.compute(os.getpid)() @ pool
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_the_errors_of_a_group_are_handled_one_by_one(
+    pool: sky.ComputePool, together: bool
+) -> None:
+    handled: list[Any] = []
+    with pytest.raises(ExceptionGroup) as caught:
+        try:
+            (sky.gather(fail_together()) if together else fail_together()) >> pool
+        except* ValueError as group:
+            handled += group.exceptions
+        except* OSError as group:
+            handled += group.exceptions
+    assert [(type(each).__name__, each.args) for each in handled] == [
+        ("ValueError", ("one",)),
+        ("FileNotFoundError", (2, "two")),
+    ]
+    [left] = caught.value.exceptions
+    assert isinstance(left, KeyError)
+    assert isinstance(left, sky.RemoteError)

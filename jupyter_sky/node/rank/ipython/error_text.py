@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
 from jupyter_sky.serialization import cell_sources
-from jupyter_sky.transport.protocol.error_report import MEMBERS
+from jupyter_sky.transport.protocol.error_report import MEMBERS, ErrorReport, SingleError
 
 _LONGEST = 20_000  # characters of an error's text
 
@@ -41,6 +42,26 @@ def text(error: BaseException) -> str:
         return str(error)
     except Exception:
         return f"<{type(error).__qualname__} that cannot be shown>"
+
+
+def report(error: BaseException, lines: Sequence[str]) -> ErrorReport:
+    """Return an error as plain data, with its traceback in lines."""
+    members = error.exceptions[:100] if isinstance(error, BaseExceptionGroup) else ()
+    exceptions = [_single(each, traceback.format_exception(each)[-50:]) for each in members]
+    return {**_single(error, lines), "exceptions": exceptions}
+
+
+def _single(error: BaseException, lines: Sequence[str]) -> SingleError:
+    kind = type(error)
+    return {
+        "type": kind.__qualname__,
+        "module": kind.__module__,
+        "bases": [(base.__module__, base.__qualname__) for base in kind.__mro__],
+        "text": shortened(text(error)),
+        "args": plain(list(error.args)) if isinstance(error.args, tuple) else [],
+        "attributes": attributes(error),
+        "traceback": [shortened(line) for line in lines[-500:]],
+    }
 
 
 def attributes(error: BaseException) -> dict[str, Any]:

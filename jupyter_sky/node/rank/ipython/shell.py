@@ -270,18 +270,9 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
 
     def report(self, error: BaseException) -> ErrorReport:
         """Return an error as plain data, with the traceback that was recorded last."""
-        kind = type(error)
         if not self._lines:
             self._lines = traceback.format_exception(error)
-        return {
-            "type": kind.__qualname__,
-            "module": kind.__module__,
-            "bases": [(base.__module__, base.__qualname__) for base in kind.__mro__],
-            "text": error_text.shortened(error_text.text(error)),
-            "args": error_text.plain(list(error.args)) if isinstance(error.args, tuple) else [],
-            "attributes": error_text.attributes(error),
-            "traceback": [error_text.shortened(line) for line in self._lines[-500:]],
-        }
+        return error_text.report(error, self._lines)
 
     def record_sentence(self, error: BaseException) -> None:
         """Record one sentence as the traceback of an error, for `report`."""
