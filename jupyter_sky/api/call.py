@@ -38,35 +38,26 @@ class Call:
         What to call, and with what.
     decorators
         The decorators of plugins; the first is the outermost.
+    streams
+        Whether the notebook reads each value of a generator as it is yielded.
     """
 
     function: Callable[..., Any]
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     decorators: tuple[Decorate, ...] = ()
+    streams: bool = False
 
     def __call__(self, notebook: Conversation | None = None) -> Any:
         """Run the function to its end, and return its result.
 
-        A coroutine is awaited. What a generator yields becomes a list, since that can be pickled.
-        Arguments that are iterators of the notebook's have their items as they are asked for.
+        A coroutine is awaited. What a generator yields is sent to the notebook where that reads
+        it, and becomes a list otherwise, since that can be pickled. Arguments that are iterators of
+        the notebook's have their items as they are asked for.
         """
-        return _finished(self._begin(notebook))
-
-    def converse(self, notebook: Conversation) -> Any:
-        """Run the function and send each value that it yields; return what it returns otherwise."""
         result = self._begin(notebook)
-        if inspect.isasyncgen(result):
-            return _awaited(_sent(result, notebook))
-        if not inspect.isgenerator(result):
-            return _finished(result)
-        try:
-            for value in result:
-                if not notebook.send(value):
-                    break
-        finally:
-            result.close()
-        return None
+        # Where nobody reads what is sent, the rank would wait for that without end.
+        return _sent(result, notebook) if notebook and self.streams else _finished(result)
 
     def _begin(self, notebook: Conversation | None) -> Any:
         def argument(value: Any) -> Any:
@@ -92,11 +83,26 @@ def _awaited(result: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(result)
 
 
+def _sent(result: Any, notebook: Conversation) -> Any:
+    """Send each value that a generator yields; return what else a function has returned."""
+    if inspect.isasyncgen(result):
+        return _awaited(_sent_later(result, notebook))
+    if not inspect.isgenerator(result):
+        return result
+    try:
+        for value in result:
+            if not notebook.send(value):
+                break
+    finally:
+        result.close()
+    return None
+
+
 async def _drained(items: AsyncIterator[T]) -> list[T]:
     return [item async for item in items]
 
 
-async def _sent(items: Any, notebook: Conversation) -> None:
+async def _sent_later(items: Any, notebook: Conversation) -> None:
     try:
         async for item in items:
             if not notebook.send(item):

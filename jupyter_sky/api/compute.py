@@ -169,9 +169,9 @@ class PendingCompute(Generic[R_co]):
     timeout: float | None = None
     retries: int | None = None
 
-    def call(self, decorators: Iterable[Decorate] = ()) -> Call:
-        """Return what is sent to a rank and called there."""
-        return Call(self.function.local, self.args, self.kwargs, tuple(decorators))
+    def call(self, decorators: Iterable[Decorate] = (), streams: bool = False) -> Call:
+        """Return what is sent to a rank and called there; see `Call`."""
+        return Call(self.function.local, self.args, self.kwargs, tuple(decorators), streams)
 
     def with_timeout(self, timeout: float | None) -> PendingCompute[R_co]:
         """Return the same call, which may take so many seconds."""

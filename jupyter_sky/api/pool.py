@@ -358,9 +358,8 @@ class ComputePool:
         streams.refuse_nested(list(self._talking))
         pending, feeds = with_feeds(pending)
         is_stream = streams.yields(pending)
-        call = pickling.dump(
-            pending.call(decorators_of(self.plugins)), f"the call of {pending.function.__name__}"
-        )
+        place = f"the call of {pending.function.__name__}"
+        call = pickling.dump(pending.call(decorators_of(self.plugins), is_stream), place)
         packed, parts = blobs.pack(call)
         update = cluster.sync.update(call.needs, pickling.main_namespace(), ranks, limit=None)
         task = Task(

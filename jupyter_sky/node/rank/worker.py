@@ -300,9 +300,7 @@ class RankWorker:
         cell_sources.register(command["cells"])
         try:
             call = blobs.unpack(command["call"], self._folder)
-            if command["talks"]:
-                return call.converse(Conversation(self._parts(), command["run"]))
-            return call()
+            return call(Conversation(self._parts(), command["run"])) if command["talks"] else call()
         except BaseException as error:
             self._shell.record_traceback(error, skip=own_frames(error.__traceback__))
             raise

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import jupyter_sky as sky
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 
 @sky.compute
@@ -33,6 +34,16 @@ def running_mean(data: Iterator[float]) -> list[float]:
         total += value
         means.append(total / number)
     return means
+
+
+def positions(data: Iterator[int]) -> Iterator[int]:
+    for number, _ in enumerate(data):
+        yield number
+
+
+async def later_positions(data: Iterator[int]) -> AsyncIterator[int]:
+    for number, _ in enumerate(data):
+        yield number
 
 
 @sky.compute
@@ -144,6 +155,25 @@ def test_an_iterator_is_fed_to_the_rank(pool: sky.ComputePool) -> None:
     assert running_mean(iter([])) >> pool == []
     both = pairs(iter(range(50)), others=(2 * n for n in range(50))) >> pool
     assert list(both) == [(n, 2 * n) for n in range(50)]
+
+
+def test_what_a_fed_function_returns_is_a_list_if_nobody_reads_a_stream(
+    pool: sky.ComputePool,
+) -> None:
+    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any) -> Any:
+            return function(*args)
+
+        return call
+
+    same: Any = sky.compute(lambda items: items)
+    functions = [same, *(sky.compute(decorated(each)) for each in (positions, later_positions))]
+    for function in functions:
+        for n in (3, 100):  # of which a rank sends only some ahead of who reads
+            call = function(iter(range(n))).with_timeout(PATIENCE)
+            assert call >> pool == list(range(n))
+    assert same(iter("ab")) @ pool == [["a", "b"], ["a", "b"]]
 
 
 def test_an_iterator_is_not_read_ahead_of_the_rank(pool: sky.ComputePool, tmp_path: Path) -> None:
