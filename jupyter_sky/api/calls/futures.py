@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextvars
 import queue
 import threading
-import weakref
 from typing import Any, TypeVar
 
 from jupyter_sky.api.calls.batches import Batches, Event
@@ -13,6 +12,7 @@ from jupyter_sky.api.calls.feeds import CallFeeds
 from jupyter_sky.api.compute import PendingCompute
 from jupyter_sky.api.future import CallFuture
 from jupyter_sky.cluster.runs.task import Answer, Asked, Batch
+from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.protocol.events import Display, Output
 
 R = TypeVar("R")
@@ -33,11 +33,19 @@ class Futures:
         self._batches = batches
         self._events: queue.SimpleQueue[tuple[_Submitted, Event | BaseException] | None]
         self._events = queue.SimpleQueue()
-        self._fed: weakref.WeakSet[_Submitted] = weakref.WeakSet()
+        self._guard = threading.Lock()
+        self._is_over = False
+        self._waiting: set[_Submitted] = set()
         self._thread: threading.Thread | None = None
 
     def submit(self, pending: PendingCompute[R]) -> CallFuture[R]:
-        """Carry out a call on a rank that is free."""
+        """Carry out a call on a rank that is free.
+
+        Raises
+        ------
+        SkyError
+            When the pool ends meanwhile.
+        """
         submitted = _Submitted(pending, CallFuture())
 
         def sink(event: Event) -> None:
@@ -47,28 +55,36 @@ class Futures:
                 self._events.put((submitted, event))
 
         batch, feeds = self._batches.pack([pending], sink)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="sky-futures", daemon=True)
-            self._thread.start()
+        with self._guard:
+            if self._is_over:
+                raise _pool_ended()
+            self._waiting.add(submitted)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="sky-futures", daemon=True)
+                self._thread.start()
         submitted.future.add_done_callback(lambda done: self._on_done(batch, submitted))
         if feeds.keeps_ranks:
-            self._fed.add(submitted)
+            submitted.is_fed = True
             feeding = (submitted, batch, feeds)
             threading.Thread(target=self._feed, args=feeding, name="sky-feed", daemon=True).start()
         self._batches.submit(batch)
         return submitted.future
 
     def close(self) -> None:
-        """End the thread; a future that has no result by then gets none."""
-        self._events.put(None)
-        for submitted in list(self._fed):
-            submitted.asked.put(None)
+        """End the thread; a future that has no result by then says why it gets none."""
+        with self._guard:
+            self._is_over = True
+            for submitted in self._waiting:
+                self._events.put((submitted, _pool_ended()))
+            self._events.put(None)
 
     def _on_done(self, batch: Batch, submitted: _Submitted) -> None:
+        with self._guard:
+            self._waiting.discard(submitted)
         submitted.asked.put(None)
         if not submitted.future.cancelled():
             return
-        if submitted in self._fed:
+        if submitted.is_fed:
             self._batches.cancel(batch)  # it may wait for items that are not there
         else:
             self._batches.withdraw(batch)
@@ -112,6 +128,13 @@ class _Submitted:
     def __init__(self, pending: PendingCompute[Any], future: CallFuture[Any]) -> None:
         self.pending = pending
         self.future = future
+        self.is_fed = False
         self.asked: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
         # It says in which cell this is: what is printed goes there, whichever runs by then.
         self.context = contextvars.copy_context()
+
+
+def _pool_ended() -> SkyError:
+    return SkyError(
+        "the pool ended before this call was done: ask for its `result()` inside the `with` block."
+    )

@@ -19,7 +19,7 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.calls.worker import Worker
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 
 @sky.compute
@@ -139,6 +139,20 @@ def test_a_future_can_be_awaited(pool: sky.ComputePool) -> None:
         return await asyncio.gather(double(1) > pool, join("x") > pool)
 
     assert asyncio.run(both()) == [2, "x"]
+
+
+def test_one_that_is_not_done_when_its_pool_ends_says_so(tmp_path: Path) -> None:
+    with sky.ComputePool(nodes=1) as pool:
+        done, cancelled = double(1) > pool, wait_for(tmp_path / "begun") > pool
+        assert done.result() == 2
+        cancelled.cancel()
+        runs, waits = (wait_for(tmp_path / "never") > pool for _ in range(2))
+        fed = sky.compute(sum)(iter(int, 1)) > pool
+    for future in (runs, waits, fed):
+        with pytest.raises(sky.SkyError, match="the pool ended before this call was done"):
+            future.result(PATIENCE)
+    assert cancelled.cancelled()
+    assert done.result() == 2
 
 
 def test_one_that_waits_can_be_cancelled(pool: sky.ComputePool, tmp_path: Path) -> None:
