@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -116,16 +117,17 @@ function = compute
 class ComputeFunction(Generic[P, R]):
     """A function that runs on a cluster; see `compute`."""
 
-    __name__: str  # these two are copied from the function
-    __qualname__: str
-
     def __init__(
         self,
         function: Callable[P, R],
         timeout: float | None = None,
         retries: int | None = None,
     ) -> None:
-        functools.update_wrapper(self, function)
+        # The attributes of another object, or of a class, are not ours, and would hide our methods.
+        updated = functools.WRAPPER_UPDATES if inspect.isroutine(function) else ()
+        functools.update_wrapper(self, function, updated=updated)
+        self.__name__: str = getattr(function, "__name__", type(function).__name__)
+        self.__qualname__: str = getattr(function, "__qualname__", self.__name__)
         self._function = function
         self._timeout = timeout
         self._retries = retries
