@@ -315,6 +315,17 @@ def gather(
     return group if timeout is None else group.with_timeout(timeout)
 
 
+def computed(function: Callable[..., Any]) -> Callable[..., PendingCompute[Any]]:
+    """Return what makes calls of a function, which may have ``@sky.compute`` already.
+
+    So may a method, which is bound to its object, or what has arguments from `functools.partial`.
+    """
+    inner: Any = function
+    while isinstance(inner, MethodType | functools.partial):
+        inner = inner.__func__ if isinstance(inner, MethodType) else inner.func
+    return function if isinstance(inner, ComputeFunction) else compute(function)
+
+
 def _pending(call: object) -> PendingCompute[Any]:
     if isinstance(call, PendingCompute):
         return call

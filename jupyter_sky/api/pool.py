@@ -21,7 +21,7 @@ from jupyter_sky.api.calls.program import program_words
 from jupyter_sky.api.calls.streams import Stream
 from jupyter_sky.api.calls.terminal import debugging, write
 from jupyter_sky.api.calls.worker import Worker
-from jupyter_sky.api.compute import ComputeFunction, PendingCompute, PendingGroup, compute, gather
+from jupyter_sky.api.compute import ComputeFunction, PendingCompute, PendingGroup, computed, gather
 from jupyter_sky.api.display.start import start
 from jupyter_sky.api.future import CallFuture
 from jupyter_sky.api.plugin import Plugin, check_plugins, decorators_of
@@ -341,9 +341,8 @@ class ComputePool:
         list
             The results, in the order of the items.
         """
-        if not isinstance(function, ComputeFunction):
-            function = compute(function)
-        calls = [function(*arguments) for arguments in zip(*items, strict=False)]
+        begin = computed(function)
+        calls = [begin(*arguments) for arguments in zip(*items, strict=False)]
         return list(self.run_group(gather(*calls, retries=retries, timeout=timeout)))
 
     def _up(self, part: S | None) -> S:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import functools
 import gc
-import operator
 import os
 import pickle
 import signal
@@ -112,34 +110,6 @@ def test_the_next_call_goes_to_the_rank_that_is_free(pool: sky.ComputePool, tmp_
 def test_a_stream_can_keep_the_order(pool: sky.ComputePool) -> None:
     stream = sky.gather(*(double(n) for n in range(9)), stream=True, ordered=True) >> pool
     assert list(stream) == list(range(0, 18, 2))
-
-
-def test_map_takes_any_function(pool: sky.ComputePool) -> None:
-    assert pool.map(double, range(3)) == [0, 2, 4]
-    assert pool.map(lambda x, y: x - y, [5, 7], (1, 2)) == [4, 5]
-
-
-class Adder:
-    """Is called, and has an attribute of a name that what calls it has too."""
-
-    def __init__(self, local: int) -> None:
-        self.local = local
-
-    def __call__(self, x: int) -> int:
-        return self.local + x
-
-
-def test_what_is_called_needs_no_name(pool: sky.ComputePool) -> None:
-    assert pool.map(functools.partial(pow, 2), [1, 2]) == [2, 4]
-    assert pool.map(operator.itemgetter(1), ["ab", "cd"]) == ["b", "d"]
-    assert pool.map(Adder(3), [1, 2]) == [4, 5]
-    three: Any = sky.compute(functools.partial(double.local, 3))()
-    assert three >> pool == 6
-    assert three @ pool == [6, 6]
-    assert (three > pool).result() == 6
-    with pytest.raises(TypeError, match="item") as caught:
-        pool.map(operator.itemgetter(1), ["ab", 1])
-    assert caught.value.__notes__[-1] == "in call 2 of 2: itemgetter(1)"
 
 
 def test_a_future_has_the_result_later(pool: sky.ComputePool) -> None:
