@@ -48,8 +48,8 @@ def is_mutable(obj: Any) -> bool:
     if isinstance(obj, _IMMUTABLE):
         return False
     kind = type(obj)
-    if kind.__dictoffset__ or kind.__weakrefoffset__:
-        return True
+    if kind is object or kind.__dictoffset__ or kind.__weakrefoffset__:
+        return True  # of an object() there is nothing but which one it is
     return kind.__module__ == "__main__" or kind.__module__.startswith("numpy.random")
 
 
@@ -59,7 +59,9 @@ def is_referable(obj: Any) -> bool:
 
 
 def _is_plain(obj: Any) -> bool:
-    """Return whether it is a small container of nothing but numbers and texts."""
+    """Return whether it is a small container of nothing but numbers and texts, or an `object()`."""
+    if type(obj) is object:
+        return True
     if not isinstance(obj, (dict, list, set)):
         return False
     left = _MAX_PLAIN

@@ -164,6 +164,36 @@ def test_nothing_is_kept_alive_on_a_rank(notebook) -> None:
     assert notebook.ask("[each() for each in alive]") == [[None, None]] * 4
 
 
+SENTINEL = """
+MISSING = object()
+def is_missing(value=MISSING): return value is MISSING
+"""
+
+
+def test_a_sentinel_is_one_object(notebook) -> None:
+    notebook.here(f"{SENTINEL}\nclass Node: pass\nnode = Node()\nnode.value = MISSING")
+    notebook.here("pair = MISSING, object()")
+    assert notebook.ask("is_missing(), is_missing(object())") == [(True, False)] * 4
+    assert notebook.ask("node.value is MISSING") == [True] * 4
+    assert notebook.ask("[each is MISSING for each in pair]") == [[True, False]] * 4
+
+
+def test_a_function_that_is_made_later_finds_the_sentinel_that_is_there(notebook) -> None:
+    notebook.here("MISSING = object()")
+    notebook.there("kept = MISSING\nMISSING = rank")
+    notebook.here("def default(value=MISSING): return value")
+    assert notebook.sent("default") == {"default"}
+    assert notebook.ask("default() is kept") == [True] * 4
+
+
+def test_a_sentinel_that_is_gone_on_a_rank_is_sent_again(notebook) -> None:
+    notebook.here("MISSING = object()")
+    notebook.there("MISSING\nif rank == 2: del MISSING")
+    notebook.here("def default(value=MISSING): return value")
+    assert notebook.ask("type(default()) is object") == [True] * 4
+    assert notebook.ask("rank == 2 or default() is MISSING") == [True] * 4
+
+
 def test_functions_that_share_a_variable(notebook) -> None:
     cell = (
         "def make():\n  n = 0\n  def add():\n    nonlocal n\n    n += 1\n  return add, lambda: n\n"
