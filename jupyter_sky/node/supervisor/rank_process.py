@@ -211,7 +211,8 @@ class RankProcess:
         self.log.index.begin_run(self.run, request["title"], self.log.size)
         is_shown = includes(request["show"], self.rank)
         streams = ("stdout", "stderr") if is_shown else ()
-        self.limiters = {(stream, 0): RateLimiter() for stream in streams}
+        is_program = request["program"] is not None
+        self.limiters = {(each, 0): RateLimiter(for_program=is_program) for each in streams}
         self.displays = DisplayLimiter() if is_shown else None
         self.runs_script = request["script"] is not None
         self.tail_limit = 0 if is_shown else _tail_limit(count(request["everyone"]))

@@ -18,6 +18,7 @@ from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_count, without_secrets
 from jupyter_sky.notebook.cells.queued_run import QueuedRun, when_up
+from jupyter_sky.notebook.kernel import program_words
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.output.follow import follow
@@ -268,6 +269,7 @@ def _task(
         blobs=blobs,
         show=tuple(rank for rank in ranks if rank in shown),
         title=without_secrets(script.title),
+        program=program_words(shell),
     )
     return task, SendingLine(shell, cluster.name, {"files": leaving})
 

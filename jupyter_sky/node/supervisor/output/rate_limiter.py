@@ -16,6 +16,10 @@ BURST = 64 * 1024
 RATE = 32 * 1024
 """Bytes a second that are shown after that."""
 
+PROGRAM_BURST = 64 * 2**20
+PROGRAM_RATE = 2**20
+"""The same where a program takes it: a terminal or a file takes more than a page."""
+
 TAIL = 8 * 1024
 """Bytes that are kept of what is left out, so that its end can be shown."""
 
@@ -51,10 +55,15 @@ class TokenBucket:
         Tokens a second that flow in.
     clock
         Tells the time.
+
+    Attributes
+    ----------
+    burst
+        As above.
     """
 
     def __init__(self, burst: float, rate: float, clock: Callable[[], float]) -> None:
-        self._burst = burst
+        self.burst = burst
         self._rate = rate
         self._clock = clock
         self._tokens = burst
@@ -64,7 +73,7 @@ class TokenBucket:
     def tokens(self) -> float:
         """Tokens that are there; less than 0 when more were taken than there were."""
         now = self._clock()
-        self._tokens = min(self._burst, self._tokens + (now - self._filled) * self._rate)
+        self._tokens = min(self.burst, self._tokens + (now - self._filled) * self._rate)
         self._filled = now
         return self._tokens
 
@@ -84,10 +93,15 @@ class RateLimiter:
     ----------
     clock
         Tells the time.
+    for_program
+        Whether a program takes it.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._bucket = TokenBucket(BURST, RATE, clock)
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, for_program: bool = False
+    ) -> None:
+        amount = (PROGRAM_BURST, PROGRAM_RATE) if for_program else (BURST, RATE)
+        self._bucket = TokenBucket(*amount, clock)
         self._held = b""
         self._end: int | None = 0  # where what is held ends in the log, if all of it stands there
         self._held_lines = 0
@@ -119,7 +133,7 @@ class RateLimiter:
         self._held_lines += data.count(b"\n")
         self._held_bytes += len(data)
         self._held = (self._held + data)[-TAIL:] if len(data) < TAIL else data[-TAIL:]
-        return self.release() if self._bucket.tokens >= BURST / 2 else None
+        return self.release() if self._bucket.tokens >= self._bucket.burst / 2 else None
 
     def release(self) -> OutputPiece | None:
         """Return the end of what is held back, from the beginning of a line where there is one."""

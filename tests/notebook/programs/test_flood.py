@@ -1,0 +1,19 @@
+"""``jupyter sky run`` into a file, which takes more than a page: no line is left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.notebook.programs.conftest import Terminal, write_notebook
+
+
+def test_all_of_what_a_program_prints_arrives(terminal: Terminal, tmp_path: Path) -> None:
+    write_notebook(
+        tmp_path / "a.ipynb",
+        "%%sky --nodes 1\nfor number in range(100_000): print(number)",
+        "%%sky --sh\nseq 100000 199999",
+    )
+    done = terminal.sky("run", "a.ipynb")
+    numbers = [line for line in done.stdout.splitlines() if line.isdecimal()]
+    assert numbers == [str(number) for number in range(200_000)]
+    assert "not shown" not in done.stdout
