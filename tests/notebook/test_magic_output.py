@@ -151,6 +151,21 @@ def test_what_several_ranks_display_says_whose_it_is(pair: LiveNotebook) -> None
     ]
 
 
+def test_a_rank_updates_its_own_display_alone(pair: LiveNotebook) -> None:
+    cell = pair.succeed(
+        "%%sky --stdout all\n"
+        "from IPython.display import HTML, display, update_display\n"
+        "display(HTML(f'{rank} begins'), display_id='bar')\n"
+        "update_display(HTML(f'{rank} ends'), display_id='bar')"
+    )
+    assert [data["text/html"] for data in cell.data] == [
+        "<strong>rank 0</strong>",
+        "0 ends",
+        "<strong>rank 1</strong>",
+        "1 ends",
+    ]
+
+
 BARS = """%%sky
 from tqdm.auto import tqdm
 for epoch in range(3):

@@ -6,7 +6,7 @@ import base64
 import codecs
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -222,7 +222,7 @@ class Renderer:
         self._shell.display_pub.publish(
             data={mime: _as_text(value) for mime, value in data.items()},
             metadata=metadata,
-            transient=_transient(event.transient),
+            transient=_transient(event),
             update=event.kind == "update",
         )
 
@@ -234,10 +234,10 @@ class Renderer:
             self.flush()
 
 
-def _transient(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the place of a display: a rank's are its own, and none of the notebook or a panel."""
-    place = said.get("display_id")
-    return {"display_id": f"sky-rank-{place}"} if place else {}
+def _transient(event: Display) -> dict[str, Any]:
+    """Return the place of a display: that of no other rank, and none of the notebook or a panel."""
+    place = event.transient.get("display_id")
+    return {"display_id": f"sky-rank-{event.rank}-{place}"} if place else {}
 
 
 def _gap(event: Output) -> str:
