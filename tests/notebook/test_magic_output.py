@@ -166,6 +166,19 @@ def test_a_rank_updates_its_own_display_alone(pair: LiveNotebook) -> None:
     ]
 
 
+def test_text_with_a_place_is_updated_there_below_its_label(pair: LiveNotebook) -> None:
+    code = (
+        "from IPython.display import display\n"
+        "handle = display('begins', display_id=True)\n"
+        "display('beside it')\n"
+        "handle.update(f'{rank} ends')"
+    )
+    for options in ("--stdout all", "--stdout all --display safe"):
+        cell = pair.succeed(f"%%sky {options}\n{code}")
+        assert cell.shown == ["0 │ '0 ends'", "1 │ '1 ends'"]
+        assert cell.stdout.splitlines() == ["0 │ 'beside it'", "1 │ 'beside it'"]
+
+
 BARS = """%%sky
 from tqdm.auto import tqdm
 for epoch in range(3):

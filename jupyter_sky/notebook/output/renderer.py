@@ -204,16 +204,18 @@ class Renderer:
                 f"`%sky logs {event.rank}` has their text …]\n"
             )
             self.flush()
-        if self._width and event.kind != "update":
-            if event.data.keys() == {"text/plain"}:
-                lines = str(event.data["text/plain"]).splitlines()
-                text = "".join(f"{self._label(event.rank)}{line}\n" for line in lines)
-                self._write_to("stdout", text)
+        place, data, metadata = _transient(event), event.data, event.metadata
+        if self._width and data.keys() == {"text/plain"}:
+            text = str(data["text/plain"])
+            lines = [f"{self._label(event.rank)}{line}" for line in text.splitlines()]
+            if not place:
+                self._write_to("stdout", "".join(f"{line}\n" for line in lines))
                 return
+            data = {"text/plain": "\n".join(lines)}
+        elif self._width and event.kind != "update":
             name = f"rank {event.rank}"
             label = {"text/plain": name, "text/html": f"<strong>{name}</strong>"}
             self._shell.display_pub.publish(data=label, metadata={})
-        data, metadata = event.data, event.metadata
         if self._is_safe:
             data, metadata = safe_data(data), safe_metadata(metadata)
             self._report_left_out(event.data.keys() - data.keys())
@@ -222,7 +224,7 @@ class Renderer:
         self._shell.display_pub.publish(
             data={mime: _as_text(value) for mime, value in data.items()},
             metadata=metadata,
-            transient=_transient(event),
+            transient=place,
             update=event.kind == "update",
         )
 
