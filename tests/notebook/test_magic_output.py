@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.installed import skip_without
 from tests.notebook.kernels import LiveNotebook
 
@@ -177,6 +179,27 @@ def test_text_with_a_place_is_updated_there_below_its_label(pair: LiveNotebook) 
         cell = pair.succeed(f"%%sky {options}\n{code}")
         assert cell.shown == ["0 │ '0 ends'", "1 │ '1 ends'"]
         assert cell.stdout.splitlines() == ["0 │ 'beside it'", "1 │ 'beside it'"]
+
+
+@pytest.mark.parametrize("meanwhile", ["pass", "rank or print('busy')"], ids=["quiet", "busy"])
+def test_a_rank_that_displays_alone_is_shown_while_the_cell_runs(
+    pair: LiveNotebook, tmp_path: Path, meanwhile: str
+) -> None:
+    seen = tmp_path / "it was seen"
+    cell = pair.start(
+        "%%sky --stdout all\n"
+        "from IPython.display import HTML, display\n"
+        "if rank == 1:\n"
+        "    display(HTML('<b>alone</b>'))\n"
+        "    print('below it')\n"
+        f"while not os.path.exists({str(seen)!r}):\n"
+        f"    {meanwhile}\n"
+        "    time.sleep(0.01)"
+    )
+    pair.until(cell, lambda cell: "1 │ below it\n" in cell.stdout)
+    assert cell.data[-1]["text/html"] == "<b>alone</b>"
+    seen.touch()
+    assert pair.finish(cell).error is None
 
 
 BARS = """%%sky

@@ -83,6 +83,7 @@ class RunHandle:
         told: Callable[[Told], object] = lambda event: None,
         hang: Callable[[HangNotice], object] = lambda notice: None,
         ask: Callable[[Prompted | None], object] = lambda event: None,
+        tick: Callable[[], object] = lambda: None,
     ) -> None:
         """Give what ranks print and display to ``show``, until the run is over.
 
@@ -108,6 +109,8 @@ class RunHandle:
             Called in this thread with where ranks are, when some wait long for others.
         ask
             Called in this thread when a rank waits for the user, and again while any does.
+        tick
+            Called in this thread after all of these, and twice a second where nothing comes.
 
         Raises
         ------
@@ -116,7 +119,8 @@ class RunHandle:
         TimedOut
             When the time was over; every rank was told to stop.
         """
-        run, callbacks = self._run, Callbacks(begun, show, sending, notice, told, hang, ask)
+        run = self._run
+        callbacks = Callbacks(begun, show, sending, notice, told, hang, ask, tick)
         try:
             self.begin()
             self._show_queued(callbacks, limit=timeout)
@@ -346,6 +350,7 @@ class RunHandle:
                 callbacks.call(event)
                 prompted = event if isinstance(event, Prompted) else None
             callbacks.begin()
+            callbacks.tick()
             if prompts.open and not self._run.stopped:
                 asked = time.monotonic()
                 callbacks.ask(prompted)
@@ -379,7 +384,6 @@ class RunHandle:
 
 def _answer(question: Callable[[], bool]) -> bool:
     """Ask something; a second Ctrl-C is a no."""
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         return question()
-    except KeyboardInterrupt:
-        return False
+    return False

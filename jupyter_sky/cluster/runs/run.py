@@ -61,6 +61,7 @@ class Callbacks:
     told: Callable[[Told], object]
     hang: Callable[[HangNotice], object]
     ask: Callable[[Prompted | None], object]
+    tick: Callable[[], object]
     have_begun: bool = False
 
     def begin(self) -> None:

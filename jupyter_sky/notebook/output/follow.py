@@ -79,6 +79,7 @@ def follow(
             notice=NoticeLine(shell, cluster.name).update,
             hang=on_hang,
             ask=ask,
+            tick=renderer.show_overdue,
             is_leaving=leaves_on_interrupt or partial(is_ending, shell),
         )
     finally:

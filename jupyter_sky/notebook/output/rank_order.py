@@ -43,6 +43,9 @@ class RankOrder:
         if self._since is None:
             self._since = self._clock()
         yield from self._release()
+
+    def overdue(self) -> Iterator[Shown]:
+        """Yield all that is held back, if it has waited for long; to be asked again and again."""
         if self._since is not None and self._clock() > self._since + PATIENCE:
             yield from self.finish()
 

@@ -73,6 +73,14 @@ class Renderer:
         else:
             self._print(event, _overwritten(self._decode(event)))
 
+    def show_overdue(self) -> None:
+        """Show what has waited for its turn long enough; to be called again and again."""
+        if overdue := list(self._order.overdue()):
+            for event in overdue:
+                self._render(event)
+            self._unflushed = True
+            self.flush()
+
     def finish(self) -> None:
         """Show lines without an end, and the last state of bars."""
         for event in self._order.finish():
