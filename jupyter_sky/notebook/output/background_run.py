@@ -7,7 +7,6 @@ import concurrent.futures
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -16,11 +15,11 @@ from IPython.display import DisplayHandle
 
 from jupyter_sky.cluster.errors import heard_interrupts
 from jupyter_sky.cluster.runs.handle import RunHandle
+from jupyter_sky.notebook.output.plain_output import PlainOutput
 from jupyter_sky.notebook.panel.manager import RunStrip
 from jupyter_sky.notebook.throttle import Throttle, call_in_loop
 from jupyter_sky.transport.protocol.events import Display, Output
 
-_KEPT = 64 * 1024  # bytes of output, at most
 _SHOWN_LINES = 40
 _UPDATE_DELAY = 0.25  # seconds until new output is shown, with all that comes meanwhile
 
@@ -88,8 +87,7 @@ class BackgroundRun:
         self._until: float | None = None
         self._future: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._future.set_running_or_notify_cancel()
-        self._output: deque[bytes] = deque()
-        self._size = 0
+        self._output = PlainOutput(run.task.show)
         self._handles: list[DisplayHandle] = []
         self._throttle = Throttle(
             self._update, interval=0.0, delay=_UPDATE_DELAY, later=call_in_loop
@@ -111,7 +109,7 @@ class BackgroundRun:
     @property
     def output(self) -> str:
         """The end of what the shown ranks printed."""
-        return b"".join(self._output).decode(errors="replace")
+        return self._output.text
 
     @property
     def metrics(self) -> Any:
@@ -177,16 +175,7 @@ class BackgroundRun:
     # In the background thread
 
     def _on_output(self, event: Output | Display) -> None:
-        if isinstance(event, Display):
-            self._add(str(event.data.get("text/plain", "")).encode() + b"\n")
-        else:
-            self._add(event.data)
-
-    def _add(self, text: bytes) -> None:
-        self._output.append(text)
-        self._size += len(text)
-        while self._size > _KEPT and len(self._output) > 1:
-            self._size -= len(self._output.popleft())
+        self._output.add(event)
         self._throttle.request()
 
     def _on_end(self) -> None:
@@ -229,7 +218,7 @@ class BackgroundRun:
 
     def say(self, text: str) -> None:
         """Add a line to the output."""
-        self._add(f"{text}\n".encode())
+        self._output.say(text)
         self._throttle.request()
 
     # In both

@@ -9,8 +9,8 @@ from __future__ import annotations
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import DisplayHandle
 
-from jupyter_sky.formatting import format_bytes
-from jupyter_sky.transport.protocol.events import Output
+from jupyter_sky.formatting import format_bytes, format_count
+from jupyter_sky.transport.protocol.events import Display, Output
 
 _SHOWN = 16 * 1024
 """Characters of the end that are shown."""
@@ -67,6 +67,23 @@ class FloodEnd:
 
     def _notice(self) -> str:
         return gap_notice(self._rank, self._lines, self._bytes)
+
+
+def gap(event: Output) -> str:
+    """Return a line in place of output that was skipped before this event."""
+    if not event.skipped_bytes:
+        return ""
+    return f"\n{gap_notice(event.rank, event.skipped_lines, event.skipped_bytes)}\n"
+
+
+def skipped_displays(event: Display) -> str:
+    """Return a line in place of displays that were skipped before this one."""
+    if not event.skipped:
+        return ""
+    return (
+        f"[… {format_count(event.skipped, 'display')} not shown here: too many to show; "
+        f"`%sky logs {event.rank}` has their text …]\n"
+    )
 
 
 def gap_notice(rank: int, lines: int, size: int) -> str:

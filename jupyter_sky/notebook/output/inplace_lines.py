@@ -14,6 +14,7 @@ from IPython.display import DisplayHandle
 
 _INTERVAL = 0.05  # seconds between two updates
 _LARGEST_BLOCK = 40  # lines; more are not bars
+_LONGEST_ROW = 64 * 1024  # characters of a line, of which the end is kept
 _HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"  # rich hides the cursor while it draws
 
 # To the beginning of the line, to the next one, up and down, erase a line, hide the cursor.
@@ -36,6 +37,50 @@ class InPlaceLines:
         The shell of the notebook.
     line
         The text that the first line has already.
+    """
+
+    def __init__(self, shell: InteractiveShell, line: str = "") -> None:
+        self._publisher = shell.display_pub
+        self._id = DisplayHandle().display_id
+        self._block = Block(line)
+        self._shown: str | None = None
+        self._next = 0.0
+
+    @property
+    def over(self) -> bool:
+        """Whether an ordinary line has come below the block, which ends it."""
+        return self._block.over
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the cursor stands below the block, at the beginning of a line."""
+        return self._block.is_complete
+
+    def draw(self, text: str) -> str:
+        """Apply text to the block; return the part of it that comes below the block's end."""
+        rest = self._block.draw(text)
+        if self.over or time.monotonic() >= self._next:
+            self.show()
+        return rest
+
+    def show(self) -> None:
+        """Publish the block, if it has changed."""
+        text = self._block.text
+        if text != self._shown:
+            first, self._shown = self._shown is None, text
+            transient = {"display_id": self._id}
+            data = {"text/plain": text}
+            self._publisher.publish(data, transient=transient, update=not first)
+        self._next = time.monotonic() + _INTERVAL
+
+
+class Block:
+    """A block of lines, with a cursor that text moves.
+
+    Parameters
+    ----------
+    line
+        The text that the first line has already.
 
     Attributes
     ----------
@@ -43,40 +88,28 @@ class InPlaceLines:
         Whether an ordinary line has come below the block, which ends it.
     """
 
-    def __init__(self, shell: InteractiveShell, line: str = "") -> None:
-        self._publisher = shell.display_pub
-        self._id = DisplayHandle().display_id
+    def __init__(self, line: str = "") -> None:
         self._rows = [line]
         self._row = 0
         self._overwrites = False  # the next text replaces the line
         self._at_line_start = False
         self._cursor_hidden = False
-        self._shown: str | None = None
-        self._next = 0.0
         self.over = False
 
+    @property
+    def text(self) -> str:
+        """What it shows now."""
+        return "\n".join(row.rstrip() for row in self._rows).rstrip("\n")
+
     def draw(self, text: str) -> str:
-        """Apply text to the block; return the part of it that comes below the block's end."""
+        """Apply text; return the part of it that comes below the block's end."""
         parts = _MOVES.split(text)
         for at, part in enumerate(parts):
             if self._ends_with(part):
                 self.over = True
-                self.show()
                 return "".join(parts[at:])
             self._apply(part)
-        if time.monotonic() >= self._next:
-            self.show()
         return ""
-
-    def show(self) -> None:
-        """Publish the block, if it has changed."""
-        text = "\n".join(row.rstrip() for row in self._rows).rstrip("\n")
-        if text != self._shown:
-            first, self._shown = self._shown is None, text
-            transient = {"display_id": self._id}
-            data = {"text/plain": text}
-            self._publisher.publish(data, transient=transient, update=not first)
-        self._next = time.monotonic() + _INTERVAL
 
     @property
     def is_complete(self) -> bool:
@@ -107,7 +140,8 @@ class InPlaceLines:
             if self._overwrites or part == "\x1b[2K":
                 self._rows[self._row] = ""
         elif part:
-            self._rows[self._row] = part if self._overwrites else self._rows[self._row] + part
+            row = part if self._overwrites else self._rows[self._row] + part
+            self._rows[self._row] = row[-_LONGEST_ROW:]
             self._overwrites = False
 
     def _move_to(self, row: int) -> None:

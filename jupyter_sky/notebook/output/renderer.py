@@ -11,9 +11,9 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from jupyter_sky.formatting import format_count
-from jupyter_sky.notebook.output.flood import FloodEnd, gap_notice
+from jupyter_sky.notebook.output.flood import FloodEnd, gap, skipped_displays
 from jupyter_sky.notebook.output.inplace_lines import InPlaceLines, overwriting_start
+from jupyter_sky.notebook.output.rank_label import label, label_width
 from jupyter_sky.notebook.output.rank_order import RankOrder
 from jupyter_sky.notebook.output.safe_display import safe_data, safe_metadata
 from jupyter_sky.transport.protocol.events import Display, Output
@@ -50,7 +50,7 @@ class Renderer:
         self._left_out: set[str] = set()
         self._order = RankOrder(ranks)
         self._last_stream: Any = None
-        self._width = len(str(max(ranks, default=0))) if len(ranks) > 1 else 0
+        self._width = label_width(ranks)
         self._decoders: dict[tuple[int, str], Any] = {}
         self._unfinished: dict[tuple[int, str], str] = {}
         self._bars: dict[str, InPlaceLines] = {}
@@ -136,7 +136,7 @@ class Renderer:
         if flood is not None:
             flood.add(event, text)
         else:
-            self._write(event, f"{_gap(event)}{text}")
+            self._write(event, f"{gap(event)}{text}")
 
     def _write(self, event: Output, text: str) -> None:
         key = (event.rank, event.stream)
@@ -193,7 +193,7 @@ class Renderer:
         return rest
 
     def _label(self, rank: int) -> str:
-        return f"{rank:>{self._width}} │ " if self._width else ""
+        return label(rank, self._width)
 
     @staticmethod
     def _stream(name: str) -> Any:
@@ -207,10 +207,7 @@ class Renderer:
                 self._clear()
             return
         if event.skipped:
-            sys.stdout.write(
-                f"[… {format_count(event.skipped, 'display')} not shown here: too many to show; "
-                f"`%sky logs {event.rank}` has their text …]\n"
-            )
+            sys.stdout.write(skipped_displays(event))
             self.flush()
         place, data, metadata = _transient(event), event.data, event.metadata
         if self._width and data.keys() == {"text/plain"}:
@@ -248,13 +245,6 @@ def _transient(event: Display) -> dict[str, Any]:
     """Return the place of a display: that of no other rank, and none of the notebook or a panel."""
     place = event.transient.get("display_id")
     return {"display_id": f"sky-rank-{event.rank}-{place}"} if place else {}
-
-
-def _gap(event: Output) -> str:
-    """Return a line in place of output that was skipped before this event."""
-    if not event.skipped_bytes:
-        return ""
-    return f"\n{gap_notice(event.rank, event.skipped_lines, event.skipped_bytes)}\n"
 
 
 def _overwritten(text: str) -> str:

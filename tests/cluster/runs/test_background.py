@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,57 @@ def test_the_result_comes_when_it_is_asked_for(cells) -> None:
     assert handle.done
     assert handle.output == "worked\n"
     assert repr(handle).startswith("<test: done after")
+
+
+def test_it_keeps_the_end_of_a_flood_and_says_what_is_left_out(cells) -> None:
+    handle = start(cells, "print('x' * 5_000_000)\nprint('tail')", show=(0,))
+    handle.result()
+    # How many of them come before the gap and behind it is a matter of time.
+    notice = (
+        r"\[… (1 lines, )?4\.\d+ MB not shown here: `%sky logs 0 --save FILE` has all of them …\]"
+    )
+    assert re.search(rf"x\n{notice}\n(x+\n)?tail\n$", handle.output)
+    assert 32 * 1024 < len(handle.output.encode()) <= 64 * 1024
+
+
+def test_what_a_program_draws_over_is_as_it_was_last(cells) -> None:
+    code = (
+        "import sys\n"
+        "for epoch in range(2):\n"
+        "    for step in range(3):\n"
+        "        sys.stderr.write(f'\\r{step}/2'); sys.stderr.flush()\n"
+        "    print(file=sys.stderr)\n"
+        "    print('loss', epoch)\n"
+        "print('end', end='')"
+    )
+    handle = start(cells, code, show=(0,))
+    handle.result()
+    assert handle.output == "2/2\nloss 0\n2/2\nloss 1\nend"
+
+
+def test_lines_of_several_ranks_say_whose_they_are(cells) -> None:
+    code = (
+        "from IPython.display import display\n"
+        "os.write(1, b'in ')\ndist.barrier()\nos.write(1, b'pieces\\n')\ndisplay(rank)"
+    )
+    handle = start(cells, code, show=(0, 1))
+    handle.result()
+    assert sorted(handle.output.splitlines()) == [
+        "0 │ 0",
+        "0 │ in pieces",
+        "1 │ 1",
+        "1 │ in pieces",
+    ]
+
+
+def test_what_is_cleared_is_gone(cells) -> None:
+    code = (
+        "from IPython.display import clear_output\n"
+        "print('one')\nclear_output()\nprint('two')\nclear_output(wait=True)\nprint('three')"
+    )
+    handle = start(cells, code, show=(0,))
+    handle.result()
+    assert handle.output == "three\n"
 
 
 def test_several_take_turns_in_order(cells, tmp_path: Path) -> None:

@@ -1,0 +1,113 @@
+"""The end of what the ranks of a run print and display, as text that a terminal would show."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from typing import Any
+
+from jupyter_sky.notebook.output.flood import gap, skipped_displays
+from jupyter_sky.notebook.output.inplace_lines import Block, overwriting_start
+from jupyter_sky.notebook.output.rank_label import label, label_width
+from jupyter_sky.transport.protocol.events import Display, Output
+
+_KEPT = 64 * 1024  # bytes, at most
+_Stream = tuple[int, str]  # of a rank
+
+
+class PlainOutput:
+    """The end of what the shown ranks have printed and displayed.
+
+    Parameters
+    ----------
+    ranks
+        The ranks that are shown. If there are several, each line begins with its rank.
+    """
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        self._width = label_width(ranks)
+        self._kept = b""
+        # The last line of each stream, or the bars that are drawn there, until something is below.
+        self._blocks: dict[_Stream, Block] = {}
+        self._decoders: dict[_Stream, Any] = {}
+        self._clears_next = False
+
+    @property
+    def text(self) -> str:
+        """The end of it, as far as it is kept; may be asked for in any thread."""
+        blocks = list(self._blocks.items())
+        last = "\n".join(self._labelled(rank, block.text) for (rank, _), block in blocks)
+        end = "\n" if blocks and blocks[-1][1].is_complete else ""
+        # A character can be cut in two by the beginning of what is kept.
+        return (self._kept + f"{last}{end}".encode())[-_KEPT:].decode(errors="ignore")
+
+    def add(self, event: Output | Display) -> None:
+        """Add what a rank has printed or displayed."""
+        if isinstance(event, Display) and event.kind == "clear":
+            self._clears_next = bool(event.data.get("wait", False))
+            if not self._clears_next:
+                self._clear()
+            return
+        if self._clears_next:
+            self._clear()
+        if isinstance(event, Output):
+            self._end_complete(event.rank, beside=event.stream)
+            self._write((event.rank, event.stream), f"{gap(event)}{self._decode(event)}")
+        else:
+            self._end_complete(event.rank)
+            text = f"{skipped_displays(event)}{event.data.get('text/plain', '')}"
+            self._keep(self._labelled(event.rank, text))
+
+    def say(self, line: str) -> None:
+        """Add a line that no rank has printed."""
+        self._keep(line)
+
+    def _clear(self) -> None:
+        self._kept = b""
+        self._blocks.clear()
+        self._clears_next = False
+
+    def _decode(self, event: Output) -> str:
+        # A character can be cut in two by the end of an event.
+        key = (event.rank, event.stream)
+        if key not in self._decoders:
+            self._decoders[key] = codecs.getincrementaldecoder("utf-8")("replace")
+        return str(self._decoders[key].decode(event.data))
+
+    def _write(self, key: _Stream, text: str) -> None:
+        while text:
+            if key not in self._blocks:
+                text = self._take_lines(key, text)
+                if not text:
+                    return
+                self._blocks[key] = Block()
+            text = self._blocks[key].draw(text)
+            if text:
+                self._end(key)
+
+    def _take_lines(self, key: _Stream, text: str) -> str:
+        """Keep lines that nothing overwrites any more, and return the rest."""
+        start = overwriting_start(text)
+        start = text.rfind("\n") + 1 if start is None else start
+        if start:
+            self._keep(self._labelled(key[0], text[: start - 1]))
+        return text[start:]
+
+    def _end_complete(self, rank: int, beside: str = "") -> None:
+        """Leave complete lines of a rank's other streams where they are: what comes is below."""
+        for key in list(self._blocks):
+            if key[0] == rank and key[1] != beside and self._blocks[key].is_complete:
+                self._end(key)
+
+    def _end(self, key: _Stream) -> None:
+        if text := self._blocks.pop(key).text:
+            self._keep(self._labelled(key[0], text))
+
+    def _labelled(self, rank: int, text: str) -> str:
+        if not self._width:
+            return text
+        begin = label(rank, self._width)
+        return "\n".join(f"{begin}{line}" for line in text.split("\n"))
+
+    def _keep(self, text: str) -> None:
+        self._kept = (self._kept + f"{text}\n".encode())[-_KEPT:]

@@ -1,0 +1,83 @@
+"""The end of what ranks print, as text: bounded, and each line as a terminal shows it last."""
+
+from __future__ import annotations
+
+import pytest
+
+from jupyter_sky.notebook.output.plain_output import PlainOutput
+from jupyter_sky.transport.protocol.events import Display, Output
+
+ROOM = 64 * 1024
+
+
+def printed(text: bytes, rank: int = 0, stream: str = "stdout") -> Output:
+    return Output(rank, "run", stream, text)
+
+
+@pytest.mark.parametrize("size", [1, 5, 1000, 1_000_000])
+def test_it_has_the_last_bytes_whatever_the_pieces_are(size: int) -> None:
+    data = b"".join(b"line %d\n" % number for number in range(20_000 if size > 5 else 10_000))
+    output = PlainOutput([0])
+    for at in range(0, len(data), size):
+        output.add(printed(data[at : at + size]))
+    assert output.text.encode() == data[-ROOM:]
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_line_that_is_too_long_has_its_end(end: str) -> None:
+    output = PlainOutput([0])
+    for _ in range(5):
+        output.add(printed(f"{'é' * 20_000}".encode()))
+    output.add(printed(f"end{end}".encode()))
+    size = len(output.text.encode())
+    assert ROOM - 2 < size <= ROOM
+    assert output.text.endswith(f"éend{end}")
+
+
+def test_what_is_displayed_has_its_end_too() -> None:
+    output = PlainOutput([0])
+    output.add(Display(0, "run", "display", {"text/plain": "x" * 1_000_000}))
+    assert output.text == "x" * (ROOM - 1) + "\n"
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+def test_bars_in_bars_take_a_line_each_and_leave_what_stays(size: int) -> None:
+    output = PlainOutput([0])
+    drawn = "\router 0\n\rinner 0\x1b[A\n\rinner 1\x1b[A\router 1"
+    units = list(drawn.replace("\x1b[A", "^")) if size == 1 else [drawn]
+    for unit in units:
+        output.add(printed(unit.replace("^", "\x1b[A").encode(), stream="stderr"))
+    assert output.text == "outer 1\ninner 1"
+    output.add(printed(b"\n\r       \x1b[A\n", stream="stderr"))
+    output.add(printed(b"after\n"))
+    assert output.text == "outer 1\nafter\n"
+
+
+def test_ranks_do_not_write_into_lines_of_each_other() -> None:
+    output = PlainOutput([8, 10])
+    for rank in (8, 10):
+        output.add(printed(b"\r1/2\r2", rank, "stderr"))
+        output.add(printed(b"in ", rank))
+    for rank in (10, 8):
+        output.add(printed(b"/2\n", rank, "stderr"))
+        output.add(printed(b"pieces\n\xe2\x82", rank))
+        output.add(printed(b"\xac", rank))
+    assert sorted(output.text.splitlines()) == [
+        " 8 │ 2/2",
+        " 8 │ in pieces",
+        " 8 │ €",
+        "10 │ 2/2",
+        "10 │ in pieces",
+        "10 │ €",
+    ]
+
+
+def test_it_says_what_is_left_out() -> None:
+    output = PlainOutput([0])
+    output.add(printed(b"begins"))
+    output.add(Output(0, "run", "stdout", b"ends\n", skipped_lines=3, skipped_bytes=2000))
+    output.add(Display(0, "run", "display", {"text/plain": "shown"}, skipped=2))
+    lines = output.text.splitlines()
+    assert lines[0] == "begins" and lines[1].startswith("[… 3 lines, 2")
+    assert lines[2] == "ends" and lines[3].startswith("[… 2 displays not shown")
+    assert lines[4:] == ["shown"]
