@@ -52,6 +52,17 @@ def test_a_failing_cell_fails_the_notebook(others: None, tmp_path: Path) -> None
     assert not after.exists()
 
 
+def test_an_error_says_what_cannot_be_encoded(pair: LiveNotebook) -> None:
+    cell = pair.run(
+        "%%sky\nerror = ValueError('lone \\ud800')\n"
+        "error.said = {'\\udfff': ['\\udfff']}\nraise error"
+    )
+    assert cell.error is not None
+    assert (cell.error["ename"], cell.error["evalue"]) == ("ValueError", r"lone \ud800")
+    assert cell.snapshot["run"]["state"] == "error"
+    assert r"ValueError: lone \ud800" in cell.traceback
+
+
 def test_a_traceback_has_the_numbers_of_the_notebook(pair: LiveNotebook) -> None:
     pair.succeed("def here(x):\n    return 1 / x")
     pair.succeed("%%sky\ndef there(x):\n    return here(x)")

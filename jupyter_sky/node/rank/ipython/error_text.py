@@ -81,9 +81,9 @@ def attributes(error: BaseException) -> dict[str, Any]:
 
 def shortened(text: str) -> str:
     """Return a text that is short enough for a message, and for a user to read."""
-    if len(text) <= _LONGEST:
-        return text
-    return f"{text[:_LONGEST]}… ({len(text):,} characters)"
+    kept = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text):,} characters)"
+    # A notebook cannot show half of a surrogate pair: it is escaped, as where it is printed.
+    return kept.encode(errors="backslashreplace").decode()
 
 
 def plain(value: Any, depth: int = 4) -> Any:
@@ -98,8 +98,8 @@ def plain(value: Any, depth: int = 4) -> Any:
         return [plain(item, depth - 1) for item in value[:100]]
     if depth and isinstance(value, dict):
         items = [(key, item) for key, item in list(value.items())[:100] if isinstance(key, str)]
-        return {key: plain(item, depth - 1) for key, item in items}
+        return {shortened(key): plain(item, depth - 1) for key, item in items}
     try:
-        return repr(value)[:1000]
+        return shortened(repr(value)[:1000])
     except Exception:
         return f"<{type(value).__qualname__}>"
