@@ -18,8 +18,8 @@ _LONGEST_ROW = 64 * 1024  # characters of a line, of which the end is kept
 _HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"  # rich hides the cursor while it draws
 
 # To the beginning of the line, to the next one, up and down, erase a line, hide the cursor.
-_MOVES = re.compile(r"(\r(?!\n)|\r?\n|\x1b\[\d*[AB]|\x1b\[[02]?K|\x1b\[\?25[hl])")
-_BEGIN = re.compile(r"\r(?!\n)|\x1b\[(\d*A|[02]?K|\?25l)")
+_MOVES = re.compile(r"(\r(?!\n)|\r?\n|\x1b\[\d{0,3}[AB]|\x1b\[[02]?K|\x1b\[\?25[hl])")
+_BEGIN = re.compile(r"\r(?!\n)|\x1b\[(\d{0,3}A|[02]?K|\?25l)")
 
 
 def overwriting_start(text: str) -> int | None:

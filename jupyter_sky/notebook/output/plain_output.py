@@ -110,4 +110,4 @@ class PlainOutput:
         return "\n".join(f"{begin}{line}" for line in text.split("\n"))
 
     def _keep(self, text: str) -> None:
-        self._kept = (self._kept + f"{text}\n".encode())[-_KEPT:]
+        self._kept = (self._kept + f"{text}\n".encode(errors="backslashreplace"))[-_KEPT:]

@@ -72,6 +72,13 @@ def test_ranks_do_not_write_into_lines_of_each_other() -> None:
     ]
 
 
+def test_what_no_terminal_would_show_does_no_harm() -> None:
+    output = PlainOutput([0])
+    output.add(printed(b"\r50 %%\x1b[%sB\x1b[%sA" % (b"9" * 5000, b"9" * 5000)))
+    output.add(Display(0, "run", "display", {"text/plain": "lone \ud800"}))
+    assert r"lone \ud800" in output.text and "50 %" in output.text
+
+
 def test_it_says_what_is_left_out() -> None:
     output = PlainOutput([0])
     output.add(printed(b"begins"))
