@@ -76,7 +76,7 @@ def attributes(error: BaseException) -> dict[str, Any]:
                     value = getattr(error, name)
                     if isinstance(value, str | int | float | None):
                         found.setdefault(name, value)
-    return {str(name): plain(value, 3) for name, value in list(found.items())[:100]}
+    return dict(plain(found))
 
 
 def shortened(text: str) -> str:
