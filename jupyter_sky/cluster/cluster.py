@@ -265,7 +265,7 @@ class Cluster:
             if trouble:
                 self._scheduler.on_end(trouble)
             await self._scheduler.finish_requests()
-            self._controller.close()
+            await self._controller.leave()
 
         wait(close())
 

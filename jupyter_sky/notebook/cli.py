@@ -21,6 +21,7 @@ from traitlets.config.loader import ConfigFileNotFound, PyFileConfigLoader
 from jupyter_sky import __version__
 from jupyter_sky.cluster.errors import Interrupted, RemoteError
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.runs.handle import STOPPED_WITHIN
 from jupyter_sky.errors import ScriptFailed, SkyError, UsageError
 from jupyter_sky.formatting import format_ranks
 from jupyter_sky.notebook.commands import control
@@ -114,14 +115,27 @@ def _status_of(done: object) -> int:
 
 def _leave(run: BackgroundRun) -> None:
     """Leave a run as soon as it goes on without this process."""
+    name = run.cluster
+    if run.has_next:
+        print(
+            f"{name}: waiting for the setup, as the run is begun from here; Ctrl-C stops it",
+            flush=True,
+        )
     try:
         run.wait_until_begun()
     except KeyboardInterrupt:
         run.cancel()
+        with contextlib.suppress(TimeoutError):
+            run.result(STOPPED_WITHIN)  # which says how it was stopped
         raise
     if run.done:
+        if run.has_next:
+            print(
+                f"{name}: the setup did not end well, and the run was not begun; `jupyter sky logs "
+                f"--cluster {name}` shows what it printed",
+                flush=True,
+            )
         run.result()
-    name = run.cluster
     print(
         f"{name}: running in the background; `jupyter sky attach {name}` shows its output, "
         f"`jupyter sky interrupt --cluster {name}` stops it"

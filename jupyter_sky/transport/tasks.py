@@ -60,6 +60,12 @@ class BackgroundTasks:
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=within)
 
+    async def cancel(self, within: float) -> None:
+        """Cancel all, and wait for their ends, at most ``within`` seconds."""
+        for task in self._tasks:
+            task.cancel()
+        await self.finish(within)
+
 
 class Changes:
     """Tells tasks and observers of a loop that something has changed.

@@ -49,6 +49,7 @@ from jupyter_sky.transport.protocol.topology import Topology
 from jupyter_sky.transport.tasks import BackgroundTasks, Batch, Changes
 
 _RUN_AGAIN = "Run the cell again to start a new one."
+_LEFT_WITHIN = 1.0  # seconds until the user does not wait any more for tasks that end
 
 
 class Controller(ConnectionListener):
@@ -255,6 +256,11 @@ class Controller(ConnectionListener):
         self.pages.close()
         for connection in self.connections:
             connection.close()
+
+    async def leave(self) -> None:
+        """Close the connections, and end what is done for the cluster here."""
+        self.close()
+        await self._tasks.cancel(_LEFT_WITHIN)
 
     # What happens
 

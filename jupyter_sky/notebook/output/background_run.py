@@ -22,6 +22,7 @@ from jupyter_sky.transport.protocol.events import Display, Output
 
 _SHOWN_LINES = 40
 _UPDATE_DELAY = 0.25  # seconds until new output is shown, with all that comes meanwhile
+_SLICE = 0.5  # seconds
 
 Bind = Callable[[RunHandle, dict[int, Any]], dict[str, Any]]
 Again = Callable[[RunHandle], RunHandle | None]
@@ -81,6 +82,7 @@ class BackgroundRun:
         self._bind = bind
         self._again = again
         self._then = then
+        self._all_begun = threading.Event()
         self._trouble: BaseException | None = None
         self._is_cancelled = False
         self._timeout = timeout
@@ -94,6 +96,8 @@ class BackgroundRun:
         )
         self.is_answered = False
         _begun.add(self)
+        if then is None:
+            self._all_begun.set()
         run.listen(self._on_output, self._on_end, timeout)
 
     @property
@@ -132,8 +136,19 @@ class BackgroundRun:
             self._future.result(timeout)
         return self._values()
 
+    @property
+    def has_next(self) -> bool:
+        """Whether a part of it has not begun yet, which this process begins."""
+        return self._then is not None
+
     def wait_until_begun(self) -> None:
-        """Wait until all its nodes were told of it, so that it goes on without this process."""
+        """Wait until it is over, or all nodes were told of its last part.
+
+        It goes on without this process then.
+        """
+        with heard_interrupts():
+            while not self._all_begun.wait(_SLICE):
+                pass
         self._run.wait_until_told()
 
     def cancel(self) -> None:
@@ -195,6 +210,7 @@ class BackgroundRun:
         if shell := get_ipython():
             shell.events.register("post_execute", self._show_end_in_cell)
         self._future.set_result(None)
+        self._all_begun.set()
         self._show_end()
 
     # In a thread of its own
@@ -213,6 +229,7 @@ class BackgroundRun:
         self._run = following
         left = self._until and max(0.0, self._until - time.monotonic())
         following.listen(self._on_output, self._on_end, left)
+        self._all_begun.set()
         if self._is_cancelled:
             following.stop()
 

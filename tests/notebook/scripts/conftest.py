@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.notebook.kernels import LiveNotebook
+from tests.notebook.programs.conftest import terminal
 from tests.providers.ssh.conftest import client, opened_over_ssh
 
-__all__ = ["client"]
+__all__ = ["client", "terminal"]
 
 
 @pytest.fixture

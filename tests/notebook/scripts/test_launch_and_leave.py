@@ -1,0 +1,65 @@
+"""``jupyter sky launch --background``: the terminal is free when the rest needs no one here."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.notebook.programs.conftest import Terminal
+from tests.waiting import until
+
+SETUP = "until [ -e go ]; do sleep 0.01; done"
+
+
+@pytest.fixture
+def cluster(terminal: Terminal) -> Iterator[str]:
+    """A cluster of two nodes, by its name, whose scripts run in the folder of the terminal."""
+    name = f"left-{terminal.folder.name}"
+    assert terminal.sky("up", "--nodes", "2", "--cluster", name).returncode == 0
+    yield name
+    terminal.sky("down", name)
+
+
+def launch(terminal: Terminal, cluster: str, setup: str) -> subprocess.Popen[str]:
+    """Launch a task in the background, and return when its setup is waited for."""
+    text = f"num_nodes: 2\nsetup: {setup}\nrun: touch ran-$SKYPILOT_NODE_RANK\n"
+    (terminal.folder / "task.yaml").write_text(text)
+    program = terminal.begin("launch", "task.yaml", "--background", "--cluster", cluster)
+    assert program.stdout
+    while "waiting for the setup" not in (line := program.stdout.readline()):
+        assert line, program.communicate()
+    return program
+
+
+def test_what_follows_the_setup_runs_without_the_terminal(
+    terminal: Terminal, cluster: str, tmp_path: Path
+) -> None:
+    program = launch(terminal, cluster, SETUP)
+    (tmp_path / "go").touch()
+    out, err = program.communicate()
+    assert (program.returncode, err) == (0, "")
+    assert out.startswith(f"{cluster}: running in the background; ")
+    until(lambda: (tmp_path / "ran-0").exists() and (tmp_path / "ran-1").exists())
+
+
+def test_a_setup_that_fails_is_said(terminal: Terminal, cluster: str, tmp_path: Path) -> None:
+    program = launch(terminal, cluster, f"{SETUP}; exit 9")
+    (tmp_path / "go").touch()
+    out, err = program.communicate()
+    assert program.returncode == 9
+    assert f"{cluster}: the setup did not end well, and the run was not begun; " in out
+    assert "the script ended with exit status 9" in err and "Task was destroyed" not in err
+    assert not list(tmp_path.glob("ran-*"))
+
+
+def test_ctrl_c_stops_the_setup(terminal: Terminal, cluster: str, tmp_path: Path) -> None:
+    program = launch(terminal, cluster, SETUP)
+    program.send_signal(signal.SIGINT)
+    _, err = program.communicate()
+    assert program.returncode == 130 and "Task was destroyed" not in err
+    until(lambda: "nothing is running" in terminal.sky("attach", cluster).stdout)
+    assert not list(tmp_path.glob("ran-*"))
