@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import itertools
 import threading
 import time
 import weakref
@@ -28,12 +29,13 @@ Bind = Callable[[RunHandle, dict[int, Any]], dict[str, Any]]
 Again = Callable[[RunHandle], RunHandle | None]
 
 
-_begun: weakref.WeakSet[BackgroundRun] = weakref.WeakSet()
+_numbers = itertools.count()
+_begun: weakref.WeakValueDictionary[int, BackgroundRun] = weakref.WeakValueDictionary()
 
 
-def unanswered() -> list[BackgroundRun]:
-    """Return the runs of this process that nobody has asked for their result."""
-    return [run for run in list(_begun) if not run.is_answered]
+def begun() -> list[BackgroundRun]:
+    """Return the runs of this process in their order, as far as somebody has them."""
+    return [run for _, run in sorted(_begun.items())]
 
 
 class BackgroundRun:
@@ -95,7 +97,7 @@ class BackgroundRun:
             self._update, interval=0.0, delay=_UPDATE_DELAY, later=call_in_loop
         )
         self.is_answered = False
-        _begun.add(self)
+        _begun[next(_numbers)] = self
         if then is None:
             self._all_begun.set()
         run.listen(self._on_output, self._on_end, timeout)
@@ -109,6 +111,11 @@ class BackgroundRun:
     def cluster(self) -> str:
         """The name of the cluster that it runs on."""
         return self._run.cluster
+
+    @property
+    def title(self) -> str:
+        """What it is called."""
+        return self._title
 
     @property
     def output(self) -> str:

@@ -29,6 +29,7 @@ from jupyter_sky.formatting import format_cost, format_count, format_elapsed
 from jupyter_sky.notebook import extension
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.output import background_run
+from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.programs.cells import SourceCell, read_cells
 from jupyter_sky.notebook.session import Session
 
@@ -160,6 +161,7 @@ class _Program:
         self._spent: dict[str, float] = defaultdict(float)
         self._began = time.monotonic()
         self._ran = 0
+        self._shown: set[BackgroundRun] = set()
         self.signal: int | None = None
         self.status = 0
         self.is_closing = False
@@ -183,9 +185,19 @@ class _Program:
 
     def run(self) -> None:
         """Run the cells, and wait for what they have left in the background."""
+        try:
+            self._run_cells()
+        finally:
+            for run in background_run.begun():
+                self._show_output(run)  # as far as it has come
+
+    def _run_cells(self) -> None:
         for cell in self._cells:
             self._ran = cell.number
             result = self._shell.run_cell(cell.text, store_history=True)
+            for run in background_run.begun():
+                if run.is_answered:
+                    self._show_output(run)
             sys.stdout.flush()
             if self._ends_with(result, cell):
                 return
@@ -214,17 +226,29 @@ class _Program:
 
     def _wait_for_background(self) -> None:
         """Wait for runs in the background; one that fails and was not asked for fails it all."""
-        for run in background_run.unanswered():
+        for run in background_run.begun():
+            if run.is_answered:
+                continue
             if not run.done:
-                self._say(f"waiting for {run!r}")
+                self._say(f"waiting for {run.title}")
             try:
-                run.result()
+                try:
+                    run.result()
+                finally:
+                    self._show_output(run)
             except KeyboardInterrupt:
                 self.status = 128 + (self.signal or signal.SIGINT)
                 return
             except Exception as error:
                 self._shell.showtraceback()
                 self.status = self.status or _status_of(error)
+
+    def _show_output(self, run: BackgroundRun) -> None:
+        """Print what a run in the background has printed, once: no display here shows it."""
+        if run not in self._shown:
+            self._shown.add(run)
+            text = run.output
+            print(text, end="" if text.endswith("\n") or not text else "\n", flush=True)
 
     def close(self, keep: bool) -> None:
         """End the clusters that it has started, unless they are to stay, and say what it was."""

@@ -181,6 +181,29 @@ def test_it_waits_for_what_is_in_the_background(terminal: Terminal, tmp_path: Pa
     assert done.returncode == 1 and "late" in done.stderr
 
 
+def test_what_is_printed_in_the_background_is_shown(terminal: Terminal, tmp_path: Path) -> None:
+    write_notebook(
+        tmp_path / "a.ipynb",
+        "%%sky --nodes 2 --background\nprint('first')",
+        "asked = _\nasked.result()\nprint('asked')",
+        "%%sky --sh --background\nuntil [ -e go ]; do sleep 0.01; done; echo second",
+        "%%sky --background\nprint('third', end='')\nraise ValueError('late')",
+        "print('here')\nopen('go', 'w').close()",
+    )
+    done = terminal.sky("run", "a.ipynb")
+    lines = [line for line in done.stdout.splitlines() if line[0] != "<" and ": " not in line]
+    assert lines == ["asked", "first", "here", "second", "third"], done.stderr
+    assert done.returncode == 1 and "late" in done.stderr
+    assert "waiting for its turn" not in done.stderr
+    write_notebook(
+        tmp_path / "b.ipynb",
+        "%%sky --nodes 1 --background\nprint('printed')\nopen('said', 'w').close()",
+        "import os\nwhile not os.path.exists('said'): pass\n_.result()\n1 / 0",
+    )
+    done = terminal.sky("run", "b.ipynb")
+    assert "printed" in done.stdout.splitlines(), done.stderr
+
+
 def test_a_cluster_may_stay(terminal: Terminal, tmp_path: Path) -> None:
     write_notebook(tmp_path / "a.ipynb", "%%sky --nodes 1 --cluster kept\nx = 5")
     done = terminal.sky("run", "a.ipynb", "--keep")
