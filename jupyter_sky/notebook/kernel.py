@@ -50,6 +50,11 @@ def program_words(shell: InteractiveShell) -> tuple[str, ...] | None:
     return getattr(shell, "words", None)
 
 
+def program_file(shell: InteractiveShell) -> Path | None:
+    """Return the script that ``jupyter sky run`` runs; ``None`` of a notebook."""
+    return getattr(shell, "script", None)
+
+
 def cluster_name(shell: InteractiveShell) -> str:
     """Return the name of the notebook's own cluster.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import HANG_AFTER, Attempt, CellPlace, Task
 from jupyter_sky.formatting import without_secrets
-from jupyter_sky.notebook.kernel import program_words
+from jupyter_sky.notebook.kernel import program_file, program_words
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.output.progress import SendingLine
 from jupyter_sky.notebook.project.workdir import Workdirs
@@ -88,7 +89,7 @@ class Cell:
             self.workdirs.keep(self.shell, cluster, self.folder, self.limit)
         update = cluster.sync.update(
             self.needed,
-            self.namespace,
+            self._seen_on(cluster),
             ranks,
             cell=self.names,
             limit=self.limit,
@@ -110,6 +111,15 @@ class Cell:
             program=program_words(self.shell),
         )
         return cluster.run(task), sending
+
+    def _seen_on(self, cluster: Cluster) -> Mapping[str, Any]:
+        """Return the notebook's names; ``__file__`` of a script is where ranks have it."""
+        script = program_file(self.shell)
+        if script is None or cluster.sync.shares_files:
+            return self.namespace
+        # They begin in what has the files of the folder.
+        place = f"./{os.path.relpath(script, self.folder or script.parent)}"
+        return {**self.namespace, "__file__": place}
 
     def bind(
         self, cluster: Cluster, run: RunHandle, values: Mapping[int, Mapping[str, Any]]

@@ -23,15 +23,23 @@ class SourceCell:
     ----------
     number
         Which of the cells with code it is, counted from 1.
-    text
+    typed
         What is in it.
     may_fail
         Whether the notebook goes on after an error in it, as its tag ``raises-exception`` says.
+    magic
+        The line that stands above it when it runs, and that is not in the file.
     """
 
     number: int
-    text: str
+    typed: str
     may_fail: bool = False
+    magic: str = ""
+
+    @property
+    def text(self) -> str:
+        """What runs."""
+        return self.magic + self.typed
 
 
 def read_cells(path: Path) -> list[SourceCell]:
@@ -49,15 +57,19 @@ def read_cells(path: Path) -> list[SourceCell]:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise UsageError(f"{path} cannot be read ({why}): name a notebook or a script.") from None
+    magic = ""
     match path.suffix:
         case ".ipynb":
             found = list(_of_notebook(path, text))
         case ".py":
             found = list(_of_script(text))
+            if not found:
+                found = [(text, False)]
+                magic = "" if text.lstrip().startswith("%%") else "%%sky\n"
         case _:
             raise UsageError(f"{path} is neither a notebook (.ipynb) nor a script (.py).")
     numbered = ((text, may_fail) for text, may_fail in found if text.strip())
-    return [SourceCell(number, *each) for number, each in enumerate(numbered, 1)]
+    return [SourceCell(number, *each, magic) for number, each in enumerate(numbered, 1)]
 
 
 def _of_notebook(path: Path, text: str) -> Iterator[tuple[str, bool]]:
@@ -74,11 +86,10 @@ def _of_notebook(path: Path, text: str) -> Iterator[tuple[str, bool]]:
 
 
 def _of_script(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield the cells of a script that has any."""
     lines = text.splitlines(keepends=True)
     marks = [at for at, line in enumerate(lines) if _MARK.match(line.rstrip())]
     if not marks:
-        is_marked = text.lstrip().startswith("%%")
-        yield (text if is_marked else f"%%sky\n{text}"), False
         return
     yield "".join(lines[: marks[0]]), False
     for at, end in zip(marks, [*marks[1:], len(lines)], strict=True):

@@ -76,6 +76,8 @@ def run_program(
     warnings.filterwarnings("ignore", message="To exit: use 'exit'")
     shell = _Shell.instance(config=config)
     shell.program, shell.words = path.stem, (path.name, *arguments)
+    if path.suffix == ".py":
+        shell.script, shell.user_ns["__file__"] = path, str(path)
     sys.argv = list(shell.words)
     plain = CellOptions()
     typed = {each.name: getattr(options, each.name) for each in fields(CellOptions)}
@@ -108,10 +110,21 @@ class _Shell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         What its clusters are named after.
     words
         Its name and arguments.
+    script
+        Its file, unless it is a notebook.
+    magic
+        A line that stands above the next cell, and does not count among its lines.
     """
 
     program = ""
     words: tuple[str, ...] = ()
+    script: Path | None = None
+    magic = ""
+
+    def transform_cell(self, raw_cell: str) -> str:
+        """Return a cell as Python."""
+        magic, self.magic = self.magic, ""
+        return str(super().transform_cell(magic + raw_cell))
 
     def enable_gui(self, gui: str | None = None) -> None:
         """Do nothing: ``%matplotlib inline`` asks for what has windows, and here are none."""
@@ -194,7 +207,8 @@ class _Program:
     def _run_cells(self) -> None:
         for cell in self._cells:
             self._ran = cell.number
-            result = self._shell.run_cell(cell.text, store_history=True)
+            self._shell.magic = cell.magic
+            result = self._shell.run_cell(cell.typed, store_history=True)
             for run in background_run.begun():
                 if run.is_answered:
                     self._show_output(run)

@@ -98,6 +98,30 @@ def test_a_script_is_one_cell_on_all_ranks(terminal: Terminal, tmp_path: Path) -
     assert done.returncode == 0
 
 
+def test_a_script_finds_its_file_and_errors_have_its_lines(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "\nfrom pathlib import Path\nimport warnings\n\n"
+        "def main():\n"
+        "    print('in', Path(__file__).parent, Path(__file__).name)\n"
+        "    warnings.warn('mine')\n"
+        "    raise ValueError('line 8')\n\n"
+        "main()\n"
+    )
+    done = terminal.sky("run", "train.py", "--nodes", "2")
+    assert done.stdout.splitlines()[-1] == f"in {tmp_path} train.py", done.stderr
+    assert ":7: UserWarning: mine" in done.stderr
+    assert "----> 8 " in done.stderr and "line 10" in done.stderr
+    (tmp_path / "wrong.py").write_text("x = 1\ny = = 2\n")
+    assert "line 2\n" in terminal.sky("run", "wrong.py").stderr
+    (tmp_path / "cells.py").write_text(
+        "# %%\nprint(__file__)\n# %%\n# %%sky --nodes 1\nprint(__file__)"
+    )
+    first, *_, last = terminal.sky("run", "cells.py").stdout.splitlines()
+    assert first == last == str(tmp_path / "cells.py")
+
+
 PARSED = """\
 import argparse, sys
 def main():

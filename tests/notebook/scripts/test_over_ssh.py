@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,26 @@ def test_a_folder_is_sent_once_and_what_changed_again(
     failed = over_ssh.run(f"%%sky {line}\necho out of memory >&2\nexit $((3 * SKYPILOT_NODE_RANK))")
     assert "exit status 3" in failed.sentence
     assert "lab2" in failed.sentence
+
+
+def test_a_program_finds_the_files_beside_it_where_its_folder_was_sent(
+    over_ssh: LiveNotebook, tmp_path: Path
+) -> None:
+    source = tmp_path / "src"
+    source.mkdir()
+    (tmp_path / "word.txt").write_text("found")
+    (source / "train.py").write_text(
+        "# %%\n# %%sky --workdir .. --stdout all\nfrom pathlib import Path\n"
+        "def main():\n    above = Path(__file__).resolve().parent.parent\n"
+        "    print((above / 'word.txt').read_text(), above == Path.cwd())\nmain()\n"
+    )
+    profile = tmp_path / "ipython" / "profile_default"
+    profile.mkdir(parents=True)
+    settings = f"c.Sky.python = {sys.executable!r}\nc.Sky.plugin = 'none'\n"
+    (profile / "ipython_config.py").write_text(settings)
+    command = f"{sys.executable} -m jupyter_sky run src/train.py --hosts lab1,lab2"
+    cell = over_ssh.succeed(f"!cd {tmp_path} && IPYTHONDIR={profile.parent} {command}")
+    assert "0 │ found True" in cell.stdout and "1 │ found True" in cell.stdout
 
 
 # Shards a model with FSDP2, and another one with tensor parallelism.
