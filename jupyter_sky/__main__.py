@@ -5,13 +5,18 @@ from __future__ import annotations
 import gc
 import sys
 
+_STOPPED = 130
+"""The exit status after Ctrl-C."""
+
 
 def main() -> int:
     """Run the command of the command line, and return the exit status."""
     # Imports make no garbage, and looking for it takes a fifth of their time.
     gc.disable()
-    from jupyter_sky.notebook import cli
-
+    try:
+        from jupyter_sky.notebook import cli
+    except KeyboardInterrupt:
+        return _STOPPED
     gc.freeze()
     gc.enable()
     return cli.main()

@@ -25,6 +25,20 @@ from tests.waiting import until
 Open = Callable[..., LiveNotebook]
 
 
+INTERRUPTED = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path, target=None):
+        if name == "jupyter_sky.notebook.session":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+from jupyter_sky.__main__ import main
+sys.exit(main())
+"""
+
+
 @dataclass
 class Said:
     """How a command ended, and what it printed."""
@@ -147,6 +161,11 @@ def test_it_is_a_command_of_jupyter() -> None:
     if not (command := shutil.which("jupyter-sky", path=str(Path(sys.executable).parent))):
         pytest.skip("jupyter-sky is not installed in this environment, but only its folder used")
     assert subprocess.check_output([command, "--version"], text=True) == f"{__version__}\n"
+
+
+def test_ctrl_c_is_quiet_while_a_command_is_imported() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_settings_are_those_of_notebooks(tmp_path: Path) -> None:
