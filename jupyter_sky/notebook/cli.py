@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import sys
 from argparse import Namespace
@@ -35,6 +34,7 @@ from jupyter_sky.notebook.options.lines import parse_words
 from jupyter_sky.notebook.options.parser import Argument, HelpRequested
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.output.follow import follow
+from jupyter_sky.notebook.output.unread import discard_unread
 from jupyter_sky.notebook.programs.run import run_program
 from jupyter_sky.notebook.scripts import terminal
 from jupyter_sky.notebook.session import Session
@@ -68,7 +68,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return _MISUSED
     except (SkyError, OSError) as error:
         if isinstance(error, BrokenPipeError):  # as of `jupyter sky logs | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            discard_unread()
         else:
             print(f"jupyter sky: {_for_terminal(str(error))}", file=sys.stderr)
     except KeyboardInterrupt as stop:

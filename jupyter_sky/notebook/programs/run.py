@@ -30,6 +30,7 @@ from jupyter_sky.notebook import extension
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.output import background_run
 from jupyter_sky.notebook.output.background_run import BackgroundRun
+from jupyter_sky.notebook.output.unread import discard_unread, is_unread
 from jupyter_sky.notebook.programs.cells import SourceCell, read_cells
 from jupyter_sky.notebook.session import Session
 
@@ -95,8 +96,11 @@ def run_program(
             program.run()
         except KeyboardInterrupt:  # between cells
             program.status = 128 + (program.signal or signal.SIGINT)
+        except BrokenPipeError:  # as of `jupyter sky run train.ipynb | head`
+            program.status = _FAILED
         finally:
             program.is_closing = True
+            discard_unread()
             program.close(keep)
     return program.status
 
@@ -134,8 +138,9 @@ class _Shell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         raise SystemExit
 
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
-        """Show an error, and nothing where code ends the program."""
-        if _exit_of(sys.exception()) is None:
+        """Show an error, and nothing where code ends the program, or nobody reads it."""
+        error = sys.exception()
+        if _exit_of(error) is None and not _is_of_pipe(error):
             super().showtraceback(*args, **kwargs)
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
@@ -224,6 +229,8 @@ class _Program:
             self.status = 128 + self.signal
         elif error is None:
             return False
+        elif _is_of_pipe(error):
+            raise error
         elif (end := _exit_of(error)) is not None:
             self.status = exit_status(end)
             return True
@@ -306,6 +313,11 @@ def _heard_signals(program: _Program) -> Iterator[None]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+def _is_of_pipe(error: BaseException | None) -> bool:
+    """Return whether an error is that nobody reads what the program prints."""
+    return isinstance(error, BrokenPipeError) and is_unread()
 
 
 def _exit_of(error: BaseException | None) -> SystemExit | None:

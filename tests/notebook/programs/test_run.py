@@ -271,6 +271,7 @@ def test_a_pipe_that_ends_stops_it(terminal: Terminal, tmp_path: Path) -> None:
     while program.stdout.readline() != "on\n":
         assert program.poll() is None
     program.stdout.close()
-    program.stderr.read()
-    assert program.wait() != 0
+    ended, end = program.stderr.read().splitlines()
+    assert ended.endswith("nothing is left running") and "with status 1" in end
+    assert program.wait() == 1
     assert registry.rows() == []
