@@ -225,6 +225,7 @@ class _Program:
     def _ends_with(self, result: ExecutionResult, cell: SourceCell) -> bool:
         """Return whether the program is over with this cell, and set its exit status."""
         error = result.error_before_exec or result.error_in_exec
+        word = "was stopped"
         if self.signal is not None:
             self.status = 128 + self.signal
         elif error is None:
@@ -239,8 +240,7 @@ class _Program:
         elif cell.may_fail:
             return False
         else:
-            self.status = _status_of(error)
-        word = "was stopped" if self.status > 128 else "failed"
+            self.status, word = _status_of(error), "failed"
         total = len(self._cells)
         self._say(f"cell {cell.number} of {total} {word}" if total > 1 else word)
         return True

@@ -46,6 +46,7 @@ def test_options_take_the_place_of_those_of_cells(terminal: Terminal, tmp_path: 
         ("%%sky --nodes 1\nraise ValueError('mine')", 1, "ValueError: mine"),
         ("%%sky --nodes 1\nx = ", 2, "SyntaxError"),
         ("%%sky --nodes 1 --sh\nexit 7", 7, "status 7"),
+        ("%%sky --nodes 1 --sh\nexit 200", 200, "a.ipynb: cell 1 of 2 failed"),
         ("%%sky --nods 1\npass", 2, "--nods"),
         ("import sys\nsys.exit(5)", 5, ""),
         ("import sys\nsys.exit('no data')", 1, "no data"),
