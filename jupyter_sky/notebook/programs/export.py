@@ -6,6 +6,7 @@ global there, so that the next one finds them, as cells do.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import os
 import re
@@ -208,6 +209,8 @@ def _function(step: _Step) -> str:
     if ranks is not None:
         body += [f"if sky.instance_info().rank not in {ranks!r}:", "    return None"]
     body.append(code.text.rstrip("\n"))
+    if not ast.parse(code.text).body:  # comments alone
+        body.append("pass")
     if names := (*options.out, *options.gather):
         body.append(f"return {{{', '.join(map(_entry, dict.fromkeys(names)))}}}")
     text = "\n".join([*lines, *(indented(each) for each in body)])
