@@ -213,7 +213,7 @@ class BackgroundRun:
         ).start()
 
     def _finish(self) -> None:
-        self._again = self._then = None  # which have what further attempts would be sent
+        self._again = None  # which has what a further attempt would be sent
         if shell := get_ipython():
             shell.events.register("post_execute", self._show_end_in_cell)
         self._future.set_result(None)
