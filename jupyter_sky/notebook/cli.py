@@ -26,6 +26,7 @@ from jupyter_sky.formatting import format_ranks
 from jupyter_sky.notebook.commands import control
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.commands.dispatch import HANDLERS, Dispatcher
+from jupyter_sky.notebook.commands.life import lifecycle
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.ipython.auto_cells import AutoCells
 from jupyter_sky.notebook.options import types
@@ -35,6 +36,7 @@ from jupyter_sky.notebook.options.parser import Argument, HelpRequested
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.output.follow import follow
 from jupyter_sky.notebook.output.unread import discard_unread
+from jupyter_sky.notebook.places import local_end
 from jupyter_sky.notebook.programs.run import run_program
 from jupyter_sky.notebook.scripts import terminal
 from jupyter_sky.notebook.session import Session
@@ -91,7 +93,7 @@ def _run(words: Sequence[str]) -> int:
     # Without a kernel, a shell shows as lines what a notebook shows as displays.
     shell = InteractiveShell.instance(config=_settings())
     session = Session(shell, Sky(parent=shell))
-    handlers = {**HANDLERS, "scale": _scale, "attach": _attach, "shell": _shell}
+    handlers = {**HANDLERS, "up": _up, "scale": _scale, "attach": _attach, "shell": _shell}
     commands = Dispatcher(CommandContext(shell, session, AutoCells(shell)), handlers)
     our_words = contextlib.redirect_stdout(_TerminalStream(sys.stdout))
     try:
@@ -172,6 +174,15 @@ def _only_cluster(command: str, argument: Argument) -> str:
             f"{example}`."
         )
     return names[0]
+
+
+def _up(context: CommandContext, options: Any) -> None:
+    """Start a cluster, and say when it ends: this process leaves it at once."""
+    is_new = not options.dry_run and registry.find(options.cluster or "") is None
+    lifecycle.up(context, options)
+    cluster = context.session.connected(options.cluster) if is_new else None
+    if cluster and (end := local_end(cluster)):
+        print(f"{cluster.name}: {end}")
 
 
 def _scale(context: CommandContext, options: Namespace) -> None:

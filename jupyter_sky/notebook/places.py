@@ -9,11 +9,12 @@ from dataclasses import replace
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.errors import Declined, SkyError
-from jupyter_sky.formatting import format_dollars
+from jupyter_sky.formatting import format_dollars, format_duration
 from jupyter_sky.notebook.cluster_factory import Place
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.choice import Selection, in_order
+from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.ssh.connection.targets import parse
 
 
@@ -74,6 +75,17 @@ def usual_selection(places: Sequence[Place]) -> Selection:
     is_one = len({place.provider.name for place in places}) == 1
     regions = {place.options.region for place in places}
     return "first" if is_one and len(regions) > 1 else "cheapest"
+
+
+def local_end(cluster: Cluster) -> str:
+    """Return when a cluster that was started here ends by itself; empty if it is not local."""
+    if not isinstance(cluster.provider, Local):
+        return ""
+    after = format_duration(cluster.provider.grace)
+    return (
+        f"a local cluster ends {after} after the last notebook or program has left it, unless "
+        "something runs there: for longer, put `c.Sky.grace = '8h'` into ipython_config.py"
+    )
 
 
 def _start(place: Place, timeouts: Timeouts, progress: Progress) -> Cluster:

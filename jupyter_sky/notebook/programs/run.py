@@ -31,6 +31,7 @@ from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.output import background_run
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.output.unread import discard_unread, is_unread
+from jupyter_sky.notebook.places import local_end
 from jupyter_sky.notebook.programs.cells import SourceCell, read_cells
 from jupyter_sky.notebook.session import Session
 
@@ -275,7 +276,8 @@ class _Program:
         """End the clusters that it has started, unless they are to stay, and say what it was."""
         for name, cluster in list(self._clusters.items()):
             if keep and self.signal is None:
-                self._say(f"{name} stays up: `jupyter sky down {name}` ends it")
+                ends = [f"`jupyter sky down {name}` ends it", local_end(cluster)]
+                self._say(f"{name} stays up: {'; '.join(filter(None, ends))}")
                 self._count(cluster)
                 continue
             try:

@@ -311,6 +311,17 @@ def test_several_clusters_are_told_apart_by_name(opened: Open) -> None:
     notebook.succeed("%sky down two")
 
 
+def test_it_says_when_a_cluster_ends_that_it_starts(tmp_path: Path) -> None:
+    profile = tmp_path / "profile_default"
+    profile.mkdir()
+    (profile / "ipython_config.py").write_text("c.Sky.grace = '8h'\n")
+    words = ("up", "--nodes", "1", "--plugin", "none", "--cluster", f"said-{os.getpid()}")
+    said, again = (sky(*words, IPYTHONDIR=str(tmp_path)) for _ in range(2))
+    assert sky("down", words[-1]).status == 0
+    assert f"{words[-1]}: a local cluster ends 8 h 00 min after the last notebook" in said.out
+    assert "still up" in again.out and "ends" not in again.out
+
+
 # What killed kernels leave
 
 

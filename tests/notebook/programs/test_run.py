@@ -232,7 +232,8 @@ def test_what_is_printed_in_the_background_is_shown(terminal: Terminal, tmp_path
 def test_a_cluster_may_stay(terminal: Terminal, tmp_path: Path) -> None:
     write_notebook(tmp_path / "a.ipynb", "%%sky --nodes 1 --cluster kept\nx = 5")
     done = terminal.sky("run", "a.ipynb", "--keep")
-    assert done.returncode == 0 and "kept stays up" in done.stderr
+    assert done.returncode == 0 and "kept stays up: `jupyter sky down kept` ends it" in done.stderr
+    assert "; a local cluster ends 1 min after the last notebook or program" in done.stderr
     # Another program uses it, and leaves it as it found it.
     write_notebook(tmp_path / "b.ipynb", "%%sky --cluster kept\nprint(x)")
     again = terminal.sky("run", "b.ipynb")
