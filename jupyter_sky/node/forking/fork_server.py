@@ -272,6 +272,7 @@ class ForkServer:
         with contextlib.suppress(OSError):
             os.chdir(self._spec.cwd)  # which may have been replaced since this process was there
         sys.argv = [""]  # those of the fork server are nothing to a script that parses its own
+        _draw_seeds()
         RankWorker(
             request["rank"],
             self._shell,
@@ -308,6 +309,17 @@ class ForkServer:
         kill_descendants()
         shutil.rmtree(self._spec.blobs, ignore_errors=True)
         Path(self._spec.socket).unlink(missing_ok=True)
+
+
+def _draw_seeds() -> None:
+    """Let libraries draw new seeds that had drawn theirs when they were imported, before the fork.
+
+    Or all ranks would shuffle, drop out and augment alike, also those of later clusters.
+    """
+    with contextlib.suppress(KeyError, AttributeError):
+        sys.modules["torch"].default_generator.seed()
+    with contextlib.suppress(KeyError, AttributeError):
+        sys.modules["numpy.random"].seed()
 
 
 def end_with_parent() -> None:

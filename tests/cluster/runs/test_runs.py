@@ -304,3 +304,15 @@ def test_instance_info_knows_its_peers(cells) -> None:
     assert [info.rank for info in infos] == [0, 1, 2, 3]
     assert [peer.addr for peer in infos[2].peers] == ["127.0.0.1"] * 4
     assert [info.is_head for info in infos] == [True, False, False, False]
+
+
+def test_each_rank_draws_numbers_of_its_own(new) -> None:
+    drawn = "torch.initial_seed(), torch.rand(1).item(), random.random(), numpy.random.rand()"
+    found = []
+    for _ in range(2):  # the second cluster comes from what the first has left for it
+        cells = new(nodes=2)
+        cells.run("import random, numpy, torch")
+        found += cells.ask(f"[{drawn}]")
+        cells.cluster.down()
+    for each in zip(*found, strict=True):
+        assert len(set(each)) == 4
