@@ -118,12 +118,12 @@ def _status_of(done: object) -> int:
 def _leave(run: BackgroundRun) -> None:
     """Leave a run as soon as it goes on without this process."""
     name = run.cluster
-    if run.has_next:
-        print(
-            f"{name}: waiting for the setup, as the run is begun from here; Ctrl-C stops it",
-            flush=True,
-        )
     try:
+        if run.has_next:
+            print(
+                f"{name}: waiting for the setup, as the run is begun from here; Ctrl-C stops it",
+                flush=True,
+            )
         run.wait_until_begun()
     except KeyboardInterrupt:
         run.cancel()
