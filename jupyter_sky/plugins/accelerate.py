@@ -105,8 +105,12 @@ def _configured(
 ) -> Iterator[None]:
     with needs("accelerate", "accelerate"):
         import accelerate  # noqa: F401
+        import torch
     if "ACCELERATE_USE_DEEPSPEED" in variables:
         check_installed("deepspeed")
+    if info.world_size > 1 and not torch.cuda.is_available():
+        # Without it, each rank takes itself for the only one.
+        variables = {**variables, "ACCELERATE_USE_CPU": "true"}
 
     group = nullcontext() if is_formed() else process_group(info, None, deadline, single_rank)
     with environment(variables), group:

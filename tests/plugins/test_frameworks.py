@@ -43,7 +43,7 @@ def prepare_with_accelerate() -> dict[str, Any]:
     import torch
     from accelerate import Accelerator
 
-    accelerator = Accelerator(cpu=True)
+    accelerator = Accelerator()
     model = torch.nn.Linear(2, 1)
     model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), 0.1))
     loss = model(torch.full((1, 2), accelerator.process_index + 1.0)).float().sum()
