@@ -164,3 +164,15 @@ del large, Large
 _ = gc.collect()"""
     )
     assert notebook.run("print(there())") == "None\n"
+
+
+def test_the_class_of_what_is_sent_is_found_by_its_name(notebook: Notebook) -> None:
+    notebook.run("class Net: width = 1\nnet = Net()")
+    saved = "%%sky\nimport pickle\nprint(pickle.loads(pickle.dumps(net)).width)"
+    assert notebook.run(saved) == "1\n"
+    notebook.run("%%sky\nNet")
+    notebook.run("class Net: width = 2\nnet = Net()")
+    assert notebook.run(saved) == "2\n"
+    # A class that ranks have made is theirs.
+    notebook.run("%%sky\nclass Net: width = 3")
+    assert notebook.run("%%sky\nprint(Net.width, net.width)") == "3 2\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -46,6 +47,7 @@ class Namespace:
         self._modules.record_imports(since=0)
         # Objects hold on to their class, but not every class that is sent has objects yet.
         self._classes: dict[str, type] = {}
+        self._received: weakref.WeakSet[type] = weakref.WeakSet()
         self._writes = NamespaceDiff(names)
         self._watched: Sequence[str] = ()
         self._since = 0
@@ -83,8 +85,24 @@ class Namespace:
         bound = dict(zip(group["names"], values, strict=True))
         if group["kind"] == "class":
             self._classes.update(bound)
+            for kind in bound.values():
+                self._bind_class(kind)
             return
         self.names.update(bound)
+        self._received.update(each for each in values if isinstance(each, type))
+
+    def _bind_class(self, kind: type) -> None:
+        """Let a class of the notebook be found by its name, as `pickle` and new processes want it.
+
+        A cell need not name the class of what it uses. What is under the name is left there, unless
+        it was the notebook's class before.
+        """
+        name = kind.__qualname__
+        if kind.__module__ == "__main__" and name.isidentifier():
+            present = self.names.get(name, kind)
+            if present is kind or (isinstance(present, type) and present in self._received):
+                self.names[name] = kind
+        self._received.add(kind)
 
     def _load(self, group: NameGroup) -> Any:
         tokens = None if group["tokens"] is None else Tokens(*group["tokens"])
