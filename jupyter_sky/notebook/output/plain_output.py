@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Sequence
-from typing import Any
 
+from jupyter_sky.notebook.output.decoding import OutputDecoder
 from jupyter_sky.notebook.output.flood import gap, skipped_displays
 from jupyter_sky.notebook.output.inplace_lines import Block, overwriting_start
 from jupyter_sky.notebook.output.rank_label import label, label_width
@@ -29,7 +28,7 @@ class PlainOutput:
         self._kept = b""
         # The last line of each stream, or the bars that are drawn there, until something is below.
         self._blocks: dict[_Stream, Block] = {}
-        self._decoders: dict[_Stream, Any] = {}
+        self._decoder = OutputDecoder()
         self._clears_next = False
 
     @property
@@ -52,7 +51,7 @@ class PlainOutput:
             self._clear()
         if isinstance(event, Output):
             self._end_complete(event.rank, beside=event.stream)
-            self._write((event.rank, event.stream), f"{gap(event)}{self._decode(event)}")
+            self._write((event.rank, event.stream), f"{gap(event)}{self._decoder.decode(event)}")
         else:
             self._end_complete(event.rank)
             text = f"{skipped_displays(event)}{event.data.get('text/plain', '')}"
@@ -66,13 +65,6 @@ class PlainOutput:
         self._kept = b""
         self._blocks.clear()
         self._clears_next = False
-
-    def _decode(self, event: Output) -> str:
-        # A character can be cut in two by the end of an event.
-        key = (event.rank, event.stream)
-        if key not in self._decoders:
-            self._decoders[key] = codecs.getincrementaldecoder("utf-8")("replace")
-        return str(self._decoders[key].decode(event.data))
 
     def _write(self, key: _Stream, text: str) -> None:
         while text:

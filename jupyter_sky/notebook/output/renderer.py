@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import codecs
 import re
 import sys
 from collections.abc import Callable, Collection, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from jupyter_sky.notebook.output.decoding import OutputDecoder
 from jupyter_sky.notebook.output.flood import FloodEnd, gap, skipped_displays
 from jupyter_sky.notebook.output.inplace_lines import InPlaceLines, overwriting_start
 from jupyter_sky.notebook.output.rank_label import label, label_width
@@ -51,7 +51,7 @@ class Renderer:
         self._order = RankOrder(ranks)
         self._last_stream: Any = None
         self._width = label_width(ranks)
-        self._decoders: dict[tuple[int, str], Any] = {}
+        self._decoder = OutputDecoder()
         self._unfinished: dict[tuple[int, str], str] = {}
         self._bars: dict[str, InPlaceLines] = {}
         self._floods: dict[tuple[int, str], FloodEnd] = {}
@@ -71,7 +71,7 @@ class Renderer:
         if isinstance(event, Display):
             self._display(event)
         else:
-            self._print(event, _overwritten(self._decode(event)))
+            self._print(event, _overwritten(self._decoder.decode(event)))
 
     def show_overdue(self) -> None:
         """Show what has waited for its turn long enough; to be called again and again."""
@@ -116,14 +116,6 @@ class Renderer:
         self._shell.display_pub.clear_output(wait=wait)
         if self._on_clear:
             self._on_clear()
-
-    def _decode(self, event: Output) -> str:
-        # A character can be cut in two by the end of an event.
-        key = (event.rank, event.stream)
-        decoder = self._decoders.get(key)
-        if decoder is None:
-            decoder = self._decoders[key] = codecs.getincrementaldecoder("utf-8")("replace")
-        return str(decoder.decode(event.data))
 
     def _print(self, event: Output, text: str) -> None:
         key = (event.rank, event.stream)
