@@ -119,7 +119,7 @@ class ModuleReloader:
                 continue
             path = None if _is_as_before(module, source) else user_source_file(module)
             newer = _source(path, source) if path else None
-            if newer and newer.digest != source.digest:
+            if newer and newer.digest != source.digest and _is_importable(name, module):
                 yield name, newer
             elif newer:
                 self._sources[name] = newer
@@ -157,6 +157,22 @@ def _is_as_before(module: ModuleType, source: _SourceFile) -> bool:
     except OSError:
         return False
     return (status.st_mtime_ns, status.st_size) == source.stamp
+
+
+def _is_importable(name: str, module: ModuleType) -> bool:
+    """Return whether Python finds a module by its name.
+
+    What `torch.compile` writes and loads is under names within a module that is no package.
+    """
+    package = name.rpartition(".")[0]
+    path = getattr(sys.modules.get(package), "__path__", None)
+    if module.__spec__ is None or (package and path is None):
+        return False
+    return any(
+        finder.find_spec(name, path, module) is not None
+        for finder in sys.meta_path
+        if hasattr(finder, "find_spec")
+    )
 
 
 def _source(path: Path, known: _SourceFile | None = None) -> _SourceFile | None:

@@ -170,3 +170,30 @@ def test_libraries_are_not_looked_at() -> None:
     importlib.import_module("numpy")
     modules.record_imports(since=0)
     assert not [name for name in modules._sources if name.startswith(("numpy", "json"))]
+
+
+def test_what_is_in_no_package_is_left_alone(rank: Rank) -> None:
+    """`torch.compile` writes files, and loads them as modules within one that is no package."""
+    rank.write("compiler", "")
+    rank.run(
+        "import compiler, sys, types, pathlib\n"
+        "file = pathlib.Path(compiler.__file__).with_name('made.py')\n"
+        "file.write_text('x = 1')\n"
+        "made = sys.modules['compiler.made'] = types.ModuleType('compiler.made')\n"
+        "made.__file__ = str(file)\n"
+    )
+    rank.write("made", "x = 2")
+    assert rank.value("sys.modules['compiler.made'] is made") is True
+
+
+def test_a_module_that_was_loaded_from_a_file_is_left_alone(rank: Rank) -> None:
+    rank.write("sub/loaded", "x = 1")
+    rank.run(
+        "import importlib.util, sys\n"
+        f"spec = importlib.util.spec_from_file_location('loaded', {str(rank.folder)!r} + "
+        "'/sub/loaded.py')\n"
+        "sys.modules['loaded'] = loaded = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(loaded)"
+    )
+    rank.write("sub/loaded", "x = 2")
+    assert rank.value("loaded.x") == 1
