@@ -63,12 +63,7 @@ def pack(
         if view.nbytes <= min(INLINE, room):
             room -= view.nbytes
             return bytes(view)
-        address = _address(view)
-        key = digests.get(address) if address else None
-        if key is None:
-            key = digest(view)
-        if address:
-            digests[address] = key
+        key = known_digest(view, digests)
         blobs[key] = view
         return {"blob": key, "size": view.nbytes}
 
@@ -77,6 +72,18 @@ def pack(
         "buffers": [part(buffer) for buffer in pickled.buffers],
     }
     return message, blobs
+
+
+def known_digest(data: Buffer, digests: dict[tuple[int, int], str]) -> str:
+    """Return the digest of ``data``, which is looked up and kept if it has an address."""
+    view = memoryview(data).cast("B")
+    address = _address(view)
+    if address not in digests:
+        key = digest(view)
+        if address is None:
+            return key
+        digests[address] = key
+    return digests[address]
 
 
 def _address(view: memoryview) -> tuple[int, int] | None:

@@ -221,7 +221,7 @@ def _reduce_module(module: Any, whole: Whole) -> Any:
     """Reduce a module to what it was before it was sharded."""
     state, taken = vars(module), whole.parameters.get(id(module), {})
     removed = _hooks_of_torch(state)
-    kind = _original_class(type(module))
+    kind = original_class(type(module))
     touched = any(name in state for name in _MARKS) or any(map(_is_composable, state))
     if not (taken or removed or touched or kind is not type(module)):
         return NotImplemented
@@ -235,7 +235,7 @@ def _bare_module(kind: type) -> Any:
     return object.__new__(kind)
 
 
-def _original_class(kind: type) -> type:
+def original_class(kind: type) -> type:
     """Return the class that FSDP2 has put its own in front of."""
     fsdp2 = _Kinds().fsdp2
     if fsdp2 and issubclass(kind, fsdp2):
@@ -317,7 +317,7 @@ def state_dict(module: Any, whole: Whole) -> dict[str, Any]:
 
 
 def _entries(module: Any, whole: Whole, prefix: str) -> Iterator[tuple[str, Any]]:
-    module = _unwrapped(module)
+    module = unwrapped(module)
     own: dict[str, Any] = {}
     module._save_to_state_dict(own, prefix, keep_vars=True)
     taken = whole.parameters.get(id(module), {})
@@ -331,7 +331,8 @@ def _entries(module: Any, whole: Whole, prefix: str) -> Iterator[tuple[str, Any]
             yield from _entries(child, whole, f"{prefix}{name}.")
 
 
-def _unwrapped(module: Any) -> Any:
+def unwrapped(module: Any) -> Any:
+    """Return the module that torch has wrapped, or the module itself."""
     torch = sys.modules["torch"]
     while True:
         if isinstance(module, torch.nn.parallel.DistributedDataParallel):

@@ -15,8 +15,9 @@ from types import ModuleType
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
-from jupyter_sky.serialization import blobs, pickling
+from jupyter_sky.serialization import blobs, model_changes, pickling
 from jupyter_sky.serialization.cell_sources import shell_of
+from jupyter_sky.serialization.model_changes import KnownModel
 from jupyter_sky.serialization.module_reference import ModuleReference, reached_submodules
 from jupyter_sky.serialization.object_tokens import MemoEntries, SentObjects, Tokens
 from jupyter_sky.serialization.pickling import Pickled
@@ -94,6 +95,11 @@ class NamespaceItem:
     def digest(self) -> str:
         """The digest of its content."""
         return blobs.content(self.packed[0])
+
+    @cached_property
+    def model(self) -> KnownModel | None:
+        """The value with what is in it, if it is a model."""
+        return model_changes.known(self.value, self._digests) if self.is_name else None
 
     def size(self, without: Collection[str]) -> int:
         """Return the bytes of the pickle and of its large parts, without those digests."""
@@ -237,12 +243,15 @@ class PackedGroup:
         Its large parts, by digest.
     shared, tokens
         The objects in it that later pickles may refer to, and their tokens.
+    models
+        The models in it, by name.
     """
 
     message: Message
     blobs: Mapping[str, memoryview]
     shared: MemoEntries
     tokens: Tokens
+    models: Mapping[str, KnownModel]
 
 
 def pack_group(
@@ -285,7 +294,8 @@ def pack_group(
         "tokens": None if links or not shared else [tokens.first, dict(tokens.known)],
         "cells": dict(pickled.cells),
     }
-    return PackedGroup(message, parts, shared, tokens)
+    models = {item.key: item.model for item in items if item.model}
+    return PackedGroup(message, parts, shared, tokens, models)
 
 
 _BY_PYTHON = frozenset(

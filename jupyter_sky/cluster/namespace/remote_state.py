@@ -17,6 +17,7 @@ from typing import Any
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.analysis.namespace_diff import identities
 from jupyter_sky.cluster.namespace.packing import NamespaceItem
+from jupyter_sky.serialization.model_changes import KnownModel
 
 BEFORE_ALL = -1
 """Number of runs that were asked for by another kernel."""
@@ -34,11 +35,14 @@ class RankValue:
         Number of the run that it came with, or that bound it.
     replaces
         Identity of the notebook's value in whose place the rank has put its own; 0 is for none.
+    model
+        The notebook's value, if the rank has that and it is a model.
     """
 
     digest: str | None
     run: int
     replaces: int | None = None
+    model: KnownModel | None = None
 
     @property
     def is_outdated(self) -> bool:
@@ -138,6 +142,13 @@ class RemoteState:
             return value.replaces != id(item.value)
         return value.digest != item.digest
 
+    def changes(self, rank: int, item: NamespaceItem) -> list[str] | None:
+        """Return what differs in a model from what the rank has; ``None`` if it is another one."""
+        value = self.value(rank, item.key)
+        if value is None or value.model is None or item.model is None:
+            return None
+        return value.model.changes(item.value, item.model.contents)
+
     def has_rebound(self, rank: int, name: str, value: Any) -> bool:
         """Return whether a rank has bound a name itself, in place of this value."""
         has = self.value(rank, name)
@@ -202,7 +213,11 @@ class RemoteState:
         return RunEffects(next(self._numbers), cell, identities(namespace), self._time)
 
     def expect(
-        self, effects: RunEffects, ranks: Iterable[int], sent: Mapping[int, Mapping[str, str]]
+        self,
+        effects: RunEffects,
+        ranks: Iterable[int],
+        sent: Mapping[int, Mapping[str, str]],
+        models: Mapping[str, KnownModel],
     ) -> None:
         """Record that a run is on its way, or again, because ranks have lost something since.
 
@@ -214,6 +229,8 @@ class RemoteState:
             Its ranks.
         sent
             For each of them the digests of what it is sent.
+        models
+            The models among it.
         """
         number, expected = effects.number, effects.expected
         bound = {name: self._binding(name, effects) for name in effects.cell.always_bound}
@@ -224,7 +241,10 @@ class RemoteState:
             if before is None and not digests:
                 expected[rank] = alike
                 continue
-            delivered = {key: RankValue(each, number) for key, each in (digests or {}).items()}
+            delivered = {
+                key: RankValue(each, number, model=models.get(key))
+                for key, each in (digests or {}).items()
+            }
             before = before or Expected()
             expected[rank] = Expected(before.delivered | delivered, before.bound | bound)
         if effects.expected:
@@ -328,7 +348,7 @@ class RemoteState:
             self._assigned[name] = self._time
             for values in self._tables():
                 if value := values.get(name):
-                    values[name] = RankValue(None, value.run)
+                    values[name] = RankValue(None, value.run, model=value.model)
             for deleted in self._to_delete.values():
                 deleted.discard(name)
 

@@ -45,7 +45,9 @@ from jupyter_sky.cluster.namespace.remote_state import (
 from jupyter_sky.cluster.namespace.sharing import GroupPlan, GroupPlanner
 from jupyter_sky.cluster.namespace.update import HUGE, NamespaceUpdate, refuse_huge
 from jupyter_sky.errors import UsageError
+from jupyter_sky.serialization.model_changes import KnownModel
 from jupyter_sky.serialization.object_tokens import SentObjects
+from jupyter_sky.transport.frames import Message
 
 _REMEMBERED_BLOBS = 10_000
 """Digests of what was sent that are remembered, so that its size is not counted again."""
@@ -184,7 +186,17 @@ class NamespaceSync:
 
     def _add_group(self, update: NamespaceUpdate, plan: GroupPlan) -> None:
         group = pack_group(plan.items, self._sent_objects, plan.links)
-        update.groups.append({**group.message, "ranks": plan.ranks})
+        # Models that a rank has are changed there as here, others take the place of what is there.
+        alike: dict[str, tuple[Message, list[int]]] = {}
+        for rank in plan.ranks:
+            changes = {
+                item.key: changed
+                for item in plan.items
+                if (changed := self._remote_state.changes(rank, item)) is not None
+            }
+            alike.setdefault(repr(changes), (changes, []))[1].append(rank)
+        for changes, ranks in alike.values():
+            update.groups.append({**group.message, "ranks": ranks, "changes": changes})
         update.blobs.update(group.blobs)
         update.packed.append((group, plan.ranks))
         update.sizes.update({item.key: item.size(without=self._sent_blobs) for item in plan.items})
@@ -264,11 +276,13 @@ class NamespaceSync:
 
     def _record_delivery(self, update: NamespaceUpdate) -> None:
         digests: dict[int, dict[str, str]] = {}
+        models: dict[str, KnownModel] = {}
         for group, ranks in update.packed:
+            models.update(group.models)
             for rank in ranks:
                 digests.setdefault(rank, {}).update(group.message["digests"])
             self._sent_objects.record_sent(ranks, group.shared, group.tokens)
-        self._remote_state.expect(update.effects, update.ranks, digests)
+        self._remote_state.expect(update.effects, update.ranks, digests, models)
         self._sent_blobs.update(dict.fromkeys(update.blobs))
         while len(self._sent_blobs) > _REMEMBERED_BLOBS:
             del self._sent_blobs[next(iter(self._sent_blobs))]
@@ -311,7 +325,8 @@ class NamespaceSync:
             identity = id(namespace[name])
             try:
                 values = {
-                    item.key: RankValue(item.digest, run) for item in collector.with_classes(name)
+                    item.key: RankValue(item.digest, run, model=item.model)
+                    for item in collector.with_classes(name)
                 }
             except UsageError:
                 values = {name: RankValue(None, run, identity)}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import uuid
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,7 +16,7 @@ from jupyter_sky.analysis.namespace_diff import NamespaceDiff
 from jupyter_sky.errors import UsageError
 from jupyter_sky.node.rank.gathering import GatheredFiles, Gatherer
 from jupyter_sky.node.rank.module_reloader import ModuleReloader, file_clock
-from jupyter_sky.serialization import blobs, cell_sources, pickling, sharded
+from jupyter_sky.serialization import blobs, cell_sources, model_changes, pickling, sharded
 from jupyter_sky.serialization.object_tokens import Tokens, received_objects
 from jupyter_sky.serialization.pickling import Pickled
 from jupyter_sky.transport.protocol.messages import NameGroup, Packed
@@ -88,8 +89,27 @@ class Namespace:
             for kind in bound.values():
                 self._bind_class(kind)
             return
+        self._take_over(bound, group.get("changes", {}))
         self.names.update(bound)
         self._received.update(each for each in values if isinstance(each, type))
+
+    def _take_over(self, bound: dict[str, Any], changes: Mapping[str, Collection[str]]) -> None:
+        """Change models that are there as the notebook has changed its own, instead of binding."""
+        for name in changes.keys() & self.names.keys():
+            received, present = bound[name], self.names[name]
+            try:
+                tensors = model_changes.take_over(present, received, changes[name])
+            except model_changes.CannotTakeOver as error:
+                print(
+                    f"{name} was changed in the notebook, and that takes the place of what was "
+                    f"here, because {error}: make again what refers to it, such as its optimizer "
+                    "or DistributedDataParallel.",
+                    file=sys.stderr,
+                )
+                continue
+            bound[name] = present
+            for other in bound.values():
+                model_changes.refer_to(other, tensors)
 
     def _bind_class(self, kind: type) -> None:
         """Let a class of the notebook be found by its name, as `pickle` and new processes want it.

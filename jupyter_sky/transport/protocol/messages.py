@@ -186,6 +186,9 @@ class NameGroup(TypedDict):
         objects that have one already, by their place in the pickle's memo.
     cells
         The notebook's cells that functions in it come from: by file name, text and title.
+    changes
+        For each model that the ranks have, and that was changed in place in the notebook: the names
+        of what differs in it (see `jupyter_sky.serialization.model_changes`).
     """
 
     ranks: NotRequired[list[int]]
@@ -197,6 +200,7 @@ class NameGroup(TypedDict):
     together: bool
     tokens: list[Any] | None
     cells: Mapping[str, tuple[str, str]]
+    changes: NotRequired[Mapping[str, list[str]]]
 
 
 # Requests that carry values

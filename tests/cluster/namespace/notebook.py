@@ -13,6 +13,7 @@ from jupyter_sky.analysis.namespace_diff import NamespaceDiff
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Task
+from jupyter_sky.transport.protocol.events import Display, Output
 
 
 class Notebook:
@@ -73,6 +74,16 @@ class Notebook:
         run.follow()
         values = run.values()
         return [values[rank]["_asked"] for rank in sorted(values)]
+
+    def printed(self, cell: str) -> str:
+        """Run a cell, and return what the first rank wrote to stderr."""
+        events: list[Output | Display] = []
+        run = self.start(cell)
+        run.follow(events.append)
+        run.values()
+        return b"".join(
+            event.data for event in events if isinstance(event, Output) and event.stream == "stderr"
+        ).decode()
 
     def sent(self, cell: str) -> set[str]:
         """Return the names that would be sent for a cell."""

@@ -1,0 +1,246 @@
+"""Models that were changed in place in the notebook: what changed is changed in those of the ranks.
+
+A rank's optimizer, its DistributedDataParallel and its shards refer to the parameters that are
+there. Another model under the same name would leave them behind, and they would train what nobody
+uses any more. So a model that ranks have, and that is still the same object in the notebook, is not
+replaced. The notebook compares what is in it with what was in it when the ranks got it or gave it
+(`contents`), and a rank takes over what differs (`take_over`): ``model.eval()`` changes a mode, and
+leaves alone what was trained since.
+
+torch is never imported here: where it is not loaded, nothing is a model.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from jupyter_sky.serialization import blobs, pickling, sharded
+
+_REQUIRES_GRAD = " requires_grad"
+
+
+class CannotTakeOver(Exception):
+    """What changed cannot be changed in the rank's model; the message says why."""
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """A model of the notebook, and what was in it when ranks had the same.
+
+    Attributes
+    ----------
+    model
+        The model.
+    contents
+        What was in it (`contents`).
+    """
+
+    model: weakref.ref[Any]
+    contents: Mapping[str, str]
+
+    def changes(self, model: Any, contents: Mapping[str, str]) -> list[str] | None:
+        """Return what differs in the same model now; ``None`` if it is another one."""
+        if self.model() is not model:
+            return None
+        return [name for name, each in contents.items() if self.contents.get(name) != each]
+
+
+# In the notebook
+
+
+def known(value: Any, digests: dict[tuple[int, int], str]) -> KnownModel | None:
+    """Return a model with what is in it; ``None`` for what is none, or cannot be compared.
+
+    Parameters
+    ----------
+    value
+        Any value.
+    digests
+        Digests of memory (see `blobs.pack`).
+    """
+    if not sharded.is_model(value):
+        return None
+    with suppress(Exception):  # a parameter without a shape yet, a sparse buffer
+        return KnownModel(weakref.ref(value), contents(value, digests))
+    return None
+
+
+def contents(model: Any, digests: dict[tuple[int, int], str]) -> dict[str, str]:
+    """Return a digest of everything in a model: tensors, and attributes of its modules.
+
+    Parameters
+    ----------
+    model
+        The model.
+    digests
+        Digests of memory (see `blobs.pack`); new ones are added.
+
+    Returns
+    -------
+    dict
+        By name, such as ``layers.0.weight`` and ``layers.0.training``.
+    """
+    found = {}
+    for prefix, module in _modules(model):
+        for name, tensor in _tensors(module):
+            found[prefix + name] = _digest_of_tensor(tensor, digests)
+            found[prefix + name + _REQUIRES_GRAD] = str(tensor.requires_grad)
+        for name, value in _attributes(module).items():
+            with suppress(Exception):  # what cannot be pickled is not compared
+                found[prefix + name] = _digest_of_attribute(value)
+    return found
+
+
+def _modules(model: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    model = sharded.unwrapped(model)
+    yield prefix, model
+    for name, child in model._modules.items():
+        if child is not None:
+            yield from _modules(child, f"{prefix}{name}.")
+
+
+def _tensors(module: Any) -> Iterator[tuple[str, Any]]:
+    for named in (module._parameters, module._buffers):
+        yield from ((name, tensor) for name, tensor in named.items() if tensor is not None)
+
+
+def _attributes(module: Any) -> dict[str, Any]:
+    """Return what is in a module besides what torch keeps in every one of them."""
+    own = vars(sys.modules["torch"].nn.Module()).keys() - {"training"}
+    return {name: value for name, value in vars(module).items() if name not in own}
+
+
+def _digest_of_tensor(tensor: Any, digests: dict[tuple[int, int], str]) -> str:
+    torch = sys.modules["torch"]
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    is_copy = flat.data_ptr() != tensor.data_ptr()  # whose address is that of others, later
+    data = flat.view(torch.uint8).numpy()
+    digest = blobs.digest(data) if is_copy else blobs.known_digest(data, digests)
+    return f"{tensor.dtype} {tuple(tensor.shape)} {digest}"
+
+
+def _digest_of_attribute(value: Any) -> str:
+    if isinstance(value, (bool, int, float, str, type(None))):
+        return repr(value)
+    return blobs.content(blobs.pack(pickling.dump(value, without_caches=True))[0])
+
+
+# On a rank
+
+
+def take_over(present: Any, received: Any, changes: Collection[str]) -> dict[int, Any]:
+    """Change a model of a rank as that of the notebook was changed.
+
+    Parameters
+    ----------
+    present
+        The rank's model; it may be wrapped or sharded.
+    received
+        The notebook's.
+    changes
+        The names of what differs in it from what the rank was sent or gave.
+
+    Returns
+    -------
+    dict
+        The tensors of ``present`` by the identity of those of ``received`` that they stand for.
+
+    Raises
+    ------
+    CannotTakeOver
+        When it is another kind of model, or a change cannot be made on a rank; nothing was changed.
+    """
+    if not (sharded.is_model(present) and sharded.is_model(received)):
+        raise CannotTakeOver("it is no model on this rank")
+    sharded.find(present)  # has it let go of the whole
+    pairs = list(_pairs(present, received))
+    tensors = [
+        (prefix + name, _own(mine, name), tensor)
+        for prefix, mine, theirs in pairs
+        for name, tensor in _tensors(theirs)
+    ]
+    pieces = [_piece(*each) for each in tensors if each[0] in changes]
+    for part, piece in pieces:
+        part.copy_(piece)
+    for name, mine, theirs in tensors:
+        if mine is not None and name + _REQUIRES_GRAD in changes:
+            mine.requires_grad_(theirs.requires_grad)
+    for prefix, mine, theirs in pairs:
+        changed = {
+            name: value for name, value in _attributes(theirs).items() if prefix + name in changes
+        }
+        vars(mine).update(changed)
+    for wrapper in _wrappers(present):
+        wrapper.training = received.training
+    return {id(theirs): mine for _, mine, theirs in tensors if mine is not None}
+
+
+def refer_to(value: Any, tensors: Mapping[int, Any]) -> None:
+    """Have an optimizer refer to other tensors.
+
+    Parameters
+    ----------
+    value
+        Any value; of what is no optimizer nothing is changed.
+    tensors
+        The tensors by the identity of those in whose place they are put (`take_over`).
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.optim.Optimizer):
+        return
+    for group in value.param_groups:
+        group["params"] = [tensors.get(id(each), each) for each in group["params"]]
+    state = [(tensors.get(id(key), key), each) for key, each in value.state.items()]
+    value.state.clear()
+    value.state.update(state)
+
+
+def _pairs(mine: Any, theirs: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    mine, theirs = sharded.unwrapped(mine), sharded.unwrapped(theirs)
+    kind: type = type(theirs)
+    if sharded.original_class(type(mine)) is not kind:
+        raise CannotTakeOver(f"it is a {type(mine).__name__} on this rank")
+    if mine._modules.keys() != theirs._modules.keys():
+        raise CannotTakeOver(f"{prefix[:-1] or 'it'} has other modules on this rank")
+    yield prefix, mine, theirs
+    for name, child in theirs._modules.items():
+        if child is not None:
+            yield from _pairs(mine._modules[name], child, f"{prefix}{name}.")
+
+
+def _wrappers(model: Any) -> Iterator[Any]:
+    """Yield what is around the modules of a model, such as DistributedDataParallel."""
+    for module in model.modules():
+        if sharded.unwrapped(module) is not module:
+            yield module
+
+
+def _own(module: Any, name: str) -> Any:
+    """Return the tensor of a module under a name; ``None`` if it has none there any more."""
+    found = module._parameters.get(name, module._buffers.get(name))
+    return None if getattr(found, "_fsdp_flattened", False) else found
+
+
+def _piece(name: str, mine: Any, theirs: Any) -> tuple[Any, Any]:
+    """Return a rank's part of a tensor, and what is copied into it."""
+    theirs = theirs.detach()
+    if mine is None:
+        raise CannotTakeOver(f"{name} is sharded on this rank, or is not there")
+    if mine.shape != theirs.shape:
+        raise CannotTakeOver(f"{name} is {tuple(mine.shape)} on this rank")
+    if not hasattr(mine, "placements"):
+        return mine.detach(), theirs
+    distribute = sys.modules["torch.distributed.tensor"].distribute_tensor
+    try:
+        # Every rank has the whole, so each takes its own part, and none waits for another.
+        part = distribute(
+            theirs.to(mine.device), mine.device_mesh, mine.placements, src_data_rank=None
+        )
+    except Exception as error:
+        raise CannotTakeOver(f"{name} is sharded on this rank") from error
+    return mine.detach().to_local(), part.to_local()

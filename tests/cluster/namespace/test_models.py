@@ -1,0 +1,151 @@
+"""A model that was changed in place in the notebook is changed in place on the ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.cluster.namespace.notebook import Notebook, open_notebook
+
+MODEL = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.5), nn.Tanh(), nn.Linear(3, 1))
+"""
+OPTIMIZER = "opt = torch.optim.SGD(model.parameters(), lr=0.1)"
+TRAIN = """
+for _ in range(3):
+    opt.zero_grad()
+    (model(torch.rand(8, 2)) - 1).square().sum().backward()
+    opt.step()
+"""
+WRAPPERS = {
+    "alone": "pass",
+    "DDP": "model = nn.parallel.DistributedDataParallel(model)",
+    "FSDP2": "from torch.distributed.fsdp import fully_shard; fully_shard(model)",
+    "compiled": "model = torch.compile(model, backend='eager')",
+}
+FSDP1 = """
+from torch.distributed.fsdp import FullyShardedDataParallel
+model = FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+"""
+
+
+@pytest.fixture
+def notebook(shared, monkeypatch) -> Notebook:
+    return open_notebook(shared.cluster, monkeypatch)
+
+
+def weights(notebook: Notebook, name: str = "model") -> list[Any]:
+    """Return the first weight of the model, as each rank has it."""
+    notebook.there(
+        f"first = next(iter({name}.parameters())).detach()\n"
+        "first = first.full_tensor() if hasattr(first, 'full_tensor') else first",
+        gather=["first"],
+    )
+    return notebook.names["first"]
+
+
+def is_trained(notebook: Notebook) -> bool:
+    import torch
+
+    before = weights(notebook)
+    notebook.there(TRAIN)
+    after = weights(notebook)
+    return not any(torch.equal(*pair) for pair in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_a_model_that_came_back_and_is_evaluated_is_trained_on(notebook, wrapper: str) -> None:
+    notebook.there(f"{MODEL}\n{WRAPPERS[wrapper]}\n{OPTIMIZER}\n{TRAIN}", out=["model"])
+    notebook.there("kind = type(model)")
+    notebook.here("model.eval()")
+    notebook.there("modes = [each.training for each in model.modules()]", gather=["modes"])
+    assert not any(map(any, notebook.names["modes"]))
+    assert notebook.ask("type(model) is kind") == [True] * 4
+    notebook.here("model.train()")
+    assert is_trained(notebook)
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_weights_that_are_changed_in_the_notebook_arrive(notebook, wrapper: str) -> None:
+    import torch
+
+    notebook.there(f"{MODEL}\n{WRAPPERS[wrapper]}\n{OPTIMIZER}\n{TRAIN}", out=["model"])
+    notebook.here(
+        "import torch\n"
+        "first = next(name for name, each in model.named_modules() if name[-1:] == '0')\n"
+        "with torch.no_grad(): model.get_submodule(first).weight.fill_(0.7)\n"
+        "model.get_submodule(first[:-1] + '1').p = 0.1"
+    )
+    assert all(torch.equal(each, torch.full((3, 2), 0.7)) for each in weights(notebook))
+    assert (
+        notebook.ask("next(each.p for each in model.modules() if hasattr(each, 'p'))") == [0.1] * 4
+    )
+    assert is_trained(notebook)
+
+
+def test_what_was_trained_since_is_kept_where_only_the_mode_changes(notebook) -> None:
+    import torch
+
+    notebook.here(MODEL)
+    notebook.there(OPTIMIZER)
+    notebook.there(TRAIN)
+    trained = weights(notebook)
+    notebook.here("model.eval()\nfor each in model[3].parameters(): each.requires_grad_(False)")
+    assert all(map(torch.equal, weights(notebook), trained))
+    assert notebook.ask("model.training, model[3].bias.requires_grad") == [(False, False)] * 4
+    assert notebook.ask("opt.param_groups[0]['params'][0] is model[0].weight") == [True] * 4
+
+
+def test_an_assignment_of_the_same_object_is_no_other_model(notebook) -> None:
+    notebook.there(f"{MODEL}\n{WRAPPERS['DDP']}\n{OPTIMIZER}", out=["model"])
+    notebook.here("model = model.eval()")
+    assert notebook.ask("type(model).__name__") == ["DistributedDataParallel"] * 4
+
+
+def test_another_model_takes_the_place_of_the_wrapped_one(notebook) -> None:
+    notebook.there(f"{MODEL}\n{WRAPPERS['DDP']}", out=["model"])
+    notebook.here(MODEL)
+    assert notebook.ask("type(model).__name__") == ["Sequential"] * 4
+
+
+def test_a_model_and_its_optimizer_that_both_changed(notebook) -> None:
+    notebook.here(f"{MODEL}\n{OPTIMIZER}")
+    notebook.there(f"{WRAPPERS['DDP']}\n{TRAIN}", out=["model", "opt"])
+    notebook.here("with torch.no_grad(): model[0].weight.fill_(7)\nopt.param_groups[0]['lr'] = 1.0")
+    assert notebook.sent("model, opt") == {"model", "opt"}
+    assert is_trained(notebook)
+    assert notebook.ask("opt.param_groups[0]['lr']") == [1.0] * 4
+    assert notebook.ask("type(model).__name__") == ["DistributedDataParallel"] * 4
+
+
+def test_a_rank_that_has_an_older_one_gets_all_that_changed(notebook) -> None:
+    notebook.here(MODEL)
+    notebook.there("model")
+    notebook.here("with torch.no_grad(): model[0].weight.fill_(1)")
+    notebook.there("model", ranks=[0, 1])
+    notebook.here("with torch.no_grad(): model[0].bias.fill_(2)")
+    notebook.there("model")
+    assert notebook.ask("model[0].weight[0, 0].item(), model[0].bias[0].item()") == [(1, 2)] * 4
+
+
+@pytest.mark.parametrize(
+    ("wrap", "change", "why"),
+    [
+        (FSDP1, "with torch.no_grad(): model[0].weight.fill_(7)", "is sharded on this rank"),
+        (WRAPPERS["DDP"], "model[3] = torch.nn.Linear(3, 2)", "(1, 3) on this rank"),
+        (WRAPPERS["DDP"], "model.append(torch.nn.ReLU())", "it has other modules on this rank"),
+    ],
+)
+def test_what_cannot_be_changed_on_ranks_is_said(
+    notebook, wrap: str, change: str, why: str
+) -> None:
+    notebook.there(f"{MODEL}\n{wrap}", out=["model"])
+    notebook.here(f"import torch\n{change}")
+    said = notebook.printed("model")
+    assert "model was changed in the notebook" in said
+    assert why in said
+    assert notebook.ask("type(model).__name__") == ["Sequential"] * 4
