@@ -202,8 +202,7 @@ def refer_to(value: Any, tensors: Mapping[int, Any]) -> None:
 
 def _pairs(mine: Any, theirs: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
     mine, theirs = sharded.unwrapped(mine), sharded.unwrapped(theirs)
-    kind: type = type(theirs)
-    if sharded.original_class(type(mine)) is not kind:
+    if _kind(mine) is not _kind(theirs):
         raise CannotTakeOver(f"it is a {type(mine).__name__} on this rank")
     if mine._modules.keys() != theirs._modules.keys():
         raise CannotTakeOver(f"{prefix[:-1] or 'it'} has other modules on this rank")
@@ -211,6 +210,12 @@ def _pairs(mine: Any, theirs: Any, prefix: str = "") -> Iterator[tuple[str, Any,
     for name, child in theirs._modules.items():
         if child is not None:
             yield from _pairs(mine._modules[name], child, f"{prefix}{name}.")
+
+
+def _kind(module: Any) -> type:
+    kind = sharded.original_class(type(module))
+    # Torch makes a class for each module of which it computes weights, as `weight_norm` does.
+    return kind.__mro__[1] if kind.__module__ == "torch.nn.utils.parametrize" else kind
 
 
 def _wrappers(model: Any) -> Iterator[Any]:

@@ -23,7 +23,7 @@ from cloudpickle import cloudpickle as _internals
 
 from jupyter_sky.serialization import cell_sources, object_tokens, sharded
 from jupyter_sky.serialization.cell_sources import Cells
-from jupyter_sky.serialization.reducers import reduce, reduce_cell
+from jupyter_sky.serialization.reducers import reduce, reduce_cell, reduce_compiled
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return self._reduce_class(obj)
         if isinstance(obj, types.FunctionType):
             self._add_module(obj.__module__)
+            if (reduced := reduce_compiled(obj)) is not NotImplemented:
+                return reduced
         elif isinstance(obj, types.ModuleType):
             self._add_module(obj.__name__)
         elif isinstance(obj, types.CellType):

@@ -1,0 +1,103 @@
+"""What torch makes of functions and models travels: compiled ones, and computed weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jupyter_sky.serialization import blobs, model_changes
+from jupyter_sky.serialization.pickling import dump, load
+from tests.installed import on_first_use
+
+torch = on_first_use("torch")
+
+
+def trip(value: Any) -> Any:
+    pickled = dump(value)
+    return load(pickled.stream, map(bytearray, pickled.buffers))
+
+
+def digest(value: Any) -> str:
+    return blobs.content(blobs.pack(dump(value, without_caches=True))[0])
+
+
+def plus_one(x: Any) -> Any:
+    return x + 1
+
+
+def branches(x: Any) -> Any:
+    if x.sum() > 0:  # which torch.compile cannot follow
+        return x
+    return -x
+
+
+@pytest.fixture
+def compiled() -> Any:
+    # It compiles nothing, and goes through all the rest.
+    return torch.compile(plus_one, backend="eager")
+
+
+def test_a_compiled_function(compiled: Any) -> None:
+    before = digest(compiled)
+    copy = trip(compiled)
+    assert torch.equal(copy(torch.ones(2)), torch.full((2,), 2.0))
+    assert copy._torchdynamo_orig_callable(1) == 2
+    compiled(torch.ones(3))
+    assert digest(compiled) == before  # so that it is not sent again
+
+
+def test_how_it_is_compiled_stays() -> None:
+    copy = trip(torch.compile(branches, backend="eager", fullgraph=True))
+    with pytest.raises(Exception, match="control flow|branch"):
+        copy(torch.ones(2))
+    assert torch.equal(
+        trip(torch.compile(branches, backend="eager"))(-torch.ones(2)), torch.ones(2)
+    )
+
+
+def test_a_compiled_model() -> None:
+    model = torch.compile(torch.nn.Linear(2, 1), backend="eager", dynamic=True)
+    before = digest(model)
+    copy, inner = trip([model, model._orig_mod])
+    assert copy._orig_mod is inner
+    assert torch.equal(copy(torch.ones(1, 2)), model(torch.ones(1, 2)))
+    assert digest(model) == before
+
+
+def test_a_method_that_is_compiled() -> None:
+    class Net(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 1)
+            self.step = torch.compile(self.step, backend="eager")
+
+        def step(self, x: Any) -> Any:
+            return self.layer(x)
+
+        @torch.compile(backend="eager")
+        def forward(self, x: Any) -> Any:
+            return self.layer(x)
+
+    net = Net()
+    copy = trip(net)
+    assert torch.equal(copy.step(torch.ones(1, 2)), net(torch.ones(1, 2)))
+    assert torch.equal(copy(torch.ones(1, 2)), net(torch.ones(1, 2)))
+
+
+@pytest.mark.parametrize("norm", ["weight_norm", "spectral_norm"])
+def test_weights_that_are_computed(norm: str) -> None:
+    wrap = getattr(torch.nn.utils.parametrizations, norm)
+    model = torch.nn.Sequential(wrap(torch.nn.Linear(3, 2))).eval()
+    before = digest(model)
+    copy = trip(model)
+    assert torch.equal(copy(torch.ones(1, 3)), model(torch.ones(1, 3)))
+    assert [name for name, _ in copy.named_parameters()] == [
+        name for name, _ in model.named_parameters()
+    ]
+    assert torch.nn.utils.parametrize.is_parametrized(copy[0])
+    copy(torch.ones(1, 3)).sum().backward()
+    assert digest(model) == before
+    assert model_changes.take_over(copy, trip(model), ["0.training"])
+    torch.nn.utils.parametrize.remove_parametrizations(copy[0], "weight")
+    assert type(copy[0]) is torch.nn.Linear
