@@ -166,18 +166,20 @@ class ItemCollector:
             Says for a name and its value that the ranks have something else in its place.
         """
         found: dict[str, NamespaceItem] = {}
+        looked_for: set[str] = set()
         waiting: list[tuple[str, str | None]] = [(name, None) for name in sorted(names)[::-1]]
         while waiting:
             name, user = waiting.pop()
-            if name in found or is_predefined(name, self.namespace):
+            if name in looked_for or is_predefined(name, self.namespace):
                 continue
-            self.visited.add(name)
+            looked_for.add(name)
             needs = set(self._remote_reads.get(name, ()))
             if name in self.namespace and not skip(name, self.namespace[name]):
                 for item in self.with_classes(name, cell, user):
                     found.setdefault(item.key, item)
                     needs |= item.pickled.needs
             waiting.extend((each, name) for each in sorted(needs)[::-1])
+        self.visited |= looked_for
         return list(found.values())
 
     def forget_large(self) -> None:

@@ -192,6 +192,16 @@ def test_a_function_that_is_defined_on_ranks_finds_the_names_of_the_notebook(not
     assert notebook.ask("train()") == [0, 1, 2, 3]
 
 
+def test_functions_of_the_ranks_that_call_themselves_and_each_other(notebook) -> None:
+    notebook.there(
+        "def factorial(n): return n * factorial(n - 1) if n else one\n"
+        "def even(n): return n == 0 or odd(n - 1)\n"
+        "def odd(n): return n != 0 and even(n - 1)"
+    )
+    notebook.here("one = 1")
+    assert notebook.ask("factorial(4), even(3), odd(3)") == [(24, False, True)] * 4
+
+
 def test_an_object_of_the_ranks_finds_what_the_notebook_assigned_since(notebook) -> None:
     notebook.here(
         "lr = 1\ndef scale(): return 1\nclass Trainer:\n  def step(self): return lr * scale()"
