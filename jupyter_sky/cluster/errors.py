@@ -204,7 +204,7 @@ def _new(failure: Failure, may_be_group: bool) -> RemoteError:
         for each in report["exceptions"]
     ]
     for original in _known_types(report):
-        kind = _remote_type(original)
+        kind = _remote_type(original, *report["bases"][0])
         if may_be_group and members and issubclass(original, BaseExceptionGroup):
             return kind.__new__(kind, report["text"], members)
         # Some types cannot be made without arguments of their own, and MemoryError makes nothing of
@@ -225,19 +225,20 @@ def _known_types(error: ErrorReport) -> Iterator[type[Exception]]:
             yield found
 
 
-def _remote_type(original: type[Exception]) -> type[RemoteError]:
+def _remote_type(original: type[Exception], module: str, name: str) -> type[RemoteError]:
+    """Return a type below one that is known here, with the name of that of the rank's error."""
     if issubclass(original, RemoteError):
         return original
     # Of a syntax error IPython would show the frames that led here, and not the rank's report.
     also = () if issubclass(original, SyntaxError) else (original,)
-    body: dict[str, Any] = {"__module__": original.__module__}
+    body: dict[str, Any] = {"__module__": module, "__qualname__": name}
     if issubclass(original, BaseExceptionGroup):
         body["exceptions"] = BaseExceptionGroup.exceptions  # its own, and not those of other ranks
     try:
-        return type(original.__name__, (RemoteError, *also), body)
+        return type(name.rpartition(".")[2], (RemoteError, *also), body)
     except TypeError:
         # Some exceptions of C code cannot have a second base; their own base can.
-        return _remote_type(original.__base__ or builtins.Exception)
+        return _remote_type(original.__base__ or builtins.Exception, module, name)
 
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")

@@ -87,9 +87,10 @@ def test_what_python_keeps_of_an_error_comes_with_it(
     assert getattr(caught.value, field) == value
 
 
-def test_a_type_that_is_unknown_here_keeps_its_text(cells) -> None:
-    with pytest.raises(RuntimeError, match="odd"):
+def test_a_type_that_is_unknown_here_keeps_its_name_and_text(cells) -> None:
+    with pytest.raises(RuntimeError, match="odd") as caught:
         cells.run("class Odd(RuntimeError): pass\nraise Odd('odd')")
+    assert (type(caught.value).__name__, type(caught.value).__module__) == ("Odd", "__main__")
 
 
 def test_system_exit_is_an_error_of_the_cell(cells) -> None:
