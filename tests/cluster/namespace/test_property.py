@@ -17,6 +17,8 @@ from jupyter_sky.providers.spec import ClusterSpec
 from tests.cluster.namespace.notebook import Notebook, open_notebook
 
 NOTEBOOK = """
+from functools import partial, lru_cache
+import copy
 class Box:
     made = 0
     def __init__(self, **parts): vars(self).update(parts)
@@ -89,6 +91,37 @@ STATEMENTS = [
     "def h(each=items): return len(each) + sum(g(x) for x in each if isinstance(x, int))",
     "b = h()",
     "k = f",
+    "k = box.total",
+    "k = box.add",
+    "k = Box.total",
+    "k = partial(g, b)",
+    "k = partial(box.add, items)",
+    "k = lru_cache(g)",
+    "k = lru_cache(lambda x: x + b)",
+    "def k(x):\n    global b\n    b = b + 1\n    return h()",
+    "def k(x, n=[0]):\n    n.append(a)\n    return len(n)",
+    "def made():\n    n = 0\n    def add(x=0):\n        nonlocal n\n        n += 1\n"
+    "        return n + g(a)\n    return add\nk = h = made()",
+    "h = type('Made', (Box,), {'total': lambda self: k(2)})().total",
+    "new = {1: new, 'f': f}",
+    "new = [h, k, g]",
+    "new = (box, box, items)",
+    "new = copy.deepcopy(box)",
+    "new = copy.copy(other)",
+    "Box.total = lambda self: g(b)",
+    "Box.shared = items",
+    "f = count",
+    "g = Box.total",
+    "class Box:\n    made = 5\n    def __init__(self, **parts): vars(self).update(parts)\n"
+    "    def add(self, item): return self\n    def total(self): return self.made",
+    "box.__class__ = Box",
+    "globals()['a'] = 3",
+    "exec('b = 4')",
+    "a, *items = [1, 2, b]",
+    "(b := a + 1)",
+    "with __import__('contextlib').suppress(Exception): del h",
+    "a = [b for b in range(3)][-1]",
+    "@(lambda f: lambda *x: f(*x))\ndef g(x): return x - a",
     "def k(x, made=Box): return g(x) + made.made",
     "def k(x):\n    def inner(): return x + h()\n    return inner()",
     "k = lambda x: g(x) + a",
@@ -116,6 +149,8 @@ ASSIGNMENTS = [
     "def g(x): return x - 1",
     "def f(x): return g(x) * a",
     "b = 0\ndel b",
+    "h = lambda: 7",
+    "def k(x=2): return k(x - 1) if x else h()",
     "g = 0\ndel g",
 ]
 
@@ -138,6 +173,9 @@ def _survey():
         if isinstance(value, dict):
             return f"dict({{', '.join(f'{{key}}: {{told(each)}}' for key, each in value.items())}})"
         if isinstance(value, type): return f"class {{value.__name__}} {{value.made}}"
+        if hasattr(value, '__self__'): return f"{{value.__name__}} of {{told(value.__self__)}}"
+        if hasattr(value, 'func'): return f"partial {{told(value.func)}} {{told(value.args)}}"
+        if hasattr(value, 'cache_info'): return f"cached {{told(value.__wrapped__)}}"
         if callable(value): return f"function {{value.__name__}} {{value.__code__.co_code}}"
         return f"{{told(type(value))}} with {{told(vars(value))}}"
     return [f"{{name}}: {{told(globals()[name])}}" for name in {NAMES} if name in globals()]
