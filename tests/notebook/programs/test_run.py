@@ -277,3 +277,17 @@ def test_a_pipe_that_ends_stops_it(terminal: Terminal, tmp_path: Path) -> None:
     assert ended.endswith("nothing is left running") and "with status 1" in end
     assert program.wait() == 1
     assert registry.rows() == []
+
+
+def test_a_pipe_that_ends_while_the_cluster_starts_ends_it(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    """As of ``jupyter sky run train.ipynb | head -1``."""
+    write_notebook(tmp_path / "a.ipynb", "%%sky --nodes 1\nprint('on')")
+    program = terminal.begin("run", "a.ipynb")
+    assert program.stdout and program.stderr
+    assert "starting 1 local node" in program.stdout.readline()
+    program.stdout.close()
+    *_, end = program.stderr.read().splitlines()
+    assert "with status 1" in end and program.wait() == 1
+    assert registry.rows() == []
