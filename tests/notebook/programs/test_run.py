@@ -89,6 +89,24 @@ def test_a_signal_stops_it_and_ends_its_cluster(
     assert registry.rows() == []
 
 
+def test_it_fails_when_its_cluster_is_ended_from_elsewhere(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    code = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
+    write_notebook(tmp_path / "a.ipynb", f"%%sky --nodes 2 --cluster mine --retry 2\n{code}")
+    program = terminal.begin("run", "a.ipynb")
+    assert program.stdout
+    while program.stdout.readline() != "begun\n":
+        assert program.poll() is None
+    down = terminal.sky("down", "mine")
+    assert down.returncode == 0, down.stderr
+    _, err = program.communicate()
+    assert program.returncode == 1, err
+    assert "ClusterLost: cluster mine was ended from elsewhere." in err
+    assert "a.ipynb: failed" in err and "KeyboardInterrupt" not in err
+    assert registry.rows() == []
+
+
 def test_a_script_is_one_cell_on_all_ranks(terminal: Terminal, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         f"import argparse\n{RANK}\nif __name__ == '__main__':\n"
