@@ -40,6 +40,32 @@ def test_options_take_the_place_of_those_of_cells(terminal: Terminal, tmp_path: 
     assert done.stdout.splitlines()[-1] == "Out[2]: ([0, 1, 2], [False, False, False])", done.stderr
 
 
+def test_its_cells_run_and_print_where_it_says_unless_they_say_it(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    for name in ("data", "code", "other"):
+        (tmp_path / name).mkdir()
+    where = "print(Path.cwd().name, flush=True)"
+    code = f"from pathlib import Path\nimport jupyter_sky as sky\n{where}"
+    (tmp_path / "code" / "a.py").write_text(code)
+    write_notebook(
+        tmp_path / "code" / "a.ipynb",
+        f"%%sky\n{code}",
+        f"%%sky --stdout 1 --workdir ../other\n{where}",
+        "%%sky --sh\npwd",
+        "%%sky --stdout none\nprint('hidden')",
+    )
+    options = "--nodes", "3", "--workdir", "data", "--stdout"
+    done = terminal.sky("run", "code/a.py", *options, "0,2")
+    assert sorted(done.stdout.splitlines()[2:]) == ["0 │ data", "2 │ data"], done.stderr
+    done = terminal.sky("run", "code/a.ipynb", *options, "all")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()[2:]
+    assert sorted(lines[:3]) == ["0 │ data", "1 │ data", "2 │ data"]
+    assert lines[3] == "other"
+    assert {line[4:] for line in lines[4:]} == {str(tmp_path / "data")} and len(lines) == 7
+
+
 @pytest.mark.parametrize(
     ("cell", "status", "said"),
     [
