@@ -33,6 +33,18 @@ def locked(value):
     with LOCK:
         return value
 
+def with_lock():
+    lock = threading.Lock()
+    def hold(value):
+        with lock:
+            return value
+    return hold
+
+hold = with_lock()
+
+def holding(value):
+    return hold(value)
+
 def tried(pool, function, value):
     try:
         return pool.map(function, [value])
@@ -45,6 +57,7 @@ if __name__ == "__main__":
         print(pool.map(double, [1, 2]))
         print(pool.map(scaled, [Item(1), Item(2)]))
         print(tried(pool, locked, 1))
+        print(tried(pool, holding, 1))
         class Later:
             value = 5
         def later(value):
@@ -72,8 +85,9 @@ def test_they_find_the_functions_and_classes_of_the_script(
     lines = done.stdout.splitlines()[2:]
     assert lines[:3] == ["True True", "[2, 4]", "[Item(value=3), Item(value=6)]"]
     assert lines[3] == ABSENT.format("LOCK")
+    assert lines[4] == ABSENT.format("hold")
     if method == "spawn":
-        assert lines[4:] == [ABSENT.format("later"), ABSENT.format("Later"), "[6]"]
+        assert lines[5:] == [ABSENT.format("later"), ABSENT.format("Later"), "[6]"]
     assert registry.rows() == []
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from multiprocessing import spawn
 from types import FunctionType, ModuleType
 from typing import Any, NoReturn
@@ -24,7 +25,7 @@ _BEGIN = f"""
 import sys
 sys.path[:] = path
 from {__name__} import begin
-begin(parts, left_out)
+begin(values, left_out)
 """
 
 
@@ -54,52 +55,81 @@ class _Preparation:
         return data
 
 
-_Part = tuple[tuple[str, ...], bytes, list[bytes], cell_sources.Cells]
-"""Names, the pickle of their values, its buffers, and the cells that the code is of."""
+@dataclass(frozen=True)
+class _Values:
+    """Values of ``__main__``, pickled.
+
+    Attributes
+    ----------
+    names
+        Their names.
+    stream, buffers
+        The pickle.
+    cells
+        The cells that functions in it are of.
+    is_code
+        Whether pickles refer to them by their names.
+    """
+
+    names: tuple[str, ...]
+    stream: bytes
+    buffers: list[bytes]
+    cells: cell_sources.Cells
+    is_code: bool
+
+    def fields(self) -> tuple[Any, ...]:
+        """Return it as plain data: the new process cannot import this module yet."""
+        return self.names, self.stream, self.buffers, self.cells, self.is_code
 
 
 class _Beginning:
     """What is run in the new process when it is told how to begin."""
 
-    def __init__(self, parts: list[_Part], left_out: list[str]) -> None:
-        self._parts, self._left_out = parts, left_out
+    def __init__(self, values: list[_Values], left_out: dict[str, bool]) -> None:
+        self._values, self._left_out = values, left_out
 
     def __reduce__(self) -> Any:
-        path = list(sys.path)
-        return exec, (_BEGIN, {"path": path, "parts": self._parts, "left_out": self._left_out})
+        values = [each.fields() for each in self._values]
+        names = {"path": list(sys.path), "values": values, "left_out": self._left_out}
+        return exec, (_BEGIN, names)
 
 
 # In the rank
 
 
-def _pack() -> tuple[list[_Part], list[str]]:
-    """Return the code in ``__main__`` and the values that it uses, and names that are left out."""
+def _pack() -> tuple[list[_Values], dict[str, bool]]:
+    """Return the code in ``__main__`` and the values that it uses, and names that are left out.
+
+    Of these it is said whether they are code.
+    """
     names = dict(pickling.main_namespace())
     code = {name: value for name, value in names.items() if _is_code(value)}
+    left_out: dict[str, bool] = {}
     if not (pickled := _dumped(code)):
-        code = {name: value for name, value in code.items() if _dumped({name: value})}
-        pickled = _dumped(code)
+        whole = {name: value for name, value in code.items() if _dumped({name: value})}
+        left_out.update(dict.fromkeys(code.keys() - whole.keys(), True))
+        code, pickled = whole, _dumped(whole)
     if pickled is None:
-        return [], []
-    packed, left_out = [_part(code, pickled)], []
-    wanted, seen = set(pickled.needs), set(code)
+        return [], dict.fromkeys(code, True)
+    packed = [_values(code, pickled, is_code=True)]
+    wanted, seen = set(pickled.needs), {*code, *left_out}
     while new := sorted(wanted - seen):
         seen.update(new)
         for name in new:
             if name not in names or name.startswith("__"):
                 continue
-            pickled = _dumped({name: names[name]})
+            pickled = None if _is_on_gpu(names[name]) else _dumped({name: names[name]})
             if pickled is not None and _is_for_others(pickled):
-                packed.append(_part([name], pickled))
+                packed.append(_values([name], pickled, is_code=False))
                 wanted.update(pickled.needs)
             else:
-                left_out.append(name)
+                left_out[name] = False
     return packed, left_out
 
 
 def _is_code(value: Any) -> bool:
     """Return whether a value is pickled by its name, or compared by its identity alone."""
-    if type(value) is object or isinstance(value, ModuleType):
+    if type(value) is object:
         return True
     with contextlib.suppress(Exception):
         if isinstance(value, FunctionType | type) or isinstance(value.__qualname__, str):
@@ -114,22 +144,35 @@ def _dumped(values: dict[str, Any]) -> Pickled | None:
 
 
 def _is_for_others(pickled: Pickled) -> bool:
-    """Return whether further processes can do with a value: each would take memory of the GPU."""
-    if len(pickled.stream) + sum(each.nbytes for each in pickled.buffers) > _LARGEST:
-        return False
+    """Return whether further processes can do with a value."""
+    size = len(pickled.stream) + sum(each.nbytes for each in pickled.buffers)
+    return size <= _LARGEST and not any(
+        map(_is_on_gpu, (each for _, each in pickled.memo.values()))
+    )
+
+
+def _is_on_gpu(value: Any) -> bool:
+    """Return whether a value is on a GPU, where each further process would take memory for it."""
     torch = sys.modules.get("torch")
-    kind = getattr(torch, "Tensor", ())
-    return not any(isinstance(each, kind) and each.is_cuda for _, each in pickled.memo.values())
+    if torch is None:
+        return False
+    with contextlib.suppress(Exception):
+        if isinstance(value, torch.Tensor):
+            return bool(value.is_cuda)
+        if isinstance(value, torch.nn.Module):
+            return any(each.is_cuda for each in value.parameters())
+    return False
 
 
-def _part(names: Iterable[str], pickled: Pickled) -> _Part:
-    return tuple(names), pickled.stream, list(map(bytes, pickled.buffers)), pickled.cells
+def _values(names: Iterable[str], pickled: Pickled, is_code: bool) -> _Values:
+    buffers = list(map(bytes, pickled.buffers))
+    return _Values(tuple(names), pickled.stream, buffers, pickled.cells, is_code)
 
 
 # In the new process
 
 
-def begin(parts: list[_Part], left_out: list[str]) -> None:
+def begin(values: list[tuple[Any, ...]], left_out: Mapping[str, bool]) -> None:
     """Take what the rank has sent, as soon as all else is prepared.
 
     It is called while this process reads how to begin, and nothing of that is done yet.
@@ -139,38 +182,43 @@ def begin(parts: list[_Part], left_out: list[str]) -> None:
     def prepare(data: Mapping[str, Any]) -> None:
         spawn.prepare = usual
         usual(dict(data))
-        _load(parts, left_out)
+        _load([_Values(*each) for each in values], left_out)
         install()
 
     spawn.prepare = prepare
 
 
-def _load(parts: list[_Part], left_out: list[str]) -> None:
+def _load(values: Iterable[_Values], left_out: Mapping[str, bool]) -> None:
     main = ModuleType("__mp_main__")
     sys.modules["__main__"] = sys.modules["__mp_main__"] = main
-    main.__getattr__ = _absent  # type: ignore[method-assign]
-    vars(main).update((name, _unusable(name)()) for name in left_out)
-    for names, stream, buffers, cells in parts:
-        cell_sources.register(cells)
+    main.__getattr__ = _missing  # type: ignore[method-assign]
+    names = vars(main)
+    names.update((name, _stand_in(name, is_code)) for name, is_code in left_out.items())
+    for each in values:
+        cell_sources.register(each.cells)
         try:
-            vars(main).update(pickling.load(stream, map(bytearray, buffers)))
+            names.update(pickling.load(each.stream, map(bytearray, each.buffers)))
         except Exception as error:
-            vars(main).update((name, _unusable(name, str(error))()) for name in names)
+            names.update((name, _stand_in(name, each.is_code, str(error))) for name in each.names)
 
 
-def _absent(name: str) -> Any:
+def _missing(name: str) -> Any:
     """Return what takes the place of a name that is not here, for a pickle that refers to it.
 
     A worker of a pool would end for it, and others would begin for ever in its place.
     """
     reader = sys._getframe(1).f_globals.get("__name__", "")
-    if name.startswith("__") or not reader.startswith(("multiprocessing.", "concurrent.")):
+    if name.startswith("__") or not reader.startswith(_READERS):
         raise AttributeError(f"module '__main__' has no attribute {name!r}")
-    return _Absent(name, (_Unusable,), {"said": _sentence(name)})
+    return _stand_in(name, is_code=True)
 
 
-def _unusable(name: str, why: str = "") -> type[_Unusable]:
-    return type(name, (_Unusable,), {"said": _sentence(name, why)})
+_READERS = ("multiprocessing.", "concurrent.", "torch.multiprocessing.")
+
+
+def _stand_in(name: str, is_code: bool, why: str = "") -> Any:
+    kind: Any = _Absent(name, (_Unusable,), {"said": _sentence(name, why)})
+    return kind if is_code else object.__new__(kind)
 
 
 def _sentence(name: str, why: str = "") -> str:
