@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from IPython.core.getipython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell
 
 _END_WITHIN = 0.15
@@ -48,6 +49,16 @@ def cell_id(shell: InteractiveShell) -> str | None:
 def program_words(shell: InteractiveShell) -> tuple[str, ...] | None:
     """Return name and arguments of the program that ``jupyter sky run`` runs; else ``None``."""
     return getattr(shell, "words", None)
+
+
+def typed_command() -> str:
+    """Return how commands begin that are typed here: ``%sky``, or ``jupyter sky`` in a terminal."""
+    shell: Any = get_ipython()
+    if shell is None or (
+        program_words(shell) is None and "sky" in shell.magics_manager.magics["line"]
+    ):
+        return "%sky"
+    return "jupyter sky"
 
 
 def program_file(shell: InteractiveShell) -> Path | None:

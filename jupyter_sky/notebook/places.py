@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.errors import Declined, SkyError
 from jupyter_sky.formatting import format_dollars, format_duration
@@ -62,6 +63,28 @@ def start_at_one(
             print(f"not {refused[-1]}")
     reasons = "; ".join(reason.rstrip(".") for reason in refused)
     raise SkyError(f"no nodes at any of {len(places)} places: {reasons}.")
+
+
+def start_named(
+    name: str,
+    places: Sequence[Place],
+    selection: Selection | None,
+    timeouts: Timeouts,
+    progress: Progress,
+) -> tuple[Place, Cluster]:
+    """Start a cluster as `start_at_one` does; Ctrl-C stops that, and it is said by its name.
+
+    Raises
+    ------
+    Interrupted
+        When the user has stopped it.
+    SkyError
+        When it starts nowhere; nothing is left running then.
+    """
+    try:
+        return start_at_one(places, selection, timeouts, progress)
+    except KeyboardInterrupt:
+        raise Interrupted(f"the start of {name} was stopped; nothing is left running.") from None
 
 
 def say_left_out(name: str, places: Sequence[Place]) -> None:

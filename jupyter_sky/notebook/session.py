@@ -14,7 +14,6 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_sky.api.display.description import describe
 from jupyter_sky.api.display.progress_line import ProgressLine
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import owed_ends, registry
 from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.errors import SkyError, UsageError
@@ -29,7 +28,7 @@ from jupyter_sky.notebook.kernel import cluster_name
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.panel.manager import PanelManager
-from jupyter_sky.notebook.places import say_left_out, start_at_one, without_nodes
+from jupyter_sky.notebook.places import say_left_out, start_at_one, start_named, without_nodes
 from jupyter_sky.notebook.project.additions import Additions
 from jupyter_sky.notebook.project.image import (
     has_given_environment,
@@ -323,17 +322,16 @@ class Session:
         places = self._places(name, choices)
         say_left_out(name, places)
         self.panels.prepare()
-        timeouts = self.settings.timeouts()
+        selection, timeouts = choices[0].selection, self.settings.timeouts()
         with ProgressLine(self._shell, name) as progress:
+            place, cluster = start_named(name, places, selection, timeouts, progress.update)
             try:
-                place, cluster = start_at_one(
-                    places, choices[0].selection, timeouts, progress.update
-                )
-            except KeyboardInterrupt:
-                raise Interrupted(
-                    f"the start of {name} was stopped; nothing is left running."
-                ) from None
-            progress.update(f"{describe(cluster)}, ready in {progress.seconds:.1f} s")
+                progress.update(f"{describe(cluster)}, ready in {progress.seconds:.1f} s")
+            except (
+                BaseException
+            ):  # nobody reads it, or Ctrl-C: whoever ends clusters has to know it
+                self.connect(cluster, place.options, is_new=True)
+                raise
         return self._take_up(place, cluster)
 
     def _take_up(self, place: Place, cluster: Cluster) -> Cluster:
@@ -384,13 +382,13 @@ class Session:
 
     def connect(self, cluster: Cluster, options: CellOptions, is_new: bool) -> None:
         """Take up a cluster that would be started with these options."""
-        for warning in cluster.warnings:
-            print(f"{cluster.name}: {warning}", file=sys.stderr)
         owed_ends.settle_in_background()
         self._clusters[cluster.name] = cluster
         self.started[cluster.name] = options
         for observer in self.observers:
             observer.connected(cluster, is_new)
+        for warning in cluster.warnings:
+            print(f"{cluster.name}: {warning}", file=sys.stderr)
 
     def drop(self, name: str) -> None:
         """Let go of a cluster, which ends or stays as it is."""

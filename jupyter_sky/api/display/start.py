@@ -47,7 +47,11 @@ def start(place: Candidate, plugins: Sequence[Plugin]) -> Cluster:
         return Cluster.start(spec, provider, runtime_env)
     with ProgressLine(shell, spec.name, sys.stderr) as line:
         cluster = Cluster.start(spec, provider, runtime_env, line.update)
-        line.update(f"{describe(cluster)}, ready in {line.seconds:.1f} s")
+        try:
+            line.update(f"{describe(cluster)}, ready in {line.seconds:.1f} s")
+        except BaseException:  # as where nobody reads it
+            cluster.down()
+            raise
     return cluster
 
 

@@ -288,6 +288,9 @@ class Controller(ConnectionListener):
             case Lost(shown=shown, others=others):
                 self.outdated = self.outdated or others > 0
                 self.notify(_what_was_lost(connection.name, shown))
+            case Ending(reason=""):
+                if self.state.phase is not ClusterPhase.DOWN:
+                    self.mark_lost(f"cluster {self.spec.name} was ended from elsewhere.")
             case Ending(reason=reason):
                 name, stops = self.spec.name, self.spec.autostop
                 then = f"`%sky start {name}` starts it again." if stops else _RUN_AGAIN

@@ -276,7 +276,7 @@ async def down(
         controller.launch.cancel()
         with contextlib.suppress(Exception, asyncio.CancelledError):
             machines = [*machines, *await controller.launch]
-    untold = await end(controller, controller.connections, machines, progress)
+    untold = await end(controller, controller.connections, machines, progress, whole=True)
     if isinstance(controller.provider, CloudProvider):
         # It is told whatever becomes of the registry: its machines cost money.
         with contextlib.suppress(registry.RegistryError):

@@ -33,6 +33,7 @@ async def end(
     leaving: Sequence[Connection],
     machines: Iterable[Machine] = (),
     progress: Progress = lambda text: None,
+    whole: bool = False,
 ) -> list[str]:
     """End agents with everything on their nodes, and close the connections to them.
 
@@ -46,6 +47,8 @@ async def end(
         Machines of others, to which there is no connection.
     progress
         Called with what is waited for, in words, if a node does not answer.
+    whole
+        Whether these are all, and other notebooks and programs are told that the cluster ends.
 
     Returns
     -------
@@ -53,7 +56,7 @@ async def end(
         The nodes that could not be told, which is owed to them from now on.
     """
     told = await _tell_through_others(controller, leaving, progress)
-    ended = await asyncio.gather(*map(_end, leaving))
+    ended = await asyncio.gather(*(_end(each, whole) for each in leaving))
     for connection in leaving:
         connection.close()
     # What was told by others alone is out of reach from here: it looks after itself.
@@ -71,11 +74,11 @@ def origin(controller: Controller) -> Origin:
     return Origin(controller.id, spec.name, controller.provider, spec.unattended)
 
 
-async def _end(connection: Connection) -> bool:
+async def _end(connection: Connection, whole: bool) -> bool:
     """Have an agent end its node; say whether it has."""
     if connection.is_up:
         with contextlib.suppress(SkyError):
-            await connection.request("end", within=END_WITHIN, link_within=0.0)
+            await connection.request("end", whole=whole, within=END_WITHIN, link_within=0.0)
             return True
     return False
 

@@ -44,7 +44,7 @@ from jupyter_sky.transport.protocol.agent_requests import (
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec, RankSpec
 from jupyter_sky.transport.protocol.calls import TellRequest
 from jupyter_sky.transport.protocol.debugging import AnswerRequest, HoldRequest
-from jupyter_sky.transport.protocol.events import RunBegan
+from jupyter_sky.transport.protocol.events import Ending, RunBegan
 from jupyter_sky.transport.protocol.inspection import (
     InspectAnswer,
     InspectRequest,
@@ -372,6 +372,9 @@ class RequestHandlers:
     # The agent itself
 
     async def _on_end(self, request: Message) -> Message:
+        if request.get("whole"):
+            # Or other clients would only see that their runs are stopped.
+            self._events.publish(Ending("").message())
         await asyncio.shield(self._end())
         return {}
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from jupyter_sky.node.packages import overlay
+from jupyter_sky.node.shells.leftovers import MARK, in_sessions, kill_left
 from jupyter_sky.node.shells.terminal import Terminal
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_requests import (
@@ -93,10 +94,15 @@ class Shells:
         }
 
     async def end(self) -> None:
-        """End all of them."""
-        if self._sweeping:
-            self._sweeping.cancel()
+        """End all of them, with what was left running in them and in those before."""
+        if self._sweeping is None:
+            return  # there was none
+        self._sweeping.cancel()
+        # The number of a session that has ended may be that of another by now.
+        sessions = {each.session for each in self._open.values() if not each.has_ended}
+        others = await asyncio.to_thread(in_sessions, sessions) if sessions else []
         await asyncio.gather(*(each.hang_up() for each in self._open.values()))
+        await asyncio.to_thread(kill_left, str(self._folder), others)
         self._open.clear()
 
     async def _on_open(self, request: OpenShellRequest) -> Message:
@@ -166,6 +172,7 @@ class Shells:
             [str(Path(sys.executable).parent), env.get("PATH", os.defpath)]
         )
         path = [self._spec.python_path] if self._spec.python_path else []
+        env[MARK] = str(self._folder)
         env["PYTHONPATH"] = os.pathsep.join([*path, str(overlay.link(self._folder))])
         return env
 

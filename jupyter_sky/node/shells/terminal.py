@@ -97,9 +97,19 @@ class Terminal:
         return cls(process, ours)
 
     @property
+    def session(self) -> int:
+        """The session that it is the terminal of: that of the shell."""
+        return self._process.pid
+
+    @property
     def unread_for(self) -> float:
         """Seconds since anyone has asked for what is printed; 0 while someone waits for that."""
         return 0.0 if self._waiting else self._loop.time() - self._asked
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the shell has ended."""
+        return self._status is not None
 
     @property
     def is_over(self) -> bool:

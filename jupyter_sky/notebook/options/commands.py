@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from jupyter_sky.notebook.options import types
-from jupyter_sky.notebook.options.definitions import CLUSTER_OPTIONS, RUN_OPTIONS, SCRIPT_OPTIONS
+from jupyter_sky.notebook.options.definitions import (
+    CLUSTER_OPTIONS,
+    PROGRAM_DEFAULTS,
+    RUN_OPTIONS,
+    SCRIPT_OPTIONS,
+)
 from jupyter_sky.notebook.options.parser import Argument
 from jupyter_sky.notebook.options.torchrun import TORCHRUN_OPTIONS
 
@@ -71,6 +76,11 @@ _SCRIPT = Argument(("script",), "SCRIPT", types.SCRIPT, "train.py", "script to r
 _TASK_FILE = Argument(("file",), "FILE", types.TASK_FILE, "task.yaml", "task file", required=True)
 _PROGRAM = Argument(
     ("file",), "FILE", types.PROGRAM, "train.ipynb", "notebook or script to run", required=True
+)
+_DEFAULTS = tuple(
+    replace(each, help=f"{each.help}, unless a cell says it")
+    for each in RUN_OPTIONS
+    if each.name in PROGRAM_DEFAULTS
 )
 _KEEP = Argument(("--keep",), "", None, "", "leave the clusters up that it starts")
 _EXPORTED = Argument(
@@ -228,7 +238,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     ),
     "run": (
         "run a notebook or script in a terminal; options replace those of cells",
-        (_PROGRAM, *CLUSTER_OPTIONS, _KEEP),
+        (_PROGRAM, *CLUSTER_OPTIONS, *_DEFAULTS, _KEEP),
     ),
     "export": (
         "write a Python script that does the same as the notebook's cells",

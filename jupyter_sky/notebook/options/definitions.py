@@ -262,6 +262,8 @@ RUN_OPTIONS = tuple(
     ]
 )
 CELL_OPTIONS = CLUSTER_OPTIONS + RUN_OPTIONS
+PROGRAM_DEFAULTS = ("--stdout", "--workdir")
+"""Options of ``jupyter sky run`` that are for those of its cells that leave them out."""
 _OF_SCRIPTS = ("--stdout", "--allow-large", "--workdir", "--background", "--timeout")
 SCRIPT_OPTIONS = CLUSTER_OPTIONS + tuple(each for each in RUN_OPTIONS if each.name in _OF_SCRIPTS)
 

@@ -10,6 +10,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import DisplayHandle
 
 from jupyter_sky.formatting import format_bytes, format_count
+from jupyter_sky.notebook.kernel import typed_command
 from jupyter_sky.transport.protocol.events import Display, Output
 
 _SHOWN = 16 * 1024
@@ -82,12 +83,12 @@ def skipped_displays(event: Display) -> str:
         return ""
     return (
         f"[… {format_count(event.skipped, 'display')} not shown here: too many to show; "
-        f"`%sky logs {event.rank}` has their text …]\n"
+        f"`{typed_command()} logs {event.rank}` has their text …]\n"
     )
 
 
 def gap_notice(rank: int, lines: int, size: int) -> str:
     """Return the line that stands in place of what is not shown."""
     what = f"{lines:,} lines, " if lines else ""
-    where = f"`%sky logs {rank} --save FILE` has all of them"
+    where = f"`{typed_command()} logs {rank} --save FILE` has all of them"
     return f"[… {what}{format_bytes(size)} not shown here: {where} …]"

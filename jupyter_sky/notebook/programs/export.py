@@ -33,6 +33,16 @@ def show(value):
         print(repr(value))
 '''
 
+_EXIT = re.compile(r"\b(exit|quit|SystemExit|argparse|parse_args)\b")
+"""What is in code that may end a program."""
+
+_ENDED = """\
+except sky.RemoteError as error:
+    # Code on a rank has ended the program, perhaps: that is its end here, too.
+    if error.failures[0].error["type"] != "SystemExit":
+        raise
+    raise SystemExit(*error.args) from None"""
+
 
 @dataclass(frozen=True)
 class _Step:
@@ -181,10 +191,15 @@ def _script(
     parts += [_local(step) for step in steps[:first]]
     if on_ranks:
         assert starting is not None
-        parts += [_function(step) for step in on_ranks]
-        parts.append(_with_pool(starting, factory))
+        may_end = any(_EXIT.search(step.code.text) for step in steps)
+        parts += [_function(step, may_end) for step in on_ranks]
+        with_pool = [_with_pool(starting, factory)]
         inside = [_local(step) if step.options is None else _call(step) for step in steps[first:]]
-        parts += [indented(each) for each in inside]
+        with_pool += [indented(each) for each in inside]
+        if may_end:
+            whole = "\n\n".join(part.strip("\n") for part in with_pool)
+            with_pool = [f"try:\n{indented(whole)}\n{_ENDED}"]
+        parts += with_pool
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
@@ -196,7 +211,8 @@ def _name(step: _Step) -> str:
     return f"cell_{step.number}"
 
 
-def _function(step: _Step) -> str:
+def _function(step: _Step, may_end: bool) -> str:
+    """Return a cell as a function; it may end the program, perhaps because it is done."""
     options, code = step.options, step.code
     assert options is not None
     timeout = f"(timeout={options.timeout:g})" if options.timeout else ""
@@ -208,9 +224,13 @@ def _function(step: _Step) -> str:
     body = [f"global {', '.join(sorted(code.binds))}"] if code.binds else []
     if ranks is not None:
         body += [f"if sky.instance_info().rank not in {ranks!r}:", "    return None"]
-    body.append(code.text.rstrip("\n"))
+    does = [code.text.rstrip("\n")]
     if not ast.parse(code.text).body:  # comments alone
-        body.append("pass")
+        does.append("pass")
+    if may_end:
+        does = ["try:", *map(indented, does), "except SystemExit as end:"]
+        does += ["    if end.code:", "        raise"]
+    body += does
     if names := (*options.out, *options.gather):
         body.append(f"return {{{', '.join(map(_entry, dict.fromkeys(names)))}}}")
     text = "\n".join([*lines, *(indented(each) for each in body)])

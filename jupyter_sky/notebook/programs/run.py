@@ -14,7 +14,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,7 +27,7 @@ from jupyter_sky.cluster.errors import RemoteError
 from jupyter_sky.errors import ScriptFailed, SkyError, UsageError, exit_status
 from jupyter_sky.formatting import format_cost, format_count, format_elapsed
 from jupyter_sky.notebook import extension
-from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.notebook.options.definitions import PROGRAM_DEFAULTS, CellOptions
 from jupyter_sky.notebook.output import background_run
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.output.unread import discard_unread, is_unread
@@ -36,6 +36,7 @@ from jupyter_sky.notebook.programs.cells import SourceCell, read_cells
 from jupyter_sky.notebook.session import Session
 
 _FAILED, _MISUSED = 1, 2
+_DEFAULTS = [each.removeprefix("--") for each in PROGRAM_DEFAULTS]
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -51,7 +52,7 @@ def run_program(
     arguments
         What it finds in ``sys.argv`` behind its name, here and on the ranks.
     options
-        Options that take the place of those above cells.
+        Options that take the place of those above cells; how a cell runs, it may say itself.
     keep
         Whether clusters that it starts stay up when it is over.
     config
@@ -70,6 +71,8 @@ def run_program(
     """
     path = Path(name).expanduser().absolute()
     cells = read_cells(path)
+    if options.workdir is not None:  # where it was typed, and not where the program is
+        options = replace(options, workdir=str(Path(options.workdir).expanduser().absolute()))
     # That of a notebook whose cell has started this process, perhaps.
     os.environ.pop("JPY_SESSION_NAME", None)
     os.chdir(path.parent)
@@ -89,7 +92,10 @@ def run_program(
             f"no cell of {path.name} begins with `%%sky`, so that none would run on a cluster: put "
             "it above those that should, or leave the options out."
         )
+    defaults = {each: given.pop(each) for each in _DEFAULTS if each in given}
     session = extension.load(shell, given).session
+    for each, value in defaults.items():
+        setattr(session.settings, each, value)
     program = _Program(path, cells, shell, session)
     session.observers.append(program)
     with _heard_signals(program):

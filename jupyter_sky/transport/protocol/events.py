@@ -343,7 +343,7 @@ class Leaving(Event):
 
 @dataclass(frozen=True, slots=True)
 class Ending(Event):
-    """The agent ends by itself; ``reason`` says why, in words."""
+    """The agent ends: ``reason`` says why it does by itself, and is empty where a user wants it."""
 
     reason: str
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import re
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +18,7 @@ from jupyter_sky.node.shells.shells import Shells
 from jupyter_sky.node.shells.terminal import Terminal
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
+from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -119,6 +122,39 @@ def test_a_shell_whose_user_is_gone_ends(tmp_path: Path, monkeypatch: pytest.Mon
         await of.end()
 
     asyncio.run(work())
+
+
+def test_what_shells_have_left_running_ends_with_them(tmp_path: Path) -> None:
+    async def left_by(of: Shells, line: bytes) -> tuple[int, psutil.Process]:
+        number = await begun(of)
+        await ask(of, "type_in_shell", shell=number, data=line + b" & echo left=$!,\n")
+        seen = b""
+        while not (found := re.search(rb"left=(\d+),", seen)):
+            seen += (await ask(of, "read_shell", shell=number))["data"]
+        return number, psutil.Process(int(found[1]))
+
+    async def work() -> None:
+        of, other = made(tmp_path / "one"), made(tmp_path / "other")
+        closed, first = await left_by(of, b"nohup sleep 1000")
+        _, second = await left_by(of, b"nohup env -i sleep 1000")
+        _, third = await left_by(other, b"nohup sleep 1000")
+        try:
+            await ask(of, "close_shell", shell=closed)
+            assert is_there(first) and is_there(second)
+            await of.end()
+            until(lambda: not is_there(first) and not is_there(second))
+            assert is_there(third)
+        finally:
+            await other.end()
+            for process in (first, second, third):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+    asyncio.run(work())
+
+
+def is_there(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def test_a_program_that_hears_no_hangup_ends_all_the_same(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -118,6 +119,45 @@ def test_a_shell_ends_with_its_terminal(cluster: str, opened: Open) -> None:
     until(lambda: not psutil.pid_exists(pid))
 
 
+def left_running(terminal: Any) -> psutil.Process:
+    """Leave a program running that hears no hangup, and return its process."""
+    words = ["sleep", f"1000.{os.getpid()}"]
+    says(terminal, f"nohup {shlex.join(words)} >/dev/null & echo le''ft", r"left\r")
+    # Its host counts its processes anew: it is found here by what runs.
+    [found] = until(lambda: [each for each in psutil.process_iter() if cmdline(each) == words])
+    return found
+
+
+def cmdline(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def is_there(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def test_what_it_has_left_running_ends_with_the_cluster(opened: Open) -> None:
+    spec, runtime_env = assemble(ClusterSpec(name="leaves", nodes=1), [])
+    cluster = Cluster.start(spec, Local(grace=600), runtime_env)
+    process = None
+    try:
+        terminal = opened("0", "--cluster", "leaves", SHELL="/bin/sh")
+        process = left_running(terminal)
+        terminal.sendline("exit")
+        assert status(terminal) == 0
+        assert is_there(process)
+        cluster.down()
+        until(lambda: not is_there(process))
+    finally:
+        if cluster.alive:
+            cluster.down()
+        if process and is_there(process):
+            process.kill()
+
+
 def test_what_cannot_be_done_is_said(cluster: str, opened: Open) -> None:
     done = subprocess.run(
         [*COMMAND, "shell"], stdin=subprocess.DEVNULL, capture_output=True, text=True
@@ -154,5 +194,9 @@ def test_a_shell_over_ssh_outlives_a_broken_link(
         # Both come, in order: what was printed without a link, and what was typed.
         terminal.expect("printed\r")
         terminal.expect("typed\r")
+        left = left_running(terminal)
         terminal.sendline("exit 3")
         assert status(terminal) == 3
+        assert is_there(left)
+        notebook.succeed("%sky down far")
+        until(lambda: not is_there(left))

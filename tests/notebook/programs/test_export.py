@@ -88,6 +88,28 @@ def test_each_call_of_a_program_finds_its_arguments(terminal: Terminal, tmp_path
     assert done.stdout.splitlines()[-1] == str((["--lr", "0.1"],) * 3), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("end", "status", "out", "err"),
+    [
+        ("import sys\nsys.exit(3)", 3, [], ""),
+        ("raise SystemExit('no data')", 1, [], "no data"),
+        ("kept = 5\nexit()", 0, ["[5, 5]"], ""),
+    ],
+)
+def test_the_script_ends_as_the_code_on_ranks_wants_it(
+    terminal: Terminal, tmp_path: Path, end: str, status: int, out: list[str], err: str
+) -> None:
+    cells = (f"%%sky --nodes 2 --gather kept\nkept = 1\n{end}", "print(kept)")
+    write_notebook(tmp_path / "train.ipynb", *cells)
+    ran = terminal.sky("run", "train.ipynb")
+    assert ran.returncode == status and shown(ran.stdout) == out, ran.stderr
+    assert terminal.sky("export", "--notebook", "train.ipynb").returncode == 0
+    done = terminal.python("train.py")
+    assert done.returncode == status, done.stderr
+    assert shown(done.stdout) == out and done.stderr.strip() == err
+    assert registry.rows() == []
+
+
 def test_what_it_has_written_is_written_again(terminal: Terminal, tmp_path: Path) -> None:
     write_notebook(tmp_path / "a.ipynb", "x = 5\nx")
     for _ in range(2):

@@ -17,3 +17,12 @@ def test_all_of_what_a_program_prints_arrives(terminal: Terminal, tmp_path: Path
     numbers = [line for line in done.stdout.splitlines() if line.isdecimal()]
     assert numbers == [str(number) for number in range(200_000)]
     assert "not shown" not in done.stdout
+
+
+def test_the_notice_of_a_flood_says_what_to_type_in_a_terminal(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    flood = "for _ in range(90): print('x' * 1_000_000)"
+    write_notebook(tmp_path / "a.ipynb", f"%%sky --nodes 1\n{flood}")
+    done = terminal.sky("run", "a.ipynb")
+    assert "MB not shown here: `jupyter sky logs 0 --save FILE` has all of them …]" in done.stdout

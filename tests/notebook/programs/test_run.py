@@ -40,6 +40,32 @@ def test_options_take_the_place_of_those_of_cells(terminal: Terminal, tmp_path: 
     assert done.stdout.splitlines()[-1] == "Out[2]: ([0, 1, 2], [False, False, False])", done.stderr
 
 
+def test_its_cells_run_and_print_where_it_says_unless_they_say_it(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    for name in ("data", "code", "other"):
+        (tmp_path / name).mkdir()
+    where = "print(Path.cwd().name, flush=True)"
+    code = f"from pathlib import Path\nimport jupyter_sky as sky\n{where}"
+    (tmp_path / "code" / "a.py").write_text(code)
+    write_notebook(
+        tmp_path / "code" / "a.ipynb",
+        f"%%sky\n{code}",
+        f"%%sky --stdout 1 --workdir ../other\n{where}",
+        "%%sky --sh\npwd",
+        "%%sky --stdout none\nprint('hidden')",
+    )
+    options = "--nodes", "3", "--workdir", "data", "--stdout"
+    done = terminal.sky("run", "code/a.py", *options, "0,2")
+    assert sorted(done.stdout.splitlines()[2:]) == ["0 │ data", "2 │ data"], done.stderr
+    done = terminal.sky("run", "code/a.ipynb", *options, "all")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()[2:]
+    assert sorted(lines[:3]) == ["0 │ data", "1 │ data", "2 │ data"]
+    assert lines[3] == "other"
+    assert {line[4:] for line in lines[4:]} == {str(tmp_path / "data")} and len(lines) == 7
+
+
 @pytest.mark.parametrize(
     ("cell", "status", "said"),
     [
@@ -86,6 +112,24 @@ def test_a_signal_stops_it_and_ends_its_cluster(
     assert program.returncode == status, err
     assert "cell 1 of 2 was stopped" in err and "further" not in out
     assert "nothing is left running" in err
+    assert registry.rows() == []
+
+
+def test_it_fails_when_its_cluster_is_ended_from_elsewhere(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    code = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
+    write_notebook(tmp_path / "a.ipynb", f"%%sky --nodes 2 --cluster mine --retry 2\n{code}")
+    program = terminal.begin("run", "a.ipynb")
+    assert program.stdout
+    while program.stdout.readline() != "begun\n":
+        assert program.poll() is None
+    down = terminal.sky("down", "mine")
+    assert down.returncode == 0, down.stderr
+    _, err = program.communicate()
+    assert program.returncode == 1, err
+    assert "ClusterLost: cluster mine was ended from elsewhere." in err
+    assert "a.ipynb: failed" in err and "KeyboardInterrupt" not in err
     assert registry.rows() == []
 
 
@@ -276,4 +320,18 @@ def test_a_pipe_that_ends_stops_it(terminal: Terminal, tmp_path: Path) -> None:
     ended, end = program.stderr.read().splitlines()
     assert ended.endswith("nothing is left running") and "with status 1" in end
     assert program.wait() == 1
+    assert registry.rows() == []
+
+
+def test_a_pipe_that_ends_while_the_cluster_starts_ends_it(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    """As of ``jupyter sky run train.ipynb | head -1``."""
+    write_notebook(tmp_path / "a.ipynb", "%%sky --nodes 1\nprint('on')")
+    program = terminal.begin("run", "a.ipynb")
+    assert program.stdout and program.stderr
+    assert "starting 1 local node" in program.stdout.readline()
+    program.stdout.close()
+    *_, end = program.stderr.read().splitlines()
+    assert "with status 1" in end and program.wait() == 1
     assert registry.rows() == []

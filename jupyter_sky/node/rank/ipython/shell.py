@@ -20,7 +20,14 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type
 from traitlets.config import Config
 
-from jupyter_sky.node.rank.ipython import error_text, no_keyboard, plain_python, program, widgets
+from jupyter_sky.node.rank.ipython import (
+    error_text,
+    no_keyboard,
+    plain_python,
+    program,
+    spawned,
+    widgets,
+)
 from jupyter_sky.node.rank.ipython.sentences import sentence_of
 from jupyter_sky.serialization import cell_sources
 from jupyter_sky.transport.protocol.error_report import ErrorReport, is_consequence
@@ -330,6 +337,7 @@ def make_shell() -> RankShell:
     plain_python.remember_checkers(shell)
     no_keyboard.refuse()
     widgets.install()
+    spawned.install()
     # Figures are displayed, as in a notebook's kernel.
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     # What IPython says of `sys.exit()` holds for a terminal.

@@ -1,0 +1,52 @@
+"""What users have left running in the shells of a node: it ends with the cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Collection, Sequence
+
+import psutil
+
+MARK = "JUPYTER_SKY_SHELL_OF"
+"""The variable that tells whose shells a process descends from: the folder of an agent."""
+
+_LOOKS = 3  # a process that is found may have begun others meanwhile
+
+
+def in_sessions(sessions: Collection[int]) -> list[psutil.Process]:
+    """Return the processes of some sessions; they need not have the mark."""
+    return _found(lambda process: os.getsid(process.pid) in sessions)
+
+
+def kill_left(folder: str, others: Sequence[psutil.Process]) -> None:
+    """Kill what was started in the shells of an agent, as what ranks leave behind is.
+
+    Parameters
+    ----------
+    folder
+        The agent's folder.
+    others
+        Further processes, which may have ended.
+    """
+    own = os.getuid()
+    for _ in range(_LOOKS):
+        left = _found(
+            lambda process: process.uids().real == own and process.environ().get(MARK) == folder
+        )
+        for process in (*left, *others):
+            with contextlib.suppress(psutil.Error, OSError):
+                process.kill()
+        if not left:
+            return
+
+
+def _found(is_meant: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
+    found = []
+    # Where no descriptor is left to look into the system with, they go on.
+    with contextlib.suppress(psutil.Error, OSError):
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if process.status() != psutil.STATUS_ZOMBIE and is_meant(process):
+                    found.append(process)
+    return found
