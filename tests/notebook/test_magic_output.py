@@ -274,3 +274,9 @@ def test_a_flood_is_thinned_in_the_cell_and_complete_in_the_log(
     assert all(b"line %d\n" % number in data for number in range(0, 200_000, 20_000))
     wrong = pair.run(f"%sky logs 0 --save '{tmp_path}'")
     assert "name another file" in wrong.sentence
+
+
+def test_a_display_is_updated_in_the_background_too(pair: LiveNotebook) -> None:
+    code = "h = display('0 of 9', display_id=True)\nprint('between')\nh.update('9 of 9')"
+    pair.succeed(f"r = get_ipython().run_cell_magic('sky', '--background', {code!r})\nr.result()")
+    assert pair.value("r.output") == "'9 of 9'\nbetween\n"
