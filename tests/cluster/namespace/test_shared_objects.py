@@ -220,3 +220,24 @@ def test_a_rank_that_started_anew_gets_everything(new, monkeypatch) -> None:
     notebook.here("opt = torch.optim.SGD(model.parameters(), lr=1.0)")
     notebook.there("opt, model")
     assert notebook.ask("opt.param_groups[0]['params'][0] is model.weight") == [True] * 2
+
+
+def test_a_sentinel_in_a_class_is_the_one_under_the_name(notebook) -> None:
+    notebook.here(
+        "MISSING = object()\nclass Node:\n    value = MISSING\n"
+        "    def is_missing(self, value=MISSING): return value is MISSING"
+    )
+    assert notebook.ask("Node.value is MISSING, Node().is_missing()") == [(True, True)] * 4
+    notebook.there("there = MISSING")
+    notebook.here("Node.value = [MISSING]")
+    assert notebook.ask("Node.value[0] is MISSING is there") == [True] * 4
+    notebook.here("MISSING = object()")
+    assert notebook.ask("Node.value[0] is MISSING") == [False] * 4
+
+
+def test_a_sentinel_of_a_rank_is_one_here_too(notebook) -> None:
+    notebook.there("own = object()\nclass There:\n    own = own")
+    own, other = notebook.ask("own"), notebook.ask("[own, There().own]")
+    assert all(pair[0] is pair[1] is one for one, pair in zip(own, other, strict=True))
+    assert len({id(each) for each in own}) == 4
+    assert len(set(notebook.ask("There"))) == 1
