@@ -199,8 +199,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 class LinkingPickler(Pickler):
     """Pickles objects that the receiver has as their tokens, which are given by identity."""
 
-    def __init__(self, value: Any, tokens: Mapping[int, int]) -> None:
-        super().__init__(value, classes_by_value=())
+    def __init__(
+        self, value: Any, tokens: Mapping[int, int], classes_by_value: Collection[str]
+    ) -> None:
+        super().__init__(value, classes_by_value)
         self._tokens = tokens
 
     def persistent_id(self, obj: Any) -> int | None:
