@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 HIDDEN = "****"
 """What stands for a secret in an address."""
@@ -152,3 +153,12 @@ def _without_secret(address: re.Match[str]) -> str:
         path = _KEY.sub(HIDDEN, path)
     shown = path + question + _VALUE.sub(HIDDEN, query)
     return address[1] + shown + mark + fragment
+
+
+def escaped(value: Any) -> Any:
+    """Return data whose texts can be encoded: half a surrogate pair is escaped, as by `print`."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {escaped(key): escaped(each) for key, each in value.items()}
+    return list(map(escaped, value)) if isinstance(value, list | tuple) else value

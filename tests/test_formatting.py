@@ -7,6 +7,7 @@ import pytest
 from jupyter_sky.formatting import (
     aligned,
     as_sentence,
+    escaped,
     format_bytes,
     format_cost,
     format_count,
@@ -137,3 +138,9 @@ def test_a_time_has_no_part_that_is_nothing() -> None:
         "1 d 2 h",
         "7 d",
     ]
+
+
+def test_what_cannot_be_encoded_is_escaped_wherever_it_is() -> None:
+    data = {"a\ud800": ["ü\udcff", {"b": ("\ud800", 1)}], "c": b"\xff", "d": None}
+    shown = escaped(data)
+    assert shown == {"a\\ud800": ["ü\\udcff", {"b": ["\\ud800", 1]}], "c": b"\xff", "d": None}

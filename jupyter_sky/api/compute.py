@@ -21,6 +21,7 @@ from typing import (
 )
 
 from jupyter_sky.api.call import Call, Decorate
+from jupyter_sky.api.calls.checks import check_limits, checked, method_of
 from jupyter_sky.api.future import CallFuture
 from jupyter_sky.errors import UsageError
 
@@ -65,7 +66,7 @@ def compute(
     """Turn a function into one that runs on a cluster.
 
     A call of it runs nothing yet: it returns a `PendingCompute` to send to a pool. The decorator
-    goes above all others. It is also named ``sky.function``.
+    goes above all others, that of a method too. It is also named ``sky.function``.
 
     Parameters
     ----------
@@ -105,10 +106,10 @@ def compute(
     rank waits for a reader. Each of them has its iterators to itself; one whose rank is lost is not
     tried again when items are used up that no iterator gives twice.
     """
-    _check_limits(timeout, retries)
+    check_limits(timeout, retries)
     if function is None:
-        return lambda function: ComputeFunction(_checked(function), timeout, retries)
-    return ComputeFunction(_checked(function), timeout, retries)
+        return lambda function: ComputeFunction(checked(function), timeout, retries)
+    return ComputeFunction(checked(function), timeout, retries)
 
 
 function = compute
@@ -129,23 +130,28 @@ class ComputeFunction(Generic[P, R]):
         self.__name__: str = getattr(function, "__name__", type(function).__name__)
         self.__qualname__: str = getattr(function, "__qualname__", self.__name__)
         self._function = function
-        self._timeout = timeout
-        self._retries = retries
+        inner = _decorated(function)
+        self._timeout: float | None = inner._timeout if inner and timeout is None else timeout
+        self._retries: int | None = inner._retries if inner and retries is None else retries
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> PendingCompute[R]:
         return PendingCompute(self, args, kwargs, self._timeout, self._retries)
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function in this process."""
-        return self._function(*args, **kwargs)
+        return self.local_function(*args, **kwargs)
 
     @property
     def local_function(self) -> Callable[P, R]:
         """The function without ``@sky.compute``."""
-        return self._function
+        return cast("Callable[P, R]", _undecorated(self._function))
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        return self if instance is None else MethodType(self, instance)
+        function: Any = self._function
+        if isinstance(function, staticmethod) or not hasattr(function, "__get__"):
+            return self
+        bound = function.__get__(instance, owner)
+        return self if bound is function else BoundCompute(self, instance, owner)
 
     def __repr__(self) -> str:
         return f"<sky.compute {self.__qualname__}>"
@@ -155,6 +161,30 @@ class ComputeFunction(Generic[P, R]):
         if _is_importable(self):
             return self.__qualname__
         return ComputeFunction, (self._function, self._timeout, self._retries)
+
+
+class BoundCompute(ComputeFunction[P, R]):
+    """A method with ``@sky.compute``, of an object or a class."""
+
+    def __init__(self, method: ComputeFunction[..., R], instance: object, owner: Any) -> None:
+        bound: Any = method._function.__get__(instance, owner)
+        super().__init__(bound, method._timeout, method._retries)
+        self._arguments = (method, instance, owner)
+        self.__func__ = method
+        self.__self__ = getattr(bound, "__self__", instance)
+
+    def __eq__(self, other: object) -> bool:
+        is_same = isinstance(other, BoundCompute) and other.__func__ is self.__func__
+        return is_same and cast("Any", other).__self__ is self.__self__
+
+    def __hash__(self) -> int:
+        return hash((id(self.__func__), id(self.__self__)))
+
+    def __reduce__(self) -> Any:
+        # As Python does it, unless the name stands for another: that of a subclass, say.
+        if getattr(self.__self__, self.__name__, None) == self:
+            return getattr, (self.__self__, self.__name__)
+        return BoundCompute, self._arguments
 
 
 @dataclass(frozen=True, repr=False)
@@ -177,12 +207,12 @@ class PendingCompute(Generic[R_co]):
 
     def with_timeout(self, timeout: float | None) -> PendingCompute[R_co]:
         """Return the same call, which may take so many seconds."""
-        _check_limits(timeout, None)
+        check_limits(timeout, None)
         return replace(self, timeout=timeout)
 
     def with_retries(self, retries: int) -> PendingCompute[R_co]:
         """Return the same call, which is tried again so often when its rank is lost."""
-        _check_limits(None, retries)
+        check_limits(None, retries)
         return replace(self, retries=retries)
 
     @overload
@@ -199,13 +229,13 @@ class PendingCompute(Generic[R_co]):
     def __matmul__(self, pool: Pool) -> list[R_co]: ...
 
     def __matmul__(self, pool: Pool) -> Any:
-        return _method(pool, "broadcast", "@")(self)
+        return method_of(pool, "broadcast", "@")(self)
 
     def __rshift__(self, pool: Pool) -> R_co:
-        return cast("R_co", _method(pool, "dispatch", ">>")(self))
+        return cast("R_co", method_of(pool, "dispatch", ">>")(self))
 
     def __gt__(self, pool: Pool) -> CallFuture[R_co]:
-        return cast("CallFuture[R_co]", _method(pool, "submit", ">")(self))
+        return cast("CallFuture[R_co]", method_of(pool, "submit", ">")(self))
 
     def __and__(self, other: PendingCompute[S]) -> PendingGroup[tuple[R_co, S]]:
         return PendingGroup((self, _pending(other)))
@@ -235,7 +265,7 @@ class PendingGroup(Generic[T_co]):
         return replace(self, calls=tuple(call.with_retries(retries) for call in self.calls))
 
     def __rshift__(self, pool: Pool) -> T_co:
-        return cast("T_co", _method(pool, "run_group", ">>")(self))
+        return cast("T_co", method_of(pool, "run_group", ">>")(self))
 
     def __and__(
         self: PendingGroup[tuple[*Ts]], other: PendingCompute[S]
@@ -320,10 +350,27 @@ def computed(function: Callable[..., Any]) -> Callable[..., PendingCompute[Any]]
 
     So may a method, which is bound to its object, or what has arguments from `functools.partial`.
     """
-    inner: Any = function
-    while isinstance(inner, MethodType | functools.partial):
-        inner = inner.__func__ if isinstance(inner, MethodType) else inner.func
-    return function if isinstance(inner, ComputeFunction) else compute(function)
+    return function if _decorated(function) else compute(function)
+
+
+def _decorated(function: Any) -> ComputeFunction[..., Any] | None:
+    """Return the function with ``@sky.compute`` inside of another."""
+    while isinstance(function, MethodType | functools.partial):
+        function = function.__func__ if isinstance(function, MethodType) else function.func
+    return function if isinstance(function, ComputeFunction) else None
+
+
+def _undecorated(function: Any) -> Any:
+    """Return a function, or what is made of one, without the ``@sky.compute`` inside of it."""
+    if isinstance(function, ComputeFunction):
+        return function.local_function
+    if isinstance(function, staticmethod):
+        return function.__func__
+    if not _decorated(function):
+        return function
+    if isinstance(function, MethodType):
+        return MethodType(_undecorated(function.__func__), function.__self__)
+    return functools.partial(_undecorated(function.func), *function.args, **function.keywords)
 
 
 def _pending(call: object) -> PendingCompute[Any]:
@@ -335,36 +382,6 @@ def _pending(call: object) -> PendingCompute[Any]:
         f"{type(call).__name__} is no call of a function with @sky.compute: write "
         "sky.gather(f(1), f(2)) >> pool, or (f(1) & f(2)) >> pool with the parentheses."
     )
-
-
-def _checked(function: Callable[P, R]) -> Callable[P, R]:
-    if not callable(function):
-        raise UsageError(
-            f"@sky.compute goes above a function, not {type(function).__name__}: "
-            "write it without parentheses, above `def`."
-        )
-    return function
-
-
-def _check_limits(timeout: float | None, retries: int | None) -> None:
-    if timeout is not None and not (_is_number(timeout, float) and timeout > 0):
-        raise UsageError(f"timeout={timeout!r}: give the seconds that a call may take.")
-    if retries is not None and not (_is_number(retries) and retries >= 0):
-        raise UsageError(f"retries={retries!r}: give 0 for a call that is never tried again.")
-
-
-def _is_number(value: object, *types: type) -> bool:
-    return isinstance(value, (int, *types)) and not isinstance(value, bool)
-
-
-def _method(pool: object, name: str, operator: str) -> Callable[..., Any]:
-    method = getattr(pool, name, None)
-    if not callable(method):
-        raise UsageError(
-            f"a call goes to a pool, not to {type(pool).__name__}: write train() {operator} pool, "
-            "where pool comes from `with sky.ComputePool(...) as pool:`."
-        )
-    return cast("Callable[..., Any]", method)
 
 
 def _is_importable(function: ComputeFunction[..., Any]) -> bool:

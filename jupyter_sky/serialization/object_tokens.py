@@ -110,6 +110,7 @@ class SentObjects:
         self._next = 0
         self._tokens: dict[int, tuple[Callable[[], Any], int]] = {}
         self._ranks: dict[int, frozenset[int]] = {}
+        self._in_classes: set[int] = set()
         self._sweep_at = 1000
 
     def assign_tokens(self, shared: MemoEntries) -> Tokens:
@@ -153,6 +154,18 @@ class SentObjects:
                 if rank in self._ranks.get(token, ()):
                     found[identity] = token
         return found
+
+    def note_in_classes(self, tokens: Iterable[int]) -> None:
+        """Note that objects are in classes, which few are."""
+        self._in_classes.update(tokens)
+
+    def any_in_classes(self, shared: MemoEntries) -> bool:
+        """Return whether one of the objects was sent in a class."""
+        return bool(self._in_classes) and any(
+            self._tokens[identity][1] in self._in_classes
+            for identity, (_, obj) in shared.items()
+            if self._has_token(identity, obj)
+        )
 
     def _has_token(self, identity: int, obj: Any) -> bool:
         return identity in self._tokens and self._tokens[identity][0]() is obj

@@ -201,8 +201,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 class LinkingPickler(Pickler):
     """Pickles objects that the receiver has as their tokens, which are given by identity."""
 
-    def __init__(self, value: Any, tokens: Mapping[int, int]) -> None:
-        super().__init__(value, classes_by_value=())
+    def __init__(
+        self, value: Any, tokens: Mapping[int, int], classes_by_value: Collection[str]
+    ) -> None:
+        super().__init__(value, classes_by_value)
         self._tokens = tokens
 
     def persistent_id(self, obj: Any) -> int | None:
@@ -290,6 +292,8 @@ class _IdentityPickler(Pickler):
         if isinstance(obj, types.CodeType):
             bare = obj.replace(co_filename="", co_firstlineno=1, co_linetable=b"")
             return _internals._code_reduce(bare)
+        if type(obj) is object:  # each rank that defines the class has its own
+            return object, ()
         reduced = super().reducer_override(obj)
         if obj is self._value and self._classes_by_value:
             reduced[2][0].pop("__firstlineno__", None)

@@ -103,7 +103,9 @@ def dump(
         ) from error
 
 
-def dump_linked(values: Sequence[Any], tokens: Mapping[int, int]) -> Pickled:
+def dump_linked(
+    values: Sequence[Any], tokens: Mapping[int, int], classes_by_value: Collection[str] = ()
+) -> Pickled:
     """Pickle values that share objects with what the receiver has; see `with_copies`.
 
     Parameters
@@ -112,11 +114,15 @@ def dump_linked(values: Sequence[Any], tokens: Mapping[int, int]) -> Pickled:
         What was pickled without error before.
     tokens
         The tokens of objects that the receiver has, by identity.
+    classes_by_value
+        As for `dump`.
     """
-    return LinkingPickler(tuple(values), tokens).run()
+    return LinkingPickler(tuple(values), tokens, classes_by_value).run()
 
 
-def with_copies(linked: Pickled, values: Sequence[Any], tokens: Tokens) -> Pickled:
+def with_copies(
+    linked: Pickled, values: Sequence[Any], tokens: Tokens, classes_by_value: Collection[str] = ()
+) -> Pickled:
     """Return a pickle that can be loaded whether or not the receiver still has the objects.
 
     Parameters
@@ -127,8 +133,10 @@ def with_copies(linked: Pickled, values: Sequence[Any], tokens: Tokens) -> Pickl
         The values, which are pickled whole too: they are loaded if a shared object is gone.
     tokens
         The tokens of the objects in ``linked``.
+    classes_by_value
+        As for `dump_linked`.
     """
-    return Pickler(_Linked(tokens, linked, tuple(values)), classes_by_value=()).run()
+    return Pickler(_Linked(tokens, linked, tuple(values)), classes_by_value).run()
 
 
 class _Linked:

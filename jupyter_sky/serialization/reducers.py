@@ -15,6 +15,8 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from jupyter_sky.serialization import sentinels
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -28,6 +30,8 @@ def reduce(obj: Any) -> Any:
         Any object but a function or a class.
     """
     kind = type(obj)
+    if kind is object:
+        return sentinels.reduce(obj)
     reducer = _BY_MODULE.get(kind.__module__) if isinstance(kind.__module__, str) else None
     if reducer is not None:
         return reducer(obj)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -274,3 +275,36 @@ def test_a_flood_is_thinned_in_the_cell_and_complete_in_the_log(
     assert all(b"line %d\n" % number in data for number in range(0, 200_000, 20_000))
     wrong = pair.run(f"%sky logs 0 --save '{tmp_path}'")
     assert "name another file" in wrong.sentence
+
+
+def test_a_display_is_updated_in_the_background_too(pair: LiveNotebook) -> None:
+    code = "h = display('0 of 9', display_id=True)\nprint('between')\nh.update('9 of 9')"
+    pair.succeed(f"r = get_ipython().run_cell_magic('sky', '--background', {code!r})\nr.result()")
+    assert pair.value("r.output") == "'9 of 9'\nbetween\n"
+
+
+def test_what_cannot_be_encoded_is_shown_escaped(pair: LiveNotebook, tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path)
+    cell = pair.succeed(
+        "%%sky\nfrom IPython.display import HTML\nimport jupyter_sky as sky\n"
+        f"name = os.fsdecode(os.path.join({folder!r}, b'n\\xff'))\nopen(name, 'w').close()\n"
+        "display(HTML('ü\\ud800' + os.path.basename(name)), metadata={'a': '\\ud800'})\n"
+        "sky.log(**{'loss\\ud800': 1.0})\nprint('behind')"
+    )
+    assert [each["text/html"] for each in cell.data] == ["ü\\ud800n\\udcff"]
+    assert cell.stdout == "behind\n"
+
+
+@pytest.mark.parametrize("options", ["", "--stdout all", "--display safe"])
+def test_neither_are_texts_and_places_that_cannot(pair: LiveNotebook, options: str) -> None:
+    cell = pair.succeed(
+        f"%%sky {options}\nfor place in ('i\\ud800', 'i\\udcff'):\n"
+        "    display(place[:1], display_id=place).update(f'now {place!r}')\n"
+        "type('Kind', (), {'__repr__': lambda self: 'its \\udcff'})()"
+    )
+    shown = "".join([cell.stdout, *cell.shown])
+    ranks = 2 if options == "--stdout all" else 1
+    for each in ("ud800", "udcff"):
+        assert shown.count(f"now 'i\\\\{each}'") == ranks, shown
+    assert shown.count("its \\udcff") == ranks
+    assert cell.stderr == ""

@@ -176,3 +176,17 @@ def test_the_class_of_what_is_sent_is_found_by_its_name(notebook: Notebook) -> N
     # A class that ranks have made is theirs.
     notebook.run("%%sky\nclass Net: width = 3")
     assert notebook.run("%%sky\nprint(Net.width, net.width)") == "3 2\n"
+
+
+def test_a_call_is_given_the_object_that_ranks_have_under_a_name(notebook: Notebook) -> None:
+    notebook.run(
+        "import jupyter_sky as sky\nMISSING = object()\n"
+        "@sky.compute\ndef found(x=MISSING): return x is MISSING, x"
+    )
+    said = notebook.run(
+        "with sky.ComputePool(nodes=2) as pool:\n"
+        "    found_here = [*found() @ pool, found(MISSING) >> pool, *pool.map(found, [MISSING])]\n"
+        "    other = found(object()) >> pool\n"
+        "print([there and x is MISSING for there, x in found_here], other[0])"
+    )
+    assert said.splitlines()[-1] == "[True, True, True, True] False"

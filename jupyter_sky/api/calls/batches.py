@@ -128,11 +128,11 @@ class Batches:
         self._cluster.calls.submit(batch)
 
     def withdraw(self, batch: Batch) -> None:
-        """Let a batch of one call not begin, unless it has begun."""
+        """Let a batch of one call not begin, or stop it."""
         self._cluster.calls.withdraw(batch, 0)
 
     def cancel(self, batch: Batch) -> None:
-        """Let no further call of a batch begin, and stop those that run if they are alone."""
+        """Let no further call of a batch begin, and stop those that run."""
         self._cluster.calls.cancel(batch)
 
     def _follow(

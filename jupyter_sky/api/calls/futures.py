@@ -64,7 +64,6 @@ class Futures:
                 self._thread.start()
         submitted.future.add_done_callback(lambda done: self._on_done(batch, submitted))
         if feeds.keeps_ranks:
-            submitted.is_fed = True
             feeding = (submitted, batch, feeds)
             threading.Thread(target=self._feed, args=feeding, name="sky-feed", daemon=True).start()
         self._batches.submit(batch)
@@ -82,12 +81,20 @@ class Futures:
         with self._guard:
             self._waiting.discard(submitted)
         submitted.asked.put(None)
-        if not submitted.future.cancelled():
-            return
-        if submitted.is_fed:
-            self._batches.cancel(batch)  # it may wait for items that are not there
-        else:
+        if submitted.future.cancelled():
             self._batches.withdraw(batch)
+            self._settle(submitted)
+
+    def _settle(self, submitted: _Submitted) -> bool:
+        """Let nobody cancel a future any more; say whether it gets a result.
+
+        Those who wait for several futures at once hear only here of one that was cancelled.
+        """
+        with self._guard:
+            if submitted.is_settled:
+                return False
+            submitted.is_settled = True
+            return submitted.future.set_running_or_notify_cancel()
 
     def _feed(self, submitted: _Submitted, batch: Batch, feeds: CallFeeds) -> None:
         feeds.thread = threading.get_ident()
@@ -110,7 +117,7 @@ class Futures:
             if isinstance(event, Output | Display):
                 submitted.context.run(self._batches.write, event)
                 continue
-            if future.done() or not future.set_running_or_notify_cancel():
+            if not self._settle(submitted):
                 continue
             if isinstance(event, BaseException):
                 future.set_exception(event)
@@ -128,7 +135,7 @@ class _Submitted:
     def __init__(self, pending: PendingCompute[Any], future: CallFuture[Any]) -> None:
         self.pending = pending
         self.future = future
-        self.is_fed = False
+        self.is_settled = False
         self.asked: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
         # It says in which cell this is: what is printed goes there, whichever runs by then.
         self.context = contextvars.copy_context()

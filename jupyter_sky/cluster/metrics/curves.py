@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jupyter_sky.cluster.snapshot import CurveView
+from jupyter_sky.formatting import escaped
 from jupyter_sky.transport.metrics.metric_log import LONGEST, NAMES
 from jupyter_sky.transport.metrics.series import Series, unpack
 from jupyter_sky.transport.protocol.events import Metrics
@@ -66,7 +67,8 @@ class Curves:
         with self._lock:
             self._version += 1
             for name, data in list(event.points.items())[:NAMES]:
-                curve = self._curve(name[:LONGEST], event.rank if event.of is None else event.of)
+                rank = event.rank if event.of is None else event.of
+                curve = self._curve(escaped(name)[:LONGEST], rank)
                 if curve is None:
                     continue
                 before = curve.kept.count

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
@@ -19,7 +19,7 @@ from jupyter_sky.serialization import blobs, model_changes, pickling
 from jupyter_sky.serialization.cell_sources import shell_of
 from jupyter_sky.serialization.model_changes import KnownModel
 from jupyter_sky.serialization.module_reference import ModuleReference, reached_submodules
-from jupyter_sky.serialization.object_tokens import MemoEntries, SentObjects, Tokens
+from jupyter_sky.serialization.object_tokens import MemoEntries, SentObjects, Tokens, is_referable
 from jupyter_sky.serialization.pickling import Pickled
 from jupyter_sky.serialization.user_modules import ImportPaths, source_trees
 from jupyter_sky.transport.frames import Message
@@ -52,7 +52,11 @@ class NamespaceItem:
         As above.
     pickled
         The value, pickled by itself.
+    sent_with
+        The tokens of the objects in the group that it was packed with last, if it is a class.
     """
+
+    sent_with: Mapping[int, int] = MappingProxyType({})
 
     def __init__(
         self, key: str, value: Any, digests: dict[tuple[int, int], str], used_by: str | None = None
@@ -274,17 +278,22 @@ def pack_group(
     """
     kind = items[0].kind
     values = [item.value for item in items]
+    classes = {item.class_identity for item in items} if kind == "class" else ()
     if links:
-        pickled = pickling.dump_linked(values, links)
+        pickled = pickling.dump_linked(values, links, classes)
     elif len(items) == 1 and kind != "class":
         pickled = items[0].loadable
     else:
-        classes = {item.class_identity for item in items} if kind == "class" else ()
         keys = [item.key for item in items]
         pickled = pickling.dump(values, names=keys, classes_by_value=classes)
-    shared = pickled.shared if kind == "name" else {}
+    shared = pickled.shared if kind != "source" else {}
     tokens = sent_objects.assign_tokens(shared)
-    loadable = pickling.with_copies(pickled, values, tokens) if links else pickled
+    if kind == "class":
+        items[0].sent_with = {
+            key: tokens.of(index) for key, (index, obj) in shared.items() if is_referable(obj)
+        }
+        sent_objects.note_in_classes(items[0].sent_with.values())
+    loadable = pickling.with_copies(pickled, values, tokens, classes) if links else pickled
     packed, parts = blobs.pack(loadable, items[0]._digests)
     message = {
         "shipment": uuid.uuid4().hex[:12],

@@ -72,13 +72,24 @@ class GroupPlanner:
         for item in lacking:
             if item.kind == "source":
                 yield GroupPlan([item], {}, list(ranks))
-        if classes := [item for item in lacking if item.kind == "class"]:
-            yield GroupPlan(classes, {}, list(ranks))
+        classes = [item for item in lacking if item.kind == "class"]
         wanted = [item for item in lacking if item.kind == "name"]
+        in_them = _shared(classes)
+        known = {rank: self._sent_objects.known_to(rank, in_them) for rank in ranks}
         kept: list[NamespaceItem] = []
-        if any(item.pickled.shared for item in wanted):
-            keys = {item.key for item in wanted}
-            kept = [item for item in self._kept(collector, ranks) if item.key not in keys]
+        if any(known.values()) or any(item.pickled.shared for item in wanted):
+            keys = {item.key for item in lacking}
+            # To pickle all classes takes time, and few objects are in one.
+            in_classes = any(known.values()) or self._sent_objects.any_in_classes(_shared(wanted))
+            kept = [
+                item for item in self._kept(collector, ranks, in_classes) if item.key not in keys
+            ]
+        there = {rank: self._in_classes(kept, rank) for rank in ranks}
+        for refers, receivers in self._class_links(known, [*wanted, *kept]) if classes else ():
+            yield GroupPlan(classes, refers, receivers)
+            # It has been packed by now; what is in it is there when names are loaded.
+            there.update({rank: {**there[rank], **classes[0].sent_with} for rank in receivers})
+        kept = [item for item in kept if item.is_name]
         for members in _connected([*wanted, *kept]):
             group = [item for item in members if item in wanted]
             others = [item for item in members if item not in wanted]
@@ -86,21 +97,63 @@ class GroupPlanner:
                 continue
             alike: dict[Any, list[int]] = {}
             for rank in ranks:
-                alike.setdefault(self._payload_key(others, rank), []).append(rank)
+                links = {each: there[rank].get(each) for each in there[rank] and _shared(group)}
+                key = self._payload_key(others, rank), frozenset(links.items())
+                alike.setdefault(key, []).append(rank)
             for receivers in alike.values():
-                yield GroupPlan(*self._linked(group, others, receivers[0]), receivers)
+                rank = receivers[0]
+                yield GroupPlan(*self._linked(group, others, rank, there[rank]), receivers)
 
-    def _kept(self, collector: ItemCollector, ranks: Sequence[int]) -> list[NamespaceItem]:
-        """Return the names that all of these ranks were sent, as far as the notebook has them."""
+    def _in_classes(self, kept: Sequence[NamespaceItem], rank: int) -> dict[int, int]:
+        """Return the tokens of what is in the classes that a rank has, as far as it is the same."""
+        classes = [item for item in kept if item.is_class]
+        same = [item for item in classes if not self._remote_state.lacks(rank, item)]
+        return self._sent_objects.known_to(rank, _shared(same))
+
+    def _class_links(
+        self, known: Mapping[int, Mapping[int, int]], others: Sequence[NamespaceItem]
+    ) -> Iterator[tuple[dict[int, int], list[int]]]:
+        """Yield the tokens that classes can refer to, each with the ranks which are sent the same.
+
+        Parameters
+        ----------
+        known
+            The tokens of objects in the classes that each rank has.
+        others
+            What ranks have or are sent besides: of what is in none of that, nobody knows whether it
+            is still the same.
+        """
+        alike: dict[Any, list[int]] = {}
+        for rank, tokens in known.items():
+            same: set[int] = set()
+            changed: set[int] = set()
+            for item in others if tokens else ():
+                lacks = self._remote_state.lacks(rank, item)
+                (changed if lacks else same).update(item.pickled.shared)
+            links = {each: token for each, token in tokens.items() if each in same - changed}
+            alike.setdefault(frozenset(links.items()), []).append(rank)
+        for links, ranks in alike.items():
+            yield dict(links), ranks
+
+    def _kept(
+        self, collector: ItemCollector, ranks: Sequence[int], with_classes: bool
+    ) -> list[NamespaceItem]:
+        """Return the names that all of these ranks were sent, as far as the notebook has them.
+
+        Of a name that stands for a class, it is the class that is returned, and those that it uses,
+        or nothing.
+        """
         found = []
         for name in sorted(self._remote_state.names_on(ranks)):
             value = collector.namespace.get(name)
             # Pickling takes time, so values that cannot share an object with anything are left out.
-            if not (is_mutable(value) or isinstance(value, (tuple, FunctionType, MethodType))):
-                continue
             with suppress(UsageError):  # it has become something that cannot be sent
-                found.append(collector.item(name))
-        return found
+                if isinstance(value, type) and value.__module__ == "__main__":
+                    items = collector.with_classes(name) if with_classes else ()
+                    found += [item for item in items if item.is_class]
+                elif is_mutable(value) or isinstance(value, (tuple, FunctionType, MethodType)):
+                    found.append(collector.item(name))
+        return list(dict.fromkeys(found))
 
     def _payload_key(self, others: Sequence[NamespaceItem], rank: int) -> Any:
         """Return a key; ranks with equal keys can be sent the same payload."""
@@ -110,9 +163,16 @@ class GroupPlanner:
         return tuple(lacks), tuple(rebound), frozenset(links.items())
 
     def _linked(
-        self, group: Sequence[NamespaceItem], others: Sequence[NamespaceItem], rank: int
+        self,
+        group: Sequence[NamespaceItem],
+        others: Sequence[NamespaceItem],
+        rank: int,
+        there: Mapping[int, int],
     ) -> tuple[list[NamespaceItem], dict[int, int]]:
-        """Return a group with what has to be sent with it, and the tokens that it can refer to."""
+        """Return a group with what has to be sent with it, and the tokens that it can refer to.
+
+        ``there`` has those of what is in classes, which were sent before.
+        """
         # What has changed as well goes with it, even if this cell does not need it: what it shares
         # with the group is no longer what the rank has.
         joining = [item for item in others if self._remote_state.lacks(rank, item)]
@@ -120,10 +180,11 @@ class GroupPlanner:
         while True:
             whole += joining
             others = [item for item in others if item not in joining]
+            here = there and {each: there[each] for each in _shared(whole) if each in there}
             if not others:
-                return whole, {}
+                return whole, dict(here)
             shared = _shared(others)
-            links = self._sent_objects.known_to(rank, shared)
+            links = {**self._sent_objects.known_to(rank, shared), **here}
             # What is shared and has no token would become a copy.
             without_token = shared.keys() - links.keys()
             without_token &= pickling.dump_linked([item.value for item in whole], links).memo.keys()

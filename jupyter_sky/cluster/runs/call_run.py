@@ -16,10 +16,11 @@ from jupyter_sky.cluster.control import process_group
 from jupyter_sky.cluster.errors import Failure, RankLost
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.cluster.network import broadcast
-from jupyter_sky.cluster.runs.dispatch import dispatch
+from jupyter_sky.cluster.runs import progress_bars
+from jupyter_sky.cluster.runs.dispatch import dispatch, refresh
 from jupyter_sky.cluster.runs.run import rank_lost
 from jupyter_sky.cluster.runs.scheduler import Scheduler
-from jupyter_sky.cluster.runs.talk import Teller, fields_of, tell
+from jupyter_sky.cluster.runs.talk import Teller, fields_of, tell_in_order
 from jupyter_sky.cluster.runs.task import Answer, Asked, Batch, BatchedCall, Message, Task
 from jupyter_sky.cluster.snapshot import ProgressView
 from jupyter_sky.errors import SkyError
@@ -58,6 +59,7 @@ class CallRun:
         self._controller = scheduler.controller
         self._again = again
         self._serving, self._ahead = batch.serving, batch.ahead
+        self._is_alone = batch.serving["concurrency"] == 1 and not batch.ahead
         self._waiting: deque[BatchedCall] = deque(calls)
         self._given: dict[int, tuple[BatchedCall, int]] = {}  # by number: the call, and its rank
         self._numbers = self._answered = 0
@@ -85,12 +87,7 @@ class CallRun:
     def progress(self) -> ProgressView | None:
         """How many of its calls are answered."""
         total = self._answered + len(self._given) + len(self._waiting)
-        if total < 2:
-            return None
-        seconds = time.monotonic() - self.run.began
-        left = seconds * (total - self._answered) / self._answered if self._answered else None
-        part, count = self._answered / total, f"{self._answered}/{total}"
-        return {"label": "calls", "part": part, "count": count, "left": left}
+        return progress_bars.of_calls(self._answered, total, time.monotonic() - self.run.began)
 
     def takes(self, batch: Batch) -> bool:
         """Return whether a batch can join it."""
@@ -106,7 +103,7 @@ class CallRun:
         try:
             if update.blobs:
                 await broadcast.send(update.blobs, self._controller.connections)
-            await self._refresh([update])
+            await refresh(self._controller, [update])
         except SkyError as trouble:
             for _, number in calls:
                 batch.sink(Answer(number, None, trouble=trouble))
@@ -122,18 +119,32 @@ class CallRun:
         self._fill()
 
     def drop(self, batch: Batch) -> bool:
-        """Drop the calls of a batch that wait; say whether only such of it are left that run."""
+        """Drop the calls of a batch; say whether the run itself is to be stopped for it."""
         self._waiting = deque(call for call in self._waiting if call[0] is not batch)
         busy = [call for call, _ in self._given.values()]
         others = bool(self._waiting) or any(each is not batch for each, _ in busy)
         self._fill()
         if busy and not others:
-            self._is_closed = True  # it is to be stopped
+            self._is_closed = True
             return True
-        for key, (call, rank) in self._given.items():
-            if call[0] is batch and batch.calls[call[1]].is_fed:
-                self._teller.tell(rank, "items_broken", key)  # nobody gives it items any more
+        for key, (call, _) in self._given.items():
+            if call[0] is batch:
+                self._stop(key)
         return False
+
+    def withdraw(self, call: BatchedCall) -> None:
+        """Stop a call, if a rank is busy with it."""
+        for key, (each, _) in self._given.items():
+            if each == call:
+                self._stop(key)
+
+    def _stop(self, key: int) -> None:
+        """Have a rank stop a call, of which nobody hears any more."""
+        if key not in self._late:
+            self._late.add(key)
+            self._teller.tell(self._given[key][1], "cancel", key)
+            if self._is_alone:
+                asyncio.get_running_loop().call_later(_KILL_AFTER, self._kill, key)
 
     # For the run (`talk.Talk`)
 
@@ -243,7 +254,7 @@ class CallRun:
             self._end_for_group()
             return
         await process_group.let_return(controller, rank)
-        await self._refresh([self.run.task.update, *self._joining])
+        await refresh(controller, [self.run.task.update, *self._joining])
         if self._is_closed or self.run.finished:
             return
         self._names[rank] = [
@@ -278,14 +289,6 @@ class CallRun:
             self._is_ending = True
             self._fill()
 
-    async def _refresh(self, updates: Sequence[NamespaceUpdate]) -> None:
-        """Add to what ranks were sent what they have lost since, and send the large parts of it."""
-        sync, connections = self._controller.sync, self._controller.connections
-        while outdated := [each for each in updates if sync.is_outdated(each)]:
-            for update in outdated:
-                await sync.refresh(update)
-                await broadcast.send(update.blobs, connections)
-
     # Who gets which call
 
     def _fill(self, without: int | None = None) -> None:
@@ -318,9 +321,11 @@ class CallRun:
         self._controller.spawn(self._tell(rank, "call", key, call))
         timeout = call[0].calls[call[1]].timeout
         if timeout:
-            alone = self._serving["concurrency"] == 1 and not self._ahead
-            loop, give_up = asyncio.get_running_loop(), self._kill if alone else self._give_up
-            loop.call_later(timeout + (_KILL_AFTER if alone else _GIVE_UP_AFTER), give_up, key)
+            loop = asyncio.get_running_loop()
+            if self._is_alone:
+                loop.call_later(timeout + _KILL_AFTER, self._kill, key)
+            else:
+                loop.call_later(timeout + _GIVE_UP_AFTER, self._give_up, key)
 
     def _kill(self, key: int) -> None:
         """End a rank whose call did not end in its time."""
@@ -353,12 +358,7 @@ class CallRun:
         fields["names"] = names
         try:
             connection = self._controller.connection(rank)
-            # What has to travel first keeps the calls after it waiting; others do not.
-            async with self._order[rank]:
-                if blobs or names:
-                    await tell(connection, fields, blobs)
-                    return
-            await tell(connection, fields, {})
+            await tell_in_order(connection, self._order[rank], fields, blobs)
         except SkyError as trouble:
             if call and self._given.pop(key, None):
                 call[0].sink(Answer(call[1], None, trouble=trouble))

@@ -37,12 +37,12 @@ class Calls:
         event_loop.call(self._queue.submit, batch)
 
     def cancel(self, batch: Batch) -> None:
-        """Let no further call of a batch begin, and stop those that run if they are alone."""
+        """Let no further call of a batch begin, and stop those that run."""
         event_loop.call(self._queue.cancel, batch)
 
     def withdraw(self, batch: Batch, number: int) -> None:
-        """Let a call of a batch not begin, unless it has begun."""
-        event_loop.call(batch.cancelled.add, number)
+        """Let a call of a batch not begin, or stop it."""
+        event_loop.call(self._queue.withdraw, batch, number)
 
     def tell(
         self,
@@ -78,11 +78,17 @@ class _CallQueue:
         self._submit(batch, [(batch, number) for number in range(len(batch.calls))])
 
     def cancel(self, batch: Batch) -> None:
-        """Let no further call of a batch begin, and stop those that run if they are alone."""
+        """Let no further call of a batch begin, and stop those that run."""
         batch.cancelled.update(range(len(batch.calls)))
         for current in self._runs:
             if current.drop(batch):
                 self._scheduler.interrupt(current.run.id)
+
+    def withdraw(self, batch: Batch, number: int) -> None:
+        """Let a call of a batch not begin, or stop it."""
+        batch.cancelled.add(number)
+        for current in self._runs:
+            current.withdraw((batch, number))
 
     def _submit(self, batch: Batch, calls: Sequence[BatchedCall]) -> None:
         current = self._open

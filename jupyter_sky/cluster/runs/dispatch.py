@@ -10,6 +10,8 @@ from typing import Any
 
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inventory import asked_names
+from jupyter_sky.cluster.namespace.update import NamespaceUpdate
+from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.requests.answers import Answers
 from jupyter_sky.cluster.runs.run import Run
@@ -101,6 +103,15 @@ async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) 
         own = {"names": _names_for(connection, names)} if names else {}
         connection.post(fields, own, answers.expect(refused))
     await answers.wait()
+
+
+async def refresh(controller: Controller, updates: Sequence[NamespaceUpdate]) -> None:
+    """Add to what ranks were sent what they have lost since, and send the large parts of it."""
+    sync, connections = controller.sync, controller.connections
+    while outdated := [each for each in updates if sync.is_outdated(each)]:
+        for update in outdated:
+            await sync.refresh(update)
+            await broadcast.send(update.blobs, connections)
 
 
 def fail_together(controller: Controller, task: Task) -> bool:

@@ -19,6 +19,19 @@ _RICH = re.compile(
 _KERAS = re.compile(r"(?P<count>\d+/\d+) [━]{5,} ?(?P<left>\d+(?:s|:\d\d)(?![\w]))?")
 
 
+def of_calls(answered: int, total: int, seconds: float) -> ProgressView | None:
+    """Return how far a run is with its calls, if it has several."""
+    if total < 2:
+        return None
+    left = seconds * (total - answered) / answered if answered else None
+    return {
+        "label": "calls",
+        "part": answered / total,
+        "count": f"{answered}/{total}",
+        "left": left,
+    }
+
+
 def find_progress(text: str) -> ProgressView | None:
     """Return the progress bar that was drawn last in a text, the outermost of several."""
     if "%|" in text:

@@ -84,6 +84,17 @@ async def tell(connection: Connection, fields: TellFields, blobs: Mapping[str, m
     )
 
 
+async def tell_in_order(
+    connection: Connection, order: asyncio.Lock, fields: TellFields, blobs: Mapping[str, memoryview]
+) -> None:
+    """Tell a rank something; what has to travel first keeps what comes after it waiting."""
+    async with order:
+        if blobs or fields["names"]:
+            await tell(connection, fields, blobs)
+            return
+    await tell(connection, fields, {})
+
+
 async def request_quietly(connection: Connection, op: str, **fields: Any) -> None:
     """Make a request; an agent that does not do it is noticed elsewhere."""
     with contextlib.suppress(SkyError):

@@ -42,10 +42,13 @@ _REPEAT = signal.SIGRTMAX
 
 _PAUSE = signal.SIGRTMAX - 1
 
-_LIMIT = signal.SIGRTMAX - 2
+_LIMIT = int(signal.SIGRTMAX) - 2
 
 _LIMIT_AGAIN = 0.1
 """Seconds between interrupts of a step whose time is over: its code may go on after one."""
+
+_CLEANS_UP = 5.0
+"""Seconds until the next interrupt of a step that is not wanted any more: it may be cleaning up."""
 
 LONGEST_PAUSE = 60.0
 """Seconds that the user's code is paused at most."""
@@ -70,7 +73,7 @@ class Interrupts:
     was_raised
         Whether it was raised, so that the user's code could react to it.
     is_late
-        Whether a step was interrupted because its time was over.
+        Whether a step was interrupted because its time was over, or it was not wanted any more.
     """
 
     def __init__(self) -> None:
@@ -79,7 +82,7 @@ class Interrupts:
         self.is_late = False
         self._is_pending = self._force = False
         self._main = threading.get_ident()
-        self._until = self._paused = threading.Event()
+        self._until = self._paused = self._over = threading.Event()
         self._handlers = (
             (int(signal.SIGINT), self._on_interrupt),
             (int(_REPEAT), self._on_repeat),
@@ -122,8 +125,10 @@ class Interrupts:
         """
         return function(*args, **kwargs)
 
-    def limit(self, seconds: float) -> threading.Event:
+    def limit(self, seconds: float | None) -> threading.Event:
         """Interrupt the main thread when its time for a step is over, until that has ended.
+
+        Without a time, `end_step` alone does so.
 
         Returns
         -------
@@ -132,16 +137,24 @@ class Interrupts:
         """
         over = threading.Event()
         self.is_late = False
-        signal.signal(_LIMIT, lambda signum, frame: self._on_limit(over, frame))
+        _set_handler(_LIMIT, self._on_limit)
+        if seconds is not None:
+            self._watch(over, seconds, _LIMIT_AGAIN)
+        return over
 
+    def end_step(self, over: threading.Event) -> None:
+        """Interrupt a step, for which `limit` was called, from another thread."""
+        self._watch(over, 0, _CLEANS_UP)
+
+    def _watch(self, over: threading.Event, wait: float, again: float) -> None:
         def watch() -> None:
-            wait = seconds
-            while not over.wait(wait):
-                wait = _LIMIT_AGAIN
+            left = wait
+            while not over.wait(left):
+                left = again if self.is_late else _LIMIT_AGAIN
+                self._over = over
                 signal.pthread_kill(self._main, _LIMIT)
 
         threading.Thread(target=watch, name="sky-limit", daemon=True).start()
-        return over
 
     def repeat(self, force: bool = False) -> None:
         """Interrupt the main thread, from another one, if the interrupt was not raised there.
@@ -184,9 +197,9 @@ class Interrupts:
             self._force = False
             self._on_interrupt(signum, frame)
 
-    def _on_limit(self, over: threading.Event, frame: FrameType | None) -> None:
+    def _on_limit(self, signum: int, frame: FrameType | None) -> None:
         # What comes when the step has ended is too late, and not for what follows.
-        if not over.is_set() and _is_interruptible(frame) is not False:
+        if not self._over.is_set() and _is_interruptible(frame) is not False:
             self.is_late = True
             raise KeyboardInterrupt
 

@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.node.rank import collective_abort, env_vars, preemption_hooks, scripts, streams
+from jupyter_sky.node.rank.calls import cancelling
 from jupyter_sky.node.rank.calls.conversation import Conversation
 from jupyter_sky.node.rank.calls.parts import RankParts
 from jupyter_sky.node.rank.calls.server import CallServer
@@ -156,6 +157,8 @@ class RankWorker:
         match command["op"]:
             case "break":
                 self._break_collective(command)
+            case "cancel":
+                cancelling.cancel(command)
             case "inspect":
                 at_prompt, is_failing = self._debugger.at_prompt(), self._shell.is_failing
                 self._send(self._inspector.answer(command, *at_prompt, is_failing))
@@ -335,8 +338,7 @@ class RankWorker:
         except Exception as trouble:
             # Whatever an error's own methods do, or however large a value is: the rank answers.
             self._shell.reset_traceback()
-            told = RuntimeError(f"its result cannot be sent: {trouble}")
-            report = self._shell.report(told)
+            report = self._shell.report(RuntimeError(f"its result cannot be sent: {trouble}"))
             self._send_event(RankDone(self.rank, run, "error", report, None, self._was_broken))
         self._shell.is_failing = False
 

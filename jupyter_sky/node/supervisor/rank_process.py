@@ -228,6 +228,10 @@ class RankProcess:
 
     def send_tell(self, request: TellRequest) -> None:
         """Tell the rank something in the middle of its run."""
+        if request["kind"] == "cancel":  # its main thread may be busy with that call
+            run, number = request["run"], request["number"]
+            self.send_aside({"op": "cancel", "run": run, "number": number})
+            return
         names = [group for group in request["names"] if self.rank in group["ranks"]]
         for group in names:
             self.names.update(group["digests"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from jupyter_sky.notebook.output.decoding import OutputDecoder
 from jupyter_sky.notebook.output.flood import gap, skipped_displays
@@ -12,6 +13,15 @@ from jupyter_sky.transport.protocol.events import Display, Output
 
 _KEPT = 64 * 1024  # bytes, at most
 _Stream = tuple[int, str]  # of a rank
+
+
+@dataclass
+class _Place:
+    """Where something stands that can be updated: bytes, counted from the first ever kept."""
+
+    key: tuple[int, object]
+    start: int
+    end: int
 
 
 class PlainOutput:
@@ -26,6 +36,8 @@ class PlainOutput:
     def __init__(self, ranks: Sequence[int]) -> None:
         self._width = label_width(ranks)
         self._kept = b""
+        self._dropped = 0  # bytes before those
+        self._places: list[_Place] = []
         # The last line of each stream, or the bars that are drawn there, until something is below.
         self._blocks: dict[_Stream, Block] = {}
         self._decoder = OutputDecoder()
@@ -54,14 +66,47 @@ class PlainOutput:
             self._write((event.rank, event.stream), f"{gap(event)}{self._decoder.decode(event)}")
         else:
             self._end_complete(event.rank)
-            text = f"{skipped_displays(event)}{event.data.get('text/plain', '')}"
-            self._keep(self._labelled(event.rank, text))
+            self._show(event)
 
     def say(self, line: str) -> None:
         """Add a line that no rank has printed."""
         self._keep(line)
 
+    def _show(self, event: Display) -> None:
+        """Keep what a rank displays, in place of what it updates as far as that is still kept."""
+        if notice := skipped_displays(event).rstrip("\n"):
+            self._keep(self._labelled(event.rank, notice))
+        text = self._labelled(event.rank, str(event.data.get("text/plain", "")))
+        identity = event.transient.get("display_id")
+        key = event.rank, identity
+        known = [each for each in self._places if each.key == key and each.start >= self._dropped]
+        if event.kind == "update" and known:
+            for place in known:
+                self._replace(place, _encoded(text))
+            return
+        if identity:
+            self._places = [each for each in self._places if each.start >= self._dropped]
+            start = self._dropped + len(self._kept)
+            self._places.append(_Place(key, start, start + len(_encoded(text))))
+        self._keep(text)
+
+    def _replace(self, place: _Place, data: bytes) -> None:
+        start, end = place.start - self._dropped, place.end - self._dropped
+        if start < 0:  # it went when one before it became longer
+            return
+        longer = len(data) - (end - start)
+        place.end += longer
+        for each in self._places:
+            if each.start > place.start:
+                each.start, each.end = each.start + longer, each.end + longer
+        self._set_kept(self._kept[:start] + data + self._kept[end:])
+
+    def _set_kept(self, data: bytes) -> None:
+        self._dropped += max(0, len(data) - _KEPT)
+        self._kept = data[-_KEPT:]
+
     def _clear(self) -> None:
+        self._places.clear()
         self._kept = b""
         self._blocks.clear()
         self._clears_next = False
@@ -102,4 +147,8 @@ class PlainOutput:
         return "\n".join(f"{begin}{line}" for line in text.split("\n"))
 
     def _keep(self, text: str) -> None:
-        self._kept = (self._kept + f"{text}\n".encode(errors="backslashreplace"))[-_KEPT:]
+        self._set_kept(self._kept + _encoded(f"{text}\n"))
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode(errors="backslashreplace")

@@ -10,6 +10,7 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from jupyter_sky.formatting import escaped
 from jupyter_sky.notebook.output.decoding import OutputDecoder
 from jupyter_sky.notebook.output.flood import FloodEnd, gap, skipped_displays
 from jupyter_sky.notebook.output.inplace_lines import InPlaceLines, overwriting_start
@@ -201,7 +202,7 @@ class Renderer:
         if event.skipped:
             sys.stdout.write(skipped_displays(event))
             self.flush()
-        place, data, metadata = _transient(event), event.data, event.metadata
+        place, data, metadata = map(escaped, (_transient(event), event.data, event.metadata))
         if self._width and data.keys() == {"text/plain"}:
             text = str(data["text/plain"])
             lines = [f"{self._label(event.rank)}{line}" for line in text.splitlines()]
@@ -214,8 +215,8 @@ class Renderer:
             label = {"text/plain": name, "text/html": f"<strong>{name}</strong>"}
             self._shell.display_pub.publish(data=label, metadata={})
         if self._is_safe:
-            data, metadata = safe_data(data), safe_metadata(metadata)
-            self._report_left_out(event.data.keys() - data.keys())
+            offered, data, metadata = data, safe_data(data), safe_metadata(metadata)
+            self._report_left_out(offered.keys() - data.keys())
             if not data:
                 return
         self._shell.display_pub.publish(

@@ -22,7 +22,7 @@ class TellFields(TypedDict):
         ``"call"``: carry out what is packed; ``"end"``: no call follows; ``"item"``: what is packed
         comes next in an iterator; ``"items_end"``: nothing does; ``"items_broken"``: it has more,
         and does not give them; ``"more"``: so many more values may be sent; ``"close"``: none are
-        wanted any more.
+        wanted any more; ``"cancel"``: the call is not, and is stopped at once.
     number
         Which call it is about, of several; how many values, of ``"more"``.
     feed

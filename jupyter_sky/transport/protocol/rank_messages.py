@@ -193,6 +193,14 @@ class BreakCommand(Peers):
     store: tuple[str, int] | None
 
 
+class CancelCommand(TypedDict):
+    """Stop one of the calls that the rank was told, or will be, in a run."""
+
+    op: Literal["cancel"]
+    run: str
+    number: int
+
+
 class LeavingCommand(TypedDict):
     """A node is about to be taken away; the fields are those of the event `Leaving`."""
 
@@ -254,6 +262,7 @@ class Looked(TypedDict):
 
 SideCommand = (
     BreakCommand
+    | CancelCommand
     | LeavingCommand
     | InspectCommand
     | SampleCommand

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import operator
+import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -48,3 +50,84 @@ def test_map_knows_what_is_bound_to_a_function_with_the_decorator(pool: sky.Comp
     assert pool.map(Adder(3).add, [1, 2]) == [4, 5]
     assert pool.map(functools.partial(join, b="b"), ["a", ""]) == ["ab", "b"]
     assert pool.map(functools.partial(Adder(3).add), [1]) == [4]
+
+
+class Model(Adder):
+    """An iterator, which has methods with the decorator in all the ways that Python binds them."""
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        raise StopIteration
+
+    @sky.compute
+    def steps(self, n: int) -> Iterator[int]:
+        yield from range(self.local, self.local + n)
+
+    @sky.compute(timeout=60, retries=0)
+    async def later(self, x: int) -> int:
+        return self.local * x
+
+    @sky.compute
+    @classmethod
+    def named(cls, x: int) -> tuple[str, int]:
+        return cls.__name__, x
+
+    @classmethod
+    @sky.compute
+    def named_too(cls, x: int) -> tuple[str, int]:
+        return cls.__name__, x
+
+    @sky.compute
+    @staticmethod
+    def minus(x: int) -> int:
+        return -x
+
+
+class Same(Model):
+    @sky.compute
+    def add(self, x: int) -> int:
+        return 0
+
+    def parents(self, x: int) -> Any:
+        return super().add(x)
+
+
+def test_a_method_with_the_decorator_is_called_as_a_function_is(pool: sky.ComputePool) -> None:
+    add = Model(3).add
+    assert add(1) >> pool == 4
+    assert add(1) @ pool == [4, 4]
+    assert (add(1) > pool).result() == 4
+    assert (add(1) & add(2)) >> pool == (4, 5)
+    assert add.local(1) == 4
+    assert sky.compute(add)(1) >> pool == 4
+    assert sky.compute(functools.partial(add, 1))() >> pool == 4
+    assert pool.map(sky.compute(add), [1, 2]) == [4, 5]
+    assert list(Model(3).steps(2) >> pool) == list(sky.compute(Model(3).steps)(2) >> pool) == [3, 4]
+    assert Model(3).later(2) @ pool == [6, 6]
+    assert (sky.compute(Model(3).later)(2).timeout, Model(3).later(2).retries) == (60, 0)
+    assert Same(3).parents(1) >> pool == 4
+    assert pool.map(lambda bound: bound.local(1), [add, Same(3).add]) == [4, 0]
+
+
+def test_a_method_of_a_class_has_the_class(pool: sky.ComputePool) -> None:
+    for named in (Same.named, Same(0).named, Same.named_too):
+        assert named(1) >> pool == named.local(1) == ("Same", 1)
+        assert pool.map(named, [1]) == [("Same", 1)]
+    for minus in (Same.minus, Same(0).minus):
+        assert minus(1) >> pool == minus.local(1) == -1
+
+
+def test_a_function_with_the_decorator_can_have_it_twice(pool: sky.ComputePool) -> None:
+    again = sky.compute(timeout=60)(double)
+    assert again(2) >> pool == again.local(2) == 4
+    assert again(2).timeout == 60
+
+
+def test_bound_methods_are_alike_where_their_objects_are_the_same() -> None:
+    model = Model(3)
+    assert model.add == model.add
+    assert len({model.add, model.add}) == 1
+    assert model.add != Model(3).add
+    assert pickle.loads(pickle.dumps(Same.named)) == Same.named

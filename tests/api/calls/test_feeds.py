@@ -200,7 +200,7 @@ def test_a_call_of_others_goes_on_when_one_is_left(pool: sky.ComputePool, tmp_pa
     stream.close()
     ended = tmp_path / "left" / "ended"
     until(lambda: ended.exists() and ended.read_text())
-    assert ended.read_text() == "SkyError"
+    assert ended.read_text() == "KeyboardInterrupt"
     assert pool.map(total, [[1], [2]]) == [1, 2]
     (tmp_path / "go").touch()
     assert other.result() == "go"

@@ -220,3 +220,69 @@ def test_a_rank_that_started_anew_gets_everything(new, monkeypatch) -> None:
     notebook.here("opt = torch.optim.SGD(model.parameters(), lr=1.0)")
     notebook.there("opt, model")
     assert notebook.ask("opt.param_groups[0]['params'][0] is model.weight") == [True] * 2
+
+
+def test_a_sentinel_in_a_class_is_the_one_under_the_name(notebook) -> None:
+    notebook.here(
+        "MISSING = object()\nclass Node:\n    value = MISSING\n"
+        "    def is_missing(self, value=MISSING): return value is MISSING"
+    )
+    assert notebook.ask("Node.value is MISSING, Node().is_missing()") == [(True, True)] * 4
+    notebook.there("there = MISSING")
+    notebook.here("Node.value = [MISSING]")
+    assert notebook.ask("Node.value[0] is MISSING is there") == [True] * 4
+    notebook.here("MISSING = object()")
+    assert notebook.ask("Node.value[0] is MISSING") == [False] * 4
+
+
+def test_a_sentinel_of_a_rank_is_one_here_too(notebook) -> None:
+    notebook.there("own = object()\nclass There:\n    own = own")
+    own, other = notebook.ask("own"), notebook.ask("[own, There().own]")
+    assert all(pair[0] is pair[1] is one for one, pair in zip(own, other, strict=True))
+    assert len({id(each) for each in own}) == 4
+    assert len(set(notebook.ask("There"))) == 1
+
+
+CLASS = """
+config = {"depth": 1}
+class Net:
+    config = config
+    def default(self, given=config): return given
+"""
+IS_SHARED = "(Net.config is config is Net().default(), config)"
+
+
+def test_a_class_and_what_it_shares_with_a_name(notebook) -> None:
+    notebook.here(CLASS)
+    assert notebook.ask(IS_SHARED) == [(True, {"depth": 1})] * 4
+    notebook.there("config['rank'] = rank")
+    notebook.here("Net.width = 2")  # the class is sent again, and finds what is there
+    shared = [(True, {"depth": 1, "rank": rank}) for rank in range(4)]
+    assert notebook.ask(f"Net.width and {IS_SHARED}") == shared
+    notebook.here("config['depth'] = 2")
+    assert notebook.ask(IS_SHARED) == [(True, {"depth": 2})] * 4
+    notebook.here("config = dict(config)")
+    assert notebook.ask(IS_SHARED) == [(False, {"depth": 2})] * 4
+
+
+def test_a_class_that_is_made_later_finds_what_is_under_the_name(notebook) -> None:
+    notebook.here("config = {'depth': 1}")
+    notebook.there("config['rank'] = rank")
+    notebook.here(
+        "class Net:\n    config = config\n    def default(self, given=config): return given"
+    )
+    assert notebook.ask(IS_SHARED) == [(True, {"depth": 1, "rank": rank}) for rank in range(4)]
+
+
+def test_a_name_that_is_needed_later_is_what_the_class_has(notebook) -> None:
+    notebook.here(CLASS)
+    notebook.there("Net.config['rank'] = rank")
+    assert notebook.ask(IS_SHARED) == [(True, {"depth": 1, "rank": rank}) for rank in range(4)]
+
+
+def test_a_class_whose_shared_object_is_gone_has_a_copy(notebook) -> None:
+    notebook.here("config = {'depth': 1}")
+    notebook.there("config\nif rank == 2: del config")
+    notebook.here("class Net:\n    config = config")
+    assert notebook.ask("Net.config") == [{"depth": 1}] * 4
+    assert notebook.ask("rank == 2 or Net.config is config") == [True] * 4

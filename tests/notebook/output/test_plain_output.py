@@ -88,3 +88,38 @@ def test_it_says_what_is_left_out() -> None:
     assert lines[0] == "begins" and lines[1].startswith("[… 3 lines, 2")
     assert lines[2] == "ends" and lines[3].startswith("[… 2 displays not shown")
     assert lines[4:] == ["shown"]
+
+
+def displayed(text: str, place: str, rank: int = 0, kind: str = "display") -> Display:
+    return Display(rank, "run", kind, {"text/plain": text}, transient={"display_id": place})
+
+
+def test_an_update_takes_the_place_of_what_was_displayed() -> None:
+    output = PlainOutput([0, 1])
+    output.add(displayed("é\n0%", "a"))
+    output.add(displayed("0 of 9", "b"))
+    output.add(displayed("other", "a", rank=1))
+    output.add(printed(b"between\n"))
+    output.add(displayed("epoch 1\nhalf\n100%", "a", kind="update"))
+    output.add(displayed("1", "b", kind="update"))
+    output.add(displayed("ü", "a", kind="update"))
+    output.add(displayed("9 of 9", "b", kind="update"))
+    lines = ["0 │ ü", "0 │ 9 of 9", "1 │ other", "0 │ between"]
+    assert output.text.splitlines() == lines
+    output.add(Display(0, "run", "clear", {}))
+    output.add(displayed("new", "a", kind="update"))
+    assert output.text == "0 │ new\n"
+
+
+def test_what_is_not_kept_any_more_is_displayed_anew_when_it_is_updated() -> None:
+    output = PlainOutput([0])
+    output.add(displayed("first", "a"))
+    output.add(displayed("second", "b"))
+    output.add(displayed("x" * (ROOM - 20), "c"))
+    output.add(displayed("second, longer", "b", kind="update"))
+    assert "\nsecond, longer\nxxx" in output.text
+    output.add(displayed("y" * ROOM, "c", kind="update"))
+    for text in ("2", "3"):
+        output.add(displayed(text, "b", kind="update"))
+    assert output.text.endswith("y\n3\n")
+    assert len(output.text) == ROOM

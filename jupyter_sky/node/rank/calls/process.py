@@ -94,6 +94,12 @@ class CallProcess:
         self.end()
         return None
 
+    def stop(self, mail: Mail) -> None:
+        """Stop the call that the process is busy with, from another thread; the process ends."""
+        self.is_over = True
+        self._process.kill()
+        mail.put(None)  # who calls may wait there
+
     def end(self) -> None:
         """End the process."""
         self.is_over = True

@@ -12,9 +12,11 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from jupyter_sky.node.rank import streams
+from jupyter_sky.node.rank.calls import cancelling
 from jupyter_sky.node.rank.calls.conversation import Conversation
 from jupyter_sky.node.rank.calls.parts import RankParts
 from jupyter_sky.node.rank.calls.process import CallProcess, Mail
@@ -77,6 +79,7 @@ class CallServer:
                 worker.stop()
             for mail in list(self._mail.values()):
                 mail.put(None)
+            cancelling.end_run(self._run)
 
     def _next(self) -> TellCommand | None:
         return self._later.popleft() if self._later else self._rank.inbox.next_told(self._run)
@@ -120,8 +123,7 @@ class CallServer:
 
     def _carry_out(self, told: TellCommand) -> Told:
         """Carry out a call; an interrupt is raised."""
-        timeout = told["timeout"]
-        over = self._interrupts.limit(timeout) if timeout else threading.Event()
+        over = self._interrupts.limit(told["timeout"])
 
         def wait() -> TellFields | None:
             # Only the wait itself is interrupted: what has been read for others is not lost.
@@ -129,13 +131,20 @@ class CallServer:
 
         try:
             try:
+                if not self.begins(told, lambda: self._interrupts.end_step(over)):
+                    return self.stopped(told)
                 return self._interrupts.run_step(self.answer, told, self._rank.tell, wait)
             finally:
                 over.set()
+                cancelling.end(self._run, told["number"])
         except KeyboardInterrupt as interrupt:
-            if timeout and self._interrupts.is_late:
-                return self._late(told, interrupt)
+            if self._interrupts.is_late:
+                return self.stopped(told, interrupt)
             raise
+
+    def begins(self, told: TellCommand, stop: Callable[[], object]) -> bool:
+        """Say how a call is stopped that begins, and return whether it is still wanted."""
+        return cancelling.begin(self._run, told["number"], stop)
 
     def answer(
         self,
@@ -165,8 +174,10 @@ class CallServer:
             return self._failed(told, error)
         return Told(self._rank.rank, self._run, "value", told["number"], values)
 
-    def _late(self, told: TellCommand, interrupt: BaseException | None) -> Told:
-        late = TimeoutError(f"it took longer than its {told['timeout']:g} s")
+    def stopped(self, told: TellCommand, interrupt: BaseException | None = None) -> Told:
+        """Return what is said of a call whose time is over, or that is not wanted any more."""
+        timeout = told["timeout"]  # of one that is not wanted, nobody reads what is said
+        late = TimeoutError(f"it took longer than its {timeout:g} s" if timeout else "cancelled")
         late.__traceback__ = interrupt.__traceback__ if interrupt else None
         return self._failed(told, late)
 
@@ -202,7 +213,7 @@ class CallServer:
                     mail.put(None)
                 if self._serving["executor"] == "thread":
                     self._say(worker.carry_out(told, mail))
-                    del self._mail[told["number"]]
+                    self._end_call(told)
                     continue
                 if process is None or process.is_over or generation != self._generation:
                     # A process has the names that its rank had when it was forked.
@@ -213,10 +224,11 @@ class CallServer:
                     # forks goes on there, and nobody else ever lets go.
                     with self._reporting:
                         process = CallProcess(self.answer, self._rank.tell)
-                answer = process.call(told, told["timeout"], mail)
-                del self._mail[told["number"]]
+                begins = self.begins(told, partial(process.stop, mail))
+                answer = process.call(told, told["timeout"], mail) if begins else self.stopped(told)
+                self._end_call(told)
                 if answer is None:
-                    answer = self._late(told, None) if process.was_late else self._lost(told)
+                    answer = self.stopped(told) if process.was_late else self._lost(told)
                 self._say(answer)
         finally:
             if process:
@@ -226,12 +238,12 @@ class CallServer:
         """Tell the notebook something that a call in a thread has to say."""
         self._rank.tell(event)
 
+    def _end_call(self, told: TellCommand) -> None:
+        cancelling.end(self._run, told["number"])
+        del self._mail[told["number"]]
+
     def _lost(self, told: TellCommand) -> Told:
         return Told(self._rank.rank, self._run, "lost", told["number"])
-
-    def stopped(self, told: TellCommand, error: BaseException) -> Told:
-        """Return what is said of a call that was interrupted in a thread."""
-        return self._late(told, error)
 
 
 class _Worker:
@@ -264,9 +276,11 @@ class _Worker:
         timer = threading.Timer(timeout, self.stop) if timeout else None
         try:
             self._is_calling, self._mail = True, mail
-            if timer:
-                timer.start()
             try:
+                if not self._server.begins(told, self.stop):
+                    return self._server.stopped(told)
+                if timer:
+                    timer.start()
                 with streams.written_by(told["number"]):
                     return self._server.answer(told, self._server.tell, mail.get)
             finally:

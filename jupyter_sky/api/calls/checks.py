@@ -1,0 +1,61 @@
+"""What is refused of a call before it goes to a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from jupyter_sky.errors import UsageError
+
+F = TypeVar("F")
+
+
+def checked(function: F) -> F:
+    """Return a function, which ``@sky.compute`` goes above.
+
+    Raises
+    ------
+    UsageError
+        When it is none.
+    """
+    if not callable(function) and not isinstance(function, classmethod):
+        raise UsageError(
+            f"@sky.compute goes above a function, not {type(function).__name__}: "
+            "write it without parentheses, above `def`."
+        )
+    return function
+
+
+def check_limits(timeout: float | None, retries: int | None) -> None:
+    """Refuse limits of a call that are none.
+
+    Raises
+    ------
+    UsageError
+        With what to give.
+    """
+    if timeout is not None and not (_is_number(timeout, float) and timeout > 0):
+        raise UsageError(f"timeout={timeout!r}: give the seconds that a call may take.")
+    if retries is not None and not (_is_number(retries) and retries >= 0):
+        raise UsageError(f"retries={retries!r}: give 0 for a call that is never tried again.")
+
+
+def method_of(pool: object, name: str, operator: str) -> Callable[..., Any]:
+    """Return what a pool does with the call to the left of an operator.
+
+    Raises
+    ------
+    UsageError
+        When it is no pool.
+    """
+    method = getattr(pool, name, None)
+    if not callable(method):
+        raise UsageError(
+            f"a call goes to a pool, not to {type(pool).__name__}: write train() {operator} pool, "
+            "where pool comes from `with sky.ComputePool(...) as pool:`."
+        )
+    return cast("Callable[..., Any]", method)
+
+
+def _is_number(value: object, *types: type) -> bool:
+    return isinstance(value, (int, *types)) and not isinstance(value, bool)

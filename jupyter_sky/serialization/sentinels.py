@@ -1,0 +1,37 @@
+"""Objects that are nothing but themselves: ``MISSING = object()`` is one object on each side.
+
+There is nothing in them that could be copied, only which one it is. So each has a number, by which
+every pickle refers to it: that of a name, of a class, of a call and of its result.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+_MOST = 10_000
+"""How many are known; they are kept alive. Further ones are copied, as bulk data is."""
+
+# Without a lock, which a process that a rank forks would have as it is then.
+_objects: dict[str, object] = {}
+_numbers: dict[int, str] = {}
+
+
+def reduce(obj: object) -> Any:
+    """Return how an ``object()`` is pickled."""
+    number = _numbers.get(id(obj))
+    if number is None:
+        if len(_objects) >= _MOST:
+            return object, ()
+        number = uuid.uuid4().hex
+        _objects[number] = obj
+        number = _numbers.setdefault(id(obj), number)
+    return _numbered, (number,)
+
+
+def _numbered(number: str) -> object:
+    if number not in _objects and len(_objects) >= _MOST:
+        return object()
+    obj = _objects.setdefault(number, object())
+    _numbers[id(obj)] = number
+    return obj
