@@ -43,11 +43,11 @@ class KnownModel:
     model: weakref.ref[Any]
     contents: Mapping[str, str]
 
-    def changes(self, model: Any, contents: Mapping[str, str]) -> list[str] | None:
+    def changes(self, now: KnownModel) -> list[str] | None:
         """Return what differs in the same model now; ``None`` if it is another one."""
-        if self.model() is not model:
+        if self.model() is not now.model():
             return None
-        return [name for name, each in contents.items() if self.contents.get(name) != each]
+        return [name for name, each in now.contents.items() if self.contents.get(name) != each]
 
 
 # In the notebook

@@ -127,6 +127,23 @@ def test_each_attempt_begins_alike(pair: Notebook) -> None:
     assert "as no checkpoint was saved (`sky.save`); attempt 2 of 3 begins from the start" in said
 
 
+def test_each_attempt_in_the_background_begins_as_the_first(pair: Notebook) -> None:
+    """Whatever the notebook does to its values meanwhile."""
+    pair.run("seen, other = [], 1")
+    code = (
+        "import time\nseen.append(other)\nopen(f'{folder}/begun', 'w').close()\n"
+        "while not os.path.exists(f'{folder}/changed'):\n    time.sleep(0.01)\n"
+        "die_once()\nseen.append('end')"
+    )
+    pair.run(
+        "run = get_ipython().run_cell_magic('sky', '--retry 2 --background --gather seen', "
+        f"{code!r})\nimport time\nwhile not os.path.exists(f'{{folder}}/begun'):\n"
+        "    time.sleep(0.01)\nseen.append('here')\nother = 2\n"
+        "open(f'{folder}/changed', 'w').close()\nbrought = run.result()"
+    )
+    assert pair.namespace["brought"] == {"seen": [[1, "end"], [1, "end"]]}
+
+
 def test_an_error_of_the_cell_is_its_own(pair: Notebook, tmp_path: Path) -> None:
     code = "open(f'{folder}/begun', 'a').write('.')\nraise ValueError('mine')"
     with pytest.raises(ValueError, match="mine"):

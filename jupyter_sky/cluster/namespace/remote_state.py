@@ -142,12 +142,15 @@ class RemoteState:
             return value.replaces != id(item.value)
         return value.digest != item.digest
 
-    def changes(self, rank: int, item: NamespaceItem) -> list[str] | None:
-        """Return what differs in a model from what the rank has; ``None`` if it is another one."""
-        value = self.value(rank, item.key)
-        if value is None or value.model is None or item.model is None:
-            return None
-        return value.model.changes(item.value, item.model.contents)
+    def changes(self, rank: int, items: Iterable[NamespaceItem]) -> dict[str, list[str]]:
+        """Return the models that a rank has, by name, each with what differs from that."""
+        found = {}
+        for item in items:
+            value = self.value(rank, item.key)
+            changes = value and value.model and item.model and value.model.changes(item.model)
+            if changes is not None:
+                found[item.key] = changes
+        return found
 
     def has_rebound(self, rank: int, name: str, value: Any) -> bool:
         """Return whether a rank has bound a name itself, in place of this value."""

@@ -47,7 +47,6 @@ from jupyter_sky.cluster.namespace.update import HUGE, NamespaceUpdate, refuse_h
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization.model_changes import KnownModel
 from jupyter_sky.serialization.object_tokens import SentObjects
-from jupyter_sky.transport.frames import Message
 
 _REMEMBERED_BLOBS = 10_000
 """Digests of what was sent that are remembered, so that its size is not counted again."""
@@ -81,6 +80,7 @@ class NamespaceSync:
         limit: float | None = HUGE,
         at_once: bool = False,
         keep: bool = False,
+        kept: ItemCollector | None = None,
     ) -> NamespaceUpdate:
         """Return what ``ranks`` need of ``names``, and of the names that those use in turn.
 
@@ -105,6 +105,8 @@ class NamespaceSync:
         keep
             Whether ranks that lose something before it is sent get the values of now, and not those
             of then: the user goes on meanwhile.
+        kept
+            What an earlier update has kept (`NamespaceUpdate.kept`): its values are sent.
 
         Raises
         ------
@@ -127,7 +129,9 @@ class NamespaceSync:
                 unbind = {rank: state.names_to_unbind(rank, effects) for rank in ranks}
                 update.outdated = {rank: each for rank, each in unbind.items() if each}
             # A copy, because other threads may bind and delete names meanwhile.
-            collector = self._dependencies.collector(dict(namespace))
+            collector = kept or self._dependencies.collector(dict(namespace))
+            if kept:
+                kept.forget_large()
             self._add_missing(update, collector, frozenset(names) if force else frozenset())
             if keep:
                 update.kept = collector
@@ -186,19 +190,8 @@ class NamespaceSync:
 
     def _add_group(self, update: NamespaceUpdate, plan: GroupPlan) -> None:
         group = pack_group(plan.items, self._sent_objects, plan.links)
-        # Models that a rank has are changed there as here, others take the place of what is there.
-        alike: dict[str, tuple[Message, list[int]]] = {}
-        for rank in plan.ranks:
-            changes = {
-                item.key: changed
-                for item in plan.items
-                if (changed := self._remote_state.changes(rank, item)) is not None
-            }
-            alike.setdefault(repr(changes), (changes, []))[1].append(rank)
-        for changes, ranks in alike.values():
-            update.groups.append({**group.message, "ranks": ranks, "changes": changes})
-        update.blobs.update(group.blobs)
-        update.packed.append((group, plan.ranks))
+        changes = {rank: self._remote_state.changes(rank, plan.items) for rank in plan.ranks}
+        update.add(group, changes)
         update.sizes.update({item.key: item.size(without=self._sent_blobs) for item in plan.items})
 
     def names_of(self, rank: int) -> set[str]:

@@ -61,6 +61,26 @@ class NamespaceUpdate:
         """Bytes in all."""
         return sum(self.sizes.values())
 
+    def add(self, group: PackedGroup, changes: Mapping[int, Mapping[str, list[str]]]) -> None:
+        """Add a group.
+
+        Parameters
+        ----------
+        group
+            The group.
+        changes
+            For each rank that it is for, the models in it that the rank has, with what differs.
+        """
+        # Models that a rank has are changed there as here, others take the place of what is there.
+        alike: dict[str, list[int]] = {}
+        for rank, each in changes.items():
+            alike.setdefault(repr(each), []).append(rank)
+        for ranks in alike.values():
+            message = {**group.message, "ranks": ranks, "changes": changes[ranks[0]]}
+            self.groups.append(message)
+        self.blobs.update(group.blobs)
+        self.packed.append((group, list(changes)))
+
     def let_go(self) -> None:
         """Hold on to no values of the user's any more: the run has ended."""
         self.blobs.clear()

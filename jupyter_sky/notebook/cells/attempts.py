@@ -13,6 +13,7 @@ from dataclasses import replace
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import TimedOut
 from jupyter_sky.cluster.loss import Loss, loss_of_trouble
+from jupyter_sky.cluster.namespace.packing import ItemCollector
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Attempt
 from jupyter_sky.errors import SkyError
@@ -52,10 +53,15 @@ class Attempts:
         options = cell.options
         self._attempt = Attempt(limit=1 + (options.retry or 0), timeout=options.timeout)
         self._began = time.monotonic()
+        # In the background the notebook goes on, and the attempts are to begin alike.
+        self._kept: ItemCollector | None = None
 
     def begin(self) -> tuple[RunHandle, SendingLine]:
         """Return the first run."""
-        return self._cell.make_run(self.cluster, self._attempt)
+        begun = self._cell.make_run(self.cluster, self._attempt)
+        if self._attempt.limit > 1:
+            self._kept = begun[0].task.update.kept
+        return begun
 
     def run_here(self, session: Session) -> RunHandle:
         """Run the cell, and show what comes, until an attempt has not lost anything.
@@ -112,7 +118,7 @@ class Attempts:
                     self.cluster, is_new = session.start_again(self.cluster, loss.nodes), True
                 elif not is_new:
                     run.renew_ranks()
-                return self._cell.make_run(self.cluster, self._attempt)
+                return self._cell.make_run(self.cluster, self._attempt, self._kept)
             except SkyError as trouble:
                 # Another one may have been lost meanwhile.
                 loss = loss_of_trouble(trouble, self._attempt)

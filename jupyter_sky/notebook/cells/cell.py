@@ -13,6 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.analysis.cell_title import cell_title
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.namespace.packing import ItemCollector
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import HANG_AFTER, Attempt, CellPlace, Task
 from jupyter_sky.formatting import without_secrets
@@ -74,8 +75,19 @@ class Cell:
         """What every page may show of it, and the kernel that takes the run up."""
         return without_secrets(cell_title(self.code))
 
-    def make_run(self, cluster: Cluster, attempt: Attempt) -> tuple[RunHandle, SendingLine]:
+    def make_run(
+        self, cluster: Cluster, attempt: Attempt, kept: ItemCollector | None = None
+    ) -> tuple[RunHandle, SendingLine]:
         """Return a run of it, which is to be followed, and the line that shows what is sent.
+
+        Parameters
+        ----------
+        cluster
+            Where it runs.
+        attempt
+            Which attempt it is.
+        kept
+            What the first attempt has kept of the notebook's values, if it has.
 
         Raises
         ------
@@ -94,6 +106,7 @@ class Cell:
             cell=self.names,
             limit=self.limit,
             keep=options.background,
+            kept=kept,
         )
         sending = SendingLine(self.shell, cluster.name, update.sizes)
         task = Task(
