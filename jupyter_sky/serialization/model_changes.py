@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -43,14 +43,25 @@ class KnownModel:
     model: weakref.ref[Any]
     contents: Mapping[str, str]
 
-    def changes(self, now: KnownModel) -> list[str] | None:
-        """Return what differs in the same model now; ``None`` if it is another one."""
-        if self.model() is not now.model():
-            return None
-        return [name for name, each in now.contents.items() if self.contents.get(name) != each]
-
 
 # In the notebook
+
+
+def changes_of(
+    models: Iterable[tuple[str, KnownModel | None, KnownModel | None]],
+) -> dict[str, list[str]]:
+    """Return by name what differs in models that are the same objects as those that ranks have.
+
+    Parameters
+    ----------
+    models
+        Names, with what a rank has and what the notebook has, where that is a model.
+    """
+    return {
+        name: [part for part, each in now.contents.items() if former.contents.get(part) != each]
+        for name, former, now in models
+        if former and now and former.model() is now.model()
+    }
 
 
 def known(value: Any, digests: dict[tuple[int, int], str]) -> KnownModel | None:

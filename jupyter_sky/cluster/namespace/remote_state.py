@@ -17,7 +17,7 @@ from typing import Any
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.analysis.namespace_diff import identities
 from jupyter_sky.cluster.namespace.packing import NamespaceItem
-from jupyter_sky.serialization.model_changes import KnownModel
+from jupyter_sky.serialization.model_changes import KnownModel, changes_of
 
 BEFORE_ALL = -1
 """Number of runs that were asked for by another kernel."""
@@ -144,13 +144,8 @@ class RemoteState:
 
     def changes(self, rank: int, items: Iterable[NamespaceItem]) -> dict[str, list[str]]:
         """Return the models that a rank has, by name, each with what differs from that."""
-        found = {}
-        for item in items:
-            value = self.value(rank, item.key)
-            changes = value and value.model and item.model and value.model.changes(item.model)
-            if changes is not None:
-                found[item.key] = changes
-        return found
+        pairs = [(item, self.value(rank, item.key)) for item in items]
+        return changes_of((item.key, has and has.model, item.model) for item, has in pairs)
 
     def has_rebound(self, rank: int, name: str, value: Any) -> bool:
         """Return whether a rank has bound a name itself, in place of this value."""
