@@ -33,6 +33,7 @@ of all exceptions, each with its file::
         HelpRequested        notebook/options/parser.py: the line asks for help
         ObjectGone           serialization/object_tokens.py: a rank has dropped an object
         BucketError          node/volumes/bucket.py: something cannot be done with a bucket
+        CannotTakeOver       serialization/model_changes.py: a rank's model is another kind of one
         VolumeError          node/volumes/place.py: a volume cannot be had on a node
         TakenBack            api/prompts/keyboard.py: a question needs no answer any more
     KeyboardInterrupt
@@ -44,7 +45,7 @@ of all exceptions, each with its file::
     RuntimeError
         NoWaitingThread      transport/event_loop.py: the waiting thread was interrupted
     TypeError
-        CannotGather         serialization/sharded.py: a part of a sharded model, without the rest
+        CannotGather         serialization/models/sharded.py: a part of it, without the rest
     ValueError
         Invalid              server/schema.py: JSON does not match the schema
         InvalidValue         notebook/options/option_type.py: an option's value is not of its type

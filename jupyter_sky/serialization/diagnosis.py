@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.serialization import sharded
-from jupyter_sky.serialization.sharded import CannotGather
+from jupyter_sky.serialization.models import sharded
+from jupyter_sky.serialization.models.sharded import CannotGather
 from jupyter_sky.serialization.user_modules import user_source_file
 
 Parts = Iterator[tuple[str, Any]]

@@ -19,7 +19,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from jupyter_sky.serialization import blobs, pickling, sharded
+from jupyter_sky.serialization import blobs, pickling
+from jupyter_sky.serialization.models import sharded
 
 _REQUIRES_GRAD = " requires_grad"
 

@@ -21,9 +21,11 @@ import blake3
 import cloudpickle
 from cloudpickle import cloudpickle as _internals
 
-from jupyter_sky.serialization import cell_sources, object_tokens, sharded
+from jupyter_sky.serialization import cell_sources, object_tokens
 from jupyter_sky.serialization.cell_sources import Cells
-from jupyter_sky.serialization.reducers import reduce, reduce_cell, reduce_compiled
+from jupyter_sky.serialization.models import sharded
+from jupyter_sky.serialization.models.wrapped import reduce_compiled
+from jupyter_sky.serialization.reducers import reduce, reduce_cell
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.serialization import object_tokens
 from jupyter_sky.serialization.diagnosis import explain_failure
+from jupyter_sky.serialization.models.sharded import NOTHING, Whole
 from jupyter_sky.serialization.object_tokens import Tokens
 from jupyter_sky.serialization.pickler import (
     LinkingPickler,
@@ -27,7 +28,6 @@ from jupyter_sky.serialization.pickler import (
     class_identity,
     main_namespace,
 )
-from jupyter_sky.serialization.sharded import NOTHING, Whole
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -7,15 +7,14 @@ pickle must not depend on caches that fill up when an object is only looked at.
 from __future__ import annotations
 
 import functools
-import inspect
 import pickle
-import sys
 import types
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.serialization import sentinels
+from jupyter_sky.serialization.models import wrapped
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -37,17 +36,7 @@ def reduce(obj: Any) -> Any:
         return reducer(obj)
     if isinstance(obj, BaseException):
         return _with_dict(obj)
-    parallel = sys.modules.get("torch.nn.parallel.distributed")
-    if parallel and issubclass(kind, parallel.DistributedDataParallel):
-        # It is bound to the process group that it was made in, so it cannot leave its rank. Who
-        # asks for a model means the model in it.
-        return _identity, (obj.module,)
-    if kind.__module__ == "torch._dynamo.eval_frame":
-        return reduce_compiled(obj)
-    if kind.__module__ == "torch.nn.utils.parametrize" and "parametrizations" in obj._modules:
-        # Torch has made a class for this one module, as `weight_norm` asks for.
-        return _parametrized, (kind.__base__, vars(obj))
-    return NotImplemented
+    return wrapped.reduce(obj)
 
 
 # The standard library
@@ -104,10 +93,6 @@ def _fill(cell: types.CellType, content: tuple[Any]) -> None:
 # torch
 
 
-def _identity(obj: Any) -> Any:
-    return obj
-
-
 def _reduce_storage(storage: Any) -> Any:
     """Reduce a storage to a buffer on the CPU; tensors that share memory still share it."""
     import torch
@@ -134,57 +119,6 @@ def _typed_storage(storage: Any, dtype: Any) -> Any:
     import torch
 
     return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
-
-
-def reduce_compiled(compiled: Any) -> Any:
-    """Reduce what `torch.compile` has made of a function or a model, which is compiled again.
-
-    Parameters
-    ----------
-    compiled
-        A function or a module.
-
-    Returns
-    -------
-    tuple
-        As ``__reduce__`` returns; ``NotImplemented`` for what was not compiled.
-    """
-    frames = sys.modules.get("torch._dynamo.eval_frame")
-    if frames is None or "_torchdynamo_orig_callable" not in vars(compiled):
-        return NotImplemented
-    if isinstance(compiled, types.FunctionType):
-        if vars(compiled).get("_torchdynamo_wrapper_id", id(compiled)) != id(compiled):
-            return NotImplemented  # it only wraps a compiled one
-        original = compiled._torchdynamo_orig_callable  # type: ignore[attr-defined]
-        free = inspect.getclosurevars(compiled).nonlocals
-        context: Any = free.get("self")
-    elif isinstance(compiled, frames.OptimizedModule):
-        original, context = compiled._modules["_orig_mod"], compiled.dynamo_ctx
-    else:
-        return NotImplemented
-    if type(context) is not frames.OptimizeContext:
-        return NotImplemented
-    backend = context.callback
-    while hasattr(backend, "_torchdynamo_orig_backend"):
-        backend = backend._torchdynamo_orig_backend
-    return _compiled, (original, backend, context.fullgraph, context._dynamic)
-
-
-def _compiled(original: Any, backend: Any, fullgraph: bool, dynamic: bool | None) -> Any:
-    import torch
-
-    return torch._dynamo.optimize(backend=backend, nopython=fullgraph, dynamic=dynamic)(original)
-
-
-def _parametrized(kind: type, state: dict[str, Any]) -> Any:
-    from torch.nn.utils import parametrize
-
-    module: Any = object.__new__(kind)
-    vars(module).update(state)
-    parametrize._inject_new_class(module)
-    for name in state["_modules"]["parametrizations"]:
-        parametrize._inject_property(module, name)
-    return module
 
 
 # numpy and pandas

@@ -145,7 +145,7 @@ class RemoteState:
     def changes(self, rank: int, items: Iterable[NamespaceItem]) -> dict[str, list[str]]:
         """Return the models that a rank has, by name, each with what differs from that."""
         pairs = [(item, self.value(rank, item.key)) for item in items]
-        return changes_of((item.key, has and has.model, item.model) for item, has in pairs)
+        return changes_of((item.key, has.model if has else None, item.model) for item, has in pairs)
 
     def has_rebound(self, rank: int, name: str, value: Any) -> bool:
         """Return whether a rank has bound a name itself, in place of this value."""

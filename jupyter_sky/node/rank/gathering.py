@@ -29,8 +29,9 @@ from typing import Any, TypedDict
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_bytes, format_ranks
-from jupyter_sky.serialization import blobs, sharded
-from jupyter_sky.serialization.sharded import Sharded, Whole, WholeParameter
+from jupyter_sky.serialization import blobs
+from jupyter_sky.serialization.models import sharded
+from jupyter_sky.serialization.models.sharded import Sharded, Whole, WholeParameter
 from jupyter_sky.transport.present_run import group_store
 
 _LONGEST_PAUSE = 0.05

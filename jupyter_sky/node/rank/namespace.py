@@ -16,7 +16,8 @@ from jupyter_sky.analysis.namespace_diff import NamespaceDiff
 from jupyter_sky.errors import UsageError
 from jupyter_sky.node.rank.gathering import GatheredFiles, Gatherer
 from jupyter_sky.node.rank.module_reloader import ModuleReloader, file_clock
-from jupyter_sky.serialization import blobs, cell_sources, model_changes, pickling, sharded
+from jupyter_sky.serialization import blobs, cell_sources, model_changes, pickling
+from jupyter_sky.serialization.models import sharded
 from jupyter_sky.serialization.object_tokens import Tokens, received_objects
 from jupyter_sky.serialization.pickling import Pickled
 from jupyter_sky.transport.protocol.messages import NameGroup, Packed

@@ -115,8 +115,8 @@ STATEMENTS = [
     "class Box:\n    made = 5\n    def __init__(self, **parts): vars(self).update(parts)\n"
     "    def add(self, item): return self\n    def total(self): return self.made",
     "box.__class__ = Box",
-    "globals()['a'] = 3",
-    "exec('b = 4')",
+    "globals()['new'] = [a]",
+    "exec('items = [b]')",
     "a, *items = [1, 2, b]",
     "(b := a + 1)",
     "with __import__('contextlib').suppress(Exception): del h",

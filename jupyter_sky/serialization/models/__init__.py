@@ -1,0 +1,1 @@
+"""What torch makes of models: sharded ones, wrapped ones, compiled ones."""

@@ -1,0 +1,90 @@
+"""What torch has wrapped: models for DDP, compiled functions and models, computed weights."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+from typing import Any
+
+
+def reduce(obj: Any) -> Any:
+    """Return what ``obj.__reduce__`` should, for an object that torch has wrapped.
+
+    Parameters
+    ----------
+    obj
+        Any object.
+
+    Returns
+    -------
+    tuple
+        As ``__reduce__`` returns; ``NotImplemented`` for others.
+    """
+    kind = type(obj)
+    parallel = sys.modules.get("torch.nn.parallel.distributed")
+    if parallel and issubclass(kind, parallel.DistributedDataParallel):
+        # It is bound to the process group that it was made in, so it cannot leave its rank. Who
+        # asks for a model means the model in it.
+        return _itself, (obj.module,)
+    if kind.__module__ == "torch._dynamo.eval_frame":
+        return reduce_compiled(obj)
+    if kind.__module__ == "torch.nn.utils.parametrize" and "parametrizations" in obj._modules:
+        # Torch has made a class for this one module, as `weight_norm` asks for.
+        return _parametrized, (kind.__base__, vars(obj))
+    return NotImplemented
+
+
+def _itself(obj: Any) -> Any:
+    return obj
+
+
+def reduce_compiled(compiled: Any) -> Any:
+    """Reduce what `torch.compile` has made of a function or a model, which is compiled again.
+
+    Parameters
+    ----------
+    compiled
+        A function or a module.
+
+    Returns
+    -------
+    tuple
+        As ``__reduce__`` returns; ``NotImplemented`` for what was not compiled.
+    """
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    if frames is None or "_torchdynamo_orig_callable" not in vars(compiled):
+        return NotImplemented
+    if isinstance(compiled, types.FunctionType):
+        if vars(compiled).get("_torchdynamo_wrapper_id", id(compiled)) != id(compiled):
+            return NotImplemented  # it only wraps a compiled one
+        original = compiled._torchdynamo_orig_callable  # type: ignore[attr-defined]
+        free = inspect.getclosurevars(compiled).nonlocals
+        context: Any = free.get("self")
+    elif isinstance(compiled, frames.OptimizedModule):
+        original, context = compiled._modules["_orig_mod"], compiled.dynamo_ctx
+    else:
+        return NotImplemented
+    if type(context) is not frames.OptimizeContext:
+        return NotImplemented
+    backend = context.callback
+    while hasattr(backend, "_torchdynamo_orig_backend"):
+        backend = backend._torchdynamo_orig_backend
+    return _compiled, (original, backend, context.fullgraph, context._dynamic)
+
+
+def _compiled(original: Any, backend: Any, fullgraph: bool, dynamic: bool | None) -> Any:
+    import torch
+
+    return torch._dynamo.optimize(backend=backend, nopython=fullgraph, dynamic=dynamic)(original)
+
+
+def _parametrized(kind: type, state: dict[str, Any]) -> Any:
+    from torch.nn.utils import parametrize
+
+    module: Any = object.__new__(kind)
+    vars(module).update(state)
+    parametrize._inject_new_class(module)
+    for name in state["_modules"]["parametrizations"]:
+        parametrize._inject_property(module, name)
+    return module
