@@ -17,9 +17,11 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
+from IPython.core.autocall import ExitAutocall
 from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
+from traitlets import default
 from traitlets.config import Config
 
 from jupyter_sky.cluster.cluster import Cluster
@@ -140,9 +142,9 @@ class _Shell(InteractiveShell):  # type: ignore[misc, unused-ignore]
     def enable_gui(self, gui: str | None = None) -> None:
         """Do nothing: ``%matplotlib inline`` asks for what has windows, and here are none."""
 
-    def ask_exit(self) -> None:
-        """End the program, as ``exit()`` in a cell asks for."""
-        raise SystemExit
+    @default("exiter")
+    def _make_exiter(self) -> ExitAutocall:
+        return _Exit(self)
 
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
         """Show an error, and nothing where code ends the program, or nobody reads it."""
@@ -153,6 +155,13 @@ class _Shell(InteractiveShell):  # type: ignore[misc, unused-ignore]
     def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
         sys.stdout.flush()
         print(self.InteractiveTB.stb2text(stb), file=sys.stderr, flush=True)
+
+
+class _Exit(ExitAutocall):  # type: ignore[misc]
+    """``exit`` and ``quit`` in a program: what `sys.exit` does, with its status."""
+
+    def __call__(self, status: Any = None) -> NoReturn:
+        raise SystemExit(status)
 
 
 class _Program:

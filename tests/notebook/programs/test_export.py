@@ -94,6 +94,7 @@ def test_each_call_of_a_program_finds_its_arguments(terminal: Terminal, tmp_path
         ("import sys\nsys.exit(3)", 3, [], ""),
         ("raise SystemExit('no data')", 1, [], "no data"),
         ("kept = 5\nexit()", 0, ["[5, 5]"], ""),
+        ("exit(3)", 3, [], ""),
     ],
 )
 def test_the_script_ends_as_the_code_on_ranks_wants_it(

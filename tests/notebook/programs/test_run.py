@@ -77,6 +77,7 @@ def test_its_cells_run_and_print_where_it_says_unless_they_say_it(
         ("import sys\nsys.exit(5)", 5, ""),
         ("import sys\nsys.exit('no data')", 1, "no data"),
         ("exit()", 0, ""),
+        ("exit(4)", 4, ""),
     ],
 )
 def test_its_exit_status_says_how_it_ended(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from IPython.core.autocall import ExitAutocall
 
 if TYPE_CHECKING:
     from jupyter_sky.transport.protocol.rank_messages import RunCommand
@@ -36,3 +38,10 @@ def has_ended_well(error: BaseException | None, words: Sequence[str] | None) -> 
     In a notebook that is an error, as the cells below would go on as if this one were complete.
     """
     return words is not None and isinstance(error, SystemExit) and not error.code
+
+
+class Exit(ExitAutocall):  # type: ignore[misc]
+    """``exit`` and ``quit`` where a cell or program runs: what `sys.exit` does, with its status."""
+
+    def __call__(self, status: Any = None) -> NoReturn:
+        raise SystemExit(status)

@@ -17,7 +17,7 @@ from IPython.core.compilerop import CachingCompiler
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
-from traitlets import Type
+from traitlets import Type, default
 from traitlets.config import Config
 
 from jupyter_sky.node.rank.ipython import (
@@ -218,9 +218,9 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
             command, shell=True, executable=os.environ.get("SHELL")
         )
 
-    def ask_exit(self) -> None:
-        """End the cell, as `sys.exit` does: ``exit()`` asks for it, and the rank stays."""
-        raise SystemExit
+    @default("exiter")
+    def _make_exiter(self) -> program.Exit:
+        return program.Exit(self)
 
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
         is_stop = isinstance(sys.exc_info()[1], KeyboardInterrupt)
