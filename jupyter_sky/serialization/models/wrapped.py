@@ -67,10 +67,20 @@ def reduce_compiled(compiled: Any) -> Any:
         return NotImplemented
     if type(context) is not frames.OptimizeContext:
         return NotImplemented
-    backend = context.callback
-    while hasattr(backend, "_torchdynamo_orig_backend"):
-        backend = backend._torchdynamo_orig_backend
-    return _compiled, (original, backend, context.fullgraph, context._dynamic)
+    inner = _inner(context.callback)
+    # Before torch 2.7 only the class of what translates the code tells.
+    fullgraph = getattr(context, "fullgraph", type(inner).__name__ == "ConvertFrameAssert")
+    while (backend := _inner(inner)) is not inner:
+        inner = backend
+    return _compiled, (original, backend, fullgraph, context._dynamic)
+
+
+def _inner(backend: Any) -> Any:
+    """Return what a part of torch's compiler calls in turn; the innermost is the backend itself."""
+    for name in ("_torchdynamo_orig_backend", "_torchdynamo_orig_callable"):
+        if hasattr(backend, name):
+            return getattr(backend, name)
+    return backend
 
 
 def _compiled(original: Any, backend: Any, fullgraph: bool, dynamic: bool | None) -> Any:
