@@ -35,6 +35,7 @@ UNUSED_FOR = 60.0
 """Seconds after which a template ends from which no fork server is left."""
 
 _SETTLED = 5.0  # seconds after an order in which the cluster needs the processors itself
+_SOON = 1.0  # seconds after an order where the next clusters need what comes later
 
 _AT_START = frozenset({"sitecustomize", "usercustomize"})
 """What Python imports by itself at its start, from wherever there is one."""
@@ -151,7 +152,9 @@ class Template:
             if not self._users and ends_in <= 0:
                 self._place.unlink()
                 break
-            wait = _SETTLED if self._later else UNUSED_FOR if self._users else ends_in
+            wait = UNUSED_FOR if self._users else ends_in
+            if self._later:
+                wait = _SOON if _needed[0] else _SETTLED
             ready = self._selector.select(wait)
             for key, _ in ready:
                 if key.fileobj is not self._listener:
