@@ -61,6 +61,10 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+        # What moto, boto3 and torch have is looked through each time, and stays: a sixth of what
+        # tests of AWS take.
+        young, middle, _ = gc.get_threshold()
+        gc.set_threshold(young, middle, 100)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -20,12 +20,20 @@ Rank = Callable[..., Any]
 def on_ranks() -> Callable[..., list[Any]]:
     """Call ``function(join, *args)`` on each rank; what it returns, or its error, in rank order.
 
+    Ranks have imported torch, unless something else is named.
+
     ``join(generation)`` is what a rank does before its group is formed: it says where the head
     listens, and on the head it hands the listening socket over.
     """
 
-    def run(function: Rank, world_size: int, *args: Any, absent: tuple[int, ...] = ()) -> list[Any]:
-        forks = forks_with("torch", "torch.distributed")
+    def run(
+        function: Rank,
+        world_size: int,
+        *args: Any,
+        absent: tuple[int, ...] = (),
+        imported: tuple[str, ...] = ("torch", "torch.distributed"),
+    ) -> list[Any]:
+        forks = forks_with(*imported)
         listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
         ports = [each.getsockname()[1] for each in listening]
         results, processes = [], []

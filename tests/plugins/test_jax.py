@@ -42,7 +42,7 @@ def one_mesh(join: Callable[[int], None]) -> dict[str, Any]:
 
 def test_all_ranks_are_one_mesh(on_ranks: Any) -> None:
     skip_without("jax")
-    for rank, seen in enumerate(on_ranks(one_mesh, 2)):
+    for rank, seen in enumerate(on_ranks(one_mesh, 2, imported=("numpy",))):
         assert seen == {
             "unimported": True,
             "devices": 2,

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 import psutil
 
-from jupyter_sky.node.forking.template import leave_template, write_command
+from jupyter_sky.node.forking.template import leave_template, tell_template, write_command
 from jupyter_sky.node.packages import overlay
 from jupyter_sky.serialization import imported_versions
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
@@ -281,6 +281,7 @@ class ForkServer:
             Inspector(stacks),
             Path(self._spec.blobs),
         ).serve()
+        tell_template()
 
     def _reap(self) -> None:
         ended: dict[int, int] = {}

@@ -17,6 +17,7 @@ import ctypes
 import gc
 import importlib
 import json
+import mmap
 import os
 import selectors
 import socket
@@ -34,6 +35,7 @@ UNUSED_FOR = 60.0
 """Seconds after which a template ends from which no fork server is left."""
 
 _SETTLED = 5.0  # seconds after an order in which the cluster needs the processors itself
+_SOON = 1.0  # seconds after an order where the next clusters need what comes later
 
 _AT_START = frozenset({"sitecustomize", "usercustomize"})
 """What Python imports by itself at its start, from wherever there is one."""
@@ -41,8 +43,12 @@ _AT_START = frozenset({"sitecustomize", "usercustomize"})
 _LATER = {"torch": "torch._dynamo"}
 """What the first optimizer of a rank imports: a second, for which a template has time.
 
-But only where nothing else needs the processors, like the training that the cluster is there for.
+But only where nothing else needs the processors, like the training that the cluster is there for;
+or where a rank has had to import it: those of the next cluster would as well, each by itself.
 """
+
+_needed = mmap.mmap(-1, mmap.PAGESIZE)
+"""Memory that a template shares with all that descend from it: whether a rank has had to."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,12 @@ def leave_template(
     return order
 
 
+def tell_template() -> None:
+    """Let the template know, at the end of a rank, that the rank has imported what comes later."""
+    if any(name in sys.modules for name in _LATER.values()):
+        _needed[0] = 1
+
+
 class Template:
     """Forks what it is asked for, until none of that is left.
 
@@ -140,14 +152,16 @@ class Template:
             if not self._users and ends_in <= 0:
                 self._place.unlink()
                 break
-            wait = _SETTLED if self._later else UNUSED_FOR if self._users else ends_in
+            wait = UNUSED_FOR if self._users else ends_in
+            if self._later:
+                wait = _SOON if _needed[0] else _SETTLED
             ready = self._selector.select(wait)
             for key, _ in ready:
                 if key.fileobj is not self._listener:
                     self._remove_user(key.fd)
                 elif order := self._answer():
                     return order
-            if self._later and not ready and _is_quiet():
+            if self._later and not ready and (_needed[0] or _is_quiet()):
                 self._import_later()
         return None
 

@@ -35,12 +35,13 @@ def test_a_template_ends_by_itself_and_holds_nothing_of_its_maker(tmp_path) -> N
 
 
 IMPORTS_LATER = """
-import json, os, socket, sys
+import json, os, socket, sys, time
 from jupyter_sky.node.forking import template
 from jupyter_sky.transport.templates import asking
 from jupyter_sky.transport.templates.import_path import own_entries
-template.UNUSED_FOR, template._SETTLED, template._LATER = 5, 0.01, {"json": "colorsys"}
-place, load = sys.argv[1], float(sys.argv[2])
+template.UNUSED_FOR, template._LATER = 5, {"json": "colorsys"}
+template._SETTLED = template._SOON = 0.01
+place, load, rank = sys.argv[1], float(sys.argv[2]), sys.argv[3]
 looked_at, looks = os.pipe()
 
 def getloadavg():
@@ -54,20 +55,38 @@ if wanted:
     os.write(wanted.fd, str("colorsys" in sys.modules).encode())
     os._exit(0)
 os.close(looks)
-for _ in range(1 if load < 0.5 else 2):  # it looks again and again
-    os.read(looked_at, 1)
-read, write = os.pipe()
-order = {"folder": "", "path": [], "env": {**os.environ}, "cwd": ""}
-assert asking.ask(place, [write], order)
-os.close(write)
-print(os.read(read, 10).decode())
+if not os.fork():
+    if rank == "needs it":
+        import colorsys
+    template.tell_template()
+    os._exit(0)
+os.wait()
+
+def has_imported():
+    read, write = os.pipe()
+    order = {"folder": "", "path": [], "env": {**os.environ}, "cwd": ""}
+    assert asking.ask(place, [write], order)
+    os.close(write)
+    return os.read(read, 10).decode()
+
+if rank == "needs it":
+    while has_imported() == "False":
+        time.sleep(0.1)  # it imports when nobody asks
+else:
+    for _ in range(1 if load < 0.5 else 2):  # it looks again and again
+        os.read(looked_at, 1)
+print(has_imported())
 """
 
 
-@pytest.mark.parametrize(("load", "imports"), [(0.1, "True"), (0.9, "False")])
-def test_a_template_imports_more_only_where_processors_are_free(
-    tmp_path: Path, load: float, imports: str
+@pytest.mark.parametrize(
+    ("load", "rank", "imports"),
+    [(0.1, "does without", "True"), (0.9, "does without", "False"), (0.9, "needs it", "True")],
+)
+def test_a_template_imports_more_only_where_it_is_needed_or_processors_are_free(
+    tmp_path: Path, load: float, rank: str, imports: str
 ) -> None:
-    command = [sys.executable, "-c", IMPORTS_LATER, str(tmp_path / "a.template"), str(load)]
+    place = tmp_path / "a.template"
+    command = [sys.executable, "-c", IMPORTS_LATER, str(place), str(load), rank]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert (done.stdout.strip(), done.stderr) == (imports, "")
