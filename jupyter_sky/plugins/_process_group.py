@@ -198,6 +198,7 @@ def _store(info: InstanceInfo, deadline: float) -> Store:
         info.world_size,
         is_master=info.is_head,
         wait_for_workers=False,
+        use_libuv=_libuv_takes_sockets(),
     )
     if info.is_head:
         # The store owns the socket from now on: it is closed with the group.
@@ -206,6 +207,14 @@ def _store(info: InstanceInfo, deadline: float) -> Store:
     else:
         store = _connected(info, connect, deadline)
     return dist.PrefixStore(f"generation {info.generation}", store)
+
+
+def _libuv_takes_sockets() -> bool:
+    """Return whether the faster one of torch's two servers takes a socket that is bound already."""
+    from torch import __version__
+
+    major, minor, *_ = __version__.split(".")
+    return (int(major), int(minor)) >= (2, 8)
 
 
 def _connected(info: InstanceInfo, connect: Callable[..., TCPStore], deadline: float) -> TCPStore:

@@ -14,7 +14,7 @@ from torch import nn
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.5), nn.Tanh(), nn.Linear(3, 1))
 """
-OPTIMIZER = "opt = torch.optim.SGD(model.parameters(), lr=0.1)"
+OPTIMIZER = "opt = torch.optim.SGD(model.parameters(), lr=0.01)"
 TRAIN = """
 for _ in range(3):
     opt.zero_grad()
