@@ -7,6 +7,7 @@ there at all, is in `folder`.
 
 from __future__ import annotations
 
+import inspect
 import io
 import pickle
 import time
@@ -147,7 +148,8 @@ def load(path: str | PathLike[str], **values: Any) -> dict[str, Any]:
     state = {**_state(values, with_others=False), _VALUES: b""}
     with _quiet():
         try:
-            checkpoint.load(state, storage_reader=folder.reader(), no_dist=not together)
+            alone = _alone(checkpoint.load, together)
+            checkpoint.load(state, storage_reader=folder.reader(), **alone)
         except BaseException as error:
             _raise_interrupt(error)
             raise explained(error, f"the checkpoint {folder.path} was not loaded") from error
@@ -285,7 +287,7 @@ def _written(
     writer = folder.writer()
     if wait:
         with _quiet():
-            checkpoint.save(state, storage_writer=writer, no_dist=not together)
+            checkpoint.save(state, storage_writer=writer, **_alone(checkpoint.save, together))
         saved: Future[Any] = Future()
         saved.set_result(None)
         return saved
@@ -296,9 +298,15 @@ def _written(
             state,
             storage_writer=writer,
             process_group=together.background_group(),
-            no_dist=not together,
+            **_alone(checkpoint.async_save, together),
         )
     return future
+
+
+def _alone(function: Any, together: Together) -> dict[str, bool]:
+    """Return what tells torch that no other rank takes part; releases before 2.9 see it alone."""
+    takes = inspect.signature(function).parameters
+    return {"no_dist": not together} if "no_dist" in takes else {}
 
 
 def _finish_latest() -> None:
