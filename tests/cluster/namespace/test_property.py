@@ -116,7 +116,7 @@ STATEMENTS = [
     "    def add(self, item): return self\n    def total(self): return self.made",
     "box.__class__ = Box",
     "globals()['new'] = [a]",
-    "exec('items = [b]')",
+    "exec('items = [5]')",
     "a, *items = [1, 2, b]",
     "(b := a + 1)",
     "with __import__('contextlib').suppress(Exception): del h",
