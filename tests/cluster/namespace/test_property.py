@@ -98,7 +98,7 @@ STATEMENTS = [
     "k = partial(box.add, items)",
     "k = lru_cache(g)",
     "k = lru_cache(lambda x: x + b)",
-    "def k(x):\n    global b\n    b = b + 1\n    return h()",
+    "def k(x):\n    global b\n    b = b + 1\n    return g(b)",
     "def k(x, n=[0]):\n    n.append(a)\n    return len(n)",
     "def made():\n    n = 0\n    def add(x=0):\n        nonlocal n\n        n += 1\n"
     "        return n + g(a)\n    return add\nk = h = made()",
