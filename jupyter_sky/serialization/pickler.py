@@ -6,7 +6,6 @@ What it does differently is said in `pickling`.
 from __future__ import annotations
 
 import contextlib
-import dis
 import io
 import sys
 import threading
@@ -21,6 +20,7 @@ import blake3
 import cloudpickle
 from cloudpickle import cloudpickle as _internals
 
+from jupyter_sky.analysis.code_names import globals_of, imported_in
 from jupyter_sky.serialization import cell_sources, object_tokens
 from jupyter_sky.serialization.cell_sources import Cells
 from jupyter_sky.serialization.models import sharded
@@ -192,9 +192,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         reduced = super()._dynamic_function_reduce(function)
         attributes = reduced[2][1]
         attributes["__closure__"] = None
-        self.modules.update(_imported_in(function.__code__))
+        self.modules.update(imported_in(function.__code__))
         if function.__globals__ is self._main:
-            self.needs.update(attributes["__globals__"])
+            # Also what the notebook does not have: ranks may have defined it.
+            self.needs.update(globals_of(function.__code__))
             self.files.add(function.__code__.co_filename)
             attributes["__globals__"] = {}
         return reduced
@@ -232,19 +233,6 @@ def _without_cached_properties(obj: Any) -> Any:
             kept = {name: value for name, value in state.items() if name not in computed}
             return make, arguments, kept or None, *rest
     return NotImplemented
-
-
-_imported: weakref.WeakKeyDictionary[types.CodeType, frozenset[str]] = weakref.WeakKeyDictionary()
-
-
-def _imported_in(code: types.CodeType) -> frozenset[str]:
-    """Return the modules that import statements in a function name."""
-    names = _imported.get(code)
-    if names is None:
-        found = {step.argval for step in dis.get_instructions(code) if step.opname == "IMPORT_NAME"}
-        inner = [_imported_in(each) for each in code.co_consts if isinstance(each, types.CodeType)]
-        names = _imported[code] = frozenset(found.union(*inner))
-    return names
 
 
 # Classes

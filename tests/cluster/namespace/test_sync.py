@@ -202,6 +202,13 @@ def test_functions_of_the_ranks_that_call_themselves_and_each_other(notebook) ->
     assert notebook.ask("factorial(4), even(3), odd(3)") == [(24, False, True)] * 4
 
 
+def test_a_method_uses_a_function_that_only_ranks_have_and_what_that_uses(notebook) -> None:
+    notebook.here("class Box:\n  def total(self): return late(1)\nbox, one = Box(), 1")
+    assert notebook.ask("box") is not None
+    notebook.there("def late(x): return x + one\ntotal = box.total()")
+    assert notebook.ask("total, box.total()") == [(2, 2)] * 4
+
+
 def test_an_object_of_the_ranks_finds_what_the_notebook_assigned_since(notebook) -> None:
     notebook.here(
         "lr = 1\ndef scale(): return 1\nclass Trainer:\n  def step(self): return lr * scale()"
