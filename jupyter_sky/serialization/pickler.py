@@ -25,7 +25,7 @@ from jupyter_sky.serialization import cell_sources, object_tokens
 from jupyter_sky.serialization.cell_sources import Cells
 from jupyter_sky.serialization.models import sharded
 from jupyter_sky.serialization.models.wrapped import reduce_compiled
-from jupyter_sky.serialization.reducers import reduce, reduce_cell
+from jupyter_sky.serialization.reducers import reduce
 
 
 @dataclass(frozen=True)
@@ -155,11 +155,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             self._add_module(obj.__module__)
             if (reduced := reduce_compiled(obj)) is not NotImplemented:
                 return reduced
-        elif isinstance(obj, types.ModuleType):
-            self._add_module(obj.__name__)
-        elif isinstance(obj, types.CellType):
-            return reduce_cell(obj)
         else:
+            if isinstance(obj, types.ModuleType):
+                self._add_module(obj.__name__)
             reduced = reduce(obj)
             if reduced is NotImplemented and self._reduce_sharded is not None:
                 reduced = self._reduce_sharded(obj)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.serialization import sentinels
 from jupyter_sky.serialization.models import wrapped
+from jupyter_sky.serialization.module_reference import reduce_module
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -31,6 +32,10 @@ def reduce(obj: Any) -> Any:
     kind = type(obj)
     if kind is object:
         return sentinels.reduce(obj)
+    if kind is types.CellType:
+        return _reduce_cell(obj)
+    if isinstance(obj, types.ModuleType):
+        return reduce_module(obj)
     reducer = _BY_MODULE.get(kind.__module__) if isinstance(kind.__module__, str) else None
     if reducer is not None:
         return reducer(obj)
@@ -75,7 +80,7 @@ def _reduce_of_weakref(obj: Any) -> Any:
     return NotImplemented
 
 
-def reduce_cell(cell: types.CellType) -> Any:
+def _reduce_cell(cell: types.CellType) -> Any:
     """Reduce a closure's cell so that functions which share it still share it when loaded."""
     try:
         content = cell.cell_contents
@@ -121,6 +126,18 @@ def _typed_storage(storage: Any, dtype: Any) -> Any:
     return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
 
 
+def _reduce_operator(operator: Any) -> Any:
+    """Reduce ``torch.ops.aten.add``, or an overload of it, to its name."""
+    import torch
+
+    if isinstance(operator, torch._ops.OpOverload):
+        return getattr, (operator.overloadpacket, operator._overloadname)
+    if isinstance(operator, torch._ops.OpOverloadPacket):
+        namespace, name = operator._qualified_op_name.split("::")
+        return getattr, (getattr(torch.ops, namespace), name)
+    return NotImplemented
+
+
 # numpy and pandas
 
 
@@ -142,6 +159,7 @@ _BY_MODULE: dict[str, Callable[[Any], Any]] = {
     "functools": _reduce_of_functools,
     "weakref": _reduce_of_weakref,
     "torch.storage": _reduce_storage,
+    "torch._ops": _reduce_operator,
     "numpy.ma": _reduce_masked,
     "numpy.ma.core": _reduce_masked,
     "pandas.arrays": _reduce_dates,

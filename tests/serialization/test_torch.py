@@ -101,3 +101,17 @@ def test_weights_that_are_computed(norm: str) -> None:
     assert model_changes.take_over(copy, trip(model), ["0.training"])
     torch.nn.utils.parametrize.remove_parametrizations(copy[0], "weight")
     assert type(copy[0]) is torch.nn.Linear
+
+
+def test_a_module_that_has_a_class_of_its_own() -> None:
+    # Its switches are what training scripts begin with: `torch.backends.cudnn.benchmark = True`.
+    modules = [torch.backends.cudnn, torch.backends, torch.ops, torch.ops.aten, torch.classes]
+    pickled = dump(modules)
+    assert all(a is b for a, b in zip(load(pickled.stream), modules, strict=True))
+    assert "torch.backends.cudnn" in pickled.modules
+
+
+def test_an_operator() -> None:
+    add = torch.ops.aten.add
+    assert trip(add) is add
+    assert trip(add.Tensor) is add.Tensor
