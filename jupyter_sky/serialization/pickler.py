@@ -25,7 +25,7 @@ from jupyter_sky.serialization import cell_sources, object_tokens
 from jupyter_sky.serialization.cell_sources import Cells
 from jupyter_sky.serialization.models import sharded
 from jupyter_sky.serialization.models.wrapped import reduce_compiled
-from jupyter_sky.serialization.reducers import reduce
+from jupyter_sky.serialization.reducers import reduce, reduce_function
 
 
 @dataclass(frozen=True)
@@ -195,6 +195,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             self.needs.update(attributes["__globals__"])
             self.files.add(function.__code__.co_filename)
             attributes["__globals__"] = {}
+            return reduce_function(function, reduced)
         return reduced
 
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import functools
 import pickle
+import sys
 import types
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+import cloudpickle
 
 from jupyter_sky.serialization import sentinels
 from jupyter_sky.serialization.models import wrapped
@@ -93,6 +96,73 @@ def _reduce_cell(cell: types.CellType) -> Any:
 
 def _fill(cell: types.CellType, content: tuple[Any]) -> None:
     [cell.cell_contents] = content
+
+
+# Functions of the notebook
+
+
+def reduce_function(function: types.FunctionType, reduced: Any) -> Any:
+    """Correct how cloudpickle reduces a function of ``__main__``: the receiver may have it.
+
+    What refers to a function, as an estimator or a model does, has to refer to the one that goes by
+    its name where it arrives: pickle writes no other, and so neither do `joblib.dump`,
+    `torch.save` and `multiprocessing`.
+
+    Parameters
+    ----------
+    function
+        The function.
+    reduced
+        What cloudpickle has made of it.
+    """
+    # This must not depend on what the name stands for here: the pickle would change with that.
+    if not _is_plain(function):
+        return reduced
+    make, arguments, state, *_ = reduced
+    defaults = function.__defaults__, function.__kwdefaults__
+    return _main_function, (make, arguments, defaults), state, None, None, _fill_new_function
+
+
+def _is_plain(function: types.FunctionType) -> bool:
+    """Return whether there is nothing to a function but its code and constants."""
+    code, keywords = function.__code__, function.__kwdefaults__ or {}
+    return (
+        not (function.__closure__ or vars(function))
+        and function.__qualname__ == function.__name__ == code.co_name
+        and code.co_name.isidentifier()
+        and all(type(each) in _CONSTANTS for each in function.__defaults__ or ())
+        and all(type(each) in _CONSTANTS for each in keywords.values())
+    )
+
+
+_CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
+
+
+def _main_function(make: Callable[..., Any], arguments: Any, defaults: Any) -> Any:
+    """Make a function of ``__main__``, unless the same one goes by its name here."""
+    code = arguments[0]
+    main = vars(sys.modules["__main__"])
+    known = main.get(code.co_name)
+    if (
+        isinstance(known, types.FunctionType)
+        and known.__globals__ is main
+        and known.__code__ == code
+        and _is_plain(known)
+        and repr((known.__defaults__, known.__kwdefaults__)) == repr(defaults)
+    ):
+        return known
+    made = make(*arguments)
+    _new_functions.add(made)
+    return made
+
+
+_new_functions: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
+
+
+def _fill_new_function(function: types.FunctionType, state: Any) -> None:
+    if function in _new_functions:
+        _new_functions.discard(function)
+        cloudpickle.cloudpickle._function_setstate(function, state)
 
 
 # torch

@@ -229,6 +229,22 @@ def test_a_function_comes_back_and_sees_the_notebook(notebook) -> None:
     assert notebook.names["result"] == 2
 
 
+def test_what_refers_to_a_function_refers_to_the_one_of_its_name(notebook) -> None:
+    # Else `joblib.dump` and `torch.save` refuse it: "it's not the same object as __main__.act".
+    notebook.here("def act(x, sign=1): return x * sign\nnet = {'act': act}")
+    notebook.there("net['seen'] = net['act'] is act", out=["net"])
+    notebook.here("import pickle\nsame = pickle.loads(pickle.dumps(net))['act'] is act")
+    assert notebook.names["same"]
+    notebook.here("net['changed'] = True")
+    assert notebook.ask("net['act'] is act") == [True] * 4
+    # A former one stays what it was, on both sides.
+    notebook.here("def act(x, sign=-1): return x * sign")
+    assert notebook.ask("(net['act'](1), act(1))") == [(1, -1)] * 4
+    notebook.there("net['seen'] = 0", out=["net"])
+    notebook.here("signs = net['act'](1), act(1)")
+    assert notebook.names["signs"] == (1, -1)
+
+
 def test_the_submodules_that_a_cell_reaches_are_imported(notebook) -> None:
     notebook.here("import xml\nimport xml.sax.saxutils")
     assert notebook.ask("xml.sax.saxutils.escape('<')") == ["&lt;"] * 4
