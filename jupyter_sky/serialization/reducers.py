@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from jupyter_sky.serialization import sentinels
-from jupyter_sky.serialization.models import wrapped
+from jupyter_sky.serialization.models import singletons, wrapped
 from jupyter_sky.serialization.module_reference import reduce_module
 
 if TYPE_CHECKING:
@@ -228,6 +228,7 @@ def _reduce_dates(array: Any) -> Any:
 _BY_MODULE: dict[str, Callable[[Any], Any]] = {
     "functools": _reduce_of_functools,
     "weakref": _reduce_of_weakref,
+    "accelerate.state": singletons.reduce,
     "torch.storage": _reduce_storage,
     "torch._ops": _reduce_operator,
     "numpy.ma": _reduce_masked,

@@ -115,3 +115,14 @@ def test_an_operator() -> None:
     add = torch.ops.aten.add
     assert trip(add) is add
     assert trip(add.Tensor) is add.Tensor
+
+
+def test_a_loader_whose_workers_run() -> None:
+    loader = torch.utils.data.DataLoader(range(4), num_workers=1, persistent_workers=True)
+    before = digest(loader)
+    next(iter(loader))
+    try:
+        assert digest(loader) == before
+        assert trip(loader)._iterator is None
+    finally:
+        loader._iterator._shutdown_workers()
