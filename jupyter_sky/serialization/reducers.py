@@ -165,6 +165,36 @@ def _fill_new_function(function: types.FunctionType, state: Any) -> None:
         cloudpickle.cloudpickle._function_setstate(function, state)
 
 
+def _reduce_typing(obj: Any) -> Any:
+    """Reduce what pickle would look for in the receiver's ``__main__``, under its name."""
+    kind = type(obj)
+    if getattr(obj, "__module__", None) != "__main__":
+        return NotImplemented
+    match kind.__name__:
+        case "ParamSpec":
+            bound = {"bound": obj.__bound__, "covariant": obj.__covariant__}
+            return _named, (
+                kind,
+                (obj.__name__,),
+                {**bound, "contravariant": obj.__contravariant__},
+            )
+        case "TypeVarTuple":
+            return _named, (kind, (obj.__name__,), {})
+        case "NewType":
+            return _named, (kind, (obj.__name__, obj.__supertype__), {})
+    return NotImplemented
+
+
+def _named(kind: type, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Return what goes by a name in ``__main__`` if it is one of a kind, or make it."""
+    known = vars(sys.modules["__main__"]).get(arguments[0])
+    if type(known) is kind:
+        return known
+    made: Any = kind(*arguments, **options)
+    made.__module__ = "__main__"
+    return made
+
+
 # torch
 
 
@@ -227,6 +257,8 @@ def _reduce_dates(array: Any) -> Any:
 
 _BY_MODULE: dict[str, Callable[[Any], Any]] = {
     "functools": _reduce_of_functools,
+    "typing": _reduce_typing,
+    "typing_extensions": _reduce_typing,
     "weakref": _reduce_of_weakref,
     "accelerate.state": singletons.reduce,
     "torch.storage": _reduce_storage,

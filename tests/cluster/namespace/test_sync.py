@@ -245,6 +245,22 @@ def test_what_refers_to_a_function_refers_to_the_one_of_its_name(notebook) -> No
     assert notebook.names["signs"] == (1, -1)
 
 
+def test_a_function_whose_types_have_names(notebook) -> None:
+    notebook.here(
+        "from collections.abc import Callable\n"
+        "from typing import NewType, ParamSpec, TypeVarTuple\n"
+        "P, Ts = ParamSpec('P'), TypeVarTuple('Ts')\n"
+        "Id = NewType('Id', int)\n"
+        "def decorated(f: Callable[P, Id], *rest: *Ts) -> Callable[P, Id]: return f"
+    )
+    notebook.there("known = decorated(len)('ab')", out=["known", "decorated"])
+    assert notebook.names["known"] == 2
+    same = "decorated.__annotations__['return'] == Callable[P, Id]"
+    notebook.here(f"same = {same}")
+    assert notebook.names["same"]
+    assert notebook.ask(same) == [True] * 4
+
+
 def test_the_submodules_that_a_cell_reaches_are_imported(notebook) -> None:
     notebook.here("import xml\nimport xml.sax.saxutils")
     assert notebook.ask("xml.sax.saxutils.escape('<')") == ["&lt;"] * 4
