@@ -178,7 +178,7 @@ def take_over(present: Any, received: Any, changes: Collection[str]) -> dict[int
     ]
     pieces = [_piece(*each) for each in tensors if each[0] in changes]
     for part, piece in pieces:
-        part.copy_(piece)
+        _put(part, piece)
     for name, mine, theirs in tensors:
         if mine is not None and name + _REQUIRES_GRAD in changes:
             mine.requires_grad_(theirs.requires_grad)
@@ -251,7 +251,9 @@ def _piece(name: str, mine: Any, theirs: Any) -> tuple[Any, Any]:
     if mine.shape != theirs.shape:
         raise CannotTakeOver(f"{name} is {tuple(mine.shape)} on this rank")
     if not hasattr(mine, "placements"):
-        return mine.detach(), theirs
+        return mine, theirs
+    if mine.dtype != theirs.dtype:
+        raise CannotTakeOver(f"{name} is {mine.dtype} on this rank")
     distribute = sys.modules["torch.distributed.tensor"].distribute_tensor
     try:
         # Every rank has the whole, so each takes its own part, and none waits for another.
@@ -261,3 +263,14 @@ def _piece(name: str, mine: Any, theirs: Any) -> tuple[Any, Any]:
     except Exception as error:
         raise CannotTakeOver(f"{name} is sharded on this rank") from error
     return mine.detach().to_local(), part.to_local()
+
+
+def _put(mine: Any, piece: Any) -> None:
+    if mine.dtype == piece.dtype:
+        mine.detach().copy_(piece)
+        return
+    # As `model.half()` does it, so that an optimizer still refers to the same parameter.
+    gradient, mine.grad = mine.grad, None
+    mine.data = piece.to(mine.device)
+    if gradient is not None:
+        mine.grad = gradient.to(piece.dtype)

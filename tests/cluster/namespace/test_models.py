@@ -149,3 +149,14 @@ def test_what_cannot_be_changed_on_ranks_is_said(
     assert "model was changed in the notebook" in said
     assert why in said
     assert notebook.ask("type(model).__name__") == ["Sequential"] * 4
+
+
+@pytest.mark.parametrize("wrapper", ["alone", "FSDP2"])
+def test_a_model_of_another_precision(notebook, wrapper: str) -> None:
+    notebook.there(f"{MODEL}\n{WRAPPERS[wrapper]}\n{OPTIMIZER}\n{TRAIN}", out=["model"])
+    notebook.here("model.bfloat16()")
+    precision = "{str(each.dtype) for each in model.parameters()}"
+    assert notebook.ask(precision) == [{"torch.bfloat16"}] * 4
+    own = notebook.ask("opt.param_groups[0]['params'][0] is model[0].weight")
+    # What is sharded cannot be changed in place, which is said.
+    assert own == [wrapper == "alone"] * 4
