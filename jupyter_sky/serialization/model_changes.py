@@ -1,4 +1,4 @@
-"""Models that were changed in place in the notebook: what changed is changed in those of the ranks.
+"""Models and optimizers that the notebook changed in place: what changed is changed on the ranks.
 
 A rank's optimizer, its DistributedDataParallel and its shards refer to the parameters that are
 there. Another model under the same name would leave them behind, and they would train what nobody
@@ -20,23 +20,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.serialization import blobs, pickling
-from jupyter_sky.serialization.models import sharded
+from jupyter_sky.serialization.models import optimizers, sharded
+from jupyter_sky.serialization.models.optimizers import CannotTakeOver
 
 _REQUIRES_GRAD = " requires_grad"
 
 
-class CannotTakeOver(Exception):
-    """What changed cannot be changed in the rank's model; the message says why."""
-
-
 @dataclass(frozen=True)
 class KnownModel:
-    """A model of the notebook, and what was in it when ranks had the same.
+    """A model or optimizer of the notebook, and what was in it when ranks had the same.
 
     Attributes
     ----------
     model
-        The model.
+        The model, or what `optimizers` is about.
     contents
         What was in it (`contents`).
     """
@@ -66,7 +63,7 @@ def changes_of(
 
 
 def known(value: Any, digests: dict[tuple[int, int], str]) -> KnownModel | None:
-    """Return a model with what is in it; ``None`` for what is none, or cannot be compared.
+    """Return a model or optimizer with what is in it; ``None`` for others, or if that is unknown.
 
     Parameters
     ----------
@@ -75,10 +72,16 @@ def known(value: Any, digests: dict[tuple[int, int], str]) -> KnownModel | None:
     digests
         Digests of memory (see `blobs.pack`).
     """
-    if not sharded.is_model(value):
-        return None
+
+    def digest(part: Any) -> str:
+        is_tensor = isinstance(part, sys.modules["torch"].Tensor)
+        return _digest_of_tensor(part, digests) if is_tensor else _digest_of_attribute(part)
+
     with suppress(Exception):  # a parameter without a shape yet, a sparse buffer
-        return KnownModel(weakref.ref(value), contents(value, digests))
+        if sharded.is_model(value):
+            return KnownModel(weakref.ref(value), contents(value, digests))
+        if optimizers.is_optimizer(value) or optimizers.is_schedule(value):
+            return KnownModel(weakref.ref(value), optimizers.contents(value, digest))
     return None
 
 
@@ -146,12 +149,12 @@ def _digest_of_attribute(value: Any) -> str:
 
 
 def take_over(present: Any, received: Any, changes: Collection[str]) -> dict[int, Any]:
-    """Change a model of a rank as that of the notebook was changed.
+    """Change a model or optimizer of a rank as that of the notebook was changed.
 
     Parameters
     ----------
     present
-        The rank's model; it may be wrapped or sharded.
+        The rank's; a model may be wrapped or sharded.
     received
         The notebook's.
     changes
@@ -160,13 +163,16 @@ def take_over(present: Any, received: Any, changes: Collection[str]) -> dict[int
     Returns
     -------
     dict
-        The tensors of ``present`` by the identity of those of ``received`` that they stand for.
+        What the rank has, by the identity of what it stands for in ``received``: the tensors of a
+        model, or the optimizer.
 
     Raises
     ------
     CannotTakeOver
-        When it is another kind of model, or a change cannot be made on a rank; nothing was changed.
+        When it is of another kind, or a change cannot be made on a rank; nothing was changed.
     """
+    if optimizers.is_optimizer(received) or optimizers.is_schedule(received):
+        return optimizers.take_over(present, received, changes)
     if not (sharded.is_model(present) and sharded.is_model(received)):
         raise CannotTakeOver("it is no model on this rank")
     sharded.find(present)  # has it let go of the whole
@@ -190,26 +196,6 @@ def take_over(present: Any, received: Any, changes: Collection[str]) -> dict[int
     for wrapper in _wrappers(present):
         wrapper.training = received.training
     return {id(theirs): mine for _, mine, theirs in tensors if mine is not None}
-
-
-def refer_to(value: Any, tensors: Mapping[int, Any]) -> None:
-    """Have an optimizer refer to other tensors.
-
-    Parameters
-    ----------
-    value
-        Any value; of what is no optimizer nothing is changed.
-    tensors
-        The tensors by the identity of those in whose place they are put (`take_over`).
-    """
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(value, torch.optim.Optimizer):
-        return
-    for group in value.param_groups:
-        group["params"] = [tensors.get(id(each), each) for each in group["params"]]
-    state = [(tensors.get(id(key), key), each) for key, each in value.state.items()]
-    value.state.clear()
-    value.state.update(state)
 
 
 def _pairs(mine: Any, theirs: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
