@@ -126,3 +126,15 @@ def test_a_loader_whose_workers_run() -> None:
         assert trip(loader)._iterator is None
     finally:
         loader._iterator._shutdown_workers()
+
+
+def test_a_schedule_knows_that_its_optimizer_has_stepped(recwarn: pytest.WarningsRecorder) -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    optimizer, schedule = trip(trip([optimizer, schedule]))
+    assert schedule.optimizer is optimizer
+    optimizer.step()
+    copy = trip(schedule)
+    copy.step()
+    assert not recwarn.list
+    assert copy.last_epoch == 1

@@ -7,7 +7,9 @@ learning rate is no reason to lose them: as of models, what was changed is chang
 
 from __future__ import annotations
 
+import functools
 import sys
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -34,6 +36,41 @@ def is_schedule(value: Any) -> bool:
         return False
     kinds = torch.optim.lr_scheduler
     return isinstance(value, (kinds.LRScheduler, kinds.ReduceLROnPlateau))
+
+
+def reduce(optimizer: Any) -> Any:
+    """Reduce an optimizer that a schedule watches; others are `NotImplemented`.
+
+    The first step of a schedule warns unless the optimizer says that it has stepped. Torch has its
+    ``step`` say so, and leaves that out of the pickle.
+
+    Parameters
+    ----------
+    optimizer
+        The optimizer.
+    """
+    step = vars(optimizer).get("step")
+    if not hasattr(step, "_wrapped_by_lr_sched"):
+        return NotImplemented
+    make, arguments, state, *rest = optimizer.__reduce_ex__(5)
+    has_stepped = getattr(optimizer, "_opt_called", False)
+    return make, arguments, (state, has_stepped), *(rest or (None, None)), _fill_watched
+
+
+def _fill_watched(optimizer: Any, state: tuple[Any, bool]) -> None:
+    optimizer.__setstate__(state[0])
+    owner, func = weakref.ref(optimizer), type(optimizer).step
+
+    @functools.wraps(func)
+    def step(*arguments: Any, **options: Any) -> Any:
+        this: Any = owner()
+        this._opt_called = True
+        return func(this, *arguments, **options)
+
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    optimizer.step = step
+    if state[1]:
+        optimizer._opt_called = True
 
 
 def contents(value: Any, digest: Callable[[Any], str]) -> dict[str, str]:

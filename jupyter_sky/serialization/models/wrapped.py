@@ -10,6 +10,8 @@ import sys
 import types
 from typing import Any
 
+from jupyter_sky.serialization.models import optimizers
+
 
 def reduce(obj: Any) -> Any:
     """Return what ``obj.__reduce__`` should, for an object that torch has wrapped.
@@ -33,6 +35,8 @@ def reduce(obj: Any) -> Any:
     loaders = sys.modules.get("torch.utils.data.dataloader")
     if loaders and issubclass(kind, loaders.DataLoader) and obj._iterator is not None:
         return _without_workers(obj)
+    if optimizers.is_optimizer(obj):
+        return optimizers.reduce(obj)
     if kind.__module__ == "torch._dynamo.eval_frame":
         return reduce_compiled(obj)
     if kind.__module__ == "torch.nn.utils.parametrize" and "parametrizations" in obj._modules:
