@@ -38,32 +38,35 @@ def is_schedule(value: Any) -> bool:
     return isinstance(value, (kinds.LRScheduler, kinds.ReduceLROnPlateau))
 
 
-def reduce(optimizer: Any) -> Any:
-    """Reduce an optimizer that a schedule watches; others are `NotImplemented`.
+def reduce(schedule: Any) -> Any:
+    """Reduce a schedule with whether its optimizer has stepped.
 
-    The first step of a schedule warns unless the optimizer says that it has stepped. Torch has its
-    ``step`` say so, and leaves that out of the pickle.
+    The first step of a schedule warns unless the optimizer says so. Torch has its ``step`` say it,
+    and leaves that out of the pickle of an optimizer.
 
     Parameters
     ----------
-    optimizer
-        The optimizer.
+    schedule
+        The schedule.
     """
-    step = vars(optimizer).get("step")
-    if not hasattr(step, "_wrapped_by_lr_sched"):
-        return NotImplemented
-    make, arguments, state, *rest = optimizer.__reduce_ex__(5)
-    has_stepped = getattr(optimizer, "_opt_called", False)
-    return make, arguments, (state, has_stepped), *(rest or (None, None)), _fill_watched
+    make, arguments, state, *rest = schedule.__reduce_ex__(5)
+    has_stepped = getattr(getattr(schedule, "optimizer", None), "_opt_called", False)
+    return make, arguments, (state, has_stepped), *(rest or (None, None)), _fill_schedule
 
 
-def _fill_watched(optimizer: Any, state: tuple[Any, bool]) -> None:
-    optimizer.__setstate__(state[0])
-    owner, func = weakref.ref(optimizer), type(optimizer).step
+def _fill_schedule(schedule: Any, state: tuple[Any, bool]) -> None:
+    if hasattr(schedule, "__setstate__"):
+        schedule.__setstate__(state[0])
+    else:
+        vars(schedule).update(state[0])
+    optimizer = getattr(schedule, "optimizer", None)
+    if optimizer is None or hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+        return
+    watched, func = weakref.ref(optimizer), type(optimizer).step
 
     @functools.wraps(func)
     def step(*arguments: Any, **options: Any) -> Any:
-        this: Any = owner()
+        this: Any = watched()
         this._opt_called = True
         return func(this, *arguments, **options)
 

@@ -35,7 +35,7 @@ def reduce(obj: Any) -> Any:
     loaders = sys.modules.get("torch.utils.data.dataloader")
     if loaders and issubclass(kind, loaders.DataLoader) and obj._iterator is not None:
         return _without_workers(obj)
-    if optimizers.is_optimizer(obj):
+    if optimizers.is_schedule(obj):
         return optimizers.reduce(obj)
     if kind.__module__ == "torch._dynamo.eval_frame":
         return reduce_compiled(obj)
