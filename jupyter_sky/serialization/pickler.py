@@ -25,7 +25,7 @@ from jupyter_sky.serialization import cell_sources, object_tokens
 from jupyter_sky.serialization.cell_sources import Cells
 from jupyter_sky.serialization.models import sharded
 from jupyter_sky.serialization.models.wrapped import reduce_compiled
-from jupyter_sky.serialization.reducers import reduce, reduce_function
+from jupyter_sky.serialization.reducers import reduce, reduce_function, with_tree
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             if self._classes_by_value is not None and identity not in self._classes_by_value:
                 self.classes[identity] = kind
                 return _class_named, (identity, kind.__qualname__)
-        return _corrected(kind, super().reducer_override(kind), keep=self._to_notebook)
+        reduced = _corrected(kind, super().reducer_override(kind), keep=self._to_notebook)
+        return with_tree(kind, reduced)
 
     def _add_module(self, name: Any) -> None:
         if isinstance(name, str):

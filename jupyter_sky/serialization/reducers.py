@@ -6,7 +6,9 @@ pickle must not depend on caches that fill up when an object is only looked at.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import inspect
 import pickle
 import sys
 import types
@@ -238,6 +240,70 @@ def _reduce_operator(operator: Any) -> Any:
     return NotImplemented
 
 
+# JAX
+
+
+def _reduce_cache(cached: Any) -> Any:
+    """Reduce a function of JAX with a cache, which what ``jax.checkpoint`` makes refers to."""
+    # It does not say what it is called.
+    for owner, module in list(sys.modules.items()):
+        if owner.startswith("jax."):
+            for name, value in list(vars(module).items()):
+                if value is cached:
+                    return getattr, (module, name)
+    return NotImplemented
+
+
+def _reduce_custom_rule(function: Any) -> Any:
+    """Reduce a function with a derivative of its own, whose class cannot be made without it."""
+    if type(function).__name__ in ("custom_vjp", "custom_jvp"):
+        return object.__new__, (type(function),), vars(function)
+    return NotImplemented
+
+
+def with_tree(kind: type, reduced: Any) -> Any:
+    """Add to how a class is reduced that JAX looks into its objects, if it was told to.
+
+    Parameters
+    ----------
+    kind
+        The class.
+    reduced
+        How it is reduced.
+    """
+    trees = sys.modules.get("jax._src.tree_util")
+    entry = trees and trees._registry.get(kind)
+    if not entry or not isinstance(reduced, tuple) or len(reduced) != 6:
+        return reduced
+    fields: dict[str, Any] = {}
+    if isinstance(entry.to_iter, types.FunctionType) and dataclasses.is_dataclass(kind):
+        fields = dict(inspect.getclosurevars(entry.to_iter).nonlocals)
+    how: Any = entry.to_iter, entry.from_iter
+    if hasattr(kind, "tree_unflatten"):
+        how = "with_keys" if hasattr(kind, "tree_flatten_with_keys") else "node"
+    elif fields.keys() == {"data_fields", "meta_fields"}:
+        how = fields
+    *rest, fill = reduced
+    return *rest, functools.partial(_fill_tree, fill, how)
+
+
+def _fill_tree(fill: Callable[[type, Any], None], how: Any, kind: type, state: Any) -> None:
+    import jax.tree_util
+
+    fill(kind, state)
+    if kind in sys.modules["jax._src.tree_util"]._registry:
+        return
+    match how:
+        case "with_keys":
+            jax.tree_util.register_pytree_with_keys_class(kind)
+        case "node":
+            jax.tree_util.register_pytree_node_class(kind)
+        case dict():
+            jax.tree_util.register_dataclass(kind, **how)
+        case (flatten, unflatten):
+            jax.tree_util.register_pytree_node(kind, flatten, unflatten)
+
+
 # numpy and pandas
 
 
@@ -263,6 +329,9 @@ _BY_MODULE: dict[str, Callable[[Any], Any]] = {
     "accelerate.state": singletons.reduce,
     "torch.storage": _reduce_storage,
     "torch._ops": _reduce_operator,
+    "jax": _reduce_custom_rule,
+    "jaxlib.weakref_lru_cache": _reduce_cache,
+    "jax._src.custom_derivatives": _reduce_custom_rule,
     "numpy.ma": _reduce_masked,
     "numpy.ma.core": _reduce_masked,
     "pandas.arrays": _reduce_dates,
