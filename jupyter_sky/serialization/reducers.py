@@ -21,6 +21,7 @@ import cloudpickle
 from jupyter_sky.serialization import sentinels
 from jupyter_sky.serialization.models import singletons, wrapped
 from jupyter_sky.serialization.module_reference import reduce_module
+from jupyter_sky.serialization.process import log_settings
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -323,6 +324,7 @@ def _reduce_dates(array: Any) -> Any:
 
 _BY_MODULE: dict[str, Callable[[Any], Any]] = {
     "functools": _reduce_of_functools,
+    "logging": log_settings.reduce,
     "typing": _reduce_typing,
     "typing_extensions": _reduce_typing,
     "weakref": _reduce_of_weakref,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 
 import pytest
@@ -259,6 +260,32 @@ def test_a_function_whose_types_have_names(notebook) -> None:
     notebook.here(f"same = {same}")
     assert notebook.names["same"]
     assert notebook.ask(same) == [True] * 4
+
+
+def test_ranks_log_as_the_notebook_does(notebook, monkeypatch) -> None:
+    log = """
+import io, logging
+for handler in [*logging.root.handlers, *exp.handlers]:
+    handler.stream = io.StringIO()
+logging.info("one"), exp.debug("two"), logging.getLogger("c").debug("no")
+said = [each.stream.getvalue() for each in [*logging.root.handlers, *exp.handlers]]
+"""
+    printing, own = logging.StreamHandler(), logging.StreamHandler()
+    printing.setFormatter(logging.Formatter("{levelname}: {message}", style="{"))
+    with monkeypatch.context() as patch:
+        patch.setattr(logging.root, "level", logging.INFO)
+        patch.setattr(logging.root, "handlers", [printing])
+        notebook.here("import logging\nexp = logging.getLogger('exp')\nexp.setLevel('DEBUG')")
+        notebook.here("exp.propagate = False")
+        patch.setattr(logging.getLogger("exp"), "handlers", [own])
+        for _ in range(2):  # the same handlers again, and no further ones
+            notebook.there(log, gather=["said"])
+            assert notebook.names["said"] == [["INFO: one\n", "two\n"]] * 4
+        # What a rank has set up itself stays.
+        notebook.there("logging.basicConfig(level=logging.ERROR, force=True)")
+        assert notebook.ask("logging.root.level") == [logging.ERROR] * 4
+    logging.getLogger("exp").propagate = True
+    assert notebook.ask("logging.root.level") == [logging.WARNING] * 4
 
 
 def test_the_submodules_that_a_cell_reaches_are_imported(notebook) -> None:
