@@ -145,18 +145,24 @@ def _main_function(make: Callable[..., Any], arguments: Any, defaults: Any) -> A
     """Make a function of ``__main__``, unless the same one goes by its name here."""
     code = arguments[0]
     main = vars(sys.modules["__main__"])
-    known = main.get(code.co_name)
-    if (
-        isinstance(known, types.FunctionType)
-        and known.__globals__ is main
-        and known.__code__ == code
-        and _is_plain(known)
-        and repr((known.__defaults__, known.__kwdefaults__)) == repr(defaults)
-    ):
-        return known
-    made = make(*arguments)
+    key = code, repr(defaults)
+    # What refers to it may come before the name does.
+    for known in (main.get(code.co_name), _received_functions.get(key)):
+        if (
+            isinstance(known, types.FunctionType)
+            and known.__globals__ is main
+            and _is_plain(known)
+            and (known.__code__, repr((known.__defaults__, known.__kwdefaults__))) == key
+        ):
+            return known
+    made = _received_functions[key] = make(*arguments)
     _new_functions.add(made)
     return made
+
+
+_received_functions: weakref.WeakValueDictionary[Any, types.FunctionType] = (
+    weakref.WeakValueDictionary()
+)
 
 
 _new_functions: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()

@@ -246,6 +246,12 @@ def test_what_refers_to_a_function_refers_to_the_one_of_its_name(notebook) -> No
     assert notebook.names["signs"] == (1, -1)
 
 
+def test_what_came_before_a_function_refers_to_it(notebook) -> None:
+    notebook.here("def act(x): return x + 7\nclass Net: act = staticmethod(act)\nnet = [act]")
+    notebook.there("net, Net")
+    assert notebook.ask("Net.act is net[0] is act") == [True] * 4
+
+
 def test_a_function_whose_types_have_names(notebook) -> None:
     notebook.here(
         "from collections.abc import Callable\n"
