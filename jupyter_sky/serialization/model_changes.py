@@ -46,7 +46,7 @@ class KnownModel:
 
 
 def changes_of(
-    models: Iterable[tuple[str, KnownModel | None, KnownModel | None]],
+    models: Iterable[tuple[str, KnownModel | None, KnownModel | None]], whole: Collection[str] = ()
 ) -> dict[str, list[str]]:
     """Return by name what differs in models that are the same objects as those that ranks have.
 
@@ -54,9 +54,16 @@ def changes_of(
     ----------
     models
         Names, with what a rank has and what the notebook has, where that is a model.
+    whole
+        Names of which everything counts: the rank has to have what the notebook has.
     """
     return {
-        name: [part for part, each in now.contents.items() if former.contents.get(part) != each]
+        name: [
+            part
+            for part, each in now.contents.items()
+            if former.contents.get(part) != each
+            or (name in whole and part not in optimizers.MADE_FOR)
+        ]
         for name, former, now in models
         if former and now and former.model() is now.model()
     }

@@ -16,7 +16,9 @@ from typing import Any
 
 from jupyter_sky.serialization.models import sharded
 
-_PARAMETERS, _STATE, _OPTIMIZER = " parameters", " state", " optimizer"
+_STATE = "state"
+_PARAMETERS, _OPTIMIZER = MADE_FOR = (" parameters", " optimizer")
+"""What optimizers and schedules are made for, which is not theirs."""
 
 
 class CannotTakeOver(Exception):
@@ -195,6 +197,8 @@ def _take_over_optimizer(present: Any, received: Any, changes: Collection[str]) 
         if _STATE in changes and mine in present.state:
             for key in present.state[mine].keys() - state.keys():
                 del present.state[mine][key]
+            if not present.state[mine]:
+                del present.state[mine]
         for key in changed:
             # Torch counts steps on the CPU.
             moves = hasattr(state[key], "device") and key != "step"

@@ -212,3 +212,13 @@ def test_an_optimizer_that_something_else_refers_to(notebook) -> None:
     notebook.here("opt.param_groups[0]['lr'] = 0.5")
     seen = "(holder['opt'] is opt, opt.param_groups[0]['lr'])"
     assert notebook.ask(seen) == [(True, 0.5)] * 4
+
+
+def test_what_is_pushed_is_that_of_the_notebook(notebook) -> None:
+    notebook.here(f"{MODEL}\n{ADAM}")
+    notebook.there(TRAIN)
+    notebook.push("model", "opt")
+    notebook.here("first = model[0].weight[0, 0].item()")
+    assert notebook.ask("model[0].weight[0, 0].item()") == [notebook.names["first"]] * 4
+    assert notebook.ask(f"({OWN}, len(opt.state))") == [(True, 0)] * 4
+    assert is_trained(notebook)
