@@ -33,7 +33,7 @@ of all exceptions, each with its file::
         HelpRequested        notebook/options/parser.py: the line asks for help
         ObjectGone           serialization/object_tokens.py: a rank has dropped an object
         BucketError          node/volumes/bucket.py: something cannot be done with a bucket
-        CannotTakeOver       serialization/model_changes.py: a rank's model is another kind of one
+        CannotTakeOver       serialization/models/optimizers.py: a rank's is of another kind
         VolumeError          node/volumes/place.py: a volume cannot be had on a node
         TakenBack            api/prompts/keyboard.py: a question needs no answer any more
     KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Models that were changed in place in the notebook: what changed is changed in those of the ranks.
+"""Models and optimizers that the notebook changed in place: what changed is changed on the ranks.
 
 A rank's optimizer, its DistributedDataParallel and its shards refer to the parameters that are
 there. Another model under the same name would leave them behind, and they would train what nobody
@@ -20,23 +20,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.serialization import blobs, pickling
-from jupyter_sky.serialization.models import sharded
+from jupyter_sky.serialization.models import optimizers, sharded
+from jupyter_sky.serialization.models.optimizers import CannotTakeOver
 
 _REQUIRES_GRAD = " requires_grad"
 
 
-class CannotTakeOver(Exception):
-    """What changed cannot be changed in the rank's model; the message says why."""
-
-
 @dataclass(frozen=True)
 class KnownModel:
-    """A model of the notebook, and what was in it when ranks had the same.
+    """A model or optimizer of the notebook, and what was in it when ranks had the same.
 
     Attributes
     ----------
     model
-        The model.
+        The model, or what `optimizers` is about.
     contents
         What was in it (`contents`).
     """
@@ -49,7 +46,7 @@ class KnownModel:
 
 
 def changes_of(
-    models: Iterable[tuple[str, KnownModel | None, KnownModel | None]],
+    models: Iterable[tuple[str, KnownModel | None, KnownModel | None]], whole: Collection[str] = ()
 ) -> dict[str, list[str]]:
     """Return by name what differs in models that are the same objects as those that ranks have.
 
@@ -57,16 +54,23 @@ def changes_of(
     ----------
     models
         Names, with what a rank has and what the notebook has, where that is a model.
+    whole
+        Names of which everything counts: the rank has to have what the notebook has.
     """
     return {
-        name: [part for part, each in now.contents.items() if former.contents.get(part) != each]
+        name: [
+            part
+            for part, each in now.contents.items()
+            if former.contents.get(part) != each
+            or (name in whole and part not in optimizers.MADE_FOR)
+        ]
         for name, former, now in models
         if former and now and former.model() is now.model()
     }
 
 
 def known(value: Any, digests: dict[tuple[int, int], str]) -> KnownModel | None:
-    """Return a model with what is in it; ``None`` for what is none, or cannot be compared.
+    """Return a model or optimizer with what is in it; ``None`` for others, or if that is unknown.
 
     Parameters
     ----------
@@ -75,10 +79,16 @@ def known(value: Any, digests: dict[tuple[int, int], str]) -> KnownModel | None:
     digests
         Digests of memory (see `blobs.pack`).
     """
-    if not sharded.is_model(value):
-        return None
+
+    def digest(part: Any) -> str:
+        is_tensor = isinstance(part, sys.modules["torch"].Tensor)
+        return _digest_of_tensor(part, digests) if is_tensor else _digest_of_attribute(part)
+
     with suppress(Exception):  # a parameter without a shape yet, a sparse buffer
-        return KnownModel(weakref.ref(value), contents(value, digests))
+        if sharded.is_model(value):
+            return KnownModel(weakref.ref(value), contents(value, digests))
+        if optimizers.is_optimizer(value) or optimizers.is_schedule(value):
+            return KnownModel(weakref.ref(value), optimizers.contents(value, digest))
     return None
 
 
@@ -146,12 +156,12 @@ def _digest_of_attribute(value: Any) -> str:
 
 
 def take_over(present: Any, received: Any, changes: Collection[str]) -> dict[int, Any]:
-    """Change a model of a rank as that of the notebook was changed.
+    """Change a model or optimizer of a rank as that of the notebook was changed.
 
     Parameters
     ----------
     present
-        The rank's model; it may be wrapped or sharded.
+        The rank's; a model may be wrapped or sharded.
     received
         The notebook's.
     changes
@@ -160,13 +170,16 @@ def take_over(present: Any, received: Any, changes: Collection[str]) -> dict[int
     Returns
     -------
     dict
-        The tensors of ``present`` by the identity of those of ``received`` that they stand for.
+        What the rank has, by the identity of what it stands for in ``received``: the tensors of a
+        model, or the optimizer.
 
     Raises
     ------
     CannotTakeOver
-        When it is another kind of model, or a change cannot be made on a rank; nothing was changed.
+        When it is of another kind, or a change cannot be made on a rank; nothing was changed.
     """
+    if optimizers.is_optimizer(received) or optimizers.is_schedule(received):
+        return optimizers.take_over(present, received, changes)
     if not (sharded.is_model(present) and sharded.is_model(received)):
         raise CannotTakeOver("it is no model on this rank")
     sharded.find(present)  # has it let go of the whole
@@ -178,7 +191,7 @@ def take_over(present: Any, received: Any, changes: Collection[str]) -> dict[int
     ]
     pieces = [_piece(*each) for each in tensors if each[0] in changes]
     for part, piece in pieces:
-        part.copy_(piece)
+        _put(part, piece)
     for name, mine, theirs in tensors:
         if mine is not None and name + _REQUIRES_GRAD in changes:
             mine.requires_grad_(theirs.requires_grad)
@@ -190,26 +203,6 @@ def take_over(present: Any, received: Any, changes: Collection[str]) -> dict[int
     for wrapper in _wrappers(present):
         wrapper.training = received.training
     return {id(theirs): mine for _, mine, theirs in tensors if mine is not None}
-
-
-def refer_to(value: Any, tensors: Mapping[int, Any]) -> None:
-    """Have an optimizer refer to other tensors.
-
-    Parameters
-    ----------
-    value
-        Any value; of what is no optimizer nothing is changed.
-    tensors
-        The tensors by the identity of those in whose place they are put (`take_over`).
-    """
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(value, torch.optim.Optimizer):
-        return
-    for group in value.param_groups:
-        group["params"] = [tensors.get(id(each), each) for each in group["params"]]
-    state = [(tensors.get(id(key), key), each) for key, each in value.state.items()]
-    value.state.clear()
-    value.state.update(state)
 
 
 def _pairs(mine: Any, theirs: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -251,7 +244,9 @@ def _piece(name: str, mine: Any, theirs: Any) -> tuple[Any, Any]:
     if mine.shape != theirs.shape:
         raise CannotTakeOver(f"{name} is {tuple(mine.shape)} on this rank")
     if not hasattr(mine, "placements"):
-        return mine.detach(), theirs
+        return mine, theirs
+    if mine.dtype != theirs.dtype:
+        raise CannotTakeOver(f"{name} is {mine.dtype} on this rank")
     distribute = sys.modules["torch.distributed.tensor"].distribute_tensor
     try:
         # Every rank has the whole, so each takes its own part, and none waits for another.
@@ -261,3 +256,14 @@ def _piece(name: str, mine: Any, theirs: Any) -> tuple[Any, Any]:
     except Exception as error:
         raise CannotTakeOver(f"{name} is sharded on this rank") from error
     return mine.detach().to_local(), part.to_local()
+
+
+def _put(mine: Any, piece: Any) -> None:
+    if mine.dtype == piece.dtype:
+        mine.detach().copy_(piece)
+        return
+    # As `model.half()` does it, so that an optimizer still refers to the same parameter.
+    gradient, mine.grad = mine.grad, None
+    mine.data = piece.to(mine.device)
+    if gradient is not None:
+        mine.grad = gradient.to(piece.dtype)

@@ -2,10 +2,14 @@
 
 ``import xml.sax`` binds only ``xml``, and pickle writes only that: its receiver would find no
 ``sax`` in it. So the submodules that code reaches through a module are named in the pickle as well.
+
+Some modules have a class of their own, as ``torch.backends.cudnn`` has for its switches. Pickle
+takes them for any other object, and would copy what is in them, or refuse to.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Collection
 from types import ModuleType
@@ -48,6 +52,26 @@ def reached_submodules(module: ModuleType, attributes: Collection[str]) -> set[s
         for name in list(sys.modules)
         if name.startswith(prefix) and attributes.issuperset(name.split(".")[1:])
     }
+
+
+def reduce_module(module: ModuleType) -> Any:
+    """Reduce a module with a class of its own to its name; others are `NotImplemented`.
+
+    Parameters
+    ----------
+    module
+        The module.
+    """
+    if type(module) is ModuleType:
+        return NotImplemented
+    name = module.__name__
+    if sys.modules.get(name) is not module:
+        # ``torch.ops.aten`` is an attribute that nothing imports.
+        owner, _, attribute = name.rpartition(".")
+        if owner in sys.modules and getattr(sys.modules[owner], attribute, None) is module:
+            return getattr, (sys.modules[owner], attribute)
+        return NotImplemented
+    return importlib.import_module, (name,)
 
 
 def _first(module: ModuleType, *submodules: ModuleType) -> ModuleType:

@@ -25,7 +25,7 @@ from jupyter_sky.serialization import cell_sources, object_tokens
 from jupyter_sky.serialization.cell_sources import Cells
 from jupyter_sky.serialization.models import sharded
 from jupyter_sky.serialization.models.wrapped import reduce_compiled
-from jupyter_sky.serialization.reducers import reduce, reduce_cell
+from jupyter_sky.serialization.reducers import reduce, reduce_function, with_tree
 
 
 @dataclass(frozen=True)
@@ -155,11 +155,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             self._add_module(obj.__module__)
             if (reduced := reduce_compiled(obj)) is not NotImplemented:
                 return reduced
-        elif isinstance(obj, types.ModuleType):
-            self._add_module(obj.__name__)
-        elif isinstance(obj, types.CellType):
-            return reduce_cell(obj)
         else:
+            if isinstance(obj, types.ModuleType):
+                self._add_module(obj.__name__)
             reduced = reduce(obj)
             if reduced is NotImplemented and self._reduce_sharded is not None:
                 reduced = self._reduce_sharded(obj)
@@ -177,7 +175,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             if self._classes_by_value is not None and identity not in self._classes_by_value:
                 self.classes[identity] = kind
                 return _class_named, (identity, kind.__qualname__)
-        return _corrected(kind, super().reducer_override(kind), keep=self._to_notebook)
+        reduced = _corrected(kind, super().reducer_override(kind), keep=self._to_notebook)
+        return with_tree(kind, reduced)
 
     def _add_module(self, name: Any) -> None:
         if isinstance(name, str):
@@ -198,6 +197,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             self.needs.update(globals_of(function.__code__))
             self.files.add(function.__code__.co_filename)
             attributes["__globals__"] = {}
+            return reduce_function(function, reduced)
         return reduced
 
 

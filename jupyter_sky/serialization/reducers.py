@@ -6,15 +6,22 @@ pickle must not depend on caches that fill up when an object is only looked at.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import inspect
 import pickle
+import sys
 import types
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
+
 from jupyter_sky.serialization import sentinels
-from jupyter_sky.serialization.models import wrapped
+from jupyter_sky.serialization.models import singletons, wrapped
+from jupyter_sky.serialization.module_reference import reduce_module
+from jupyter_sky.serialization.process import log_settings
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -31,6 +38,10 @@ def reduce(obj: Any) -> Any:
     kind = type(obj)
     if kind is object:
         return sentinels.reduce(obj)
+    if kind is types.CellType:
+        return _reduce_cell(obj)
+    if isinstance(obj, types.ModuleType):
+        return reduce_module(obj)
     reducer = _BY_MODULE.get(kind.__module__) if isinstance(kind.__module__, str) else None
     if reducer is not None:
         return reducer(obj)
@@ -75,7 +86,7 @@ def _reduce_of_weakref(obj: Any) -> Any:
     return NotImplemented
 
 
-def reduce_cell(cell: types.CellType) -> Any:
+def _reduce_cell(cell: types.CellType) -> Any:
     """Reduce a closure's cell so that functions which share it still share it when loaded."""
     try:
         content = cell.cell_contents
@@ -88,6 +99,109 @@ def reduce_cell(cell: types.CellType) -> Any:
 
 def _fill(cell: types.CellType, content: tuple[Any]) -> None:
     [cell.cell_contents] = content
+
+
+# Functions of the notebook
+
+
+def reduce_function(function: types.FunctionType, reduced: Any) -> Any:
+    """Correct how cloudpickle reduces a function of ``__main__``: the receiver may have it.
+
+    What refers to a function, as an estimator or a model does, has to refer to the one that goes by
+    its name where it arrives: pickle writes no other, and so neither do `joblib.dump`,
+    `torch.save` and `multiprocessing`.
+
+    Parameters
+    ----------
+    function
+        The function.
+    reduced
+        What cloudpickle has made of it.
+    """
+    # This must not depend on what the name stands for here: the pickle would change with that.
+    if not _is_plain(function):
+        return reduced
+    make, arguments, state, *_ = reduced
+    defaults = function.__defaults__, function.__kwdefaults__
+    return _main_function, (make, arguments, defaults), state, None, None, _fill_new_function
+
+
+def _is_plain(function: types.FunctionType) -> bool:
+    """Return whether there is nothing to a function but its code and constants."""
+    code, keywords = function.__code__, function.__kwdefaults__ or {}
+    return (
+        not (function.__closure__ or vars(function))
+        and function.__qualname__ == function.__name__ == code.co_name
+        and code.co_name.isidentifier()
+        and all(type(each) in _CONSTANTS for each in function.__defaults__ or ())
+        and all(type(each) in _CONSTANTS for each in keywords.values())
+    )
+
+
+_CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
+
+
+def _main_function(make: Callable[..., Any], arguments: Any, defaults: Any) -> Any:
+    """Make a function of ``__main__``, unless the same one goes by its name here."""
+    code = arguments[0]
+    main = vars(sys.modules["__main__"])
+    key = code, repr(defaults)
+    # What refers to it may come before the name does.
+    for known in (main.get(code.co_name), _received_functions.get(key)):
+        if (
+            isinstance(known, types.FunctionType)
+            and known.__globals__ is main
+            and _is_plain(known)
+            and (known.__code__, repr((known.__defaults__, known.__kwdefaults__))) == key
+        ):
+            return known
+    made = _received_functions[key] = make(*arguments)
+    _new_functions.add(made)
+    return made
+
+
+_received_functions: weakref.WeakValueDictionary[Any, types.FunctionType] = (
+    weakref.WeakValueDictionary()
+)
+
+
+_new_functions: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
+
+
+def _fill_new_function(function: types.FunctionType, state: Any) -> None:
+    if function in _new_functions:
+        _new_functions.discard(function)
+        cloudpickle.cloudpickle._function_setstate(function, state)
+
+
+def _reduce_typing(obj: Any) -> Any:
+    """Reduce what pickle would look for in the receiver's ``__main__``, under its name."""
+    kind = type(obj)
+    if getattr(obj, "__module__", None) != "__main__":
+        return NotImplemented
+    match kind.__name__:
+        case "ParamSpec":
+            bound = {"bound": obj.__bound__, "covariant": obj.__covariant__}
+            return _named, (
+                kind,
+                (obj.__name__,),
+                {**bound, "contravariant": obj.__contravariant__},
+            )
+        case "TypeVarTuple":
+            return _named, (kind, (obj.__name__,), {})
+        case "NewType":
+            return _named, (kind, (obj.__name__, obj.__supertype__), {})
+    return NotImplemented
+
+
+def _named(kind: type, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Return what goes by a name in ``__main__`` if it is one of a kind, or make it."""
+    known = vars(sys.modules["__main__"]).get(arguments[0])
+    if type(known) is kind:
+        return known
+    made: Any = kind(*arguments, **options)
+    made.__module__ = "__main__"
+    return made
 
 
 # torch
@@ -121,6 +235,82 @@ def _typed_storage(storage: Any, dtype: Any) -> Any:
     return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
 
 
+def _reduce_operator(operator: Any) -> Any:
+    """Reduce ``torch.ops.aten.add``, or an overload of it, to its name."""
+    import torch
+
+    if isinstance(operator, torch._ops.OpOverload):
+        return getattr, (operator.overloadpacket, operator._overloadname)
+    if isinstance(operator, torch._ops.OpOverloadPacket):
+        namespace, name = operator._qualified_op_name.split("::")
+        return getattr, (getattr(torch.ops, namespace), name)
+    return NotImplemented
+
+
+# JAX
+
+
+def _reduce_cache(cached: Any) -> Any:
+    """Reduce a function of JAX with a cache, which what ``jax.checkpoint`` makes refers to."""
+    # It does not say what it is called.
+    for owner, module in list(sys.modules.items()):
+        if owner.startswith("jax."):
+            for name, value in list(vars(module).items()):
+                if value is cached:
+                    return getattr, (module, name)
+    return NotImplemented
+
+
+def _reduce_custom_rule(function: Any) -> Any:
+    """Reduce a function with a derivative of its own, whose class cannot be made without it."""
+    if type(function).__name__ in ("custom_vjp", "custom_jvp"):
+        return object.__new__, (type(function),), vars(function)
+    return NotImplemented
+
+
+def with_tree(kind: type, reduced: Any) -> Any:
+    """Add to how a class is reduced that JAX looks into its objects, if it was told to.
+
+    Parameters
+    ----------
+    kind
+        The class.
+    reduced
+        How it is reduced.
+    """
+    trees = sys.modules.get("jax._src.tree_util")
+    entry = trees and trees._registry.get(kind)
+    if not entry or not isinstance(reduced, tuple) or len(reduced) != 6:
+        return reduced
+    fields: dict[str, Any] = {}
+    if isinstance(entry.to_iter, types.FunctionType) and dataclasses.is_dataclass(kind):
+        fields = dict(inspect.getclosurevars(entry.to_iter).nonlocals)
+    how: Any = entry.to_iter, entry.from_iter
+    if hasattr(kind, "tree_unflatten"):
+        how = "with_keys" if hasattr(kind, "tree_flatten_with_keys") else "node"
+    elif fields.keys() == {"data_fields", "meta_fields"}:
+        how = fields
+    *rest, fill = reduced
+    return *rest, functools.partial(_fill_tree, fill, how)
+
+
+def _fill_tree(fill: Callable[[type, Any], None], how: Any, kind: type, state: Any) -> None:
+    import jax.tree_util
+
+    fill(kind, state)
+    if kind in sys.modules["jax._src.tree_util"]._registry:
+        return
+    match how:
+        case "with_keys":
+            jax.tree_util.register_pytree_with_keys_class(kind)
+        case "node":
+            jax.tree_util.register_pytree_node_class(kind)
+        case dict():
+            jax.tree_util.register_dataclass(kind, **how)
+        case (flatten, unflatten):
+            jax.tree_util.register_pytree_node(kind, flatten, unflatten)
+
+
 # numpy and pandas
 
 
@@ -140,8 +330,16 @@ def _reduce_dates(array: Any) -> Any:
 
 _BY_MODULE: dict[str, Callable[[Any], Any]] = {
     "functools": _reduce_of_functools,
+    "logging": log_settings.reduce,
+    "typing": _reduce_typing,
+    "typing_extensions": _reduce_typing,
     "weakref": _reduce_of_weakref,
+    "accelerate.state": singletons.reduce,
     "torch.storage": _reduce_storage,
+    "torch._ops": _reduce_operator,
+    "jax": _reduce_custom_rule,
+    "jaxlib.weakref_lru_cache": _reduce_cache,
+    "jax._src.custom_derivatives": _reduce_custom_rule,
     "numpy.ma": _reduce_masked,
     "numpy.ma.core": _reduce_masked,
     "pandas.arrays": _reduce_dates,

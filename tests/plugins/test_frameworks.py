@@ -62,6 +62,28 @@ def test_accelerate_finds_the_group_and_its_precision(torch_pool: sky.ComputePoo
 
 
 @sky.compute
+def prepare_with(accelerator: Any) -> tuple[int, str, str]:
+    import torch
+
+    model = accelerator.prepare(torch.nn.Linear(2, 1))
+    return accelerator.process_index, type(model).__name__, accelerator.mixed_precision
+
+
+def test_an_accelerator_that_was_made_here_finds_the_group(torch_pool: sky.ComputePool) -> None:
+    # So does a `Trainer` of Hugging Face, which has one.
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+
+    try:
+        accelerator = Accelerator(cpu=True, mixed_precision="bf16")
+        seen = prepare_with(accelerator) @ torch_pool
+        assert accelerator.num_processes == 1
+    finally:
+        AcceleratorState._reset_state(reset_partial_state=True)
+    assert seen == [(rank, "DistributedDataParallel", "bf16") for rank in range(2)]
+
+
+@sky.compute
 def train_with_hugging_face(folder: str) -> dict[str, Any]:
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments

@@ -101,3 +101,38 @@ def test_weights_that_are_computed(norm: str) -> None:
     assert model_changes.take_over(copy, trip(model), ["0.training"])
     torch.nn.utils.parametrize.remove_parametrizations(copy[0], "weight")
     assert type(copy[0]) is torch.nn.Linear
+
+
+def test_a_module_that_has_a_class_of_its_own() -> None:
+    # Its switches are what training scripts begin with: `torch.backends.cudnn.benchmark = True`.
+    modules = [torch.backends.cudnn, torch.backends, torch.ops, torch.ops.aten, torch.classes]
+    pickled = dump(modules)
+    assert all(a is b for a, b in zip(load(pickled.stream), modules, strict=True))
+    assert "torch.backends.cudnn" in pickled.modules
+
+
+def test_an_operator() -> None:
+    add = torch.ops.aten.add
+    assert trip(add) is add
+    assert trip(add.Tensor) is add.Tensor
+
+
+def test_a_loader_whose_workers_run() -> None:
+    loader = torch.utils.data.DataLoader(range(4), num_workers=1, persistent_workers=True)
+    before = digest(loader)
+    # What its workers would have it refer to, without the processes.
+    loader._iterator = iter(torch.utils.data.DataLoader(range(4)))
+    assert digest(loader) == before
+    assert trip(loader)._iterator is None
+
+
+def test_a_schedule_knows_that_its_optimizer_has_stepped(recwarn: pytest.WarningsRecorder) -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    optimizer, schedule = trip(trip([optimizer, schedule]))
+    assert schedule.optimizer is optimizer
+    optimizer.step()
+    copy = trip(schedule)
+    copy.step()
+    assert not recwarn.list
+    assert copy.last_epoch == 1

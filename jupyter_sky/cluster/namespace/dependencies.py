@@ -8,7 +8,12 @@ from contextlib import suppress
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
-from jupyter_sky.cluster.namespace.packing import ItemCollector, NamespaceItem, import_paths
+from jupyter_sky.cluster.namespace.packing import (
+    ItemCollector,
+    NamespaceItem,
+    import_paths,
+    log_settings,
+)
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
 
@@ -33,6 +38,7 @@ class Dependencies:
         self.shares_files = True
         self._remote_state = remote_state
         self._import_paths: NamespaceItem | None = None
+        self._log_settings: NamespaceItem | None = None
         # What functions look up that earlier cells have defined on ranks; the second of all of
         # them, also of methods and of functions without a name.
         self._remote_reads: dict[str, frozenset[str]] = {}
@@ -96,6 +102,9 @@ class Dependencies:
                 with suppress(UsageError):  # the cell does not name it
                     more = collector.collect([name], cell, skip)
                     found += [item for item in more if item not in found]
+        self._log_settings = log_settings(self._log_settings)
+        if self._log_settings is not None:
+            found = [*found, self._log_settings]
         if self.shares_files:
             self._import_paths = import_paths(self._import_paths)
             return [*found, self._import_paths]

@@ -7,6 +7,7 @@ in groups of values that share objects.
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,11 +22,13 @@ from jupyter_sky.serialization.model_changes import KnownModel
 from jupyter_sky.serialization.module_reference import ModuleReference, reached_submodules
 from jupyter_sky.serialization.object_tokens import MemoEntries, SentObjects, Tokens, is_referable
 from jupyter_sky.serialization.pickling import Pickled
+from jupyter_sky.serialization.process.log_settings import LogSettings
 from jupyter_sky.serialization.user_modules import ImportPaths, source_trees
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.messages import Packed
 
 _CLASS, _MODULE, _IMPORT_PATHS = "class ", "module ", "import paths"
+_LOG_SETTINGS = "log settings"
 
 
 class NamespaceItem:
@@ -47,7 +50,7 @@ class NamespaceItem:
     key
         The name that it is bound to; for other items, what cannot be a name, because it has a space
         in it: ``"class "`` and the class's identity, ``"module "`` and the module's name,
-        ``"import paths"``.
+        ``"import paths"``, ``"log settings"``.
     value
         As above.
     pickled
@@ -235,6 +238,20 @@ def import_paths(former: NamespaceItem | None) -> NamespaceItem:
     if former is not None and former.value == here:
         return former
     return NamespaceItem(_IMPORT_PATHS, here, {})
+
+
+def log_settings(former: NamespaceItem | None) -> NamespaceItem | None:
+    """Return how the notebook logs; ``None`` as long as that is as usual.
+
+    Parameters
+    ----------
+    former
+        What was returned before.
+    """
+    here = LogSettings.of(logging.root)
+    if former is not None and former.value == here:
+        return former
+    return None if former is None and here.is_usual else NamespaceItem(_LOG_SETTINGS, here, {})
 
 
 @dataclass(frozen=True)

@@ -142,10 +142,13 @@ class RemoteState:
             return value.replaces != id(item.value)
         return value.digest != item.digest
 
-    def changes(self, rank: int, items: Iterable[NamespaceItem]) -> dict[str, list[str]]:
-        """Return the models that a rank has, by name, each with what differs from that."""
-        pairs = [(item, self.value(rank, item.key)) for item in items]
-        return changes_of((item.key, has.model if has else None, item.model) for item, has in pairs)
+    def changes(
+        self, rank: int, items: Iterable[NamespaceItem], whole: Collection[str]
+    ) -> dict[str, list[str]]:
+        """Return the models that a rank has, each with what differs, or all if it is in whole."""
+        has = {item: self.value(rank, item.key) for item in items}
+        known = ((item.key, each.model if each else None, item.model) for item, each in has.items())
+        return changes_of(known, whole)
 
     def has_rebound(self, rank: int, name: str, value: Any) -> bool:
         """Return whether a rank has bound a name itself, in place of this value."""

@@ -7,7 +7,7 @@ preferred, because it leaves alone what the rank has done to the other name sinc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import FunctionType, MethodType
@@ -55,7 +55,11 @@ class GroupPlanner:
         self._sent_objects = sent_objects
 
     def plan(
-        self, lacking: Sequence[NamespaceItem], collector: ItemCollector, ranks: Sequence[int]
+        self,
+        lacking: Sequence[NamespaceItem],
+        collector: ItemCollector,
+        ranks: Sequence[int],
+        forced: Collection[str] = (),
     ) -> Iterator[GroupPlan]:
         """Yield the groups in the order in which ranks have to load them.
 
@@ -67,6 +71,8 @@ class GroupPlanner:
             Pickles the notebook's values, also of names that the ranks have already.
         ranks
             The receivers.
+        forced
+            Names of which the ranks' objects are no longer wanted.
         """
         # Modules first, from which the rest is imported. Classes may need each other.
         for item in lacking:
@@ -102,7 +108,9 @@ class GroupPlanner:
                 alike.setdefault(key, []).append(rank)
             for receivers in alike.values():
                 rank = receivers[0]
-                yield GroupPlan(*self._linked(group, others, rank, there[rank]), receivers)
+                unwanted = _shared(item for item in group if item.key in forced)
+                linked = self._linked(group, others, rank, there[rank], unwanted)
+                yield GroupPlan(*linked, receivers)
 
     def _in_classes(self, kept: Sequence[NamespaceItem], rank: int) -> dict[int, int]:
         """Return the tokens of what is in the classes that a rank has, as far as it is the same."""
@@ -168,10 +176,12 @@ class GroupPlanner:
         others: Sequence[NamespaceItem],
         rank: int,
         there: Mapping[int, int],
+        unwanted: Collection[int],
     ) -> tuple[list[NamespaceItem], dict[int, int]]:
         """Return a group with what has to be sent with it, and the tokens that it can refer to.
 
-        ``there`` has those of what is in classes, which were sent before.
+        ``there`` has those of what is in classes, which were sent before. What is ``unwanted`` is
+        sent again, with all that has a part in it.
         """
         # What has changed as well goes with it, even if this cell does not need it: what it shares
         # with the group is no longer what the rank has.
@@ -185,6 +195,7 @@ class GroupPlanner:
                 return whole, dict(here)
             shared = _shared(others)
             links = {**self._sent_objects.known_to(rank, shared), **here}
+            links = {each: token for each, token in links.items() if each not in unwanted}
             # What is shared and has no token would become a copy.
             without_token = shared.keys() - links.keys()
             without_token &= pickling.dump_linked([item.value for item in whole], links).memo.keys()

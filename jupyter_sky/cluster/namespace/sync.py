@@ -185,12 +185,13 @@ class NamespaceSync:
             ]
             lacking.setdefault(tuple(missing), []).append(rank)
         for lacked, members in lacking.items():
-            for plan in self._planner.plan(lacked, collector, members):
-                self._add_group(update, plan)
+            for plan in self._planner.plan(lacked, collector, members, forced):
+                self._add_group(update, plan, forced)
 
-    def _add_group(self, update: NamespaceUpdate, plan: GroupPlan) -> None:
+    def _add_group(self, update: NamespaceUpdate, plan: GroupPlan, forced: frozenset[str]) -> None:
         group = pack_group(plan.items, self._sent_objects, plan.links)
-        changes = {rank: self._remote_state.changes(rank, plan.items) for rank in plan.ranks}
+        state = self._remote_state
+        changes = {rank: state.changes(rank, plan.items, forced) for rank in plan.ranks}
         update.add(group, changes)
         update.sizes.update({item.key: item.size(without=self._sent_blobs) for item in plan.items})
 

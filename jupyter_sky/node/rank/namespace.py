@@ -17,7 +17,7 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.node.rank.gathering import GatheredFiles, Gatherer
 from jupyter_sky.node.rank.module_reloader import ModuleReloader, file_clock
 from jupyter_sky.serialization import blobs, cell_sources, model_changes, pickling
-from jupyter_sky.serialization.models import sharded
+from jupyter_sky.serialization.models import optimizers, sharded
 from jupyter_sky.serialization.object_tokens import Tokens, received_objects
 from jupyter_sky.serialization.pickling import Pickled
 from jupyter_sky.transport.protocol.messages import NameGroup, Packed
@@ -95,22 +95,31 @@ class Namespace:
         self._received.update(each for each in values if isinstance(each, type))
 
     def _take_over(self, bound: dict[str, Any], changes: Mapping[str, Collection[str]]) -> None:
-        """Change models that are there as the notebook has changed its own, instead of binding."""
-        for name in changes.keys() & self.names.keys():
+        """Change models and optimizers as the notebook has changed its own, instead of binding."""
+        is_replaced = False
+        # What refers to others comes after them.
+        for name in sorted(
+            changes.keys() & self.names.keys(), key=lambda name: _order(bound[name])
+        ):
             received, present = bound[name], self.names[name]
+            if is_replaced and _order(received):
+                continue  # it is that of another model now
             try:
-                tensors = model_changes.take_over(present, received, changes[name])
-            except model_changes.CannotTakeOver as error:
+                if _order(received):
+                    _check_alone(received, bound)
+                others = model_changes.take_over(present, received, changes[name])
+            except optimizers.CannotTakeOver as error:
                 print(
                     f"{name} was changed in the notebook, and that takes the place of what was "
                     f"here, because {error}: make again what refers to it, such as its optimizer "
                     "or DistributedDataParallel.",
                     file=sys.stderr,
                 )
+                is_replaced = True
                 continue
             bound[name] = present
             for other in bound.values():
-                model_changes.refer_to(other, tensors)
+                optimizers.refer_to(other, others)
 
     def _bind_class(self, kind: type) -> None:
         """Let a class of the notebook be found by its name, as `pickle` and new processes want it.
@@ -234,6 +243,17 @@ class Namespace:
                 part.unlink(missing_ok=True)
                 raise
         return packed
+
+
+def _order(value: Any) -> int:
+    return 2 if optimizers.is_schedule(value) else int(optimizers.is_optimizer(value))
+
+
+def _check_alone(received: Any, bound: Mapping[str, Any]) -> None:
+    """Check that nothing else is received which would refer to another one than its name."""
+    for other, value in bound.items():
+        if optimizers.refers_to(value, received, lambda value: pickling.dump(value).memo):
+            raise optimizers.CannotTakeOver(f"{other} refers to it")
 
 
 def _name(asked: str) -> str:

@@ -1,4 +1,7 @@
-"""What torch has wrapped: models for DDP, compiled functions and models, computed weights."""
+"""What torch has wrapped: models for DDP, compiled functions and models, computed weights.
+
+And loaders of data, which refer to their workers.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import inspect
 import sys
 import types
 from typing import Any
+
+from jupyter_sky.serialization.models import optimizers
 
 
 def reduce(obj: Any) -> Any:
@@ -27,6 +32,11 @@ def reduce(obj: Any) -> Any:
         # It is bound to the process group that it was made in, so it cannot leave its rank. Who
         # asks for a model means the model in it.
         return _itself, (obj.module,)
+    loaders = sys.modules.get("torch.utils.data.dataloader")
+    if loaders and issubclass(kind, loaders.DataLoader) and obj._iterator is not None:
+        return _without_workers(obj)
+    if optimizers.is_schedule(obj):
+        return optimizers.reduce(obj)
     if kind.__module__ == "torch._dynamo.eval_frame":
         return reduce_compiled(obj)
     if kind.__module__ == "torch.nn.utils.parametrize" and "parametrizations" in obj._modules:
@@ -37,6 +47,12 @@ def reduce(obj: Any) -> Any:
 
 def _itself(obj: Any) -> Any:
     return obj
+
+
+def _without_workers(loader: Any) -> Any:
+    """Reduce a loader with ``persistent_workers``, which begin again where it arrives."""
+    make, arguments, state, *rest = loader.__reduce_ex__(5)
+    return make, arguments, {**state, "_iterator": None}, *rest
 
 
 def reduce_compiled(compiled: Any) -> Any:

@@ -85,6 +85,14 @@ class Notebook:
             event.data for event in events if isinstance(event, Output) and event.stream == "stderr"
         ).decode()
 
+    def push(self, *names: str) -> None:
+        """Send names as `%sky push` does."""
+        ranks = tuple(self.cluster.all_ranks)
+        update = self.cluster.sync.update(names, self.names, ranks, force=True)
+        run = self.cluster.run(Task(ranks, code="", update=update))
+        run.follow()
+        run.values()
+
     def sent(self, cell: str) -> set[str]:
         """Return the names that would be sent for a cell."""
         names = analyse(cell)

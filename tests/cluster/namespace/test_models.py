@@ -149,3 +149,76 @@ def test_what_cannot_be_changed_on_ranks_is_said(
     assert "model was changed in the notebook" in said
     assert why in said
     assert notebook.ask("type(model).__name__") == ["Sequential"] * 4
+
+
+@pytest.mark.parametrize("wrapper", ["alone", "FSDP2"])
+def test_a_model_of_another_precision(notebook, wrapper: str) -> None:
+    notebook.there(f"{MODEL}\n{WRAPPERS[wrapper]}\n{OPTIMIZER}\n{TRAIN}", out=["model"])
+    notebook.here("model.bfloat16()")
+    precision = "{str(each.dtype) for each in model.parameters()}"
+    assert notebook.ask(precision) == [{"torch.bfloat16"}] * 4
+    own = notebook.ask("opt.param_groups[0]['params'][0] is model[0].weight")
+    # What is sharded cannot be changed in place, which is said.
+    assert own == [wrapper == "alone"] * 4
+
+
+ADAM = "opt = torch.optim.Adam(model.parameters(), lr=0.1)"
+OWN = "opt.param_groups[0]['params'][0] is model[0].weight"
+
+
+@pytest.mark.parametrize("out", [[], ["model"], ["model", "opt"]])
+def test_another_learning_rate_leaves_the_optimizer_with_its_model(
+    notebook, out: list[str]
+) -> None:
+    notebook.here(f"{MODEL}\n{ADAM}")
+    notebook.there(TRAIN, out=out)
+    notebook.here("opt.param_groups[0]['lr'] = 0.5")
+    seen = f"(opt.param_groups[0]['lr'], {OWN}, opt.state[model[0].weight]['step'].item())"
+    assert notebook.ask(seen) == [(0.5, True, 3.0)] * 4
+    assert is_trained(notebook)
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_another_learning_rate_of_an_optimizer_that_came_back(notebook, wrapper: str) -> None:
+    notebook.there(f"{MODEL}\n{WRAPPERS[wrapper]}\n{ADAM}\n{TRAIN}", out=["opt"])
+    notebook.there("former = opt")
+    notebook.here("opt.param_groups[0]['lr'] = 0.5")
+    assert notebook.ask("(opt is former, opt.param_groups[0]['lr'])") == [(True, 0.5)] * 4
+    assert is_trained(notebook)
+
+
+def test_a_schedule_goes_on_where_the_ranks_are(notebook) -> None:
+    notebook.here(f"{MODEL}\n{ADAM}\nschedule = torch.optim.lr_scheduler.StepLR(opt, 1, gamma=0.5)")
+    notebook.there(f"{TRAIN}\nschedule.step()")
+    notebook.here("opt.param_groups[0]['weight_decay'] = 0.25")
+    group = "[opt.param_groups[0][key] for key in ('lr', 'weight_decay')]"
+    assert notebook.ask(f"({group}, schedule.last_epoch)") == [([0.05, 0.25], 1)] * 4
+    notebook.there("schedule.step()")
+    assert notebook.ask("opt.param_groups[0]['lr']") == [0.025] * 4
+
+
+def test_an_optimizer_that_was_trained_in_the_notebook(notebook) -> None:
+    notebook.here(f"{MODEL}\n{ADAM}")
+    notebook.there(TRAIN, out=["model", "opt"])
+    notebook.here(TRAIN)
+    assert notebook.ask(f"({OWN}, opt.state[model[0].weight]['step'].item())") == [(True, 6.0)] * 4
+    notebook.here("opt.state.clear()")
+    assert notebook.ask("any(opt.state.values())") == [False] * 4
+
+
+def test_an_optimizer_that_something_else_refers_to(notebook) -> None:
+    notebook.here(f"{MODEL}\n{ADAM}\nholder = {{'opt': opt}}")
+    notebook.there(f"holder\n{TRAIN}")
+    notebook.here("opt.param_groups[0]['lr'] = 0.5")
+    seen = "(holder['opt'] is opt, opt.param_groups[0]['lr'])"
+    assert notebook.ask(seen) == [(True, 0.5)] * 4
+
+
+def test_what_is_pushed_is_that_of_the_notebook(notebook) -> None:
+    notebook.here(f"{MODEL}\n{ADAM}")
+    notebook.there(TRAIN)
+    notebook.push("model", "opt")
+    notebook.here("first = model[0].weight[0, 0].item()")
+    assert notebook.ask("model[0].weight[0, 0].item()") == [notebook.names["first"]] * 4
+    assert notebook.ask(f"({OWN}, len(opt.state))") == [(True, 0)] * 4
+    assert is_trained(notebook)

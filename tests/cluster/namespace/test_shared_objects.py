@@ -286,3 +286,10 @@ def test_a_class_whose_shared_object_is_gone_has_a_copy(notebook) -> None:
     notebook.here("class Net:\n    config = config")
     assert notebook.ask("Net.config") == [{"depth": 1}] * 4
     assert notebook.ask("rank == 2 or Net.config is config") == [True] * 4
+
+
+def test_what_is_pushed_is_shared_with_what_has_it(notebook) -> None:
+    notebook.here("part = [1]\nwhole = {'part': part}")
+    notebook.there("part.append(2), whole")
+    notebook.push("part")
+    assert notebook.ask("(part, whole['part'] is part)") == [([1], True)] * 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 
 import pytest
@@ -234,6 +235,70 @@ def test_a_function_comes_back_and_sees_the_notebook(notebook) -> None:
     notebook.there("def there(x): return x + here", out=["there"])
     notebook.here("here = 1\nresult = there(1)")
     assert notebook.names["result"] == 2
+
+
+def test_what_refers_to_a_function_refers_to_the_one_of_its_name(notebook) -> None:
+    # Else `joblib.dump` and `torch.save` refuse it: "it's not the same object as __main__.act".
+    notebook.here("def act(x, sign=1): return x * sign\nnet = {'act': act}")
+    notebook.there("net['seen'] = net['act'] is act", out=["net"])
+    notebook.here("import pickle\nsame = pickle.loads(pickle.dumps(net))['act'] is act")
+    assert notebook.names["same"]
+    notebook.here("net['changed'] = True")
+    assert notebook.ask("net['act'] is act") == [True] * 4
+    # A former one stays what it was, on both sides.
+    notebook.here("def act(x, sign=-1): return x * sign")
+    assert notebook.ask("(net['act'](1), act(1))") == [(1, -1)] * 4
+    notebook.there("net['seen'] = 0", out=["net"])
+    notebook.here("signs = net['act'](1), act(1)")
+    assert notebook.names["signs"] == (1, -1)
+
+
+def test_what_came_before_a_function_refers_to_it(notebook) -> None:
+    notebook.here("def act(x): return x + 7\nclass Net: act = staticmethod(act)\nnet = [act]")
+    notebook.there("net, Net")
+    assert notebook.ask("Net.act is net[0] is act") == [True] * 4
+
+
+def test_a_function_whose_types_have_names(notebook) -> None:
+    notebook.here(
+        "from collections.abc import Callable\n"
+        "from typing import NewType, ParamSpec, TypeVarTuple\n"
+        "P, Ts = ParamSpec('P'), TypeVarTuple('Ts')\n"
+        "Id = NewType('Id', int)\n"
+        "def decorated(f: Callable[P, Id], *rest: *Ts) -> Callable[P, Id]: return f"
+    )
+    notebook.there("known = decorated(len)('ab')", out=["known", "decorated"])
+    assert notebook.names["known"] == 2
+    same = "decorated.__annotations__['return'] == Callable[P, Id]"
+    notebook.here(f"same = {same}")
+    assert notebook.names["same"]
+    assert notebook.ask(same) == [True] * 4
+
+
+def test_ranks_log_as_the_notebook_does(notebook, monkeypatch) -> None:
+    log = """
+import io, logging
+for handler in [*logging.root.handlers, *exp.handlers]:
+    handler.stream = io.StringIO()
+logging.info("one"), exp.debug("two"), logging.getLogger("c").debug("no")
+said = [each.stream.getvalue() for each in [*logging.root.handlers, *exp.handlers]]
+"""
+    printing, own = logging.StreamHandler(), logging.StreamHandler()
+    printing.setFormatter(logging.Formatter("{levelname}: {message}", style="{"))
+    with monkeypatch.context() as patch:
+        patch.setattr(logging.root, "level", logging.INFO)
+        patch.setattr(logging.root, "handlers", [printing])
+        notebook.here("import logging\nexp = logging.getLogger('exp')\nexp.setLevel('DEBUG')")
+        notebook.here("exp.propagate = False")
+        patch.setattr(logging.getLogger("exp"), "handlers", [own])
+        for _ in range(2):  # the same handlers again, and no further ones
+            notebook.there(log, gather=["said"])
+            assert notebook.names["said"] == [["INFO: one\n", "two\n"]] * 4
+        # What a rank has set up itself stays.
+        notebook.there("logging.basicConfig(level=logging.ERROR, force=True)")
+        assert notebook.ask("logging.root.level") == [logging.ERROR] * 4
+    logging.getLogger("exp").propagate = True
+    assert notebook.ask("logging.root.level") == [logging.WARNING] * 4
 
 
 def test_the_submodules_that_a_cell_reaches_are_imported(notebook) -> None:

@@ -1,0 +1,249 @@
+"""Optimizers and schedules of learning rates that were changed in place in the notebook.
+
+Those of a rank refer to the model that is there, and have averages of its gradients. Another
+learning rate is no reason to lose them: as of models, what was changed is changed there
+(see `jupyter_sky.serialization.model_changes`).
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from jupyter_sky.serialization.models import sharded
+
+_STATE = "state"
+_PARAMETERS, _OPTIMIZER = MADE_FOR = (" parameters", " optimizer")
+"""What optimizers and schedules are made for, which is not theirs."""
+
+
+class CannotTakeOver(Exception):
+    """What changed cannot be changed in the rank's object; the message says why."""
+
+
+def is_optimizer(value: Any) -> bool:
+    """Return whether a value is an optimizer of torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.optim.Optimizer)
+
+
+def is_schedule(value: Any) -> bool:
+    """Return whether a value changes the learning rates of an optimizer."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    kinds = torch.optim.lr_scheduler
+    return isinstance(value, (kinds.LRScheduler, kinds.ReduceLROnPlateau))
+
+
+def reduce(schedule: Any) -> Any:
+    """Reduce a schedule with whether its optimizer has stepped.
+
+    The first step of a schedule warns unless the optimizer says so. Torch has its ``step`` say it,
+    and leaves that out of the pickle of an optimizer.
+
+    Parameters
+    ----------
+    schedule
+        The schedule.
+    """
+    make, arguments, state, *rest = schedule.__reduce_ex__(5)
+    has_stepped = getattr(getattr(schedule, "optimizer", None), "_opt_called", False)
+    return make, arguments, (state, has_stepped), *(rest or (None, None)), _fill_schedule
+
+
+def _fill_schedule(schedule: Any, state: tuple[Any, bool]) -> None:
+    if hasattr(schedule, "__setstate__"):
+        schedule.__setstate__(state[0])
+    else:
+        vars(schedule).update(state[0])
+    optimizer = getattr(schedule, "optimizer", None)
+    if optimizer is None or hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+        return
+    watched, func = weakref.ref(optimizer), type(optimizer).step
+
+    @functools.wraps(func)
+    def step(*arguments: Any, **options: Any) -> Any:
+        this: Any = watched()
+        this._opt_called = True
+        return func(this, *arguments, **options)
+
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    optimizer.step = step
+    if state[1]:
+        optimizer._opt_called = True
+
+
+def contents(value: Any, digest: Callable[[Any], str]) -> dict[str, str]:
+    """Return a digest of everything in an optimizer or a schedule, but of its parameters.
+
+    Parameters
+    ----------
+    value
+        The optimizer or schedule.
+    digest
+        Returns the digest of a tensor or of another value.
+
+    Returns
+    -------
+    dict
+        By name: ``0.lr`` is of the first group, ``0.0.exp_avg`` of its first parameter.
+    """
+    if is_schedule(value):
+        found = {_OPTIMIZER: str(id(getattr(value, "optimizer", None)))}
+        for prefix, schedule in _schedules(value):
+            found |= {prefix + name: digest(each) for name, each in _attributes(schedule).items()}
+        return found
+    states = list(_states(value))
+    groups = value.param_groups
+    found = {
+        _PARAMETERS: str([[id(each) for each in group["params"]] for group in groups]),
+        _STATE: str([(name, list(state)) for name, _, state in states]),
+    }
+    for index, group in enumerate(groups):
+        found |= {f"{index}.{key}": digest(each) for key, each in group.items() if key != "params"}
+    for name, _, state in states:
+        found |= {f"{name}.{key}": digest(each) for key, each in state.items()}
+    return found
+
+
+def _states(optimizer: Any) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """Yield each parameter of an optimizer, with a name and what is kept of it."""
+    for index, group in enumerate(optimizer.param_groups):
+        for place, parameter in enumerate(group["params"]):
+            yield f"{index}.{place}", parameter, optimizer.state.get(parameter, {})
+
+
+def _schedules(schedule: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield a schedule and those that it is made of."""
+    yield prefix, schedule
+    for index, each in enumerate(getattr(schedule, "_schedulers", ())):
+        yield from _schedules(each, f"{prefix}{index}.")
+
+
+def _attributes(schedule: Any) -> dict[str, Any]:
+    return {
+        name: each
+        for name, each in vars(schedule).items()
+        if name not in ("optimizer", "_schedulers")
+    }
+
+
+# On a rank
+
+
+def take_over(present: Any, received: Any, changes: Collection[str]) -> dict[int, Any]:
+    """Change an optimizer or a schedule of a rank as that of the notebook was changed.
+
+    Parameters
+    ----------
+    present
+        The rank's.
+    received
+        The notebook's.
+    changes
+        The names of what differs in it from what the rank was sent or gave.
+
+    Returns
+    -------
+    dict
+        ``present`` by the identity of ``received``.
+
+    Raises
+    ------
+    CannotTakeOver
+        When they are not alike; nothing was changed.
+    """
+    if type(present) is not type(received):
+        raise CannotTakeOver(f"it is a {type(present).__name__} on this rank")
+    if is_schedule(received):
+        _take_over_schedule(present, received, changes)
+    else:
+        _take_over_optimizer(present, received, changes)
+    return {id(received): present}
+
+
+def _take_over_schedule(present: Any, received: Any, changes: Collection[str]) -> None:
+    mine, theirs = list(_schedules(present)), list(_schedules(received))
+    if [name for name, _ in mine] != [name for name, _ in theirs] or _OPTIMIZER in changes:
+        raise CannotTakeOver("it has another optimizer, or other parts, on this rank")
+    for (prefix, mine_of_it), (_, its) in zip(mine, theirs, strict=True):
+        changed = {
+            name: each for name, each in _attributes(its).items() if prefix + name in changes
+        }
+        vars(mine_of_it).update(changed)
+
+
+def _take_over_optimizer(present: Any, received: Any, changes: Collection[str]) -> None:
+    sizes, others = (
+        [len(group["params"]) for group in each.param_groups] for each in (present, received)
+    )
+    if sizes != others or _PARAMETERS in changes:
+        raise CannotTakeOver("it has other parameters on this rank")
+    states = [
+        (mine, state, {key for key in state if f"{name}.{key}" in changes})
+        for (name, mine, _), (_, _, state) in zip(_states(present), _states(received), strict=True)
+    ]
+    if any(changed and hasattr(mine, "placements") for mine, _, changed in states):
+        raise CannotTakeOver("its state is sharded on this rank")
+    groups = zip(present.param_groups, received.param_groups, strict=True)
+    for index, (mine, theirs) in enumerate(groups):
+        mine.update({key: each for key, each in theirs.items() if f"{index}.{key}" in changes})
+    for mine, state, changed in states:
+        if _STATE in changes and mine in present.state:
+            for key in present.state[mine].keys() - state.keys():
+                del present.state[mine][key]
+            if not present.state[mine]:
+                del present.state[mine]
+        for key in changed:
+            # Torch counts steps on the CPU.
+            moves = hasattr(state[key], "device") and key != "step"
+            present.state[mine][key] = state[key].to(mine.device) if moves else state[key]
+
+
+def refer_to(value: Any, others: Mapping[int, Any]) -> None:
+    """Have an optimizer refer to other tensors, and a schedule to another optimizer.
+
+    Parameters
+    ----------
+    value
+        Any value; of what is neither nothing is changed.
+    others
+        What is put in the place of what, by the identity of that (`take_over`).
+    """
+    if is_schedule(value):
+        for _, schedule in _schedules(value):
+            if hasattr(schedule, "optimizer"):
+                schedule.optimizer = others.get(id(schedule.optimizer), schedule.optimizer)
+            if parts := getattr(schedule, "_schedulers", ()):
+                schedule._schedulers = type(parts)(others.get(id(each), each) for each in parts)
+    if not is_optimizer(value):
+        return
+    for group in value.param_groups:
+        group["params"] = [others.get(id(each), each) for each in group["params"]]
+    state = [(others.get(id(key), key), each) for key, each in value.state.items()]
+    value.state.clear()
+    value.state.update(state)
+
+
+def refers_to(value: Any, part: Any, memo: Callable[[Any], Collection[int]]) -> bool:
+    """Return whether a value refers to an optimizer or schedule where `refer_to` finds it not.
+
+    Parameters
+    ----------
+    value
+        Any value.
+    part
+        The optimizer or schedule.
+    memo
+        Returns the identities of all objects in a value.
+    """
+    if value is part or is_optimizer(value) or is_schedule(value) or sharded.is_model(value):
+        return False
+    with suppress(Exception):
+        return id(part) in memo(value)
+    return True

@@ -1,0 +1,68 @@
+"""What Accelerate knows of a process, which an object of another process must not bring along.
+
+An `Accelerator`, and so a `Trainer` of Hugging Face, refers to objects that each process has one
+of: how many processes there are, which of them this is, its device. Those of the notebook say that
+it is alone, and each rank would train by itself, on all data, without a word.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def reduce(state: Any) -> Any:
+    """Reduce a state of Accelerate to that of the receiver.
+
+    Parameters
+    ----------
+    state
+        An object of ``accelerate.state``.
+    """
+    own = getattr(state, "__dict__", {})
+    match type(state).__name__:
+        case "PartialState":
+            return _partial_state, (bool(own.get("_cpu")),)
+        case "AcceleratorState":
+            asked = own.get("_mixed_precision"), bool(own.get("_cpu")), own.get("dynamo_plugin")
+            return _accelerator_state, asked
+        case "GradientState":
+            return _gradient_state, (dict(state.plugin_kwargs),)
+    return NotImplemented
+
+
+def _partial_state(cpu: bool) -> Any:
+    from accelerate.state import PartialState
+
+    return _on_first_use(PartialState, cpu)
+
+
+def _accelerator_state(*asked: Any) -> Any:
+    from accelerate.state import AcceleratorState
+
+    return _on_first_use(AcceleratorState, *asked, _from_accelerator=True)
+
+
+def _on_first_use(kind: Any, *arguments: Any, **options: Any) -> Any:
+    """Return the one state of a kind in this process, which is made when it is asked for anything.
+
+    It arrives before the process group is formed, of which it would form one of its own.
+    """
+
+    def made(self: Any, name: str) -> Any:
+        if name.startswith("__") or kind._shared_state:
+            return kind.__getattr__(self, name)  # which raises the error
+        kind(*arguments, **options)
+        return getattr(self, name)
+
+    names = {"__getattr__": made, "__module__": kind.__module__, "__qualname__": kind.__name__}
+    state: Any = object.__new__(type(kind.__name__, (kind,), names))
+    state.__dict__ = kind._shared_state
+    return state
+
+
+def _gradient_state(accumulation: dict[str, Any]) -> Any:
+    from accelerate.state import GradientState
+
+    state = GradientState()
+    state.plugin_kwargs = accumulation
+    return state

@@ -1,0 +1,113 @@
+"""How the notebook has set up its loggers, so that those of ranks say as much, in the same format.
+
+``logging.basicConfig(level=logging.INFO)`` stands in the first cell of many notebooks. A rank that
+did not know of it would drop what a cell logs, without a word.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Printing = tuple[bool, int, str | None, str | None, str]
+"""A handler that prints: whether to stdout, its level, and what its formatter was made of."""
+
+
+@dataclass(frozen=True)
+class LogSettings:
+    """How a logger is set up.
+
+    Attributes
+    ----------
+    name
+        The name of the logger; "root" is the one above all others.
+    level
+        Its level.
+    propagates
+        Whether those above it hear of what it logs.
+    handlers
+        Those of its handlers that print.
+    """
+
+    name: str
+    level: int
+    propagates: bool
+    handlers: tuple[Printing, ...]
+
+    @classmethod
+    def of(cls, logger: logging.Logger) -> LogSettings:
+        """Return how a logger is set up here."""
+        handlers = tuple(
+            _described(each) for each in logger.handlers if type(each) is logging.StreamHandler
+        )
+        return cls(logger.name, logger.level, bool(logger.propagate), handlers)
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether it is set up as Python does it."""
+        level = logging.WARNING if self.name == "root" else logging.NOTSET
+        return self == LogSettings(self.name, level, True, ())
+
+    def apply(self) -> logging.Logger:
+        """Set up the logger of that name, but for its handlers if it has some that are its own."""
+        logger = logging.getLogger(self.name)
+        logger.setLevel(self.level)
+        logger.propagate = self.propagates
+        for each in [each for each in logger.handlers if each in _installed]:
+            logger.removeHandler(each)
+        for printing in () if logger.handlers else self.handlers:
+            handler = _made(*printing)
+            _installed.add(handler)
+            logger.addHandler(handler)
+        return logger
+
+    def install(self, store: Path) -> None:
+        """Do the same.
+
+        Parameters
+        ----------
+        store
+            Not used; as for `jupyter_sky.serialization.user_modules.SourceTree`.
+        """
+        self.apply()
+
+
+_installed: weakref.WeakSet[logging.Handler] = weakref.WeakSet()
+
+
+def _described(handler: logging.StreamHandler[Any]) -> Printing:
+    to_stdout = getattr(handler.stream, "name", None) in ("stdout", "<stdout>")
+    formatter = handler.formatter
+    if type(formatter) is not logging.Formatter:
+        return to_stdout, handler.level, None, None, "%"
+    styles: dict[str, Any] = vars(logging)["_STYLES"]
+    style = next((key for key, each in styles.items() if each[0] is type(formatter._style)), "%")
+    return to_stdout, handler.level, formatter._fmt, formatter.datefmt, style
+
+
+def _made(
+    to_stdout: bool, level: int, form: str | None, dates: str | None, style: Any
+) -> logging.Handler:
+    handler = logging.StreamHandler(sys.stdout if to_stdout else sys.stderr)
+    handler.setLevel(level)
+    if form is not None:
+        handler.setFormatter(logging.Formatter(form, dates, style))
+    return handler
+
+
+def reduce(logger: Any) -> Any:
+    """Reduce a logger with how it is set up; others are `NotImplemented`.
+
+    Parameters
+    ----------
+    logger
+        An object of `logging`.
+    """
+    if not isinstance(logger, logging.Logger) or logger is logging.root:
+        return NotImplemented
+    settings = LogSettings.of(logger)
+    return NotImplemented if settings.is_usual else (LogSettings.apply, (settings,))
