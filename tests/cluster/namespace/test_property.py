@@ -166,6 +166,9 @@ def _survey():
     seen = {{}}
     def told(value):
         if isinstance(value, (int, str, type(None), bool)): return repr(value)
+        # Of two functions that are alike it makes no difference which one it is.
+        if hasattr(value, '__code__') and not hasattr(value, '__self__'):
+            return f"function {{value.__name__}} {{value.__code__.co_code}}"
         if id(value) in seen: return f"#{{seen[id(value)]}}"
         seen[id(value)] = len(seen)
         if isinstance(value, (list, tuple)):
@@ -176,7 +179,6 @@ def _survey():
         if hasattr(value, '__self__'): return f"{{value.__name__}} of {{told(value.__self__)}}"
         if hasattr(value, 'func'): return f"partial {{told(value.func)}} {{told(value.args)}}"
         if hasattr(value, 'cache_info'): return f"cached {{told(value.__wrapped__)}}"
-        if callable(value): return f"function {{value.__name__}} {{value.__code__.co_code}}"
         return f"{{told(type(value))}} with {{told(vars(value))}}"
     return [f"{{name}}: {{told(globals()[name])}}" for name in {NAMES} if name in globals()]
 _surveyed = _survey()
