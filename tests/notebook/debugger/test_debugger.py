@@ -144,6 +144,26 @@ def test_a_rank_that_stops_is_waited_for_and_shown(pair: LiveNotebook) -> None:
     assert after.stdout == "0:30:00\n"
 
 
+@pytest.mark.parametrize("module", ["pdb", "IPython.core.debugger"])
+def test_set_trace_of_debuggers_at_a_terminal_stops_as_breakpoint_does(
+    pair: LiveNotebook, module: str
+) -> None:
+    cell = talk(
+        pair,
+        "%%sky\n"
+        f"from {module} import set_trace\n"
+        "share = 10 * rank\n"
+        "if rank == 1:\n"
+        "    set_trace()\n"
+        "    share += 1",
+        "p share",
+        "c",
+    )
+    assert cell.error is None, cell.traceback
+    assert cell.order == ["(rank 1) ", "(rank 1) "]
+    assert "](6)<module>()\n-> share += 1\n10\n" in cell.stdout
+
+
 def test_pdb_stops_where_a_module_raises(pair: LiveNotebook) -> None:
     Path(pair.path.parent / "shaky.py").write_text(
         "def halve(number):\n    if number % 2:\n        raise ValueError(number)\n"
