@@ -82,6 +82,32 @@ def test_the_next_cell_releases_what_a_failed_one_held(pair: LiveNotebook) -> No
     assert "has kept no error" in pair.run("%sky debug --rank 1", keyboard=True).sentence
 
 
+def test_variables_that_are_brought_leave_the_error_there(pair: LiveNotebook) -> None:
+    pair.run(_FAILS)
+    pair.succeed("%sky pull rank")
+    cell = talk(pair, "%debug", "p value", "q")
+    assert "\n2\n" in cell.stdout
+
+
+def test_a_debugger_that_was_stopped_is_entered_again(pair: LiveNotebook) -> None:
+    pair.run(_FAILS)
+    cell = pair.start("%debug")
+    pair.question()
+    pair.interrupt()
+    pair.finish(cell)
+    assert cell.sentence.startswith("KeyboardInterrupt: rank 1 stopped")
+    cell = talk(pair, "%debug", "p value", "q")
+    assert "\n2\n" in cell.stdout
+
+
+def test_an_error_without_frames_of_the_users_has_nothing_to_look_at(pair: LiveNotebook) -> None:
+    for code in ("%%sky\n1 = 2", "%sky pull nowhere", "%sky logs 9"):
+        assert pair.run(code).error
+        cell = pair.run("%debug", keyboard=True)
+        assert "no frames of your code to look at: `%sky debug` looks" in cell.sentence
+        assert pair.run("%debug", keyboard=True).sentence == cell.sentence
+
+
 def test_an_error_of_the_notebook_is_ipythons(pair: LiveNotebook) -> None:
     pair.run("%%sky --ranks 1\n1 / 0")
     pair.run("here = [7]\nhere[3]")

@@ -84,10 +84,12 @@ class RankDebugger:
     def begin(self, command: RunCommand) -> None:
         """Begin a run; what the one before it has left is released, unless it is to be seen."""
         wishes = command["debugging"]
-        if wishes["looks_at"] is None:
+        # `%sky pull` and `%sky push` are no cells, and leave it there.
+        runs = command["code"] or command["call"] or command["script"] or command["serves"]
+        self._keeps = bool(runs) and wishes["looks_at"] is None
+        if self._keeps:
             self.forget()
         self._run, self._stops = command["run"], wishes["stops"]
-        self._keeps = wishes["looks_at"] is None
         self._keyboard.begin(command["run"], wishes["keyboard"])
         code = command["code"] or ""
         if wishes["keyboard"] and (self._stops or any(each in code for each in _STOPPING)):
