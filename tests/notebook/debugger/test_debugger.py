@@ -227,13 +227,22 @@ def test_it_steps_into_functions_and_stops_at_lines(pair: LiveNotebook) -> None:
     text = cell.stdout
     assert "--Call--\n> cell [" in text
     assert "--Return--\n> cell [" in text
-    assert "Breakpoint 1 at" in text
+    assert re.search(r"^Breakpoint 1 at cell \[\d+\]:8$", text, re.MULTILINE)
     assert "\n(8, 9)\n" in text
     # Nothing of ours is stepped through behind its last line.
     assert cell.order == ["(Pdb) "] * 8
     assert pair.succeed("%%sky --ranks 0\nimport sys\nprint(sys.gettrace(), c)").stdout == (
         "None 10\n"
     )
+
+
+def test_it_stops_in_no_line_of_the_debugger_itself(pair: LiveNotebook) -> None:
+    code = "%%sky --ranks 0\nfor step in range(3):\n    breakpoint()"
+    cell = talk(pair, code, "b 3", *"ccccc")
+    assert cell.error is None, cell.traceback
+    places = re.findall(r"^> (.*)<module>", cell.stdout, re.MULTILINE)
+    assert [place[-3:] for place in places] == ["(2)", "(3)", "(2)", "(3)", "(2)"]
+    assert "bdb" not in cell.stdout
 
 
 def test_q_ends_the_cell_for_those_in_a_collective_too(pair: LiveNotebook) -> None:
