@@ -210,6 +210,9 @@ def read_folder(
             f"{source} is not sent as a whole: go to the folder of the project with `%cd`, or name "
             "it with `--workdir`."
         )
+    if not source.is_dir() and not source.is_symlink() and not source.is_file():
+        # What reads a pipe waits for who writes it, and a device may have no end.
+        raise UsageError(f"{source} is a pipe, socket or device: only files and folders are sent.")
     root = source if source.is_dir() else source.parent
     entries = dict(_entries(source) if source.is_dir() else [(source.name, source.lstat())])
     is_link = {path: stat.S_ISLNK(status.st_mode) for path, status in entries.items()}

@@ -85,6 +85,13 @@ def test_a_single_file(tmp_path: Path) -> None:
     assert content.folder["target"] == "~"
 
 
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for source in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(UsageError, match="is a pipe, socket or device: only files and folders"):
+            read_folder(source)
+
+
 def test_a_home_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(UsageError, match="is not sent as a whole: go to the folder of the project"):

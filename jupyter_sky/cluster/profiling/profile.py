@@ -170,7 +170,8 @@ def samples(found: RankProfile) -> RankSamples:
 
 def percent(share: float) -> str:
     """Return a part of a time: ``"42 %"``."""
-    return f"{100 * share:.0f} %"
+    # What was measured in two ways may come out below nothing: "-0 %".
+    return f"{100 * max(share, 0):.0f} %"
 
 
 def alike(

@@ -152,8 +152,9 @@ class RunRecorder:
 
     def begin(self, restarted: Iterable[int]) -> None:
         """Record that ranks begin with it, some of them in new processes."""
-        self._has_begun, self.started = True, time.time()
-        self._counted_from = time.monotonic()
+        ago = time.monotonic() - self.run.began  # another kernel may have begun it long ago
+        self._has_begun, self.started = True, time.time() - ago
+        self._counted_from = self.run.began
         if self.run.task.attempt.number == 1:  # a further one begins anew, as it is meant to
             self._began_empty = frozenset(restarted)
 

@@ -209,8 +209,8 @@ class Scheduler(ClusterListener):
             await sync.refresh(update)
             await recovery.make_whole(self.controller)
         if not run.finished:
-            self.monitor.begin(run)
             run.began, run.generation = time.monotonic(), self.controller.state.generation
+            self.monitor.begin(run)
             await dispatch(self.controller, run)
             run.told.set()
             if run.talk:
@@ -335,6 +335,7 @@ class Scheduler(ClusterListener):
         task = Task(ranks, values=asked, show=show, title=began.title)
         run = self._unseen = self._runs[began.run] = self._make_run(task, began.run)
         run.sent = True
+        run.started = run.began = time.monotonic() - max(0.0, began.seconds)
         run.left.set()
         self.monitor.begin(run)
         if any(began.asked.values()) and not asked:

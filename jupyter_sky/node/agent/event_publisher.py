@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import cast
 
 from jupyter_sky.node.agent.client_session import ClientSessions
@@ -39,6 +40,7 @@ class EventPublisher:
     ) -> None:
         self.leaving: Message | None = None
         self._latest_run: Message | None = None
+        self._latest_began = 0.0
         self._ended = 0  # the number of the last event with which a rank has ended its part of it
         self._seen = 0  # that of the last event that a notebook has
         self._journal = journal
@@ -83,6 +85,7 @@ class EventPublisher:
         message = event.message()
         self.publish(message, is_urgent=False)
         self._latest_run = {"n": self._journal.last, **message}
+        self._latest_began = time.monotonic()
 
     def publish_leaving(self, event: Leaving) -> None:
         """Publish that the node is about to be taken away."""
@@ -94,7 +97,9 @@ class EventPublisher:
         """The last run that began here."""
         if self._latest_run is None:
             return None
-        return cast(LatestRun, {**self._latest_run, "unseen": self._ended > self._seen})
+        seconds = time.monotonic() - self._latest_began
+        unseen = self._ended > self._seen
+        return cast(LatestRun, {**self._latest_run, "unseen": unseen, "seconds": seconds})
 
     def on_seen(self, number: int) -> None:
         """Remember that a notebook has the events up to a number.

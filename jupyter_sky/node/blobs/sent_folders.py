@@ -36,6 +36,7 @@ from jupyter_sky.transport.sent_folders import (
 )
 
 _COPIED = 2**20  # bytes at once
+_ARROW = "-> "  # no digest begins so
 
 
 def lay_down(folder: SentFolder, begun_in: Path, store: Path) -> Path:
@@ -83,7 +84,10 @@ def _locked(root: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Entry:
-    """A file as it was sent last: its digest, and what the file system said of it then."""
+    """A file as it was sent last: its digest, and what the file system said of it then.
+
+    A symbolic link has in place of the digest where it leads, behind an arrow.
+    """
 
     blob: str
     changed: int
@@ -113,8 +117,14 @@ class _Laying:
 
     def carry_out(self, folder: SentFolder) -> None:
         """Write what is new, and remove what is not in it any more."""
-        before = self._read_record()
         self._force = folder.get("force", False)
+        links = {path: _Entry(_ARROW + target, 0, 0) for path, target in folder["links"].items()}
+        recorded = self._read_record()
+        before = {**recorded}
+        # First: where a file was there may be a folder now, and the other way round.
+        for path, entry in recorded.items():
+            if path not in (links if entry.blob.startswith(_ARROW) else folder["files"]):
+                self._remove(path, before.pop(path))
         after = {**before} if "only" in folder else {}
         for path in folder.get("only", folder["files"]):
             if laid := self._lay_file(path, folder["files"][path], before.get(path)):
@@ -122,12 +132,9 @@ class _Laying:
         if folder.get("more"):
             self._write_record(after)
             return
-        after = {path: entry for path, entry in after.items() if path in folder["files"]}
         for path, target in folder["links"].items():
             self._lay_link(path, target)
-        for path in before.keys() - after.keys():
-            self._remove(path, before[path])
-        if after != before:
+        if (after := after | links) != recorded:
             self._write_record(after)
 
     def _lay_file(self, path: str, file: SentFile, sent: _Entry | None) -> _Entry | None:
@@ -137,6 +144,8 @@ class _Laying:
         if here is not None and sent is not None:
             is_as_sent = (here.st_mtime_ns, here.st_size) == (sent.changed, sent.size)
             if file["blob"] == sent.blob:
+                if file["executable"] and stat.S_ISREG(here.st_mode):
+                    place.chmod(here.st_mode | stat.S_IXUSR)
                 return sent
         else:
             is_as_sent = here is None
@@ -145,13 +154,13 @@ class _Laying:
         is_first = "part" not in file or file["part"]["offset"] == 0
         if is_refused and not (is_first and self._has_content(place, file)):
             self._refuse(path, was_sent=sent is not None)
+        self._make_folder_of(path)
         if "part" in file:
             return _entry(place, file) if is_refused else self._append(place, file, file["part"])
         return self._write(place, file)
 
     def _append(self, place: Path, file: SentFile, part: FilePart) -> _Entry | None:
         """Add a part to what is there of a file; the last one makes it a file."""
-        place.parent.mkdir(parents=True, exist_ok=True)
         unfinished = place.with_name(unfinished_name(place.name, file))
         for other in place.parent.glob(f".{glob.escape(place.name)}.*.part"):
             if other != unfinished:  # of what the file was when its sending broke off
@@ -174,7 +183,6 @@ class _Laying:
         return _entry(place, file)
 
     def _write(self, place: Path, file: SentFile) -> _Entry:
-        place.parent.mkdir(parents=True, exist_ok=True)
         part = place.with_name(f".{place.name}.{os.getpid()}.part")
         try:
             if file["size"]:
@@ -194,14 +202,20 @@ class _Laying:
             return
         if _status(place) is not None and not place.is_symlink():
             self._refuse(path, was_sent=False)
-        place.parent.mkdir(parents=True, exist_ok=True)
+        self._make_folder_of(path)
         place.unlink(missing_ok=True)
         place.symlink_to(target)
 
     def _remove(self, path: str, sent: _Entry) -> None:
         place = self._place(path)
         here = _status(place)
-        if here is None or (here.st_mtime_ns, here.st_size) != (sent.changed, sent.size):
+        if here is None:
+            return
+        if stat.S_ISLNK(here.st_mode):
+            is_as_sent = _ARROW + str(place.readlink()) == sent.blob
+        else:
+            is_as_sent = (here.st_mtime_ns, here.st_size) == (sent.changed, sent.size)
+        if not is_as_sent:
             return
         place.unlink()
         for folder in place.parents:
@@ -222,6 +236,14 @@ class _Laying:
                 raise SkyError(f"{place.parent} leads out of {self._root} on this node: remove it.")
             self._inside.add(place.parent)
         return place
+
+    def _make_folder_of(self, path: str) -> None:
+        """Make the folder of a file; refuse where something of the node's is in its place."""
+        try:
+            (self._root / path).parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            above = [str(each) for each in PurePosixPath(path).parents]
+            self._refuse(next(each for each in above if _status(self._root / each)), False)
 
     def _has_content(self, place: Path, file: SentFile) -> bool:
         if not place.is_file() or place.stat().st_size != file["size"]:
@@ -256,5 +278,5 @@ def _entry(place: Path, file: SentFile) -> _Entry:
 def _status(place: Path) -> os.stat_result | None:
     try:
         return place.lstat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None

@@ -18,6 +18,9 @@ from jupyter_sky.transport.protocol.rank_messages import LookCommand
 ANSWER_WITHIN = 300.0
 """Seconds for the answer of a rank: it may have to look through all of its memory."""
 
+_NAMES_WITHIN = 5.0
+"""Seconds for names in a run: no value is looked into, and a rank may keep Python to itself."""
+
 _LOOK_EVERY = 0.5  # seconds, whether the process that was asked is still there
 
 
@@ -63,7 +66,8 @@ class Looking:
             "start": request["start"],
         }
         process.send_aside(command)
-        until = asyncio.get_running_loop().time() + ANSWER_WITHIN
+        within = _NAMES_WITHIN if is_busy else ANSWER_WITHIN
+        until = asyncio.get_running_loop().time() + within
         try:
             while process.pid == pid and asyncio.get_running_loop().time() < until:
                 with contextlib.suppress(TimeoutError):

@@ -48,6 +48,8 @@ class Tree:
     ----------
     note
         What the user should know of what was there before, in a sentence.
+    told
+        The symbolic links of which the user knows that they are not written.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Tree:
         self.path = Path(order["path"]).expanduser()
         self.entries: dict[str, Entry] = {}
         self.by_fd: dict[int, Entry] = {}
+        self.told: set[str] = set()
         self.skipped: list[str] = []
         self.lock = threading.RLock()
         self.here = 0
@@ -306,6 +309,18 @@ class Tree:
                     found.append(name)
         return found
 
+    def links(self) -> list[str]:
+        """Return the names of symbolic links, which a bucket cannot have."""
+        found, folders, start = [], [str(self.path)], len(str(self.path)) + 1
+        while folders:
+            with contextlib.suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    if entry.is_symlink():
+                        found.append(entry.path[start:])
+                    elif entry.is_dir():
+                        folders.append(entry.path)
+        return sorted(found)
+
     def removed(self) -> list[str]:
         """Return the names of files that this node had written back, and that are no more."""
         with self.lock:
@@ -358,6 +373,10 @@ class Tree:
                     with contextlib.suppress(OSError):
                         (self.path / name).unlink()
                 self.forget(self.entries[name])
+        for link in () if kept else map(self.path.joinpath, self.links()):
+            # It would lead nowhere, and be in the way of the next volume here.
+            if Path(os.path.realpath(link)).is_relative_to(os.path.realpath(self.path)):
+                link.unlink()
         remove_place(self.path, kept, self._made)
         return left
 

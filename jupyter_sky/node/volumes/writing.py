@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Executor
 from pathlib import Path
 
+from jupyter_sky.formatting import format_list
 from jupyter_sky.node.volumes.bucket import BucketError
 from jupyter_sky.node.volumes.fetching import Fetcher
 from jupyter_sky.node.volumes.tree import Tree
@@ -57,7 +58,21 @@ def write_back(tree: Tree, fetcher: Fetcher, workers: Executor) -> WrittenVolume
             answer["trouble"] = answer["trouble"] or str(error)
         else:
             tree.forget(tree.entries[name])
+    answer["trouble"] = answer["trouble"] or _say_links(tree)
     return answer
+
+
+def _say_links(tree: Tree) -> str:
+    """Say which links are new and not written: once, or they would keep a machine from its end."""
+    links = [link for link in tree.links() if link not in tree.told]
+    tree.told.update(links)
+    if not links:
+        return ""
+    more = [f"{len(links) - 1} more"] if len(links) > 1 else []
+    return (
+        f"symbolic links are not written to {tree.bucket.url}, which cannot have any: "
+        f"{format_list([f'{tree.path}/{links[0]}', *more])}"
+    )
 
 
 def _write(tree: Tree, name: str, fetcher: Fetcher) -> tuple[int, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from traceback import walk_tb
 
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -32,6 +33,7 @@ class PostMortem:
     def __init__(self, shell: InteractiveShell, session: Session) -> None:
         self._shell = shell
         self._session = session
+        self._looked_at: RemoteError | None = None
         shell.debugger = self._debug
 
     def remove(self) -> None:
@@ -42,6 +44,14 @@ class PostMortem:
         if not (force or self._shell.call_pdb):
             return
         error = last_error()
+        if error is None and _is_from(_last(), __name__):
+            error = self._looked_at  # it was left by Stop, or nobody could be asked
+        self._looked_at = error
+        if error is None and _is_from(_last(), __name__, "jupyter_sky.notebook.magics"):
+            raise UsageError(
+                "the last error has no frames of your code to look at: `%sky debug` looks at the "
+                "last one that a cell has raised on the ranks."
+            )
         if error is None:
             type(self._shell).debugger(self._shell, force=True)
             return
@@ -70,8 +80,19 @@ class PostMortem:
 
 def last_error() -> RemoteError | None:
     """Return the last error of the notebook, if it was one of a rank."""
-    error = getattr(sys, "last_value", None)
+    error = _last()
     return error if isinstance(error, RemoteError) else None
+
+
+def _last() -> BaseException | None:
+    return getattr(sys, "last_value", None)
+
+
+def _is_from(error: BaseException | None, *modules: str) -> bool:
+    """Return whether code of ours raised an error, and one of these modules had called it."""
+    traceback = error.__traceback__ if error else None
+    names = [str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(traceback)]
+    return bool(names) and names[-1].startswith("jupyter_sky.") and not {*modules}.isdisjoint(names)
 
 
 def look_at(

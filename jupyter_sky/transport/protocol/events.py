@@ -214,12 +214,10 @@ class RunBegan(Event):
     ----------
     ranks
         All ranks that take part, also those of other nodes.
-    title
-        What a user calls it.
-    show
-        The ranks whose output is shown.
-    asked
-        The names that are asked for afterwards, for each rank.
+    title, show
+        What a user calls it; the ranks whose output is shown.
+    asked, seconds
+        The names asked for afterwards, for each rank; how long ago, for who attaches later.
     """
 
     run: str
@@ -227,6 +225,7 @@ class RunBegan(Event):
     title: str
     show: RankRanges
     asked: dict[int, list[str]]
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

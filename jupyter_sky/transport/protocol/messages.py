@@ -118,6 +118,7 @@ class LatestRun(TypedDict):
     title: str
     show: RankRanges
     asked: dict[int, list[str]]
+    seconds: float
 
 
 class Welcome(TypedDict):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from jupyter_sky.errors import SkyError
@@ -171,6 +175,28 @@ def test_while_a_run_is_going_on(cells: Cells) -> None:
         names = cells.cluster.looks.names(["v"])
         assert "a run is going on: values were not compared" in names.notes
         assert [(row.name, row.differ) for row in names.rows] == [("v", None)]
+    finally:
+        cells.cluster.interrupt_run(run.id)
+        run.follow()
+
+
+def test_names_while_a_rank_keeps_the_interpreter_to_itself(cells: Cells) -> None:
+    cells.run("v = 1")
+    run = cells.start("print('begun', flush=True)\ntime.sleep(600)")
+    pid = cells.cluster.state.ranks[2].pid
+    assert pid
+    try:
+        until(lambda: all(rank.run for rank in cells.cluster.state.ranks))
+        os.kill(pid, signal.SIGSTOP)
+        with ThreadPoolExecutor() as user:
+            asked = user.submit(cells.cluster.looks.names, ["v"])
+            try:
+                # Not the time that values may take which are looked into.
+                names = asked.result(timeout=60)
+            finally:
+                os.kill(pid, signal.SIGCONT)
+        assert "rank 2 does not answer" in names.notes
+        assert [(row.name, row.ranks) for row in names.rows] == [("v", (0, 1, 3))]
     finally:
         cells.cluster.interrupt_run(run.id)
         run.follow()

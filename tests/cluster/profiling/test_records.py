@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_sky.cluster.profiling.profile import percent
 from jupyter_sky.cluster.profiling.records import Fetched, _unpacked
 from jupyter_sky.cluster.profiling.trace import Trace, trace
 from jupyter_sky.cluster.runs.handle import RunHandle
@@ -223,6 +224,10 @@ def _record(start: int) -> TorchRecord:
         "operations": [],
         "bins": [[0, 50, 50]] * 10,
     }
+
+
+def test_no_share_is_below_nothing() -> None:
+    assert [percent(share) for share in (-0.004, 0.0, 0.126)] == ["0 %", "0 %", "13 %"]
 
 
 def test_clocks_of_nodes_are_aligned(tmp_path: Path) -> None:

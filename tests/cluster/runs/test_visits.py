@@ -116,6 +116,26 @@ def busy_with(cluster: Cluster, run: str) -> bool:
     return all(rank.run == run for rank in cluster.state.ranks)
 
 
+def test_a_run_that_is_taken_up_has_its_own_age(short: Cluster) -> None:
+    mine = short.run(Task((0, 1), code="import time\ntime.sleep(600)"))
+    mine.begin()
+    until(lambda: busy_with(short, mine.id))
+    began = time.monotonic()
+    until(lambda: time.monotonic() > began + 0.5)  # longer than who attaches takes to look
+    row = registry.find(short.name)
+    assert row is not None
+    other = Cluster.attach(row, Local(), short.runtime_env)
+    assert other is not None
+    try:
+        run = other.snapshot()["run"]
+        assert run is not None
+        assert run["seconds"] > 0.5
+    finally:
+        other.interrupt()
+        other.close()
+    mine.follow()
+
+
 def test_two_kernels_see_what_the_other_runs(short: Cluster) -> None:
     row = registry.find(short.name)
     assert row is not None

@@ -66,6 +66,61 @@ def test_only_what_changed_is_written_and_what_is_gone_goes(sender: Sender) -> N
     assert (root / "checkpoint").read_text() == "of the script"
 
 
+def test_what_is_of_another_kind_now_takes_the_place(sender: Sender) -> None:
+    for path in ("data", "plots/a", "real/a", "table"):
+        sender.write(path, path)
+    (sender.here / "latest").symlink_to("real")
+    root = sender.send()
+    for path in ("data", "plots/a", "latest", "table"):
+        (sender.here / path).unlink()
+    (sender.here / "plots").rmdir()
+    sender.write("data/part", "file to folder")
+    sender.write("plots", "folder to file")
+    sender.write("latest/a", "link to folder")
+    (sender.here / "table").symlink_to("plots")
+    sender.send()
+    assert (root / "data/part").read_text() == "file to folder"
+    assert (root / "plots").read_text() == (root / "table").read_text() == "folder to file"
+    assert (root / "latest/a").read_text() == "link to folder"
+    assert (root / "real/a").read_text() == "real/a"
+    assert str((root / "table").readlink()) == "plots"
+
+
+def test_a_link_that_is_gone_goes(sender: Sender) -> None:
+    sender.write("a", "1")
+    for name in ("gone", "other"):
+        (sender.here / name).symlink_to("a")
+    root = sender.send()
+    (root / "other").unlink()
+    (root / "other").symlink_to("elsewhere")  # of the user's code, and stays
+    for name in ("gone", "other"):
+        (sender.here / name).unlink()
+    sender.send()
+    assert not (root / "gone").is_symlink()
+    assert str((root / "other").readlink()) == "elsewhere"
+
+
+def test_a_file_of_the_node_in_the_place_of_a_folder_is_not_lost(sender: Sender) -> None:
+    (sender.node / "work").mkdir()
+    (sender.node / "work/data").write_text("of the node")
+    sender.write("data/deep/a", "1")
+    with pytest.raises(SkyError, match=r"^data is to be sent, but is on this node: "):
+        sender.send()
+    assert (sender.node / "work/data").read_text() == "of the node"
+
+
+def test_a_file_that_becomes_executable(sender: Sender) -> None:
+    sender.write("run.sh", "go")
+    root = sender.send()
+    (sender.here / "run.sh").chmod(0o755)
+    sender.send()
+    assert (root / "run.sh").stat().st_mode & 0o100
+    (sender.here / "run.sh").chmod(0o644)
+    (root / "run.sh").chmod(0o755)  # by the user's code, maybe
+    sender.send()
+    assert (root / "run.sh").stat().st_mode & 0o100
+
+
 def test_what_a_script_wrote_over_a_file_is_not_lost(sender: Sender) -> None:
     sender.write("state", "first")
     root = sender.send()

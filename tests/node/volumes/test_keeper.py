@@ -136,6 +136,24 @@ def test_nothing_but_what_is_nowhere_else_is_left(keeper: Keeper, bucket: Bucket
     assert not keeper.data.exists()
 
 
+def test_links_are_said_to_stay_here_once_and_are_not_left(keeper: Keeper, bucket: Buckets) -> None:
+    bucket.put({"d/a": b"first"})
+    assert keeper.mount("s3://photos/d") == ""
+    (keeper.data / "steps").mkdir()
+    (keeper.data / "steps/1").write_bytes(b"1")
+    (keeper.data / "latest").symlink_to("steps")
+    (keeper.data / "steps/last").symlink_to("1")
+    [written] = keeper.ask("write_back")["volumes"]
+    assert (written["files"], written["left"]) == (1, [])
+    assert written["trouble"] == (
+        "symbolic links are not written to s3://photos/d, which cannot have any: "
+        f"{keeper.data}/latest and 1 more"
+    )
+    assert keeper.ask("write_back")["volumes"][0]["trouble"] == ""
+    keeper.end()
+    assert not keeper.data.exists()  # or no volume could be made there again
+
+
 @pytest.mark.parametrize("read_only", [True, False])
 def test_what_a_killed_keeper_leaves(
     read_only: bool, bucket: Buckets, tmp_path: Path, workplace: Path

@@ -82,6 +82,32 @@ def test_the_next_cell_releases_what_a_failed_one_held(pair: LiveNotebook) -> No
     assert "has kept no error" in pair.run("%sky debug --rank 1", keyboard=True).sentence
 
 
+def test_variables_that_are_brought_leave_the_error_there(pair: LiveNotebook) -> None:
+    pair.run(_FAILS)
+    pair.succeed("%sky pull rank")
+    cell = talk(pair, "%debug", "p value", "q")
+    assert "\n2\n" in cell.stdout
+
+
+def test_a_debugger_that_was_stopped_is_entered_again(pair: LiveNotebook) -> None:
+    pair.run(_FAILS)
+    cell = pair.start("%debug")
+    pair.question()
+    pair.interrupt()
+    pair.finish(cell)
+    assert cell.sentence.startswith("KeyboardInterrupt: rank 1 stopped")
+    cell = talk(pair, "%debug", "p value", "q")
+    assert "\n2\n" in cell.stdout
+
+
+def test_an_error_without_frames_of_the_users_has_nothing_to_look_at(pair: LiveNotebook) -> None:
+    for code in ("%%sky\n1 = 2", "%sky pull nowhere", "%sky logs 9"):
+        assert pair.run(code).error
+        cell = pair.run("%debug", keyboard=True)
+        assert "no frames of your code to look at: `%sky debug` looks" in cell.sentence
+        assert pair.run("%debug", keyboard=True).sentence == cell.sentence
+
+
 def test_an_error_of_the_notebook_is_ipythons(pair: LiveNotebook) -> None:
     pair.run("%%sky --ranks 1\n1 / 0")
     pair.run("here = [7]\nhere[3]")
@@ -144,6 +170,26 @@ def test_a_rank_that_stops_is_waited_for_and_shown(pair: LiveNotebook) -> None:
     assert after.stdout == "0:30:00\n"
 
 
+@pytest.mark.parametrize("module", ["pdb", "IPython.core.debugger"])
+def test_set_trace_of_debuggers_at_a_terminal_stops_as_breakpoint_does(
+    pair: LiveNotebook, module: str
+) -> None:
+    cell = talk(
+        pair,
+        "%%sky\n"
+        f"from {module} import set_trace\n"
+        "share = 10 * rank\n"
+        "if rank == 1:\n"
+        "    set_trace()\n"
+        "    share += 1",
+        "p share",
+        "c",
+    )
+    assert cell.error is None, cell.traceback
+    assert cell.order == ["(rank 1) ", "(rank 1) "]
+    assert "](6)<module>()\n-> share += 1\n10\n" in cell.stdout
+
+
 def test_pdb_stops_where_a_module_raises(pair: LiveNotebook) -> None:
     Path(pair.path.parent / "shaky.py").write_text(
         "def halve(number):\n    if number % 2:\n        raise ValueError(number)\n"
@@ -181,13 +227,22 @@ def test_it_steps_into_functions_and_stops_at_lines(pair: LiveNotebook) -> None:
     text = cell.stdout
     assert "--Call--\n> cell [" in text
     assert "--Return--\n> cell [" in text
-    assert "Breakpoint 1 at" in text
+    assert re.search(r"^Breakpoint 1 at cell \[\d+\]:8$", text, re.MULTILINE)
     assert "\n(8, 9)\n" in text
     # Nothing of ours is stepped through behind its last line.
     assert cell.order == ["(Pdb) "] * 8
     assert pair.succeed("%%sky --ranks 0\nimport sys\nprint(sys.gettrace(), c)").stdout == (
         "None 10\n"
     )
+
+
+def test_it_stops_in_no_line_of_the_debugger_itself(pair: LiveNotebook) -> None:
+    code = "%%sky --ranks 0\nfor step in range(3):\n    breakpoint()"
+    cell = talk(pair, code, "b 3", *"ccccc")
+    assert cell.error is None, cell.traceback
+    places = re.findall(r"^> (.*)<module>", cell.stdout, re.MULTILINE)
+    assert [place[-3:] for place in places] == ["(2)", "(3)", "(2)", "(3)", "(2)"]
+    assert "bdb" not in cell.stdout
 
 
 def test_q_ends_the_cell_for_those_in_a_collective_too(pair: LiveNotebook) -> None:

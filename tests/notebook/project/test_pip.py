@@ -118,6 +118,13 @@ def test_what_cannot_be_installed_leaves_all_as_it_was(
     assert notebook.run(f"%%sky\n{WORD}\nprint(x)") == "hello 1.0\n1\n"
 
 
+def test_a_file_of_packages_that_is_not_there_starts_nothing(notebook: Notebook) -> None:
+    with pytest.raises(sky.UsageError, match=r"there is no file nothing\.lock: name a `uv.lock`"):
+        notebook.run("%%sky --nodes 1 --env nothing.lock\npass")
+    with pytest.raises(sky.UsageError, match="no cluster is running"):
+        notebook.run("%%sky\npass")
+
+
 def test_a_package_that_ranks_miss_is_named(notebook: Notebook, shelf: Path) -> None:
     with pytest.raises(ModuleNotFoundError) as caught:
         notebook.run("%%sky --nodes 1\nimport greeting")

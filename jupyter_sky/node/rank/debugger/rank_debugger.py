@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
+import pdb
 import sys
 from collections.abc import Callable
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
+
+from IPython.core import debugger as ipython_debugger
 
 from jupyter_sky.errors import DebuggerQuit, SkyError
 from jupyter_sky.node.rank.debugger.holding import Holding
@@ -19,6 +23,9 @@ from jupyter_sky.transport.protocol.debugging import AnswerCommand, HoldCommand
 from jupyter_sky.transport.protocol.error_report import is_consequence
 from jupyter_sky.transport.protocol.events import Event
 from jupyter_sky.transport.protocol.rank_messages import RunCommand
+
+_STOPPING = ("breakpoint(", "set_trace(")
+"""What a cell that stops on all ranks has in its text."""
 
 
 class RankDebugger:
@@ -56,6 +63,8 @@ class RankDebugger:
         self._stops = self._keeps = self._releases = False
         self._kept: tuple[str, BaseException] | None = None
         sys.breakpointhook = self._on_breakpoint
+        self._stand_in_for(pdb)
+        self._stand_in_for(ipython_debugger)
 
     # The side thread
 
@@ -75,13 +84,15 @@ class RankDebugger:
     def begin(self, command: RunCommand) -> None:
         """Begin a run; what the one before it has left is released, unless it is to be seen."""
         wishes = command["debugging"]
-        if wishes["looks_at"] is None:
+        # `%sky pull` and `%sky push` are no cells, and leave it there.
+        runs = command["code"] or command["call"] or command["script"] or command["serves"]
+        self._keeps = bool(runs) and wishes["looks_at"] is None
+        if self._keeps:
             self.forget()
         self._run, self._stops = command["run"], wishes["stops"]
-        self._keeps = wishes["looks_at"] is None
         self._keyboard.begin(command["run"], wishes["keyboard"])
         code = command["code"] or ""
-        if wishes["keyboard"] and (self._stops or "breakpoint(" in code):
+        if wishes["keyboard"] and (self._stops or any(each in code for each in _STOPPING)):
             # Before the other ranks begin to wait: later is too late for what they have begun.
             self._holding.hold()
 
@@ -145,22 +156,33 @@ class RankDebugger:
         return self._pdb
 
     def _on_breakpoint(self, *args: Any, **options: Any) -> None:
-        if os.environ.get("PYTHONBREAKPOINT") == "0":
-            return
-        frame = sys._getframe(1)
+        if os.environ.get("PYTHONBREAKPOINT") != "0":
+            self._stop_at(sys._getframe(1), "breakpoint")
+
+    def _stand_in_for(self, module: ModuleType) -> None:
+        """Let `set_trace` of a debugger at a terminal, which a rank has none of, be ours."""
+
+        # A function under the old one's name: what refers to it is pickled by that name.
+        @functools.wraps(module.set_trace)
+        def set_trace(*args: Any, **options: Any) -> None:
+            self._stop_at(sys._getframe(1), "set_trace")
+
+        module.set_trace = set_trace  # type: ignore[attr-defined]
+
+    def _stop_at(self, frame: FrameType, name: str) -> None:
         if not self._keyboard.is_there:
-            self._pass_over(frame)
+            self._pass_over(frame, name)
             return
-        self._keyboard.check_thread("breakpoint")
+        self._keyboard.check_thread(name)
         self._debugger().stop_at(frame)
 
-    def _pass_over(self, frame: FrameType) -> None:
+    def _pass_over(self, frame: FrameType, name: str) -> None:
         """Say, once in a run, that it came to a breakpoint where nobody can be asked."""
         # Whoever is gone was missed before, and that was said.
         if self._run != self._told and not self._keyboard.is_gone:
             self._told = self._run
             print(
-                f"rank {self._rank} goes on at breakpoint() ({place(frame)}): nobody can be asked "
+                f"rank {self._rank} goes on at {name}() ({place(frame)}): nobody can be asked "
                 "in the background, in one of many calls, or where a program runs the notebook",
                 file=sys.stderr,
             )

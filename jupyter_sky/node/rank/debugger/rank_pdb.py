@@ -10,6 +10,7 @@ import ast
 import functools
 import linecache
 import pdb
+import re
 import sys
 from types import CodeType, FrameType, TracebackType
 from typing import Any
@@ -19,7 +20,8 @@ from jupyter_sky.node.rank.debugger.keyboard import LONGEST_TEXT, Keyboard
 from jupyter_sky.node.rank.inspection import stacks
 from jupyter_sky.serialization import cell_sources
 
-_OURS = ("jupyter_sky", "IPython", "traitlets", "ipykernel")
+_BREAKPOINT = re.compile(r"(?:Breakpoint|Deleted breakpoint|\d+ +breakpoint ).* at (.+):\d+")
+_OURS = ("jupyter_sky", "IPython", "traitlets", "ipykernel", "pdb", "bdb")
 
 
 class _Terminal:
@@ -191,6 +193,13 @@ class RankPdb(pdb.Pdb):
             name, _ = stacks.place_of(file, cell_sources.titles)
             text = text.replace(f"{self.canonic(file)}(", f"{name}(", 1)
         return text
+
+    def message(self, msg: str) -> None:
+        """Show a line; what it says of a breakpoint has the cell as the notebook calls it."""
+        if (found := _BREAKPOINT.match(str(msg))) and found[1] in cell_sources.titles:
+            name, _ = stacks.place_of(found[1], cell_sources.titles)
+            msg = msg.replace(found[1], name, 1)
+        super().message(msg)
 
     def do_quit(self, arg: str) -> Any:
         """Leave the debugger, and end the cell."""
