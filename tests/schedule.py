@@ -112,7 +112,7 @@ def group(test: str) -> str:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return how many processes there are with ``-n auto``: tests wait half of their time."""
-    return min(5 * len(os.sched_getaffinity(0)) // 2, 8)
+    return min(3 * len(os.sched_getaffinity(0)), 8)
 
 
 @pytest.hookimpl(tryfirst=True)
