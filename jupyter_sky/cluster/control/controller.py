@@ -395,7 +395,6 @@ def _what_was_lost(where: str, shown: int) -> str:
     """Return the sentence that says which events of a node will not come."""
     pieces = f"{format_count(shown, 'piece')} of output" if shown else "events"
     return (
-        f"{pieces} of {where} are lost, as this notebook was not connected or too slow, and the "
-        "disk there was full or it was too much to keep: `%sky logs` shows what the ranks' logs "
-        "have"
+        f"{pieces} of {where} are lost, as this notebook was not connected or slow, and the disk "
+        "there was full or it was too much to keep: `%sky logs` shows what the ranks' logs have"
     )
