@@ -12,6 +12,7 @@ torch is never imported here: where it is not loaded, nothing is a model.
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -133,8 +134,13 @@ def _tensors(module: Any) -> Iterator[tuple[str, Any]]:
 
 def _attributes(module: Any) -> dict[str, Any]:
     """Return what is in a module besides what torch keeps in every one of them."""
-    own = vars(sys.modules["torch"].nn.Module()).keys() - {"training"}
+    own = _kept_in_every_module()
     return {name: value for name, value in vars(module).items() if name not in own}
+
+
+@functools.cache
+def _kept_in_every_module() -> frozenset[str]:
+    return frozenset(vars(sys.modules["torch"].nn.Module()).keys() - {"training"})
 
 
 def _digest_of_tensor(tensor: Any, digests: dict[tuple[int, int], str]) -> str:
