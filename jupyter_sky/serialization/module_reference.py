@@ -9,10 +9,12 @@ takes them for any other object, and would copy what is in them, or refuse to.
 
 from __future__ import annotations
 
+import dis
 import importlib
 import sys
+import weakref
 from collections.abc import Collection
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 
@@ -76,3 +78,16 @@ def reduce_module(module: ModuleType) -> Any:
 
 def _first(module: ModuleType, *submodules: ModuleType) -> ModuleType:
     return module
+
+
+_imported: weakref.WeakKeyDictionary[CodeType, frozenset[str]] = weakref.WeakKeyDictionary()
+
+
+def imported_in(code: CodeType) -> frozenset[str]:
+    """Return the modules that import statements in a function name."""
+    names = _imported.get(code)
+    if names is None:
+        found = {step.argval for step in dis.get_instructions(code) if step.opname == "IMPORT_NAME"}
+        inner = [imported_in(each) for each in code.co_consts if isinstance(each, CodeType)]
+        names = _imported[code] = frozenset(found.union(*inner))
+    return names

@@ -20,11 +20,11 @@ import blake3
 import cloudpickle
 from cloudpickle import cloudpickle as _internals
 
-from jupyter_sky.analysis.code_names import globals_of, imported_in
 from jupyter_sky.serialization import cell_sources, object_tokens
 from jupyter_sky.serialization.cell_sources import Cells
 from jupyter_sky.serialization.models import sharded
 from jupyter_sky.serialization.models.wrapped import reduce_compiled
+from jupyter_sky.serialization.module_reference import imported_in
 from jupyter_sky.serialization.reducers import reduce, reduce_function, with_tree
 
 
@@ -194,7 +194,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.modules.update(imported_in(function.__code__))
         if function.__globals__ is self._main:
             # Also what the notebook does not have: ranks may have defined it.
-            self.needs.update(globals_of(function.__code__))
+            self.needs.update(_internals._extract_code_globals(function.__code__))
             self.files.add(function.__code__.co_filename)
             attributes["__globals__"] = {}
             return reduce_function(function, reduced)
