@@ -310,7 +310,8 @@ class Cluster:
         """
         monitor = self._scheduler.monitor
         snapshot = monitor.snapshot(run)
-        if rank in self.all_ranks and rank != monitor.shown_rank(run) and self.alive:
+        is_other = rank is not None and rank != monitor.shown_rank(run)
+        if is_other and rank in self.all_ranks and self.alive:
             data = self.log(rank, tail=_LINES, limit=_SNAPSHOT_LIMIT).data
             snapshot["output"] = {"rank": rank, "text": data.decode(errors="replace")}
         return snapshot

@@ -157,13 +157,13 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
 
 def _cell_place(shell: InteractiveShell) -> CellPlace:
     """Return where the code of the running cell stands in the notebook, for its tracebacks."""
-    files: dict[str, None] = {}
+    files: list[str] = []
     frame = sys._getframe().f_back
     while frame:
-        files[frame.f_code.co_filename] = files.pop(frame.f_code.co_filename, None)
+        files.append(frame.f_code.co_filename)
         frame = frame.f_back
     # The outermost that is a cell: others are run by that one.
-    labels = map(shell.compile.format_code_name, reversed(files))
+    labels = map(shell.compile.format_code_name, dict.fromkeys(reversed(files)))
     title = next((label[1] for label in labels if label), "")
     typed = (shell.history_manager.input_hist_raw or [""])[-1]
     code = typed.lstrip()

@@ -114,7 +114,7 @@ class Session:
         if cluster is None:
             wanted = [self._start_options(name, each) for each in choices]
             cluster = self._start(name, wanted)
-        else:
+        elif not choices[0].concerns_run_alone:
             fitting = self._check_fit(cluster, choices)
             if more := further_plugins(cluster, fitting, self.started[name]):
                 self.additions.add_plugins(cluster, more)

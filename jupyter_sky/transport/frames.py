@@ -70,11 +70,17 @@ class SharedFields:
 
     def encode(self, own: Mapping[str, Any]) -> bytes:
         """Return prefix and message, with what it has of its own; no name may be in both."""
+        if not own:
+            return self._alone
         start = self._starts.get(len(own))
         if start is None:
             header = _map_header(len(self.fields) + len(own))
             start = self._starts[len(own)] = header + self._body
         return _framed(start + self._without_header(own), 0, LARGEST_MESSAGE)
+
+    @functools.cached_property
+    def _alone(self) -> bytes:
+        return _framed(_map_header(len(self.fields)) + self._body, 0, LARGEST_MESSAGE)
 
     def _without_header(self, fields: Mapping[str, Any]) -> bytes:
         packed: bytes = self._packer.pack(fields)

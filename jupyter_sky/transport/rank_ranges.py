@@ -6,7 +6,7 @@ are known, and `ranks_of` is for those that the notebook itself has sent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 RankRanges = list[tuple[int, int]]
 """First and last rank of each range, in order."""
@@ -42,6 +42,6 @@ def includes(ranges: RankRanges, rank: int) -> bool:
     return any(first <= rank <= last for first, last in ranges)
 
 
-def among(ranges: RankRanges, ranks: Iterable[int]) -> list[int]:
+def among(ranges: RankRanges, ranks: Collection[int]) -> list[int]:
     """Return those of ``ranks`` that are in ranges, in order."""
-    return sorted(rank for rank in ranks if includes(ranges, rank))
+    return sorted({rank for first, last in ranges for rank in ranks if first <= rank <= last})

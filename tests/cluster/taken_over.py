@@ -33,7 +33,7 @@ def single_end(message: Message) -> Message:
     [rank], [seconds] = message["ranks"], message["seconds"]
     common = msgpack.unpackb(message["common"])
     end = {"event": "rank_done", "rank": rank, "outcome": "ok", "seconds": seconds, **common}
-    return {**end, "n": message["n"]}
+    return {**end, "run": message["run"], "n": message["n"]}
 
 
 class TakenOver:

@@ -87,7 +87,7 @@ def test_a_value_that_no_cell_asked_for_is_not_unpickled(
     cells = new(2, framework=False)
     opened = tmp_path / "opened"
     cells.namespace["forged"] = forged_value(opened)
-    cells.run(f"{WORKER}worker._pack_values = lambda *given: forged", names=["forged"])
+    cells.run(f"{WORKER}worker._perform = lambda command: forged", names=["forged"])
     run = cells.cluster.run(Task((0, 1), code="pass"))
     told = notices(cells, run)
     assert run.values() == {}
@@ -177,9 +177,9 @@ def test_a_node_speaks_for_its_own_ranks_only(
             time.sleep(0.01)
         for event in FORGED:
             node.say({"run": run.id, **event})
-        common = msgpack.packb({"run": run.id, "arrived": []})
+        common = msgpack.packb({"arrived": []})
         several = {"common": common, "ranks": [0], "seconds": [0.1], "began": False}
-        node.say({"event": "ranks_done", **several})
+        node.say({"event": "ranks_done", "run": run.id, **several})
         node.say({"event": "output", "rank": 1, "run": run.id, "stream": "stdout", "data": b"end"})
         said = []
         events = cells.cluster._scheduler._runs[run.id].queue
@@ -289,7 +289,7 @@ def test_a_node_that_left_is_not_let_in_any_more(new: Callable[..., Cells], tmp_
     [
         ({"outcome": "splendid"}, "the outcome of rank_done is malformed"),
         ({"ranks": ["1"]}, "the ranks of ranks_done are malformed"),
-        ({"common": b"\x80"}, "rank_done lacks a field"),
+        ({"run": None}, "the run of ranks_done is malformed"),
         ({"n": 1 << 60}, "events are missing"),
     ],
     ids=["an outcome that is none", "no ranks", "no run", "a number that is too high"],

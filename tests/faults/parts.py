@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import psutil
 
 from jupyter_sky.api.assemble import assemble
@@ -35,7 +34,7 @@ def fork_server_of(cells: Cells, machine: int = 0) -> psutil.Process:
 def ended_in(message: dict[str, Any]) -> list[str]:
     """Return the run of each rank that a message of an agent says is done."""
     if message.get("event") == "ranks_done":
-        return [msgpack.unpackb(message["common"])["run"]] * len(message["ranks"])
+        return [message["run"]] * len(message["ranks"])
     return [message["run"]] if message.get("event") == "rank_done" else []
 
 

@@ -97,6 +97,22 @@ class Prompts:
         self._changed()
         return taken
 
+    def close(self) -> None:
+        """Take all prompts away, and tell nobody of later ones: the run is over.
+
+        A run and its prompts would else keep each other, and the values that the ranks gave back,
+        until cycles are collected.
+        """
+        for rank in self.open:
+            self.remove(rank)
+        with self.lock:
+            self._observers.clear()
+            self._changed = _nobody
+
+
+def _nobody() -> None:
+    """Tell nobody."""
+
 
 def _waiting(ranks: list[int], kind: str, place: str) -> str:
     what = "at the prompt of the debugger" if kind == "debugger" else "waiting for your input"

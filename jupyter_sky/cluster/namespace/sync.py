@@ -183,7 +183,8 @@ class NamespaceSync:
             missing = [
                 item for item in found if item.key in forced or self._remote_state.lacks(rank, item)
             ]
-            lacking.setdefault(tuple(missing), []).append(rank)
+            if missing:
+                lacking.setdefault(tuple(missing), []).append(rank)
         for lacked, members in lacking.items():
             for plan in self._planner.plan(lacked, collector, members, forced):
                 self._add_group(update, plan, forced)

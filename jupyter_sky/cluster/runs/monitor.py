@@ -24,6 +24,7 @@ from jupyter_sky.cluster.snapshot import (
     Snapshot,
 )
 from jupyter_sky.cluster.state import ClusterState, RankPhase, RankState
+from jupyter_sky.providers.base import Node
 from jupyter_sky.transport.protocol.events import Display, Output, RankDone, RankExited
 
 _REMEMBERED = 16  # runs that are over
@@ -206,6 +207,7 @@ class Monitor:
 
     def _snapshot(self, record: RunRecord | None, at: _Moment, is_of_run: bool) -> Snapshot:
         state = at.state
+        nodes = {node.node: node for node in state.nodes}
         everyone = (rank.rank for rank in state.ranks)
         chosen = set(record.view["ranks"] if record and is_of_run else everyone)
         return {
@@ -217,7 +219,11 @@ class Monitor:
             "nodes": [
                 NodeView(node=node.node, addr=node.addr, gpu=node.gpu) for node in state.nodes
             ],
-            "ranks": [_rank_view(rank, record, at) for rank in state.ranks if rank.rank in chosen],
+            "ranks": [
+                _rank_view(rank, nodes[rank.node], record, at)
+                for rank in state.ranks
+                if rank.rank in chosen
+            ],
             "output": record.output if record else OutputView(rank=0, text=""),
             "others": [],
             "curves": record.curves if record else [],
@@ -242,10 +248,9 @@ class Monitor:
         }
 
 
-def _rank_view(rank: RankState, record: RunRecord | None, at: _Moment) -> RankView:
+def _rank_view(rank: RankState, node: Node, record: RunRecord | None, at: _Moment) -> RankView:
     number = rank.rank
     usage = at.usage.get(number, {})
-    node = at.state.node_of(number)
     line, progress = usage.get("line", ""), None
     ended = record.ranks.get(number) if record else None
     if record and number in record.lines:

@@ -103,7 +103,8 @@ class RunRecord:
         """
         left, found = _SAVED, []
         failed = (RankOutcome.ERROR, RankOutcome.LOST)
-        ranks = sorted(self.ranks, key=lambda rank: self.ranks[rank].outcome not in failed)
+        ranks = [rank for rank, record in self.ranks.items() if record.tail]
+        ranks.sort(key=lambda rank: self.ranks[rank].outcome not in failed)
         for at, rank in enumerate(ranks):
             text = self.ranks[rank].tail[-max(0, left // (len(ranks) - at)) :]
             left -= len(text)

@@ -377,8 +377,7 @@ class Run:
             self._ended = time.monotonic()
             self.over.set()
             self.told.set()
-            for rank in self.prompts.open:
-                self.prompts.remove(rank)
+            self.prompts.close()
             self.where = self.where if self._shows_stacks else None  # stays for who has asked
             # First the record of it is complete, then the user's thread hears of the end.
             self._on_finish(self)

@@ -22,7 +22,7 @@ from jupyter_sky.transport.link import HIGH_WATER, Link
 from jupyter_sky.transport.metrics.usage_history import Samples
 from jupyter_sky.transport.protocol.agent_requests import FetchRequest, ReadRequest
 from jupyter_sky.transport.protocol.messages import Hello, Welcome
-from jupyter_sky.transport.together.ranks_done import Together
+from jupyter_sky.transport.together.ranks_done import Brief, Together
 
 SILENCE = 30.0
 """Seconds without a sign of life after which a client is taken to be gone."""
@@ -117,12 +117,7 @@ class ClientSession:
         self._piece = memoryview(b"")  # memory for pieces, once there is one
         self._tasks: set[asyncio.Task[None]] = set()
         self._link = Link(
-            sock,
-            self._receive,
-            self._on_close,
-            self._piece_buffer,
-            SILENCE,
-            on_drained=self.pump,
+            sock, self._receive, self._on_close, self._piece_buffer, SILENCE, on_drained=self.pump
         )
         self._bulk = BulkSender(self._link)
         self._fetches: dict[int, asyncio.Task[None]] = {}
@@ -163,8 +158,11 @@ class ClientSession:
     @property
     def _has_news(self) -> bool:
         """Whether there is more for it than that its run has begun."""
-        is_new = self._next is not None and self._next <= self._host.journal.last
-        return is_new and ((together := self._together()) is None or together.has_ranks)
+        journal = self._host.journal
+        if self._next is None or self._next > journal.last:
+            return False
+        has_begun = Brief(self._asked or "")
+        return self._next < journal.last or journal.brief(self._next) != has_begun
 
     def _send_within(self, seconds: float) -> None:
         due = (loop := asyncio.get_running_loop()).time() + seconds

@@ -41,24 +41,25 @@ class Inbox:
         ``idle`` is called if none comes for a moment.
         """
         self._told.clear()  # what comes after the end of a run
-        if not self._frames.has_message and not self._has_come(_MOMENT):
+        if not self._has_come(_MOMENT):
             idle()
-        while message := self._next():
+            self._wait()
+        while message := self._frames.receive():
             if message["op"] == "run":
                 return cast(RankCommand, whole_command(message))
             if message["op"] not in ("tell", "displayed"):
                 return cast(RankCommand, message)
+            self._wait()
         return None
 
-    def _next(self) -> Message | None:
-        while not self._frames.has_message and not self._has_come(None):
+    def _wait(self) -> None:
+        while not self._has_come(None):
             pass
-        return self._frames.receive()
 
     def _has_come(self, within: int | None) -> bool:
         """Wait for a message; what a signal handler of the user's raises meanwhile is printed."""
         with streams.errors_printed():
-            return bool(self._poll.poll(within))
+            return self._frames.has_message or bool(self._poll.poll(within))
         return False
 
     def next_told(self, run: str) -> TellCommand | None:

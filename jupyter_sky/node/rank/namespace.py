@@ -185,7 +185,7 @@ class Namespace:
     def pack_names(
         self, wanted: Sequence[str], asked: Sequence[str], run: str, everyone: Sequence[int]
     ) -> Packed | None:
-        """Pack the values of names, for the notebook; ``None`` if no name is wanted.
+        """Pack the values of names, for the notebook; ``None`` if none of this rank is wanted.
 
         Parameters
         ----------
@@ -202,8 +202,6 @@ class Namespace:
         NameError
             When a name does not exist.
         """
-        if not asked:
-            return None
         values = {name: self._found(name) for name in asked if _name(name) in self.names}
         with self._gatherer.gathered(run, everyone, values, wanted) as files:
             if not wanted:

@@ -270,7 +270,8 @@ class RankWorker:
     def _perform(self, command: RunCommand) -> Packed | None:
         self._receive_names(command["names"], command["outdated"].get(self.rank, ()))
         self._namespace.watch(command["watched"])
-        return self._pack_values(command, self._execute(command))
+        result = self._execute(command)
+        return self._pack_values(command, result) if command["call"] or command["asked"] else None
 
     def _receive_names(self, groups: Sequence[NameGroup], outdated: Sequence[str] = ()) -> None:
         try:
@@ -351,16 +352,8 @@ class RankWorker:
             stopped = self._interrupts.was_requested or isinstance(error, KeyboardInterrupt)
             outcome = "interrupted" if stopped else "error"
             report = self._shell.report(error)
-        return RankDone(
-            rank=self.rank,
-            run=run,
-            outcome=outcome,
-            error=report,
-            values=values,
-            broken=self._was_broken,
-            bound=bound,
-            arrived=arrived,
-        )
+        broken = self._was_broken
+        return RankDone(self.rank, run, outcome, report, values, broken, bound, arrived)
 
     # For the shell (`shell.ShellOwner`)
 

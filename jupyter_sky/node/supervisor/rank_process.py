@@ -41,7 +41,7 @@ _TAILS = 128 * 1024  # bytes of output that the ranks of a run send at its end, 
 _LARGEST_TAIL = 4096
 _SMALLEST_TAIL = 256
 
-_OWN = frozenset({"names", "values", "asked", "gpus"})
+_OWN = frozenset({"names", "values", "gpus"})
 """What each rank is told of its own about a run (`transport.protocol.rank_messages.RunCommand`)."""
 
 OnOutput = Callable[["RankProcess", str, bytes, int | None, int], None]
@@ -216,15 +216,13 @@ class RankProcess:
         self.displays = DisplayLimiter() if is_shown else None
         self.runs_script = request["script"] is not None
         self.tail_limit = 0 if is_shown else _tail_limit(count(request["everyone"]))
-        values = request["values"]
-        mine: dict[str, Any] = {
+        own: dict[str, Any] = {
             "names": self._names_for_it(request["names"]),
-            "values": values.get(self.rank, []),
-            "asked": list(dict.fromkeys(name for rank in sorted(values) for name in values[rank])),
+            "values": request["values"].get(self.rank, []),
             "gpus": gpus,
         }
         if self._link:
-            self._link.send_encoded(shared.encode(said(mine)))
+            self._link.send_encoded(shared.encode(said(own)))
 
     def send_tell(self, request: TellRequest) -> None:
         """Tell the rank something in the middle of its run."""
@@ -360,7 +358,9 @@ class RankProcess:
 def shared_fields(request: RunRequest) -> SharedFields:
     """Return what all ranks of a node are told of a run."""
     fields = {name: value for name, value in request.items() if name not in _OWN}
-    return SharedFields({**said(fields), "op": "run"})
+    values = request["values"]
+    asked = list(dict.fromkeys(name for rank in sorted(values) for name in values[rank]))
+    return SharedFields({**said({**fields, "asked": asked}), "op": "run"})
 
 
 def _tail_limit(ranks: int) -> int:

@@ -287,7 +287,7 @@ class Supervisor:
 
     def _is_going_on(self, run: str) -> bool:
         """Return whether ranks have not come to the end of a run."""
-        return any(process.run == run for process in self.ranks.values())
+        return run in [process.run for process in self.ranks.values()]
 
     def _report_forgery(self, process: RankProcess) -> None:
         """Say, once for each process, that it spoke for another rank or for the agent."""

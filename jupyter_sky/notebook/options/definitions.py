@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from jupyter_sky.notebook.options import types
@@ -356,3 +357,9 @@ class CellOptions:
     show_memory: bool = False
     pdb: bool = False
     dry_run: bool = False
+
+    @cached_property
+    def concerns_run_alone(self) -> bool:
+        """Whether it says nothing of the cluster but its name, as most cells do: any fits."""
+        described = (each.field for each in CLUSTER_OPTIONS if each.field != "cluster")
+        return all(getattr(self, field) == getattr(CellOptions, field) for field in described)

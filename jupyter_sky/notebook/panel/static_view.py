@@ -115,17 +115,23 @@ class StaticView:
     def _html(self, is_open: bool) -> Iterator[str]:
         yield f"<details{' open' * is_open}><summary>{escape(self._headline)}</summary>"
         yield '<table style="font-variant-numeric: tabular-nums; margin: 4px 0">'
-        for *cells, line in self._rows:
+        if self._rows:
             # Escaped as one: no text that is shown has a character that is invisible.
-            inner = escape("\0".join(cells)).replace("\0", _BETWEEN)
-            yield f'<tr>{_CELL}{inner}</td><td style="text-align: left"><code>'
-            yield f"{escape(line)}</code></td></tr>"
+            rows = escape("\2".join("\0".join(cells) + f"\1{line}" for *cells, line in self._rows))
+            for mark, markup in _BETWEEN.items():
+                rows = rows.replace(mark, markup)
+            yield f"<tr>{_CELL}{rows}{_ROW_END}"
         yield "</table></details>"
         yield static_curves.as_html(self._curves)
 
 
 _CELL = '<td style="text-align: left; white-space: nowrap">'
-_BETWEEN = f"</td>{_CELL}"
+_ROW_END = "</code></td></tr>"
+_BETWEEN = {  # cells, the last cell of a row and those before it, rows
+    "\0": f"</td>{_CELL}",
+    "\1": '</td><td style="text-align: left"><code>',
+    "\2": f"{_ROW_END}<tr>{_CELL}",
+}
 
 
 def _curves(snapshot: Snapshot) -> list[CurveView]:
@@ -146,6 +152,7 @@ def _rows(snapshot: Snapshot) -> Iterator[Sequence[str]]:
     is_live = run is None or run["state"] in (RunState.RUNNING, RunState.WAITING)
     for rank in snapshot["ranks"]:
         memory, outcome = rank["memory"], rank["outcome"]
+        line = rank["error"] or rank["trouble"] or rank["line"]
         yield [
             f"rank {rank['rank']}",
             f"node {rank['node']}",
@@ -154,7 +161,7 @@ def _rows(snapshot: Snapshot) -> Iterator[Sequence[str]]:
             _mark(rank),
             format_elapsed(rank["seconds"]) if rank["seconds"] is not None else "",
             format_share(*memory) if memory and is_live else "",
-            plain(rank["error"] or rank["trouble"] or rank["line"])[:_LONGEST],
+            plain(line)[:_LONGEST] if line else "",
         ]
 
 

@@ -5,9 +5,9 @@ hears that the run has begun, which it knows, that it was taken, which it has co
 they are done, in the words of the rank before.
 
 The solution: what ranks have in common is encoded on the node and sent as bytes. Who reads it
-compares these with those that came before, mostly from another node, and neither decodes nor checks
-them again. Only numbers and times are of each rank. The journal keeps each event as it was, with
-its number: who was away is sent them one by one.
+compares these with those that came before, from another node or of the run before, and mostly
+neither decodes nor checks them again. Only numbers and times are of each rank. The journal keeps
+each event as it was, with its number: who was away is sent them one by one.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import msgpack
 from jupyter_sky.transport.frames import Message, ProtocolError, decode_message
 from jupyter_sky.transport.protocol.events import RankDone, decode_event
 
-_COMMON = ("run", "arrived", "bound")
+_COMMON = ("arrived", "bound")
 _RANK, _SECONDS = {int}, {float, type(None)}
-_PLAIN = frozenset({"event", "n", "outcome", "rank", "seconds", *_COMMON})
+_PLAIN = frozenset({"event", "n", "run", "outcome", "rank", "seconds", *_COMMON})
+_NOTHING: Mapping[str, Any] = {}
 
 
 class Brief(NamedTuple):
@@ -35,13 +36,13 @@ class Brief(NamedTuple):
     rank, seconds
         The rank, and how long it took; ``None`` where it is the run that has begun.
     common
-        The rest, encoded.
+        The rest, as far as the event has it.
     """
 
     run: str
     rank: int | None = None
     seconds: float | None = None
-    common: bytes = b""
+    common: Mapping[str, Any] = _NOTHING
 
 
 def brief_of(event: Message) -> Brief | None:
@@ -54,8 +55,7 @@ def brief_of(event: Message) -> Brief | None:
     if not isinstance(event.get("rank"), int) or "run" not in event:
         return None
     common = {name: event[name] for name in _COMMON if name in event}
-    packed: bytes = msgpack.packb(common, unicode_errors="surrogatepass")
-    return Brief(event["run"], event["rank"], event.get("seconds"), packed)
+    return Brief(event["run"], event["rank"], event.get("seconds"), common)
 
 
 class Together:
@@ -81,7 +81,8 @@ class Together:
     ) -> None:
         self._asked = asked
         self._has_begun = False
-        self._common = b""
+        self._run = ""
+        self._common = _NOTHING
         self._ranks: list[int] = []
         self._seconds: list[float | None] = []
         while (next_one := brief(number)) and self._add(next_one):
@@ -102,7 +103,8 @@ class Together:
         """Return the message."""
         return {
             "event": "ranks_done",
-            "common": self._common,
+            "run": self._run,
+            "common": msgpack.packb(self._common, unicode_errors="surrogatepass"),
             "ranks": self._ranks,
             "seconds": self._seconds,
             "began": self._has_begun,
@@ -116,11 +118,11 @@ class Together:
                 return False
             self._has_begun = True
             return True
-        if self._ranks and brief.common != self._common:
+        if self._ranks and (brief.run, brief.common) != (self._run, self._common):
             return False
         if self._has_begun and brief.run != self._asked:
             return False
-        self._common = brief.common
+        self._run, self._common = brief.run, brief.common
         self._ranks.append(brief.rank)
         self._seconds.append(brief.seconds)
         return True
@@ -141,7 +143,9 @@ class RanksDone:
         ProtocolError
             When it does not have the shape of one.
         """
-        ranks, seconds = message.get("ranks"), message.get("seconds")
+        run, ranks, seconds = message.get("run"), message.get("ranks"), message.get("seconds")
+        if not isinstance(run, str):
+            raise ProtocolError("the run of ranks_done is malformed")
         if not isinstance(ranks, list) or not {*map(type, ranks)} <= _RANK:
             raise ProtocolError("the ranks of ranks_done are malformed")
         if not isinstance(seconds, list) or not {*map(type, seconds)} <= _SECONDS:
@@ -150,7 +154,7 @@ class RanksDone:
             raise ProtocolError("ranks_done has not as many seconds as ranks")
         if (common := message.get("common")) != self._common:
             self._remember(common)
-        run, bound, arrived = self._example.run, self._example.bound, self._example.arrived
+        bound, arrived = self._example.bound, self._example.arrived
         return [
             RankDone(rank, run, "ok", None, None, False, bound, arrived, took)
             for rank, took in zip(ranks, seconds, strict=True)
@@ -160,7 +164,8 @@ class RanksDone:
         fields = decode_message(common) if isinstance(common, bytes) else {"": common}
         if not set(_COMMON).issuperset(fields):
             raise ProtocolError("what ranks_done says of all ranks is malformed")
-        event = decode_event({**fields, "event": "rank_done", "rank": 0, "outcome": "ok"})
+        example = {"event": "rank_done", "rank": 0, "run": "", "outcome": "ok"}
+        event = decode_event({**example, **fields})
         assert isinstance(event, RankDone)
         self._example, self._common = event, common
 

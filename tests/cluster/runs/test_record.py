@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_sky.api.prompts.prompter import Prompter
 from jupyter_sky.cluster.runs.progress_bars import find_progress
 from jupyter_sky.cluster.runs.task import Attempt, Task
 from tests.waiting import until
@@ -144,11 +145,16 @@ def test_of_nested_bars_the_outer_one_counts() -> None:
 
 
 def test_what_a_run_gave_back_is_not_kept(cells) -> None:
-    run = cells.start("x = list(range(1000))", values={0: ["x"]})
-    run.follow()
-    run.values()
-    kept = weakref.ref(run._run)
-    del run
-    # The user's thread goes on a moment before the loop is done with it.
-    until(lambda: gc.collect() >= 0 and kept() is None)
+    gc.disable()  # it would be let go of at once, and not when cycles are collected
+    try:
+        run = cells.start("x = list(range(1000))", values={0: ["x"]})
+        prompter = Prompter(run)
+        run.follow(ask=prompter)
+        run.values()
+        kept = weakref.ref(run._run), weakref.ref(prompter)
+        del run, prompter
+        # The user's thread goes on a moment before the loop is done with it.
+        until(lambda: not any(each() for each in kept))
+    finally:
+        gc.enable()
     assert snapshot(cells)["run"]["state"] == "ok"

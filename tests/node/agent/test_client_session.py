@@ -224,8 +224,8 @@ def test_the_ends_of_ranks_are_one_message_with_the_answer_and_the_beginning(
             host.sessions.pump(is_urgent=rank == 2)
         [message] = received(client)
         common = msgpack.unpackb(message.pop("common"))
-        assert common == {"run": "r", "arrived": []}
-        fields = {"ranks": [0, 1, 2], "seconds": [0.5] * 3, "began": True}
+        assert common == {"arrived": []}
+        fields = {"run": "r", "ranks": [0, 1, 2], "seconds": [0.5] * 3, "began": True}
         assert message == {"event": "ranks_done", **fields, "n": 4, "re": 1}
         client.close()
 

@@ -172,6 +172,21 @@ def test_defaults_hold_where_the_line_says_nothing() -> None:
     assert parse_cell("--nodes 4", defaults) == CellOptions(nodes=4, provider="ssh", timeout=60.0)
 
 
+@pytest.mark.parametrize(
+    ("line", "alone"),
+    [
+        ("", True),
+        ("--cluster other --out x --stdout all --timeout 9 --pdb", True),
+        ("--nodes 4", False),
+        ("--cluster other --plugin none", False),
+        ("--variable A=1", False),
+        ("--max-price 2", False),
+    ],
+)
+def test_only_what_says_something_of_a_cluster_is_held_against_it(line: str, alone: bool) -> None:
+    assert parse_cell(line).concerns_run_alone is alone
+
+
 def test_each_option_has_a_field_and_each_field_an_option() -> None:
     of_up = {each.field for each in COMMANDS["up"][1]}
     assert of_up | {each.field for each in CELL_OPTIONS} == {

@@ -51,9 +51,11 @@ _checkers = 0
 
 def _is_usual(shell: Any) -> bool:
     manager = shell.input_transformer_manager
-    return not shell.input_transformers_post and all(
-        getattr(manager, name) == getattr(_USUAL, name)
-        for name in ("cleanup_transforms", "line_transforms", "token_transformers")
+    return (
+        not shell.input_transformers_post
+        and manager.cleanup_transforms == _USUAL.cleanup_transforms
+        and manager.line_transforms == _USUAL.line_transforms
+        and manager.token_transformers == _USUAL.token_transformers
     )
 
 
