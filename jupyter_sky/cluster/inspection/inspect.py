@@ -26,8 +26,10 @@ async def inspect(controller: Controller) -> Findings:
         if answer is None
         for rank in connection.ranks
     }
-    is_busy = bool(controller.state.busy_runs) or any(each["run"] for each in seen)
-    return findings(seen, controller.ranks if is_busy else (), silent)
+    if controller.state.busy_runs or any(each["run"] for each in seen):
+        return findings(seen, controller.ranks, silent)
+    stuck = [each["rank"] for each in seen if each["answered"] == "nobody"]
+    return findings(seen, sorted([*stuck, *silent]), silent, has_run=False)
 
 
 async def inspect_waiting(controller: Controller, after: float) -> Findings | None:
