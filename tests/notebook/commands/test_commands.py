@@ -148,6 +148,10 @@ def test_logs_show_what_any_rank_wrote(two: Notebook) -> None:
     assert two.run("%sky logs") == "I am 0\né\n"
     assert two.run("%sky logs 1") == "I am 1\né\n"
     assert two.run("%sky logs 1 --tail 1") == "é\n"
+    two.run("%%sky\nprint('no end', end='')")
+    two.run("%%sky\nprint('next')")
+    assert two.run("%sky logs") == "I am 0\né\nno end\nnext\n"
+    assert two.run("%sky logs --tail 1") == "next\n"
     with pytest.raises(UsageError, match=r"there is no rank 7, \S+ has ranks 0-1\."):
         two.run("%sky logs 7")
     with pytest.raises(UsageError, match="writes the log of one rank"):
