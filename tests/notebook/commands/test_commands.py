@@ -243,6 +243,8 @@ def test_push_and_pull(two: Notebook) -> None:
         two.run("%sky push nothing")
     with pytest.raises(UsageError, match="--ranks: there is no rank 5"):
         two.run("%sky pull mine --ranks 5")
+    with pytest.raises(UsageError, match="%sky debug: there is no rank 9"):
+        two.run("%sky debug --rank 9")
 
 
 def test_restart_empties_namespaces(two: Notebook) -> None:
