@@ -72,7 +72,7 @@ def findings(
     ranks
         The ranks of the run; without one, those that do not answer.
     silent
-        Why nothing is known of others.
+        The nodes of others, of which nothing is known.
     has_run
         Whether there is a run.
     """
@@ -151,11 +151,11 @@ def _sentence(
     runs = {each["run"] for each in known.values()}
     others: dict[str, list[int]] = {}
     for rank in sorted((set(ranks) & wanted) - waits):
-        what = (
-            _doing(known[rank], runs, [each.collective for each in waiting])
-            if rank in known
-            else _escaped(silent.get(rank, ""))
-        )
+        what = ""
+        if rank in known:
+            what = _doing(known[rank], runs, [each.collective for each in waiting])
+        elif rank in silent:
+            what = f"{{is}} on {_escaped(silent[rank])}, which does not answer"
         others.setdefault(what or "{has} no process now", []).append(rank)
     shown = sorted(others.items(), key=lambda each: -len(each[1]))[:_MOST_GROUPS]
     for what, group in shown:

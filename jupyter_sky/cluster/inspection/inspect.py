@@ -21,7 +21,7 @@ async def inspect(controller: Controller) -> Findings:
     answers = await asyncio.gather(*(_ask(each, 0.0) for each in connections))
     seen = [rank for answer in answers for rank in answer or ()]
     silent = {
-        rank: f"is on {connection.name}, which does not answer"
+        rank: connection.name
         for connection, answer in zip(connections, answers, strict=True)
         if answer is None
         for rank in connection.ranks

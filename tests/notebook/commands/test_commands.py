@@ -254,11 +254,21 @@ def test_restart_empties_namespaces(two: Notebook) -> None:
         two.run("%%sky\nprint(x)")
 
 
-def test_interrupt_stops_what_runs(two: Notebook) -> None:
+def test_up_says_what_is_up(two: Notebook) -> None:
+    assert two.run("%sky up").endswith(": 2 local nodes, 2 ranks on CPU, up already\n")
+
+
+def test_interrupt_stops_what_runs(two: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     assert two.run("%sky interrupt").endswith("nothing is running\n")
     two.run("%%sky --background\nprint('begun', flush=True)\nimport time\ntime.sleep(600)")
     run = two.namespace["_"]
     until(lambda: "begun" in two.run("%sky logs"))
+    two.namespace["x"] = 1
+    for command in ("push", "pull"):
+        waiting = Interrupting("waiting until the run that goes on is over; Stop ends the waiting")
+        with monkeypatch.context() as patch, pytest.raises(Interrupted, match="before it began"):
+            patch.setattr(sys, "stdout", waiting)
+            two.shell.run_line_magic("sky", f"{command} x")
     assert two.run("%sky interrupt").endswith("stopping\n")
     with pytest.raises((KeyboardInterrupt, Interrupted)):
         run.result(60)

@@ -11,6 +11,7 @@ from IPython.utils.capture import capture_output
 
 from jupyter_sky.cluster.comparison.table import NameRow
 from jupyter_sky.cluster.errors import Interrupted
+from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.output.name_table import NameTable
 from tests.notebook.conftest import Notebook
@@ -58,6 +59,16 @@ def test_the_variables_of_the_ranks(notebook: Notebook) -> None:
             notebook.run("%sky same x")
     finally:
         os.kill(frozen, signal.SIGCONT)
+    [row] = registry.rows()
+    agent = row.machines[0]["pid"]
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        lines = notebook.run("%sky vars x").splitlines()
+        assert lines == [f"{row.name}: ranks 0-1 do not answer"]
+        assert notebook.stderr == ""
+        assert ": ranks 0-1 are on node 0, which does not answer." in notebook.run("%sky where")
+    finally:
+        os.kill(agent, signal.SIGCONT)
 
 
 def test_what_ranks_say_is_no_markup() -> None:
