@@ -56,11 +56,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run a command, by default that of the command line, and return the exit status."""
     words = sys.argv[1:] if words is None else words
     try:
-        return _run(words)
-    except HelpRequested as asked:
-        is_overview = words[:1] in ([], ["-h"], ["--help"])
-        print(_overview() if is_overview else _for_terminal(asked.text))
-        return 0
+        return _run_or_help(words)
     except RemoteError as error:
         print("\n".join(error._render_traceback_()), file=sys.stderr)
         if isinstance(error, ScriptFailed):
@@ -79,9 +75,18 @@ def main(words: Sequence[str] | None = None) -> int:
     return _FAILED
 
 
+def _run_or_help(words: Sequence[str]) -> int:
+    try:
+        return _run(words)
+    except HelpRequested as asked:
+        is_overview = words[:1] in ([], ["-h"], ["--help"])
+        print(_overview() if is_overview else _for_terminal(asked.text), flush=True)
+        return 0
+
+
 def _run(words: Sequence[str]) -> int:
     if words[:1] == ["--version"]:
-        print(__version__)
+        print(__version__, flush=True)
         return 0
     options: Any
     command, options = parse_words(words)

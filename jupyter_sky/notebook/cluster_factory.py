@@ -108,7 +108,7 @@ class ClusterFactory:
             completed.nodes or completed.gpu or completed.hosts
         ):
             raise UsageError(
-                "no cluster is running yet: give the number of nodes, as in `%%sky --nodes 4`."
+                "no cluster is running yet: give the number of nodes, as in `--nodes 4`."
             )
         check_provider_options(options, completed)
         return completed

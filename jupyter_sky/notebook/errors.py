@@ -120,5 +120,6 @@ def no_cluster(name: str | None, to: str = "") -> str:
     known = f"there {'is' if len(names) == 1 else 'are'} {format_list(names)}"
     known = known if names else "none is running"
     if names and not name:
-        known += f"; `%sky attach {names[0]}` makes one of them this notebook's"
+        it = "it" if len(names) == 1 else "one of them"
+        known += f"; `%sky attach {names[0]}` makes {it} this notebook's"
     return f"there is no cluster {name or 'of this notebook'}{to and f' to {to}'}: {known}."

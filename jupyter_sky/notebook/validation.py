@@ -67,7 +67,8 @@ def choose_ranks(
     chosen
         ``"all"`` or None, ``"head"``, ``"none"``, or numbers of ranks.
     option
-        What the sentence of an error begins with, like ``--ranks``.
+        What the sentence of an error begins with, like ``--ranks``, or the command where that has
+        several spellings.
 
     Raises
     ------

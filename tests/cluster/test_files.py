@@ -45,6 +45,16 @@ def test_patterns_stand_for_files(there: Path) -> None:
     assert reader.read([(str(there / "empty"), 0, 5), (str(there / "no"), 0, 5)]) == [b"", None]
 
 
+def test_a_file_that_the_system_makes_up_is_whole(tmp_path: Path) -> None:
+    names = ["/proc/version", "/sys/kernel/uevent_seqnum"]
+    found = reader.find(tmp_path, [each for each in names if Path(each).exists()], 10)["files"]
+    assert found
+    for each in found:
+        assert each["size"] == len(Path(each["path"]).read_bytes()) > 0
+    [read] = reader.read([("/proc/kallsyms", 0, 1 << 17)])
+    assert read == Path("/proc/kallsyms").read_bytes()[: 1 << 17]
+
+
 def test_what_a_run_has_written(there: Path) -> None:
     for path in there.rglob("*"):
         os.utime(path, (1, 1))
@@ -122,3 +132,6 @@ def test_a_file_goes_on_where_it_was_stopped(notebook: Notebook, tmp_path: Path)
     with pytest.raises(SkyError, match="large was removed or changed on node 0"):
         cluster.files.bring(0, [place], counts.append)
     assert not place.path.exists()
+    [file] = cluster.files.find(0, ["/proc/version"])["files"]
+    cluster.files.bring(0, [Place(file, folder / "version")], counts.append)
+    assert (folder / "version").read_bytes() == Path("/proc/version").read_bytes()

@@ -87,3 +87,20 @@ def test_an_error_that_came_meanwhile_is_raised(
     wait_for_end_of_run()
     failed = notebook.run("%sky attach")
     assert "ValueError: too late" in failed.traceback
+
+
+def test_two_notebooks_hear_once_of_each_other(opened: Callable[..., LiveNotebook]) -> None:
+    first, second = opened("first"), opened("second")
+    first.succeed("x = 1")
+    first.succeed("%%sky --nodes 2 --plugin none --cluster both\nx")
+    second.succeed("%sky attach both\nx = 2")
+    assert second.succeed("%%sky\nprint(x)").shown == []
+    cell = first.succeed("%%sky\nprint(x)")
+    assert cell.stdout == "2\n"
+    [said] = cell.shown
+    assert said.startswith("both: another notebook or terminal has run something here too: of a")
+    assert first.succeed("%%sky\nprint(x)").shown == []
+    first.succeed("%sky push x")
+    cell = second.succeed("%%sky\nprint(x)")
+    assert cell.stdout == "1\n"
+    assert cell.shown == [said]

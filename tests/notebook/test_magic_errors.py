@@ -79,8 +79,16 @@ def test_a_traceback_has_the_numbers_of_the_notebook(pair: LiveNotebook) -> None
         f"Cell In[{number - 3}], line 2, in here(x)",
         "----> 2     return 1 / x",
     ]
+    threaded = "import threading\nthread = threading.Thread(target=there, args=(0,), name='T')\n"
+    said = pair.succeed(f"%%sky\n{threaded}thread.start()\nthread.join()").stderr.splitlines()
+    assert said[:4] == [
+        "Exception in thread T:",
+        "Traceback (most recent call last):",
+        f"  Cell In[{number - 2}], line 3, in there",
+        "    return here(x)",
+    ]
     wrong = pair.run("%%sky\nx = = 1")
-    assert wrong.traceback.startswith(f"  Cell In[{number + 1}], line 2\n    x = = 1\n")
+    assert wrong.traceback.startswith(f"  Cell In[{number + 2}], line 2\n    x = = 1\n")
 
 
 def test_a_cell_that_auto_sends_has_its_own_lines(pair: LiveNotebook) -> None:

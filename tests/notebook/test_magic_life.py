@@ -92,5 +92,9 @@ def test_a_cluster_whose_agent_is_killed_is_lost_in_one_line_and_started_anew(op
     assert cell.error["ename"] == "ClusterLost"
     assert "Run the cell again to start a new one." in cell.sentence
     assert psutil.wait_procs(everything, timeout=PATIENCE)[1] == []
+    assert notebook.run("%sky logs").sentence.endswith(
+        f"{name} is gone, with the variables of its ranks: `%sky up --cluster {name}` starts it "
+        "again as it was."
+    )
     assert notebook.succeed("%%sky\nprint('again')").stdout == "again\n"
     assert clusters("killed-") == [name]

@@ -260,6 +260,7 @@ def test_a_flood_is_thinned_in_the_cell_and_complete_in_the_log(
     )
     # The beginning as it came, and one display with the end.
     assert cell.stdout.startswith("line 0\nline 1\n")
+    assert "\n\n" not in cell.stdout
     [end] = cell.shown
     notice, _, shown = end.partition("\n")
     assert re.fullmatch(r"\[… [\d,]+ lines, 5[\d.]+ MB not shown here: .* …\]", notice)

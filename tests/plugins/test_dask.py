@@ -299,6 +299,8 @@ def test_the_head_that_is_killed_gets_another_scheduler(pool: sky.ComputePool) -
     client, rank = pool.dask(), pool.cluster.state.ranks[0].pid
     assert rank
     os.kill(rank, signal.SIGKILL)
+    until(lambda: pool.cluster.state.ranks[0].run)
+    pool.cluster.interrupt()  # what starts the other scheduler, and is begun again
     until(lambda: pool.cluster.state.ranks[0].pid not in (None, rank))
     until(lambda: client.status == "running" and len(workers(pool)) == 2)
     assert client.submit(len, "abc").result() == 3

@@ -29,13 +29,16 @@ class Names:
     rows
         What there is, a row for each name; several where ranks differ.
     missing
-        Names that were asked for and that no rank has.
+        Names that were asked for and that no rank has; unknown where none answers.
+    has_answer
+        Whether any rank answers.
     notes
         What else the user should know, a sentence each.
     """
 
     rows: tuple[NameRow, ...]
     missing: tuple[str, ...]
+    has_answer: bool
     notes: tuple[str, ...]
 
 
@@ -56,8 +59,8 @@ class Looks:
         looked = wait(self._ask("names", names))
         answered = [each for each in looked if each["state"] == "answered"]
         found = {seen["name"] for each in answered for seen in each["names"]}
-        missing = tuple(name for name in names if name not in found)
-        return Names(rows(answered), missing, tuple(self._notes(looked)))
+        missing = tuple(name for name in names if answered and name not in found)
+        return Names(rows(answered), missing, bool(answered), tuple(self._notes(looked)))
 
     def same(self, names: Sequence[str], random: bool = False) -> Compared:
         """Return whether names stand for the same on all ranks, and where they differ first.

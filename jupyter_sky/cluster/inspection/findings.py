@@ -57,7 +57,12 @@ class _Waiting:
     seconds: float
 
 
-def findings(seen: Iterable[SeenRank], ranks: Sequence[int], silent: Mapping[int, str]) -> Findings:
+def findings(
+    seen: Iterable[SeenRank],
+    ranks: Sequence[int],
+    silent: Mapping[int, str],
+    has_run: bool = True,
+) -> Findings:
     """Return what there is to say of the ranks of a run.
 
     Parameters
@@ -65,19 +70,26 @@ def findings(seen: Iterable[SeenRank], ranks: Sequence[int], silent: Mapping[int
     seen
         What each rank is doing, as far as that is known.
     ranks
-        The ranks of the run.
+        The ranks of the run; without one, those that do not answer.
     silent
-        Why nothing is known of others.
+        The nodes of others, of which nothing is known.
+    has_run
+        Whether there is a run.
     """
     known = {each["rank"]: each for each in seen if each["rank"] in ranks}
     waiting = _waiting(known)
-    now = _sentence(waiting, known, ranks, silent, _PRESENT)
+    opening = "no rank waits for another" if has_run else "nothing is running"
+
+    def say(tense: _Tense) -> str:
+        return _sentence(waiting, known, ranks, silent, tense, opening)
+
+    now = say(_PRESENT)
     if any(each.get("stopping") for each in known.values()):
         now = f"the run is being stopped: {now}"
     return Findings(
         now,
-        _sentence(waiting, known, ranks, silent, _PAST),
-        _sentence(waiting, known, ranks, silent, _TIMELESS),
+        say(_PAST),
+        say(_TIMELESS),
         max((each.seconds for each in waiting), default=0.0),
         tuple(_stacks(known, silent)),
         any(each.get("failing") for each in known.values()),
@@ -124,6 +136,7 @@ def _sentence(
     ranks: Sequence[int],
     silent: Mapping[int, str],
     tense: _Tense,
+    opening: str,
 ) -> str:
     parts = []
     for each in waiting[:_MOST_GROUPS]:
@@ -138,11 +151,11 @@ def _sentence(
     runs = {each["run"] for each in known.values()}
     others: dict[str, list[int]] = {}
     for rank in sorted((set(ranks) & wanted) - waits):
-        what = (
-            _doing(known[rank], runs, [each.collective for each in waiting])
-            if rank in known
-            else _escaped(silent.get(rank, ""))
-        )
+        what = ""
+        if rank in known:
+            what = _doing(known[rank], runs, [each.collective for each in waiting])
+        elif rank in silent:
+            what = f"{{is}} on {_escaped(silent[rank])}, which does not answer"
         others.setdefault(what or "{has} no process now", []).append(rank)
     shown = sorted(others.items(), key=lambda each: -len(each[1]))[:_MOST_GROUPS]
     for what, group in shown:
@@ -155,7 +168,7 @@ def _sentence(
     if not waiting and not others:
         return "nothing is running"
     parts += _wrong(waiting, known)
-    return "; ".join(parts) if waiting else f"no rank waits for another: {'; '.join(parts)}"
+    return "; ".join(parts) if waiting else f"{opening}: {'; '.join(parts)}"
 
 
 def _wrong(waiting: Sequence[_Waiting], known: Mapping[int, SeenRank]) -> Iterator[str]:

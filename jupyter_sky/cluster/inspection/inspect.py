@@ -21,13 +21,15 @@ async def inspect(controller: Controller) -> Findings:
     answers = await asyncio.gather(*(_ask(each, 0.0) for each in connections))
     seen = [rank for answer in answers for rank in answer or ()]
     silent = {
-        rank: f"is on {connection.name}, which does not answer"
+        rank: connection.name
         for connection, answer in zip(connections, answers, strict=True)
         if answer is None
         for rank in connection.ranks
     }
-    is_busy = bool(controller.state.busy_runs) or any(each["run"] for each in seen)
-    return findings(seen, controller.ranks if is_busy else (), silent)
+    if controller.state.busy_runs or any(each["run"] for each in seen):
+        return findings(seen, controller.ranks, silent)
+    stuck = [each["rank"] for each in seen if each["answered"] == "nobody"]
+    return findings(seen, sorted([*stuck, *silent]), silent, has_run=False)
 
 
 async def inspect_waiting(controller: Controller, after: float) -> Findings | None:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from jupyter_sky.cluster.control import recovery, scaling
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.listener import ClusterListener, Done
+from jupyter_sky.cluster.namespace.other_notebooks import OtherNotebooks
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.transfer import Transfer
@@ -68,6 +69,7 @@ class Scheduler(ClusterListener):
         self._runs: dict[str, Run] = {}
         self._unseen: Run | None = None
         self._interrupted: set[str] = set()
+        self._others = OtherNotebooks()
         self._turn = asyncio.Lock()
         self._requests = QuietRequests(self.controller)
 
@@ -95,7 +97,7 @@ class Scheduler(ClusterListener):
         if run.finished:
             return  # one of another kernel, which is over
         self._runs[run.id] = run
-        if note := self.controller.link_note:
+        for note in filter(None, (self.controller.link_note, self._others.notice(run.task.code))):
             run.on_notice(note)
         self.controller.spawn(self._carry_out(run))
 
@@ -136,7 +138,7 @@ class Scheduler(ClusterListener):
             When something runs.
         """
         controller, name = self.controller, self.controller.spec.name
-        if not await self._holds_soon(lambda: not self._is_busy):
+        if not await self._holds_soon(lambda: not (self._runs or controller.state.busy_runs)):
             raise UsageError(
                 f"cluster {name} is busy: scale it when the run is over, or stop that first with "
                 "`%sky interrupt`."
@@ -229,10 +231,6 @@ class Scheduler(ClusterListener):
         check_ranks(controller, run.task)
 
     @property
-    def _is_busy(self) -> bool:
-        return bool(self._runs or self.controller.state.busy_runs)
-
-    @property
     def _foreign_runs(self) -> set[str]:
         """What ranks are busy with that this kernel neither began nor follows."""
         ours = self._runs.keys() - ({self._unseen.id} if self._unseen else set())
@@ -267,6 +265,8 @@ class Scheduler(ClusterListener):
     def on_event(self, connection: Connection, event: Event) -> None:
         """Tell the run that an event belongs to."""
         match event:
+            case RunBegan(run=name) if name not in self._runs and name not in self._interrupted:
+                self._others.have_run()
             case Output() | Display():
                 run = self._runs.get(event.run or "")
                 if run and event.rank in run.task.ranks:

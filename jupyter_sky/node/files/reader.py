@@ -15,6 +15,10 @@ _MOST_LOOKED_AT = 20_000
 
 _NOT_RESULTS = ("__pycache__", "node_modules")
 
+_PAGE = 4096
+_MOST_MADE = 1 << 26
+"""Bytes that are read of a file that the system makes up, to learn its size."""
+
 
 def find(base: Path, patterns: Sequence[str], most: int) -> FindAnswer:
     """Return the files that patterns stand for.
@@ -44,7 +48,7 @@ def find(base: Path, patterns: Sequence[str], most: int) -> FindAnswer:
                 found[str(path)] = {
                     "path": str(path),
                     "name": path.relative_to(above).as_posix(),
-                    "size": status.st_size,
+                    "size": _size(path, status),
                     "changed": status.st_mtime_ns,
                     "executable": bool(status.st_mode & stat.S_IXUSR),
                 }
@@ -104,9 +108,18 @@ def _files(place: Path) -> Iterator[Path]:
                 yield path
 
 
+def _size(path: Path, status: os.stat_result) -> int:
+    """Return how many bytes a file has: those of /proc and /sys say 0 or a page, whatever it is."""
+    if status.st_blocks or status.st_size > _PAGE:
+        return status.st_size
+    made = _read(str(path), 0, _MOST_MADE)
+    return status.st_size if made is None else len(made)
+
+
 def _read(path: str, offset: int, limit: int) -> bytes | None:
     try:
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+        # What the kernel writes, like /proc/kmsg, would be waited for.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123
             file.seek(offset)
             return file.read(limit)
     except OSError:

@@ -88,6 +88,10 @@ class Inspection:
                 return []
         return list(await asyncio.gather(*map(self._look, there)))
 
+    async def is_alive(self, process: RankProcess) -> bool:
+        """Return whether a rank answers, in whatever it is busy."""
+        return await self._ask(process, brief=True) is not None
+
     async def _look(self, process: RankProcess) -> SeenRank:
         seen: SeenRank = {
             "rank": process.rank,

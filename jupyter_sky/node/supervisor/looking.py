@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from jupyter_sky.node.supervisor.rank_process import RankProcess
@@ -21,6 +21,12 @@ ANSWER_WITHIN = 300.0
 _NAMES_WITHIN = 5.0
 """Seconds for names in a run: no value is looked into, and a rank may keep Python to itself."""
 
+_SILENT_AFTER = 5.0
+"""Seconds without any sign of life of a rank after which its answer is no longer waited for.
+
+The machine may have much to do, and what a value is digested with may keep Python to itself.
+"""
+
 _LOOK_EVERY = 0.5  # seconds, whether the process that was asked is still there
 
 
@@ -31,10 +37,17 @@ class Looking:
     ----------
     ranks
         The ranks by number; the supervisor's own table, which changes.
+    is_alive
+        Returns whether a rank's process answers at all.
     """
 
-    def __init__(self, ranks: Mapping[int, RankProcess]) -> None:
+    def __init__(
+        self,
+        ranks: Mapping[int, RankProcess],
+        is_alive: Callable[[RankProcess], Awaitable[bool]],
+    ) -> None:
         self._ranks = ranks
+        self._is_alive = is_alive
         self._number = 0
         self._asked: dict[tuple[int, int], asyncio.Future[LookedRank]] = {}
 
@@ -66,12 +79,15 @@ class Looking:
             "start": request["start"],
         }
         process.send_aside(command)
-        within = _NAMES_WITHIN if is_busy else ANSWER_WITHIN
-        until = asyncio.get_running_loop().time() + within
+        now = asyncio.get_running_loop().time
+        heard = now()
+        until = heard + (_NAMES_WITHIN if is_busy else ANSWER_WITHIN)
         try:
-            while process.pid == pid and asyncio.get_running_loop().time() < until:
+            while process.pid == pid and now() < min(until, heard + _SILENT_AFTER):
                 with contextlib.suppress(TimeoutError):
                     return await asyncio.wait_for(asyncio.shield(answer), _LOOK_EVERY)
+                if await self._is_alive(process):
+                    heard = now()
             return _no_answer(process.rank, is_busy=False)
         finally:
             del self._asked[key]

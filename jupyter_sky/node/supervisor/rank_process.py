@@ -207,6 +207,7 @@ class RankProcess:
         """
         self.run = request["run"]
         self.run_began = asyncio.get_running_loop().time()
+        self.log.end_line()
         self.run_offset = self.log.size
         self.log.index.begin_run(self.run, request["title"], self.log.size)
         is_shown = includes(request["show"], self.rank)

@@ -85,7 +85,7 @@ class Supervisor:
         self.inspection = Inspection(self.ranks, self.stopper.was_stopped)
         self.profiles = Profiles(self.ranks, self.inspection.written_stack)
         self.records = Records()
-        self.looking = Looking(self.ranks)
+        self.looking = Looking(self.ranks, self.inspection.is_alive)
         self.prompting = Prompting(self.ranks, is_attended)
         self._logs = logs
         self._specs: dict[int, RankSpec] = {}

@@ -50,6 +50,11 @@ class CommandContext:
             When it is not running.
         """
         cluster = self.session.find(name)
+        if cluster is None and (gone := name or self.session.current_name) in self.session.started:
+            raise UsageError(
+                f"{gone} is gone, with the variables of its ranks: `%sky up --cluster {gone}` "
+                "starts it again as it was."
+            )
         if cluster is None and (name or registry.rows()):
             raise UsageError(no_cluster(name))
         if cluster is None:

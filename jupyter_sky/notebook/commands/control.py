@@ -49,7 +49,7 @@ def debug(context: CommandContext, options: Namespace) -> None:
     """Look at the frames that a failed cell has left on ranks."""
     cluster, error = context.cluster(options.cluster), last_error()
     origin = error.origin if error else None
-    ranks = choose_ranks(cluster, options.ranks or "head", "--ranks")
+    ranks = choose_ranks(cluster, options.ranks or "head", "%sky debug")
     run = ""
     if error and origin and origin[0] == cluster.name and options.ranks is None:
         ranks, run = (error.rank,), origin[1]
@@ -59,7 +59,7 @@ def debug(context: CommandContext, options: Namespace) -> None:
 def forward(context: CommandContext, options: Namespace) -> None:
     """Show a link to a page that a node serves."""
     cluster = context.cluster(options.cluster)
-    ranks = choose_ranks(cluster, options.ranks or "head", "--rank")
+    ranks = choose_ranks(cluster, options.ranks or "head", "%sky forward")
     if len(ranks) > 1:
         raise UsageError(
             f"a page has one node: name one rank, as in `%sky forward {options.port} --rank 2`."

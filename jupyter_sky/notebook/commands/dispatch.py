@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.notebook.commands import control, logs, project, scripts, status, variables
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.commands.life import lifecycle, stops
@@ -109,9 +110,16 @@ class Dispatcher:
             When it cannot be done; the sentence says what to type instead.
         HelpRequested
             When the line asks for help.
+        Interrupted
+            When Ctrl-C came.
         """
         command, options = parse_line(line)
-        given = self.run(command, options)
+        try:
+            given = self.run(command, options)
+        except Interrupted:
+            raise
+        except KeyboardInterrupt:
+            raise Interrupted(f"`%sky {command}` was stopped.") from None
         return None if isinstance(given, bool) else given
 
     def run(self, command: str, options: Any) -> object:

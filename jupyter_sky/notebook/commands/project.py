@@ -52,6 +52,6 @@ def get(context: CommandContext, options: Namespace) -> None:
                 raise UsageError(f"{path} is not there: its nodes write to this computer.")
         print(f"{cluster.name}: its nodes write to this computer, {named} too")
         return
-    ranks = first_ranks(cluster, choose_ranks(cluster, options.ranks or "head", "--ranks"))
+    ranks = first_ranks(cluster, choose_ranks(cluster, options.ranks or "head", "%sky get"))
     limit = None if options.allow_large else context.session.settings.large
     files.bring(context.shell, cluster, options.paths, ranks, options.to, limit, options.force)

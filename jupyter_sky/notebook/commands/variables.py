@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 from typing import Any
 
 from IPython.display import display
 
+from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RemoteError
+from jupyter_sky.cluster.network.transfer import TransferProgress
+from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.errors import check_pulled
 from jupyter_sky.notebook.output.name_table import NameTable
-from jupyter_sky.notebook.output.progress import SendingLine
+from jupyter_sky.notebook.output.progress import NoticeLine, SendingLine
 from jupyter_sky.notebook.results import bind, requested_names, select
 from jupyter_sky.notebook.validation import check_names, choose_ranks
 
@@ -28,7 +32,7 @@ def push(context: CommandContext, options: Namespace) -> None:
     )
     sending = SendingLine(context.shell, cluster.name, update.sizes)
     run = cluster.run(Task(cluster.all_ranks, code="", update=update))
-    run.follow(sending=sending.update)
+    _follow(context, cluster, run, sending.update)
     run.values()
 
 
@@ -44,13 +48,29 @@ def pull(context: CommandContext, options: Namespace) -> None:
     # An update of no names: it says what the ranks' values are newer than.
     update = cluster.sync.update((), context.shell.user_ns, asked)
     run = cluster.run(Task(asked, code="", values=requested, update=update))
-    run.follow()
+    _follow(context, cluster, run)
     try:
         values = run.values()
     except RemoteError as error:
         check_pulled(error, cluster)
         raise
     bind(context.shell, cluster, run, select(values, ranks, options.names, gathered))
+
+
+def _follow(
+    context: CommandContext,
+    cluster: Cluster,
+    run: RunHandle,
+    sending: Callable[[TransferProgress], object] = lambda progress: None,
+) -> None:
+    """Wait for a run that shows nothing, and say what it waits for itself."""
+    notice = NoticeLine(context.shell, cluster.name)
+
+    def begun() -> None:
+        if cluster.state.busy_runs - {run.id}:
+            notice.update("waiting until the run that goes on is over; Stop ends the waiting alone")
+
+    run.follow(begun=begun, sending=sending, notice=notice.update)
 
 
 def vars_of_ranks(context: CommandContext, options: Namespace) -> bool:
@@ -60,13 +80,13 @@ def vars_of_ranks(context: CommandContext, options: Namespace) -> bool:
     table = NameTable(names.rows, cluster.all_ranks)
     if names.rows:
         display(table)
-    elif not names.missing:
+    elif names.has_answer and not names.missing:
         print(f"{cluster.name}: the ranks have no variables yet")
     for note in names.notes:
         print(f"{cluster.name}: {note}")
     for name in names.missing:
         print(f"no rank has {name}: `%sky push {name}` sends the notebook's", file=sys.stderr)
-    return not names.missing
+    return names.has_answer and not names.missing
 
 
 def same(context: CommandContext, options: Namespace) -> bool:

@@ -142,12 +142,13 @@ class Parser(argparse.ArgumentParser):
         try:
             found, rest = self.parse_known_args(self._joined(words))
         except argparse.ArgumentError as error:
-            raise UsageError(self._without_value(error)) from None
+            raise UsageError(self._without_value(error, words)) from None
         if rest:
             wrong = self._unexpected(rest[0], words)
             raise UsageError(f"{wrong[:-1]}; {self.beyond}." if self.beyond else wrong)
         values = {
-            each.field: self._convert(each, vars(found)[each.field]) for each in self.arguments
+            each.field: self._convert(each, vars(found)[each.field], words)
+            for each in self.arguments
         }
         return {field: value for field, value in values.items() if value is not None}
 
@@ -170,32 +171,33 @@ class Parser(argparse.ArgumentParser):
         """Raise a UsageError, where argparse would end the process."""
         raise UsageError(message)
 
-    def _convert(self, argument: Argument, given: Any) -> Any:
+    def _convert(self, argument: Argument, given: Any, words: Sequence[str]) -> Any:
         if argument.type is None:
             return given or None
         texts = argument.type.split([given] if isinstance(given, str) else given or [])
         if not texts and not given and not argument.required:
             return None
         if not texts:
-            raise UsageError(self._takes(argument, "none is given"))
+            raise UsageError(self._takes(argument, "none is given", words))
         if len(texts) > 1 and not argument.type.many:
-            raise UsageError(f"{argument.name} is given {len(texts)} times: keep one of them.")
+            name = _as_typed(argument, words)
+            raise UsageError(f"{name} is given {len(texts)} times: keep one of them.")
         try:
             return argument.type.convert(texts)
         except InvalidValue as wrong:
             text = without_secrets(str(wrong))
-            raise UsageError(self._takes(argument, f'"{text}" is not one')) from None
+            raise UsageError(self._takes(argument, f'"{text}" is not one', words)) from None
 
-    def _takes(self, argument: Argument, but: str) -> str:
-        name = argument.name if argument.is_option else self.prog
+    def _takes(self, argument: Argument, but: str, words: Sequence[str]) -> str:
+        name = _as_typed(argument, words) if argument.is_option else self.prog
         takes = argument.type.description if argument.type else "no value"
         return f"{name} takes {takes}, as in `{name} {argument.example}`; {but}."
 
-    def _without_value(self, error: argparse.ArgumentError) -> str:
+    def _without_value(self, error: argparse.ArgumentError, words: Sequence[str]) -> str:
         argument = self.by_name[(error.argument_name or "").split("/")[0]]
         if argument.type is None:
-            return f"{argument.name} takes no value: type it alone."
-        return self._takes(argument, "no value is given")
+            return f"{_as_typed(argument, words)} takes no value: type it alone."
+        return self._takes(argument, "no value is given", words)
 
     def _unexpected(self, word: str, words: Sequence[str]) -> str:
         """Return what is wrong with a word that no argument takes."""
@@ -205,9 +207,10 @@ class Parser(argparse.ArgumentParser):
             instead = f"did you mean `{similar}`?" if similar else f"`{self._help}` lists them."
             return f"{word} is not an option of {self.prog}: {instead}"
         before = [each.partition("=")[0] for each in words[: words.index(word)]]
-        options = [self.by_name[each] for each in before if each in self.by_name]
+        options = [each for each in before if each in self.by_name]
         if options:
-            return f'{options[-1].name} takes {_how_many(options[-1])}: leave out "{word}".'
+            takes = _how_many(self.by_name[options[-1]], options[-1])
+            return f'{options[-1]} takes {takes}: leave out "{word}".'
         if word.isdecimal() and "--nodes" in self.by_name:
             return f'"{word}" belongs to no option of {self.prog}: did you mean `--nodes {word}`?'
         if similar := self._similar_option(word, cutoff=0.9):
@@ -225,8 +228,14 @@ class Parser(argparse.ArgumentParser):
         return "%sky -h" if self.prog == "%%sky" else f"{self.prog} -h"
 
 
-def _how_many(option: Argument) -> str:
+def _as_typed(argument: Argument, words: Sequence[str]) -> str:
+    """Return the spelling of an option that a line has; the preferred one if it has none."""
+    typed = (word.partition("=")[0] for word in words)
+    return next((name for name in typed if name in argument.names), argument.name)
+
+
+def _how_many(option: Argument, name: str) -> str:
     if option.type is None:
         return "no value"
     many = "values with commas between them" if option.type.many else "one value"
-    return f"{many}, as in `{option.name} {option.example}`"
+    return f"{many}, as in `{name} {option.example}`"

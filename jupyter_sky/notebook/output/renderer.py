@@ -89,7 +89,7 @@ class Renderer:
         for (rank, stream), text in self._unfinished.items():
             if text and self._width:
                 self._unflushed = True
-                self._stream(stream).write(f"{self._label(rank)}{text}\n")
+                self._stream(stream).write(f"{self._label(rank)}{_last_state(text)}\n")
         self._unfinished.clear()
         for bars in self._bars.values():
             bars.show()
@@ -123,7 +123,8 @@ class Renderer:
         flood = self._floods.get(key)
         # A terminal cannot replace what it has shown: it gets a notice for each gap.
         if flood is None and event.skipped_bytes and hasattr(self._shell, "kernel"):
-            self._write(event, "\n")  # ends the line in which the gap began
+            if self._unfinished.get(key) or event.stream in self._bars:
+                self._write(event, "\n")  # ends the line in which the gap began
             self.flush()
             flood = self._floods[key] = FloodEnd(self._shell, self._label(event.rank))
         if flood is not None:
@@ -141,11 +142,11 @@ class Renderer:
             self._unfinished[key] = line[-_LONGEST_LINE:]
             return
         *lines, rest = (self._unfinished.get(key, "") + text).split("\n")
-        self._unfinished[key] = rest
         # Bars of several ranks would draw over each other, so only the last state of each is shown;
         # the panel shows them while they move.
+        self._unfinished[key] = _last_state(rest) + "\r" * rest.endswith("\r")
         label = self._label(event.rank)
-        ends = (_CURSOR.sub("", line.rstrip("\r").rpartition("\r")[2]) for line in lines)
+        ends = map(_last_state, lines)
         self._write_to(event.stream, "".join(f"{label}{line}\n" for line in ends))
 
     def _write_to(self, name: str, text: str) -> None:
@@ -250,6 +251,11 @@ def _overwritten(text: str) -> str:
 # The first carriage return has to stay, as it overwrites what was shown before this text. Text with
 # an escape sequence stays, as that may move to another line.
 _OVERWRITTEN = re.compile(r"(?<=\r)[^\r\n\x1b]*\r(?!\n)")
+
+
+def _last_state(line: str) -> str:
+    """Return what a terminal shows of a line in the end, where a bar was drawn again and again."""
+    return _CURSOR.sub("", line.rstrip("\r").rpartition("\r")[2])
 
 
 # What moves the cursor or hides it, which has no meaning below a label.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from jupyter_sky.api.call import Call
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import Interrupted, RemoteError
 from jupyter_sky.cluster.network.forward import Forward
 from jupyter_sky.cluster.network.pages import Page
 from jupyter_sky.cluster.runs.task import Task
@@ -196,7 +197,7 @@ class Deployment:
                     self._complete()
                 elif pause is not None and self._is_busy():
                     _call(self._cluster, [_HEAD], on_rank.be_used)
-            except SkyError as error:
+            except (SkyError, RemoteError, Interrupted) as error:
                 # The next change, or the next run, finds the ranks in order again.
                 logging.getLogger(__name__).info("Dask was not completed: %s", error)
 

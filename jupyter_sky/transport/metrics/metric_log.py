@@ -7,7 +7,9 @@ found. In any other process they go nowhere, so that the same code runs there.
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,23 +22,35 @@ NAMES = 256
 LONGEST = 100
 """Characters of a name."""
 
-Sink = Callable[[Mapping[str, float], float | None], None]
+Sink = Callable[[Mapping[str, float], float | None], bool]
+"""Takes figures and their step; returns whether it takes those of this process at all."""
 
 _sink: Sink | None = None
+_has_told: mmap.mmap | None = None  # shared with the processes that this one forks
 
 
 def set_sink(sink: Sink | None) -> None:
     """Have logged figures given to a function, with the step that they belong to."""
-    global _sink
-    _sink = sink
+    global _sink, _has_told
+    _sink, _has_told = sink, mmap.mmap(-1, 1)
+
+
+def take_none() -> None:
+    """Have this process take no figures, as one that a rank has started beside itself."""
+    set_sink(lambda values, step: False)
+
+
+def begin_run() -> None:
+    """Have it told once again if figures are left out."""
+    if _has_told:
+        _has_told[0] = False
 
 
 def _taker() -> Sink | None:
     """Return what takes figures; in a process of a script, the way to its rank."""
-    global _sink
     if _sink is None and (path := os.environ.get(PATH)):
         with contextlib.suppress(OSError):  # the script is over
-            _sink = ScriptMetrics(path).log
+            set_sink(ScriptMetrics(path).log)
     return _sink
 
 
@@ -77,8 +91,19 @@ def log(values: Mapping[str, Any] | None = None, /, *, step: Any = None, **named
     if at is not None and at - at != 0:
         raise UsageError(f"sky.log: the step is {at}: give a finite number.")
     found = {_name(name): _number(name, value) for name, value in given.items()}
-    if sink := _taker():
-        sink(found, at)
+    if (sink := _taker()) and not sink(found, at):
+        _tell_once()
+
+
+def _tell_once() -> None:
+    if _has_told and not _has_told[0]:
+        _has_told[0] = True
+        print(
+            "sky.log: what processes log that a rank has started, like the workers of a "
+            "DataLoader, is left out: return it, and log it in the rank itself.",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def log_some(values: Mapping[Any, Any], step: Any) -> None:

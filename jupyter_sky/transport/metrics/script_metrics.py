@@ -40,11 +40,17 @@ class ScriptMetrics:
         self._is_over = False
         self._waits = True
 
-    def log(self, values: Mapping[str, float], step: float | None) -> None:
-        """Write figures; where nobody takes them for a moment, they are left out."""
+    def log(self, values: Mapping[str, float], step: float | None) -> bool:
+        """Write figures; where nobody takes them for a moment, they are left out.
+
+        It returns whether they are of this process, and not of a child, as of a DataLoader: its
+        parent's curves are not its.
+        """
         rank = _own_rank()
-        if self._is_over or (os.getpid() != self._pid and rank == self._rank):
-            return  # or in a child, as of a DataLoader: its parent's curves are not its
+        if os.getpid() != self._pid and rank == self._rank:
+            return False
+        if self._is_over:
+            return True
         for name, value in values.items():
             try:
                 self._write(_line(rank, step, name, value))
@@ -52,7 +58,8 @@ class ScriptMetrics:
                 self._waits = False  # not for each figure again
             except OSError:
                 self._is_over = True
-                return
+                break
+        return True
 
     def _write(self, line: bytes) -> None:
         try:

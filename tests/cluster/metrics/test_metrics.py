@@ -132,6 +132,20 @@ def test_bad_input_says_what_to_do(cells: Cells, call: str, sentence: str) -> No
         _logged(cells, call, ranks=(0,))
 
 
+def test_each_run_says_once_that_figures_of_other_processes_are_left_out(cells: Cells) -> None:
+    code = """import jupyter_sky as sky
+for _ in range(2):
+    if not os.fork():  # as DataLoader does for its workers
+        sky.log(loss=7)
+        os._exit(0)
+    os.wait()"""
+    for _ in range(2):
+        cells.run(code, show=cells.cluster.all_ranks)
+        told = cells.text("stderr").splitlines()
+        assert len(told) == 4, told
+        assert "like the workers of a DataLoader, is left out: return it, and log it in" in told[0]
+
+
 def test_a_rank_that_is_lost_keeps_what_it_had_sent(cells: Cells) -> None:
     code = """import jupyter_sky as sky
 for step in range(3):

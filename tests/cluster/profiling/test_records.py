@@ -164,6 +164,21 @@ def test_a_collective_that_goes_on_is_not_cut_short(cells: Cells) -> None:
     assert {each["trouble"] for each in fetched.by_rank.values()} == {""}
 
 
+def test_a_cell_with_a_profiler_of_its_own_is_told(cells: Cells) -> None:
+    cells.run("from torch.autograd import profiler")  # which `torch.profiler` is made of
+    _, fetched = _recorded(cells, "with profiler.profile():\n    torch.ones(3)")
+    assert {each["trouble"] for each in fetched.by_rank.values()} == {
+        "the code uses torch's profiler itself, which ended that of `--profile`: leave one of them "
+        "out"
+    }
+    cells.run("own = profiler.profile().__enter__()\nseen = torch.ones(3)")
+    _, fetched = _recorded(cells, "torch.ones(3)")
+    assert "is on since an earlier cell: end it" in fetched.by_rank[0]["trouble"]
+    cells.run("own.__exit__(None, None, None)")
+    found = cells.ask("[each.key for each in own.key_averages()]")
+    assert all("aten::ones" in each for each in found)
+
+
 def test_a_loop_of_tiny_operations_is_recorded_for_a_moment(cells: Cells) -> None:
     code = """a = torch.ones(4)
 end = time.time() + 3

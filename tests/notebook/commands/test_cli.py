@@ -163,6 +163,15 @@ def test_it_is_a_command_of_jupyter() -> None:
     assert subprocess.check_output([command, "--version"], text=True) == f"{__version__}\n"
 
 
+def test_help_that_nobody_reads_to_its_end_is_quiet() -> None:
+    read, write = os.pipe()
+    os.close(read)  # as `head` has done
+    command = [sys.executable, "-P", "-m", "jupyter_sky", "logs", "-h"]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 def test_ctrl_c_is_quiet_while_a_command_is_imported() -> None:
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

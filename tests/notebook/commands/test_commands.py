@@ -148,6 +148,10 @@ def test_logs_show_what_any_rank_wrote(two: Notebook) -> None:
     assert two.run("%sky logs") == "I am 0\né\n"
     assert two.run("%sky logs 1") == "I am 1\né\n"
     assert two.run("%sky logs 1 --tail 1") == "é\n"
+    two.run("%%sky\nprint('no end', end='')")
+    two.run("%%sky\nprint('next')")
+    assert two.run("%sky logs") == "I am 0\né\nno end\nnext\n"
+    assert two.run("%sky logs --tail 1") == "next\n"
     with pytest.raises(UsageError, match=r"there is no rank 7, \S+ has ranks 0-1\."):
         two.run("%sky logs 7")
     with pytest.raises(UsageError, match="writes the log of one rank"):
@@ -239,6 +243,8 @@ def test_push_and_pull(two: Notebook) -> None:
         two.run("%sky push nothing")
     with pytest.raises(UsageError, match="--ranks: there is no rank 5"):
         two.run("%sky pull mine --ranks 5")
+    with pytest.raises(UsageError, match="%sky debug: there is no rank 9"):
+        two.run("%sky debug --rank 9")
 
 
 def test_restart_empties_namespaces(two: Notebook) -> None:
@@ -248,11 +254,21 @@ def test_restart_empties_namespaces(two: Notebook) -> None:
         two.run("%%sky\nprint(x)")
 
 
-def test_interrupt_stops_what_runs(two: Notebook) -> None:
+def test_up_says_what_is_up(two: Notebook) -> None:
+    assert two.run("%sky up").endswith(": 2 local nodes, 2 ranks on CPU, up already\n")
+
+
+def test_interrupt_stops_what_runs(two: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     assert two.run("%sky interrupt").endswith("nothing is running\n")
     two.run("%%sky --background\nprint('begun', flush=True)\nimport time\ntime.sleep(600)")
     run = two.namespace["_"]
     until(lambda: "begun" in two.run("%sky logs"))
+    two.namespace["x"] = 1
+    for command in ("push", "pull"):
+        waiting = Interrupting("waiting until the run that goes on is over; Stop ends the waiting")
+        with monkeypatch.context() as patch, pytest.raises(Interrupted, match="before it began"):
+            patch.setattr(sys, "stdout", waiting)
+            two.shell.run_line_magic("sky", f"{command} x")
     assert two.run("%sky interrupt").endswith("stopping\n")
     with pytest.raises((KeyboardInterrupt, Interrupted)):
         run.result(60)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+
 import pytest
 from IPython.utils.capture import capture_output
 
 from jupyter_sky.cluster.comparison.table import NameRow
-from jupyter_sky.errors import UsageError
+from jupyter_sky.cluster.errors import Interrupted
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.output.name_table import NameTable
 from tests.notebook.conftest import Notebook
 
@@ -37,6 +43,32 @@ def test_the_variables_of_the_ranks(notebook: Notebook) -> None:
         "and in 1 more of 4 parts",
         "y: rank 1 differs from rank 0 in y (str 1 character on rank 0; float on rank 1)",
     ]
+    notebook.run("%%sky --gather pids\nimport os\npids = os.getpid()")
+    frozen = notebook.namespace["pids"][1]
+    os.kill(frozen, signal.SIGSTOP)
+    try:
+        said = notebook.run("%sky vars x").splitlines()[-1]
+        assert said.endswith(": rank 1 does not answer")
+        with pytest.raises(SkyError, match=r"rank 1 of .* does not answer: `%sky where` says"):
+            notebook.run("%sky same x")
+        assert ": nothing is running: rank 1 does not answer: the process is" in notebook.run(
+            "%sky where"
+        )
+        threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
+        with pytest.raises(Interrupted, match="`%sky same` was stopped"):
+            notebook.run("%sky same x")
+    finally:
+        os.kill(frozen, signal.SIGCONT)
+    [row] = registry.rows()
+    agent = row.machines[0]["pid"]
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        lines = notebook.run("%sky vars x").splitlines()
+        assert lines == [f"{row.name}: ranks 0-1 do not answer"]
+        assert notebook.stderr == ""
+        assert ": ranks 0-1 are on node 0, which does not answer." in notebook.run("%sky where")
+    finally:
+        os.kill(agent, signal.SIGCONT)
 
 
 def test_what_ranks_say_is_no_markup() -> None:

@@ -63,6 +63,8 @@ def nothing_left(home):
         ("%sky down", "none is running"),
         ("%sky down nothing", "no cluster nothing"),
         ("%sky logs", "`%%sky --nodes 4`"),
+        ("%sky debug --rank x", "UsageError: --rank takes `all`, `head`, or numbers of ranks, as"),
+        ("%%sky --num-nodes 2 3 --num-nodes 4", "UsageError: --num-nodes takes one value, as in"),
     ],
 )
 def test_what_cannot_be_is_one_line(empty: LiveNotebook, line: str, instead: str) -> None:

@@ -84,6 +84,9 @@ def test_bars_are_lines_in_the_file(pair: LiveNotebook) -> None:
 def test_bars_of_several_ranks_are_shown_when_they_are_full(pair: LiveNotebook) -> None:
     cell = pair.succeed("%%sky --stdout all\nfrom tqdm import trange\nfor _ in trange(50): pass")
     assert sorted(line[:8] for line in cell.stderr.splitlines()) == ["0 │ 100%", "1 │ 100%"]
+    code = "for step in range(3): print(f'\\r{rank}: {step}', end='', flush=True); time.sleep(0.01)"
+    cell = pair.succeed(f"%%sky --stdout all\n{code}")
+    assert sorted(cell.stdout.split("\n")) == ["", "0 │ 0: 2", "1 │ 1: 2"]
 
 
 def test_rich_draws_its_bars_too(pair: LiveNotebook) -> None:

@@ -95,8 +95,11 @@ def test_they_find_those_of_a_notebook_and_start_others(terminal: Terminal, tmp_
     (tmp_path / "a.py").write_text(
         """# %%
 import multiprocessing
+import jupyter_sky as sky
 spawn = multiprocessing.get_context("spawn")
-def base(value): return value + 1
+def base(value):
+    sky.log(value=value)
+    return value + 1
 def put(queue, value): queue.put(base(value))
 def further(queue, value):
     child = spawn.Process(target=put, args=(queue, value))
@@ -115,3 +118,4 @@ print(queue.get())
     done = terminal.sky("run", "a.py")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "7"
+    assert done.stderr.count("sky.log: what processes log that a rank has started") == 1

@@ -19,10 +19,11 @@ _LOGS = """
 import os, sys, jupyter_sky as sky
 sky.log(step=3, loss=0.5, **{"ä" * 100: 1})
 sky.log(loss=float("nan"))
-if not os.fork():
-    sky.log(loss=7)  # as a worker of a DataLoader
-    os._exit(0)
-os.wait()
+for _ in range(2):
+    if not os.fork():
+        sky.log(loss=7)  # as a worker of a DataLoader
+        os._exit(0)
+    os.wait()
 os.environ["RANK"] = "x"
 sky.log({"𐍈" * 100: 2, "\\1" * 100: 3})
 if not os.fork():
@@ -33,9 +34,11 @@ os.wait()
 """
 
 
-def _run(code: str, path: Path) -> None:
+def _run(code: str, path: Path) -> str:
+    """Run a script; return what it has written to stderr."""
     env = os.environ | {script_metrics.PATH: str(path), "RANK": "1"}
-    subprocess.run([sys.executable, "-c", code], env=env, check=True)
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=env, check=True, text=True, stderr=subprocess.PIPE).stderr
 
 
 def test_each_process_has_its_own_rank(tmp_path: Path) -> None:
@@ -43,7 +46,8 @@ def test_each_process_has_its_own_rank(tmp_path: Path) -> None:
     feed = ScriptFeed(tmp_path / "feed", lambda *each: taken.append(each))
     feed.begin()
     assert feed.path.stat().st_mode & 0o777 == 0o600
-    _run(_LOGS, feed.path)
+    [told] = _run(_LOGS, feed.path).splitlines()
+    assert told.startswith("sky.log: what processes log that a rank has started, like the workers")
     feed.end()
     assert not feed.path.exists()
     assert taken[0] == ({"loss": 0.5}, 3.0, 1)

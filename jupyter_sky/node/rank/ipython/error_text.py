@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+import threading
 import traceback
 from collections.abc import Sequence
+from types import TracebackType
 from typing import Any
 
 from jupyter_sky.serialization import cell_sources
@@ -30,6 +33,21 @@ def bare_lines(error: BaseException) -> list[str]:
         frames and frames.tb_next and frames.tb_frame.f_code.co_filename not in cell_sources.titles
     ):
         frames = frames.tb_next
+    return _lines(error, frames)
+
+
+def print_of_thread(raised: threading.ExceptHookArgs) -> None:
+    """Print the error that has ended a thread, with its lines in cells as those of a cell have."""
+    error, frames = raised.exc_value, raised.exc_traceback
+    if error is None or isinstance(error, SystemExit):
+        return
+    while frames and frames.tb_next and frames.tb_frame.f_code.co_filename == threading.__file__:
+        frames = frames.tb_next
+    name = raised.thread.name if raised.thread else threading.get_ident()
+    print("\n".join([f"Exception in thread {name}:", *_lines(error, frames)]), file=sys.stderr)
+
+
+def _lines(error: BaseException, frames: TracebackType | None) -> list[str]:
     text = "".join(traceback.format_exception(type(error), error, frames))
     for name, title in cell_sources.titles.items():
         text = text.replace(f'File "{name}"', f"Cell {title}")

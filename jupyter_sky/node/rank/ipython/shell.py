@@ -7,6 +7,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -338,6 +339,7 @@ def make_shell() -> RankShell:
     no_keyboard.refuse()
     widgets.install()
     spawned.install()
+    threading.excepthook = error_text.print_of_thread
     # Figures are displayed, as in a notebook's kernel.
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     # What IPython says of `sys.exit()` holds for a terminal.

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from jupyter_sky.serialization import cell_sources, pickling
 from jupyter_sky.serialization.pickling import Pickled
+from jupyter_sky.transport.metrics import metric_log
 
 _LARGEST = 1 << 30
 """Bytes of a value that is sent because a function uses it."""
@@ -183,6 +184,7 @@ def begin(values: list[tuple[Any, ...]], left_out: Mapping[str, bool]) -> None:
         spawn.prepare = usual
         usual(dict(data))
         _load([_Values(*each) for each in values], left_out)
+        metric_log.take_none()
         install()
 
     spawn.prepare = prepare

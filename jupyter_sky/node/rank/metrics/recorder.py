@@ -60,6 +60,7 @@ class MetricRecorder:
 
     def begin(self, run: str, ranks: int) -> None:
         """Count for a run from now on, in which so many ranks take part."""
+        metric_log.begin_run()
         with self._lock:
             self._room = self._limit = max(_OF_RANK, _POINTS // max(1, ranks))
             self._run, self._began = run, time.monotonic()
@@ -72,13 +73,17 @@ class MetricRecorder:
         with self._sending, self._lock:
             self._run = None
 
-    def log(self, values: Mapping[str, float], step: float | None, of: int | None = None) -> None:
-        """Take figures, of a process of a script those of its own rank; returns at once."""
+    def log(self, values: Mapping[str, float], step: float | None, of: int | None = None) -> bool:
+        """Take figures, of a process of a script those of its own rank; returns at once.
+
+        It returns whether they are of this process, and not of a child that the user's code has
+        forked: its parent's curves are not its.
+        """
         if os.getpid() != self._pid:
-            return  # in a child that the user's code has forked: its parent's curves are not its
+            return False
         with self._lock:
             if self._run is None:
-                return
+                return True
             for name, value in values.items():
                 count = self._steps.get((of, name))
                 if count is None:
@@ -98,6 +103,7 @@ class MetricRecorder:
             self._start()
         elif not self._wakes.is_set():
             self._wakes.set()
+        return True
 
     def flush(self) -> None:
         """Send what was logged since the last message."""

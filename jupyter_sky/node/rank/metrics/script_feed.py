@@ -10,7 +10,7 @@ from pathlib import Path
 from jupyter_sky.transport.metrics.metric_log import LONGEST
 from jupyter_sky.transport.metrics.script_metrics import parse
 
-Take = Callable[[dict[str, float], float | None, int | None], None]
+Take = Callable[[dict[str, float], float | None, int | None], object]
 """Takes figures, their step, and the rank of their process, if torchrun has given it one."""
 
 _PIECE = 64 * 1024

@@ -76,6 +76,8 @@ def begin() -> Callable[[], TorchRecord]:
     try:
         while _going_on and _going_on[-1].has_settled():
             _going_on.pop().stop()
+        if not _going_on and _is_on():
+            return lambda: _nothing("torch's profiler is on since an earlier cell: end it")
         return _Recorder().end
     except Exception as error:
         reason = f"torch's profiler did not start: {error}"
@@ -108,6 +110,11 @@ class _Recorder:
         ended = time.time_ns()
         with self._changing:
             stopped = self._stopped or ended
+        if not _is_on():
+            return _nothing(
+                "the code uses torch's profiler itself, which ended that of `--profile`: leave one "
+                "of them out"
+            )
         if not self.has_settled():
             _going_on.append(self)
             return _nothing("a collective of the cell had begun and not ended: wait for it there")
@@ -233,6 +240,13 @@ def _start() -> tuple[Any, bool]:
         if not is_set:
             del os.environ[_LOG_LEVEL]
     return made, can_limit
+
+
+def _is_on() -> bool:
+    """Return whether torch's profiler is on; there is one, and whoever ends a profile ends it."""
+    from torch.autograd import profiler
+
+    return bool(profiler._is_profiler_enabled)
 
 
 def _nothing(trouble: str) -> TorchRecord:

@@ -48,6 +48,7 @@ class LogFile:
         self._beginning = beginning
         self._end = LogEnd(path.with_suffix(".end"), beginning, end)
         self._missing = 0
+        self._ends_line = True
         self.index = LogIndex(path.with_suffix(".index"))
 
     def append(self, data: bytes) -> int | None:
@@ -65,9 +66,15 @@ class LogFile:
             self._missing += len(data)
             return None
         self._missing = 0
+        self._ends_line = data.endswith(b"\n")
         offset = self.size + len(gap)
         self.size = offset + len(data)
         return offset
+
+    def end_line(self) -> None:
+        """Let what is written next begin a line, whatever came before it."""
+        if not self._ends_line:
+            self.append(b"\n")
 
     def _write(self, data: bytes) -> bool:
         """Append all of it or nothing, and return whether it is there."""

@@ -33,7 +33,10 @@ def up(context: CommandContext, options: CellOptions) -> None:
     if options.dry_run:
         print(_dry_run(context, options))
     else:
-        context.session.cluster(options)
+        known = context.session.connected(options.cluster)
+        cluster = context.session.cluster(options)
+        if cluster is known:
+            print(f"{cluster.name}: {describe(cluster)}, up already")
 
 
 def _dry_run(context: CommandContext, options: CellOptions) -> str:
