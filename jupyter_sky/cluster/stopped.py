@@ -49,6 +49,8 @@ def _what_stopped(run: Run, deadline: float) -> str:
             else f"; the script of {who} has not ended yet: what is left of it within {limit} "
             "is killed, and the ranks keep their variables"
         )
+    if run.trouble:  # it ended with the cluster, before ranks could react
+        text += f"; {run.trouble}".rstrip(".")
     return f"{text}. {seen_before(run.findings)}".rstrip()
 
 

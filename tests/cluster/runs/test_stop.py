@@ -12,7 +12,9 @@ import pytest
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.transport.protocol.events import Output
+from tests import waiting
 from tests.cluster.conftest import Cells, prepared
+from tests.faults.parts import agent_of
 
 
 @pytest.fixture(scope="module")
@@ -150,3 +152,17 @@ def test_a_connection_of_the_user_survives_a_broken_collective(cells) -> None:
     stop(cells, "dist.barrier() if rank else time.sleep(600)")
     cells.run("mine.sendall(b'still here')\nheard = theirs.recv(100)\nmine.close(); server.close()")
     assert cells.ask("heard") == [b"still here"] * 4
+
+
+def test_stop_in_the_moment_in_which_the_cluster_is_lost_says_so(new) -> None:
+    cells = new(nodes=1, framework=False)
+    run = cells.start("print('here')\nwhile True: pass")
+
+    def lose_and_press(event: object) -> None:
+        agent_of(cells).kill()
+        waiting.until(lambda: run.finished)
+        raise KeyboardInterrupt
+
+    said = r"rank 0 stopped after \S+ s; cluster .* is lost: the agent "
+    with pytest.raises(Interrupted, match=said):
+        run.follow(lose_and_press)
