@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sqlite3
 
 CLUSTERS = """
@@ -37,5 +39,18 @@ def advice(error: sqlite3.Error) -> str:
             return "free some space on its disk, and try again"
         case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
             return "move it away, a new one is made, and `%sky gc` finds what clusters have left"
+        case sqlite3.SQLITE_CANTOPEN if not _may_open_files():
+            return "there are as many files open as may be, close some or raise `ulimit -n`"
         case _:
             return "check that you may write to it, and that no newer jupyter_sky made it"
+
+
+def _may_open_files() -> bool:
+    """Return whether this process may open what a database takes: file, journal and folder."""
+    with contextlib.ExitStack() as opened:
+        try:
+            for _ in range(3):
+                opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        except OSError:
+            return False
+    return True

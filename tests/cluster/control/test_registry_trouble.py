@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
 
 import jupyter_sky as sky
@@ -19,6 +20,7 @@ from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import event_loop
 from tests.conftest import processes_of
+from tests.faults.limits import descriptors
 from tests.faults.parts import agent_of
 
 
@@ -119,3 +121,11 @@ def test_the_sentence_says_what_to_do(monkeypatch, tmp_path: Path, spoil, said: 
     with pytest.raises(sky.SkyError, match=said) as caught:
         registry.rows()
     assert str(home()) in str(caught.value)
+
+
+def test_a_notebook_that_may_open_no_more_files_is_told_so() -> None:
+    with (
+        descriptors(psutil.Process(), 3),
+        pytest.raises(registry.RegistryError, match="as many files open as may be, close some"),
+    ):
+        registry.rows()
