@@ -379,7 +379,8 @@ class RunHandle:
             self._scheduler.interrupt(run.id)
 
     def _raise_if_stopped(self) -> None:
-        raise_if_stopped(self._run, self._scheduler.controller.timeouts.stop)
+        controller = self._scheduler.controller
+        raise_if_stopped(self._run, controller.timeouts.stop, controller.connections)
 
 
 def _answer(question: Callable[[], bool]) -> bool:

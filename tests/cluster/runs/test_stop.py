@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -154,15 +156,36 @@ def test_a_connection_of_the_user_survives_a_broken_collective(cells) -> None:
     assert cells.ask("heard") == [b"still here"] * 4
 
 
-def test_stop_in_the_moment_in_which_the_cluster_is_lost_says_so(new) -> None:
+def test_stop_says_where_ranks_cannot_be_told_and_where_the_cluster_is_lost(new) -> None:
     cells = new(nodes=1, framework=False)
-    run = cells.start("print('here')\nwhile True: pass")
+    agent = agent_of(cells)
+    [connection] = cells.cluster._controller.connections
 
-    def lose_and_press(event: object) -> None:
-        agent_of(cells).kill()
-        waiting.until(lambda: run.finished)
-        raise KeyboardInterrupt
+    def stopped(strike: Callable[[], object]) -> str:
+        """Stop a run when something was broken, and return what is said of it."""
 
-    said = r"rank 0 stopped after \S+ s; cluster .* is lost: the agent "
-    with pytest.raises(Interrupted, match=said):
-        run.follow(lose_and_press)
+        def press(event: object) -> None:
+            strike()
+            raise KeyboardInterrupt
+
+        with pytest.raises(Interrupted) as caught:
+            cells.start("print('here')\nwhile True: pass").follow(press)
+        return str(caught.value)
+
+    def lose_the_link() -> None:
+        agent.suspend()
+        connection._link._sock.shutdown(socket.SHUT_RDWR)
+        waiting.until(lambda: not connection.is_up)
+
+    def lose_the_cluster() -> None:
+        agent.kill()
+        waiting.until(lambda: not cells.cluster.alive)
+
+    said = stopped(lose_the_link)
+    agent.resume()
+    assert re.fullmatch(
+        r"rank 0 stopped after \S+ s; rank 0 will hear of it when node 0 can be reached again.",
+        said,
+    )
+    said = stopped(lose_the_cluster)
+    assert re.match(r"rank 0 stopped after \S+ s; cluster .* is lost: the agent ", said)
