@@ -129,3 +129,23 @@ def test_a_notebook_that_may_open_no_more_files_is_told_so() -> None:
         pytest.raises(registry.RegistryError, match="as many files open as may be, close some"),
     ):
         registry.rows()
+
+
+@pytest.mark.parametrize(
+    ("column", "content"),
+    [
+        ("spec", '{"nodes": 1, "meter": 5}'),
+        ("machines", '[{"nodes": 5}]'),
+        ("machines", '[{"nodes": [{"ranks": null}]}]'),
+    ],
+)
+def test_a_row_that_is_damaged_keeps_no_other_away(column: str, content: str) -> None:
+    for identity in ("0000000d", "0000000e"):
+        registry.record(identity, f"c-{identity}", "local", {"nodes": 1})
+    with registry.opened() as database:
+        database.execute(f"UPDATE clusters SET {column} = ? WHERE id = '0000000d'", (content,))
+    assert [row.id for row in registry.rows()] == ["0000000e"]
+    assert registry.find_broken("c-0000000d")
+    assert registry.all_spent() == []
+    for identity in ("0000000d", "0000000e"):
+        registry.remove(identity)
