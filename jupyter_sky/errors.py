@@ -41,7 +41,7 @@ of all exceptions, each with its file::
     OSError
         AgentGone            providers/base.py: the agent has ended
             MachineGone      providers/base.py: and its machine with it
-        NotLetIn             providers/base.py: a machine lets nobody in from here
+        NotLetIn             providers/base.py: no way into a machine, until the user does something
     RuntimeError
         NoWaitingThread      transport/event_loop.py: the waiting thread was interrupted
     TypeError

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from jupyter_sky.cluster.errors import Interrupted, TimedOut
 from jupyter_sky.cluster.inspection.findings import Findings
+from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.runs.run import Run
-from jupyter_sky.formatting import format_ranks
+from jupyter_sky.formatting import format_list, format_ranks
 
 
-def raise_if_stopped(run: Run, deadline: float) -> None:
+def raise_if_stopped(run: Run, deadline: float, connections: Sequence[Connection]) -> None:
     """Raise what a run that was stopped ends with.
 
     Parameters
@@ -17,6 +20,8 @@ def raise_if_stopped(run: Run, deadline: float) -> None:
         The run.
     deadline
         Seconds within which ranks have to react to Stop.
+    connections
+        Those to the cluster's nodes.
 
     Raises
     ------
@@ -28,20 +33,23 @@ def raise_if_stopped(run: Run, deadline: float) -> None:
     if run.stopped_by_user:
         if run.trouble and not run.sent:
             raise Interrupted(f"{run.trouble}") from None
-        raise Interrupted(_what_stopped(run, deadline)) from None
+        raise Interrupted(_what_stopped(run, deadline, connections)) from None
     if (limit := run.time_limit) is not None:
         limit = run.task.attempt.timeout or limit
-        what = _what_stopped(run, deadline)
+        what = _what_stopped(run, deadline, connections)
         raise TimedOut(f"the time limit of {limit:g} s is over: {what}") from None
 
 
-def _what_stopped(run: Run, deadline: float) -> str:
+def _what_stopped(run: Run, deadline: float, connections: Sequence[Connection]) -> str:
     seconds = run.seconds - (run.began - run.started)
     text = f"{format_ranks(run.task.ranks)} stopped after {seconds:.1f} s"
     if not run.is_unwanted:  # another notebook, a terminal or their own code did it
         text += ", and not by this notebook"
-    if (waiting := run.waiting) and not run.finished:
-        who, limit = format_ranks(waiting), f"{deadline:g} s"
+    waiting = frozenset() if run.finished else run.waiting
+    broken = [each for each in connections if not each.is_up and waiting & each.ranks]
+    away = waiting & frozenset(rank for each in broken for rank in each.ranks)
+    if heard := waiting - away:
+        who, limit = format_ranks(heard), f"{deadline:g} s"
         text += (
             f"; {who} did not react yet: a rank that has not within {limit} is ended, and its "
             "variables are lost"
@@ -49,6 +57,11 @@ def _what_stopped(run: Run, deadline: float) -> str:
             else f"; the script of {who} has not ended yet: what is left of it within {limit} "
             "is killed, and the ranks keep their variables"
         )
+    if away:
+        names = format_list([each.name for each in broken])
+        text += f"; {format_ranks(away)} will hear of it when {names} can be reached again"
+    if run.trouble:  # it ended with the cluster, before ranks could react
+        text += f"; {run.trouble}".rstrip(".")
     return f"{text}. {seen_before(run.findings)}".rstrip()
 
 

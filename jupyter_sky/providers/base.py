@@ -194,7 +194,7 @@ class MachineGone(AgentGone):
 
 
 class NotLetIn(OSError):
-    """A machine lets nobody in from where this computer is; the text says why, and what to do."""
+    """There is no way in until the user does something; the text says why, and what to do."""
 
 
 @dataclass(frozen=True)

@@ -365,10 +365,7 @@ def _row(
     sound = (
         all(isinstance(each, str) for each in (identity, name, provider))
         and isinstance(created, float | int)
-        and isinstance(made.spec, dict)
-        and isinstance(made.spec.get("nodes"), int)
-        and isinstance(made.machines, list)
-        and all(isinstance(each, dict) and "nodes" in each for each in made.machines)
+        and tables.is_sound(made.spec, made.machines)
     )
     return made if sound else Broken(str(identity), str(name))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sqlite3
 
 CLUSTERS = """
@@ -37,5 +39,43 @@ def advice(error: sqlite3.Error) -> str:
             return "free some space on its disk, and try again"
         case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
             return "move it away, a new one is made, and `%sky gc` finds what clusters have left"
+        case sqlite3.SQLITE_CANTOPEN if not _may_open_files():
+            return "there are as many files open as may be, close some or raise `ulimit -n`"
         case _:
             return "check that you may write to it, and that no newer jupyter_sky made it"
+
+
+def is_sound(spec: object, machines: object) -> bool:
+    """Return whether a row has what is asked of all rows: one that has not keeps no other away."""
+    return (
+        isinstance(spec, dict)
+        and isinstance(spec.get("nodes"), int)
+        and _is_meter(spec.get("meter"))
+        and isinstance(machines, list)
+        and all(isinstance(each, dict) and _are_nodes(each.get("nodes")) for each in machines)
+    )
+
+
+def _is_meter(kept: object) -> bool:
+    match kept:
+        case None | [int() | float(), int() | float()]:
+            return True
+        case _:
+            return False
+
+
+def _are_nodes(kept: object) -> bool:
+    return isinstance(kept, list) and all(
+        isinstance(each, dict) and isinstance(each.get("ranks", []), list) for each in kept
+    )
+
+
+def _may_open_files() -> bool:
+    """Return whether this process may open what a database takes: file, journal and folder."""
+    with contextlib.ExitStack() as opened:
+        try:
+            for _ in range(3):
+                opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        except OSError:
+            return False
+    return True

@@ -131,7 +131,7 @@ class RunHandle:
         except KeyboardInterrupt:
             if _answer(is_leaving):
                 raise Interrupted("this kernel is ending; the run continues.") from None
-            run.stopped_by_user = True
+            run.stopped_by_user = run.is_unwanted = True
             self._stop_and_show(callbacks)
             self._raise_if_stopped()
 
@@ -208,7 +208,7 @@ class RunHandle:
 
     def stop(self) -> None:
         """Stop the run and return at once."""
-        self._run.stopped_by_user = True
+        self._run.stopped_by_user = self._run.is_unwanted = True
         event_loop.call(self._scheduler.stop, self._run)
 
     def values(self) -> dict[int, Any]:
@@ -379,7 +379,8 @@ class RunHandle:
             self._scheduler.interrupt(run.id)
 
     def _raise_if_stopped(self) -> None:
-        raise_if_stopped(self._run, self._scheduler.controller.timeouts.stop)
+        controller = self._scheduler.controller
+        raise_if_stopped(self._run, controller.timeouts.stop, controller.connections)
 
 
 def _answer(question: Callable[[], bool]) -> bool:

@@ -124,7 +124,7 @@ class Run:
         Whether the user stopped it; the seconds after which it was stopped. The user's thread sets
         them too, before it asks the loop to stop the run.
     is_unwanted
-        Whether somebody has stopped it, whatever came of that.
+        Whether this notebook has stopped it, whatever came of that. The user's thread sets it too.
     in_background
         Whether the kernel does not wait for it.
     left

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jupyter_sky
+from jupyter_sky.node.agent import stale_files
 from jupyter_sky.node.agent.client_session import ClientSession, ClientSessions
 from jupyter_sky.node.agent.event_publisher import EventPublisher
 from jupyter_sky.node.agent.idle import IdleTimer, IdleTimes
@@ -28,7 +29,7 @@ from jupyter_sky.node.agent.requests import RequestHandlers
 from jupyter_sky.node.agent.usage.metrics import Metrics
 from jupyter_sky.node.agent.usage.recorder import UsageRecorder
 from jupyter_sky.node.blobs.relay import BlobRelay
-from jupyter_sky.node.blobs.store import STALLED, BlobStore, default_disk, default_limit
+from jupyter_sky.node.blobs.store import BlobStore, default_disk, default_limit
 from jupyter_sky.node.forking.ending import end_of
 from jupyter_sky.node.network.peers import HANDSHAKE_WITHIN, Peers, Stream
 from jupyter_sky.node.packages.installer import PackageInstaller
@@ -159,7 +160,7 @@ class Agent:
             loop.create_task(self._report_usage()),
             loop.create_task(self._record_usage()),
             loop.create_task(self._touch_folders()),
-            loop.create_task(self._drop_stalled_blobs()),
+            loop.create_task(self._tend_blobs()),
             loop.create_task(self._end_as_the_last()),
         ]
         if source := self._spec.notices:
@@ -230,13 +231,20 @@ class Agent:
                     os.utime(folder)
             await asyncio.sleep(TOUCH_EVERY)
 
-    async def _drop_stalled_blobs(self) -> None:
+    async def _tend_blobs(self) -> None:
         """Free the shared memory of blobs whose sender does not go on, and of those out of use."""
         while True:
-            await asyncio.sleep(STALLED / 10)
+            await asyncio.sleep(EVERY)
+            self._restore_blobs()
             self.store.drop_stalled()
             self._rooms.drop_left()
             await self._rooms.give_back(self._idle.times.idle)
+
+    def _restore_blobs(self) -> None:
+        with contextlib.suppress(OSError):
+            if not self._ending and not self.store.folder.is_dir():
+                self._events.publish_forgotten(self.store.restore())
+                stale_files.claim(self.store.folder)
 
     async def _end_as_the_last(self) -> None:
         """End with the other agents if the notebook that ended them could not reach this one."""
@@ -363,6 +371,7 @@ class Agent:
     def on_session_changed(self) -> None:
         """Set the idle timer: it is known now whether the client is a notebook."""
         self._idle.update()
+        self._restore_blobs()  # it is told next which ones are here
 
     def on_seen(self, number: int) -> None:
         """Remember which events a notebook has."""

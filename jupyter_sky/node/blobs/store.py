@@ -13,8 +13,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import blake3
-
+from jupyter_sky.node.blobs.partial_blob import PartialBlob, replace_by_link
 from jupyter_sky.serialization.blobs import file_name
 
 STALLED = 300.0
@@ -48,7 +47,7 @@ class BlobStore:
         self._sizes: collections.OrderedDict[str, int] = collections.OrderedDict()
         self._total = 0  # the sum of them: there can be many
         self._spill = _Spill(folder, disk, disk_limit)
-        self._partial: dict[str, _PartialBlob] = {}
+        self._partial: dict[str, PartialBlob] = {}
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
         self._used: set[str] = set()
 
@@ -106,9 +105,9 @@ class BlobStore:
             partial.discard()
         self._wake_readers(key)
 
-    def _new_blob(self, path: Path, size: int) -> _PartialBlob:
+    def _new_blob(self, path: Path, size: int) -> PartialBlob:
         is_full = not self.has_room_in_memory(size) and self._spill.has_room(size)
-        return _PartialBlob(path, size, self._spill.folder if is_full else None)
+        return PartialBlob(path, size, self._spill.folder if is_full else None)
 
     def has_room_in_memory(self, size: int) -> bool:
         """Return whether so many bytes more are within the limit."""
@@ -244,6 +243,16 @@ class BlobStore:
                 (self.folder / file_name(key)).unlink(missing_ok=True)
         return dropped
 
+    def restore(self) -> list[str]:
+        """Make the folder again, which is gone; return the digests of the blobs that went with it.
+
+        systemd removes what users have in shared memory when the last of their sessions ends, as
+        with the notebook's connection, where it was not told to keep that (``RemoveIPC=no``).
+        """
+        self.folder.mkdir(mode=0o700)
+        self.drop_stalled(0)
+        return self.drop([*self._sizes, *self._spill.sizes])
+
     def remove(self) -> None:
         """Remove all blobs."""
         self._spill.remove()
@@ -282,7 +291,7 @@ class _Spill:
             with self._lock:
                 if key in self.sizes:
                     part.rename(path)
-                    _replace_by_link(self._links / key, path)
+                    replace_by_link(self._links / key, path)
         part.unlink(missing_ok=True)
 
     def trim(self, wanted: frozenset[str]) -> list[str]:
@@ -313,80 +322,6 @@ class _Spill:
             self.sizes.clear()
         if self.folder:
             shutil.rmtree(self.folder, ignore_errors=True)
-
-
-class _PartialBlob:
-    """A blob that is arriving in a file.
-
-    Pieces are written rather than received into mapped memory: the system fills a new page of
-    shared memory much faster in a write than in the page fault that a mapping would take.
-
-    Parameters
-    ----------
-    path
-        Where ranks will find it.
-    full_size
-        How many bytes it will have.
-    spill
-        The folder in which it will be, with a link at ``path``; ``None`` for no such folder.
-
-    Attributes
-    ----------
-    path
-        The file in which it arrives.
-    size
-        Bytes that have arrived.
-    changed
-        When the last of them did, by the monotonic clock.
-    """
-
-    def __init__(self, path: Path, full_size: int, spill: Path | None = None) -> None:
-        self._final_path = path
-        self._spill = spill
-        self.full_size = full_size
-        self.path = (spill or path.parent) / f"{uuid.uuid4().hex}.part"
-        self._file = self.path.open("wb", buffering=0)
-        self._hasher = blake3.blake3(max_threads=blake3.blake3.AUTO)
-        self.size = 0
-        self.changed = time.monotonic()
-
-    @property
-    def is_spilled(self) -> bool:
-        """Whether it is on the disk, with a link where ranks find it."""
-        return self._spill is not None
-
-    def write(self, piece: memoryview) -> None:
-        """Append a piece; ``OSError`` when there is no room."""
-        self.size += piece.nbytes
-        self.changed = time.monotonic()
-        # Hashed now, while it is in the processor's cache.
-        self._hasher.update(piece)
-        while piece.nbytes:
-            piece = piece[self._file.write(piece) :]
-
-    def complete(self, key: str) -> bool:
-        """Give it its name if its digest is right, and return whether it is."""
-        self._file.close()
-        if self._hasher.hexdigest() != key:
-            self.discard()
-            return False
-        if self._spill:
-            _replace_by_link(self._final_path, self.path.rename(self._spill / key))
-        else:
-            self.path.rename(self._final_path)
-        return True
-
-    def discard(self) -> None:
-        """Remove what has arrived."""
-        self._file.close()
-        self.path.unlink(missing_ok=True)
-
-
-def _replace_by_link(path: Path, target: Path) -> None:
-    """Put a link to ``target`` in the place of a file, in one step."""
-    new = path.with_name(f"{uuid.uuid4().hex}.part")
-    new.symlink_to(target)
-    new.rename(path)
 
 
 def default_limit(folder: Path) -> int:

@@ -6,6 +6,7 @@ import contextlib
 import signal
 from pathlib import Path
 
+from jupyter_sky.formatting import last_line
 from jupyter_sky.node.supervisor.rank_process import RankProcess
 
 _LINES = 60  # of the log, among which a crash is looked for
@@ -21,10 +22,16 @@ class ExitReasons:
     def __init__(self) -> None:
         self._oom_kills = _oom_kills(0)
 
-    def explain(self, status: int) -> str:
-        """Return what the exit status of a process means."""
+    def explain(self, status: int, process: RankProcess) -> str:
+        """Return what the exit status of a process means; what it said last, if nothing else shows.
+
+        That is so of one without a run, as while it starts.
+        """
         if status >= 0:
-            return f"its process ended with status {status}"
+            text = f"its process ended with status {status}"
+            process.drain()
+            said = last_line(last_lines(process), "") if status and not process.run else ""
+            return f"{text} ({said})" if said else text
         kills, self._oom_kills = self._oom_kills, _oom_kills(self._oom_kills)
         if -status == signal.SIGKILL and self._oom_kills > kills:
             return "the system killed it because there was no memory left"

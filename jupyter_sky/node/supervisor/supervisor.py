@@ -363,7 +363,7 @@ class Supervisor:
             process.close()
             return
         again = self._is_worth_restarting(process)
-        self._lose(process, self._exit_reasons.explain(status), again)
+        self._lose(process, self._exit_reasons.explain(status, process), again)
         if again:
             self._fork(process.rank)
 

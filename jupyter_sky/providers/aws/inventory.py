@@ -93,7 +93,8 @@ def list_resources(everywhere: bool) -> tuple[list[CloudResources], list[str]]:
         try:
             there = clients_at(location)
             seen, unseen = look(there)
-            trouble += [f"in {location}: {error}" for error in unseen.values()]
+            # Who may do nothing may not look for anything, which is one sentence.
+            trouble += dict.fromkeys(f"in {location}: {error}" for error in unseen.values())
             user = there.user if seen else ""
             for each in seen:
                 # One account may be known by several profiles.
@@ -158,7 +159,8 @@ def _has_tags(there: Clients) -> bool:
     ours = [{"Name": "key", "Values": [ID]}]
     try:
         with explain_errors():
-            return bool(there.ec2.describe_tags(Filters=ours, MaxResults=5)["Tags"])
+            pages = there.ec2.get_paginator("describe_tags").paginate(Filters=ours)
+            return any(page["Tags"] for page in pages)
     except AWSError:
         return False  # a region that the account does not use
 

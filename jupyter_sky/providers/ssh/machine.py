@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.base import Node
+from jupyter_sky.providers.base import Node, NotLetIn
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
+from jupyter_sky.providers.ssh.connection.errors import HostKeyError, LoginError
 from jupyter_sky.providers.ssh.connection.targets import parse_one
 from jupyter_sky.providers.ssh.setup.agent import remove_agent
 from jupyter_sky.providers.ssh.setup.facts import HostFacts, gather_facts
@@ -61,6 +62,8 @@ class SSHMachine:
         bridge = f"env PYTHONPATH={code} {python} -P -m jupyter_sky.node.bridge {' '.join(to)}"
         try:
             return await in_thread(self._connection.open_bridge, bridge, stream)
+        except (HostKeyError, LoginError) as error:
+            raise NotLetIn(f"{self.host}: {error}") from None
         except SkyError as error:
             raise OSError(f"{self.host}: {error}") from None
 

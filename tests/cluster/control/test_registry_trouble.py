@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
 
 import jupyter_sky as sky
@@ -19,6 +20,7 @@ from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import event_loop
 from tests.conftest import processes_of
+from tests.faults.limits import descriptors
 from tests.faults.parts import agent_of
 
 
@@ -119,3 +121,31 @@ def test_the_sentence_says_what_to_do(monkeypatch, tmp_path: Path, spoil, said: 
     with pytest.raises(sky.SkyError, match=said) as caught:
         registry.rows()
     assert str(home()) in str(caught.value)
+
+
+def test_a_notebook_that_may_open_no_more_files_is_told_so() -> None:
+    with (
+        descriptors(psutil.Process(), 3),
+        pytest.raises(registry.RegistryError, match="as many files open as may be, close some"),
+    ):
+        registry.rows()
+
+
+@pytest.mark.parametrize(
+    ("column", "content"),
+    [
+        ("spec", '{"nodes": 1, "meter": 5}'),
+        ("machines", '[{"nodes": 5}]'),
+        ("machines", '[{"nodes": [{"ranks": null}]}]'),
+    ],
+)
+def test_a_row_that_is_damaged_keeps_no_other_away(column: str, content: str) -> None:
+    for identity in ("0000000d", "0000000e"):
+        registry.record(identity, f"c-{identity}", "local", {"nodes": 1})
+    with registry.opened() as database:
+        database.execute(f"UPDATE clusters SET {column} = ? WHERE id = '0000000d'", (content,))
+    assert [row.id for row in registry.rows()] == ["0000000e"]
+    assert registry.find_broken("c-0000000d")
+    assert registry.all_spent() == []
+    for identity in ("0000000d", "0000000e"):
+        registry.remove(identity)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from jupyter_sky.cluster.network.blobs.shared_memory import LEAST, SharedMemory
 from jupyter_sky.serialization.blobs import digest
 from tests.cluster.cells import Cells, start
+from tests.faults.parts import attach
 
 SIZE = 32 * 2**20
 
@@ -123,3 +125,17 @@ def test_nothing_is_written_where_the_agent_made_no_file(tmp_path: Path) -> None
     # Nor on another computer.
     assert not asyncio.run(SharedMemory(None, request).write("ab", data, print))
     assert SharedMemory(None, request).read("ab", LEAST) is None
+
+
+def test_a_cluster_goes_on_whose_shared_memory_was_cleared_away(pair: Cells) -> None:
+    pair.namespace |= {"here": value(7), "also": value(8)}
+    assert pair.ask("len(here)", names=["here"]) == [SIZE] * 2
+    # As systemd does when the last session of a user ends, because the notebook has gone.
+    shutil.rmtree(blobs(pair))
+    attach(pair.cluster.name).cluster.close()
+    run = pair.start("there = here.copy()", values={0: ["there"]})
+    run.follow(lambda event: None)
+    assert (run.values()[0]["there"] == value(7)).all()
+    assert pair.ask("int(also[0])", names=["also"]) == [int(value(8)[0])] * 2
+    pair.namespace["again"] = value(7)  # which it has sent before
+    assert pair.ask("int(again[0])", names=["again"]) == [int(value(7)[0])] * 2

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.transport.protocol.events import Output
+from tests import waiting
 from tests.cluster.conftest import Cells, prepared
+from tests.faults.parts import agent_of
 
 
 @pytest.fixture(scope="module")
@@ -150,3 +154,38 @@ def test_a_connection_of_the_user_survives_a_broken_collective(cells) -> None:
     stop(cells, "dist.barrier() if rank else time.sleep(600)")
     cells.run("mine.sendall(b'still here')\nheard = theirs.recv(100)\nmine.close(); server.close()")
     assert cells.ask("heard") == [b"still here"] * 4
+
+
+def test_stop_says_where_ranks_cannot_be_told_and_where_the_cluster_is_lost(new) -> None:
+    cells = new(nodes=1, framework=False)
+    agent = agent_of(cells)
+    [connection] = cells.cluster._controller.connections
+
+    def stopped(strike: Callable[[], object]) -> str:
+        """Stop a run when something was broken, and return what is said of it."""
+
+        def press(event: object) -> None:
+            strike()
+            raise KeyboardInterrupt
+
+        with pytest.raises(Interrupted) as caught:
+            cells.start("print('here')\nwhile True: pass").follow(press)
+        return str(caught.value)
+
+    def lose_the_link() -> None:
+        agent.suspend()
+        connection._link._sock.shutdown(socket.SHUT_RDWR)
+        waiting.until(lambda: not connection.is_up)
+
+    def lose_the_cluster() -> None:
+        agent.kill()
+        waiting.until(lambda: not cells.cluster.alive)
+
+    said = stopped(lose_the_link)
+    agent.resume()
+    assert re.fullmatch(
+        r"rank 0 stopped after \S+ s; rank 0 will hear of it when node 0 can be reached again.",
+        said,
+    )
+    said = stopped(lose_the_cluster)
+    assert re.match(r"rank 0 stopped after \S+ s; cluster .* is lost: the agent ", said)

@@ -1,4 +1,4 @@
-"""Plugins that raise, and that hang: a start says so, and leaves nothing behind."""
+"""Plugins that raise, end the process, or hang: a start says so, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -53,6 +53,13 @@ SCENES = (
         "a plugin that raises: a start says so, and one without it runs",
         _with(hooks.raises, Timeouts()),
         "could not join the group: .*no licence server",
+        known=2.0,
+        usable=4.0,
+    ),
+    Scene(
+        "a plugin that ends the process of a rank: a start says what it said",
+        _with(hooks.ends, Timeouts()),
+        r"its process ended with status 3 \(no licence file\)",
         known=2.0,
         usable=4.0,
     ),

@@ -102,7 +102,7 @@ def test_a_run_that_ends_while_there_is_no_connection_took_as_long_as_it_did(
     assert followed.run.seconds < took + without / 2
 
 
-def test_the_ssh_server_is_restarted(lab: Lab, start, tmp_path: Path) -> None:
+def test_the_ssh_server_is_restarted(lab: Lab, client: Path, start, tmp_path: Path) -> None:
     cells = start("lab1,lab2", framework=False)
     followed = Followed(cells, counting(tmp_path / "stop"), values={0: ["n"]})
     followed.until(lambda: 5 in followed.numbers)
@@ -116,6 +116,16 @@ def test_the_ssh_server_is_restarted(lab: Lab, start, tmp_path: Path) -> None:
     # What is asked for while there is no link is done as soon as there is one.
     for host in lab.hosts[:2]:
         host.restart_sshd()
+    assert cells.ask("n >= 5") == [True, True]
+    # One that may be somebody else is told with what only the user can do.
+    known = (client / "known_hosts").read_text()
+    host, other = lab.hosts[:2]
+    public_key = (other.folder / "etc" / "host_key.pub").read_text()
+    (client / "known_hosts").write_text(f"{host.address} {public_key}")
+    host.restart_sshd()
+    until(lambda: "its host key has changed" in cells.cluster.snapshot()["cluster"]["note"])
+    assert "`!ssh-keygen -R" in cells.cluster.snapshot()["cluster"]["note"]
+    (client / "known_hosts").write_text(known)
     assert cells.ask("n >= 5") == [True, True]
 
 

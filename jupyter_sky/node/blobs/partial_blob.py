@@ -1,0 +1,83 @@
+"""A blob that is arriving on a node."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from pathlib import Path
+
+import blake3
+
+
+class PartialBlob:
+    """A blob that is arriving in a file.
+
+    Pieces are written rather than received into mapped memory: the system fills a new page of
+    shared memory much faster in a write than in the page fault that a mapping would take.
+
+    Parameters
+    ----------
+    path
+        Where ranks will find it.
+    full_size
+        How many bytes it will have.
+    spill
+        The folder in which it will be, with a link at ``path``; ``None`` for no such folder.
+
+    Attributes
+    ----------
+    path
+        The file in which it arrives.
+    size
+        Bytes that have arrived.
+    changed
+        When the last of them did, by the monotonic clock.
+    """
+
+    def __init__(self, path: Path, full_size: int, spill: Path | None = None) -> None:
+        self._final_path = path
+        self._spill = spill
+        self.full_size = full_size
+        self.path = (spill or path.parent) / f"{uuid.uuid4().hex}.part"
+        self._file = self.path.open("wb", buffering=0)
+        self._hasher = blake3.blake3(max_threads=blake3.blake3.AUTO)
+        self.size = 0
+        self.changed = time.monotonic()
+
+    @property
+    def is_spilled(self) -> bool:
+        """Whether it is on the disk, with a link where ranks find it."""
+        return self._spill is not None
+
+    def write(self, piece: memoryview) -> None:
+        """Append a piece; ``OSError`` when there is no room."""
+        self.size += piece.nbytes
+        self.changed = time.monotonic()
+        # Hashed now, while it is in the processor's cache.
+        self._hasher.update(piece)
+        while piece.nbytes:
+            piece = piece[self._file.write(piece) :]
+
+    def complete(self, key: str) -> bool:
+        """Give it its name if its digest is right, and return whether it is."""
+        self._file.close()
+        if self._hasher.hexdigest() != key:
+            self.discard()
+            return False
+        if self._spill:
+            replace_by_link(self._final_path, self.path.rename(self._spill / key))
+        else:
+            self.path.rename(self._final_path)
+        return True
+
+    def discard(self) -> None:
+        """Remove what has arrived."""
+        self._file.close()
+        self.path.unlink(missing_ok=True)
+
+
+def replace_by_link(path: Path, target: Path) -> None:
+    """Put a link to ``target`` in the place of a file, in one step."""
+    new = path.with_name(f"{uuid.uuid4().hex}.part")
+    new.symlink_to(target)
+    new.rename(path)
