@@ -176,6 +176,8 @@ def _advice(name: str, expression: str, path: list[_FailingPart], to_notebook: b
         )
     if to_notebook:
         return f"Ask for the parts of {name} that you need." if path[1:] else "It can stay there."
+    if any(base.__module__.startswith("ipywidgets.") for base in type(culprit).__mro__):
+        return "It stays in the notebook: give the cell what it holds, as in `rate = slider.value`."
     verb = "Define" if isinstance(value, (type, types.FunctionType)) else "Create"
     if isinstance(value, io.IOBase):
         verb = "Open"
