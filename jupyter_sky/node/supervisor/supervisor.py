@@ -302,12 +302,12 @@ class Supervisor:
         is_hidden = process.runs_script and not process.limiters
         self._output.flush(process)
         if message["error"] is not None and message["outcome"] == "error":
-            if is_hidden:
-                # What it wrote says why it failed, and nobody has seen it.
-                message["error"]["traceback"][:0] = last_lines_of_script(process)
+            # What it wrote says why it failed, and nobody has seen it.
+            unseen = last_lines_of_script(process) if is_hidden else []
             # So that the log says how the run ended.
             text = "\n".join([*message["error"]["traceback"], ""])
             process.log.index.add("stderr", process.log.append(text.encode(errors="replace")))
+            message["error"]["traceback"][:0] = unseen
         message["tail"] = process.run_output(process.tail_limit)
         message["seconds"] = asyncio.get_running_loop().time() - process.run_began
         process.run, process.ended = None, process.run
