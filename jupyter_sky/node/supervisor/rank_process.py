@@ -173,6 +173,8 @@ class RankProcess:
         within
             Seconds that it gets for that before it is killed.
         """
+        if self.pid is None:  # it is new when it comes
+            return
         if self.run or self.forming is not None:
             self.signal(signal.SIGKILL)
             return
