@@ -134,8 +134,11 @@ def check_plugins(plugins: Iterable[Plugin]) -> tuple[Plugin, ...]:
     checked: dict[str, Plugin] = {}
     for plugin in plugins:
         if not isinstance(plugin, Plugin):
-            hint = f": write {plugin.__name__}()" if hasattr(plugin, "__name__") else ""
-            raise UsageError(f"plugins has {plugin!r}, which is not a plugin{hint}.")
+            name = getattr(plugin, "__name__", f"sky.plugins.{plugin}")
+            hint = (
+                f"write {name}()" if isinstance(plugin, str) or callable(plugin) else "leave it out"
+            )
+            raise UsageError(f"plugins has {plugin!r}, which is not a plugin: {hint}.")
         if plugin.name in checked:
             raise UsageError(f"plugins has {plugin.name!r} twice: leave one out.")
         checked[plugin.name] = plugin

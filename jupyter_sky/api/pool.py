@@ -31,6 +31,7 @@ from jupyter_sky.cluster.inventory import owed_ends
 from jupyter_sky.cluster.runs.task import Task, no_debugging
 from jupyter_sky.cluster.runtime_env import ClientHooks
 from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.formatting import format_count
 from jupyter_sky.providers.buckets.volume import Volume, check_volumes
 from jupyter_sky.providers.choice import Candidate, Selection, Spec, check_places, in_order
 from jupyter_sky.providers.local import Local
@@ -218,7 +219,7 @@ class ComputePool:
 
     def __repr__(self) -> str:
         state = "up" if self._cluster else "not up: use it in a `with` block"
-        return f"<ComputePool {self.spec.name}, {self.spec.nodes} nodes, {state}>"
+        return f"<ComputePool {self.spec.name}, {format_count(self.spec.nodes, 'node')}, {state}>"
 
     @property
     def cluster(self) -> Cluster:

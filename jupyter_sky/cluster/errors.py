@@ -17,6 +17,9 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_ranks
 from jupyter_sky.transport.protocol.error_report import MEMBERS, ErrorReport, is_consequence
 
+BEFORE_LAST_LINES = " Its last lines:"
+"""What stands before the last lines of a rank that was lost."""
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -261,7 +264,6 @@ def _summary(failures: Sequence[Failure]) -> list[str]:
         where = format_ranks([member.rank for member in members])
         hosts = sorted({member.host for member in members})
         line = f"on {where} ({', '.join(hosts[:3])}{', …' * (len(hosts) > 3)})"
-        lines.append(
-            line if not lines else f"{kind}: {text.splitlines()[0] if text else ''} {line}"
-        )
+        said = text.splitlines()[0].removesuffix(BEFORE_LAST_LINES) if text else ""
+        lines.append(f"{kind}: {said} {line}" if lines else line)
     return lines

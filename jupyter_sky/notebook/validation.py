@@ -152,11 +152,13 @@ def check_fit(
         "--nodes": options.nodes,
         "--procs-per-node": options.procs_per_node,
         "--provider": options.provider,
-        "--gpu": options.gpu and str(accelerators.parse(options.gpu)).lower(),
+        "--gpu": options.gpu and str(accelerators.parse(options.gpu)),
         "--hosts": ",".join(map(str, parse(hosts))) or None if hosts else None,
     }
     for option, value in asked.items():
-        if value is not None and value != (has := _has(cluster, option)):
+        has = _has(cluster, option)
+        is_same = str(value).lower() == str(has).lower() if option == "--gpu" else value == has
+        if value is not None and not is_same:
             change = f"`%sky scale {value}` to change it" if option == "--nodes" else _REPLACE
             raise _other_cluster(cluster, option, has, value, change)
     _check_plugins(cluster, options, started)
@@ -182,7 +184,7 @@ def _has(cluster: Cluster, option: str) -> Any:
         case "--provider":
             return cluster.provider.name
         case "--gpu":
-            return cluster.spec.accelerator and str(cluster.spec.accelerator).lower()
+            return cluster.spec.accelerator and str(cluster.spec.accelerator)
         case _:
             return ",".join(node.name or "" for node in nodes)
 

@@ -108,7 +108,9 @@ def check_places(provider: object, specs: Sequence[object], selection: object) -
                 "or sky.ComputePool(sky.Spec(sky.Local()), …) for places to choose from."
             )
     if provider is not None and not _is_provider(provider):
-        raise UsageError(f"provider={provider!r} is not a provider: write provider=sky.Local().")
+        is_class = isinstance(provider, type) and hasattr(provider, "default_nodes")
+        name = provider.__name__ if is_class else "Local"  # type: ignore[attr-defined]
+        raise UsageError(f"provider={provider!r} is not a provider: write provider=sky.{name}().")
     if specs and provider is not None:
         raise UsageError("give a pool provider= or several sky.Spec(provider), not both.")
     _check_selection(selection)

@@ -207,6 +207,10 @@ class ClusterSpec:
         _check_count("nodes", self.nodes)
         if self.procs_per_node is not None:
             _check_count("procs_per_node", self.procs_per_node)
+        if not isinstance(self.image, Image):
+            raise UsageError(
+                f'image={self.image!r} is not an image: write image=sky.Image(pip=["einops"]).'
+            )
         object.__setattr__(self, "cpus", _amount("cpus", self.cpus))
         object.__setattr__(self, "memory", _amount("memory", self.memory))
         for name in ("idle_timeout", "patience", "unattended"):

@@ -176,13 +176,27 @@ def _advice(name: str, expression: str, path: list[_FailingPart], to_notebook: b
         )
     if to_notebook:
         return f"Ask for the parts of {name} that you need." if path[1:] else "It can stay there."
+    if any(base.__module__.startswith("ipywidgets.") for base in type(culprit).__mro__):
+        return "It stays in the notebook: give the cell what it holds, as in `rate = slider.value`."
     verb = "Define" if isinstance(value, (type, types.FunctionType)) else "Create"
     if isinstance(value, io.IOBase):
         verb = "Open"
     inside = f"{verb} {name} inside the cell"
-    if path[1:] and all(part.step.startswith((".", "[")) for part in path[1:]):
-        return f"{inside}, or set {expression} to None before."
-    return f"{inside}."
+    part = _part_to_set(path)
+    return f"{inside}, or set {name}{part} to None before." if part else f"{inside}."
+
+
+def _part_to_set(path: list[_FailingPart]) -> str:
+    """Return the innermost part that is the user's own to change; "" if there is none."""
+    found = steps = ""
+    for owner, part in itertools.pairwise(path):
+        if not part.step.startswith((".", "[")):
+            break
+        steps += part.step
+        is_plain = isinstance(owner.value, dict | list | types.SimpleNamespace)
+        if is_plain or _is_torch_module(owner.value) or _has_class_of_user(owner.value):
+            found = steps
+    return found
 
 
 def _parts(value: Any) -> Parts:

@@ -214,7 +214,7 @@ def take_over(present: Any, received: Any, changes: Collection[str]) -> dict[int
 def _pairs(mine: Any, theirs: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
     mine, theirs = sharded.unwrapped(mine), sharded.unwrapped(theirs)
     if _kind(mine) is not _kind(theirs):
-        raise CannotTakeOver(f"it is a {type(mine).__name__} on this rank")
+        raise CannotTakeOver(f"it is of type {type(mine).__name__} on this rank")
     if mine._modules.keys() != theirs._modules.keys():
         raise CannotTakeOver(f"{prefix[:-1] or 'it'} has other modules on this rank")
     yield prefix, mine, theirs

@@ -1,22 +1,25 @@
-/* A bar with its figure. */
+/* A bar with its figure: how much it is, and before that perhaps of what. */
 
 import { element, setText } from './dom.ts';
 
 export class Bar {
   readonly element: HTMLElement;
   readonly #fill = element('span', 'jsky-fill');
-  readonly #figure = element('span', 'jsky-figure');
+  readonly #label = element('span', 'jsky-label');
+  readonly #amount = element('span', 'jsky-amount');
 
   constructor(name: string) {
     const bar = element('span', 'jsky-bar', {}, this.#fill);
-    this.element = element('span', `jsky-meter ${name}`, {}, bar, this.#figure);
+    const figure = element('span', 'jsky-figure', {}, this.#label, this.#amount);
+    this.element = element('span', `jsky-meter ${name}`, {}, bar, figure);
   }
 
-  show(part: number | null, figure: string): void {
+  show(part: number | null, amount: string, label = ''): void {
     const filled = String(Math.min(Math.max(part ?? 0, 0), 1).toFixed(2));
     if (this.#fill.style.getPropertyValue('--jsky-part') !== filled) {
       this.#fill.style.setProperty('--jsky-part', filled);
     }
-    setText(this.#figure, figure);
+    setText(this.#label, label);
+    setText(this.#amount, label && amount ? ` · ${amount}` : amount);
   }
 }

@@ -169,8 +169,8 @@ export class Strip {
         run?.state === 'running' && progress.left !== null
           ? this.#trans.__('%1 left', duration(progress.left, false))
           : null;
-      const label = plain(progress.label);
-      this.#progress.show(progress.part, [label, progress.count, left].filter(Boolean).join(' · '));
+      const amount = [progress.count, left].filter(Boolean).join(' · ');
+      this.#progress.show(progress.part, amount, plain(progress.label));
     }
   }
 

@@ -63,6 +63,7 @@ def test_amounts(given: Any, read: str | None) -> None:
         ({"nodes": "4"}, "nodes is '4': type a whole number"),
         ({"nodes": True}, "type a whole number"),
         ({"procs_per_node": 1.5}, "type a whole number"),
+        ({"image": "einops"}, 'write image=sky.Image(pip=["einops"])'),
         ({"cpus": "many"}, 'cpus="8+"'),
         ({"memory": "0"}, 'memory="8+"'),
         ({"idle_timeout": 0}, "idle_timeout=600"),

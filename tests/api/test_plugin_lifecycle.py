@@ -173,7 +173,8 @@ def test_plugins_transform_the_image_in_order() -> None:
     [
         ([sky.plugins.torch], r"write torch\(\)"),
         (sky.plugins.torch(), "plugins is a list"),
-        (["torch"], "'torch', which is not a plugin"),
+        (["torch"], r"'torch', which is not a plugin: write sky\.plugins\.torch\(\)"),
+        ([None], "None, which is not a plugin: leave it out"),
         ([sky.plugins.torch(), sky.plugins.torch()], "'torch' twice"),
         (None, "plugins is a list"),
     ],

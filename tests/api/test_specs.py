@@ -77,8 +77,11 @@ def test_arguments_are_checked() -> None:
         sky.ComputePool(sky.Spec(sky.Local()), selection="best")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="is no sky.Spec: write sky.ComputePool"):
         sky.ComputePool(sky.Local(), nodes=2)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"is not a provider: write provider=sky\.Slurm\(\)"):
+        sky.ComputePool(provider=sky.Slurm)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="worker=4: write worker=sky.Worker"):
         sky.ComputePool(worker=4)  # type: ignore[arg-type]
+    assert "1 node, not up" in repr(sky.ComputePool())
     with pytest.raises(UsageError, match="not both"):
         sky.ComputePool(sky.Spec(sky.Local()), provider=sky.Local())
 

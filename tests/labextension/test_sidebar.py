@@ -195,6 +195,7 @@ def test_what_a_user_does_to_a_cluster(open_notebook: Open, shots: Path) -> None
 def test_a_new_cluster_starts_from_the_form(open_notebook: Open, shots: Path) -> None:
     user = open_notebook("lab", "begin")
     user.sidebar.get_by_text("No cluster is running.").wait_for()
+    assert user.sidebar.locator("code", has_text="%%sky --nodes 2").is_visible()
     user.sidebar.get_by_role("button", name="Load it").wait_for()
     user.page.screenshot(path=shots / "sidebar-empty.png")
     user.sidebar.get_by_role("button", name="New Cluster").click()

@@ -240,6 +240,9 @@ def test_bars_and_widgets_that_need_a_page_become_text(pair: LiveNotebook) -> No
     cell = pair.succeed("%%sky\nimport ipywidgets\nipywidgets.IntSlider(3)")
     [text] = cell.shown
     assert text.startswith("IntSlider is a widget, which a rank cannot show")
+    pair.succeed("import ipywidgets\nsettings = {'lr': ipywidgets.FloatSlider()}")
+    assert "settings['lr'] cannot be sent" in (said := pair.run("%%sky\nsettings").sentence)
+    assert said.endswith("give the cell what it holds, as in `rate = slider.value`.")
 
 
 def test_a_cell_may_await_and_use_magics(pair: LiveNotebook) -> None:

@@ -127,6 +127,16 @@ def test_each_attempt_begins_alike(pair: Notebook) -> None:
     assert "as no checkpoint was saved (`sky.save`); attempt 2 of 3 begins from the start" in said
 
 
+def test_what_a_further_attempt_will_lack_is_said_before_the_first(pair: Notebook) -> None:
+    pair.run("%%sky\nimport random as dice\nhere = there = 1")
+    pair.run("here = 2")
+    pair.run("%%sky --retry 1\nthere = here + dice.randint(1, 6)\nprint(there)")
+    assert pair.stderr == (
+        "--retry: a further attempt begins without dice, which only ranks have, from earlier "
+        "cells: define them in this cell, or in the notebook\n"
+    )
+
+
 def test_each_attempt_in_the_background_begins_as_the_first(pair: Notebook) -> None:
     """Whatever the notebook does to its values meanwhile."""
     pair.run("seen, other = [], 1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -65,6 +66,8 @@ def test_accelerate_finds_the_group_and_its_precision(torch_pool: sky.ComputePoo
 def prepare_with(accelerator: Any) -> tuple[int, str, str]:
     import torch
 
+    # As `Trainer` does with each checkpoint, whose arguments have a state in them.
+    assert type(pickle.loads(pickle.dumps(accelerator.state))).__name__ == "AcceleratorState"
     model = accelerator.prepare(torch.nn.Linear(2, 1))
     return accelerator.process_index, type(model).__name__, accelerator.mixed_precision
 

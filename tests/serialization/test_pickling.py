@@ -722,6 +722,9 @@ def numbers() -> Any:
 
 OBSTACLES: dict[str, Callable[[Path], Any]] = {
     "it.logger.handlers[0].lock: a lock. Create it": lambda tmp: Config(logger=Keeper()),
+    "it['q'].mutex: a lock. Create it inside the cell, or set it['q'] to None": lambda tmp: {
+        "q": queue.Queue()
+    },
     "it['log'][0]: a lock": lambda tmp: {"log": [threading.Lock()]},
     "it: an open file. Open it": lambda tmp: (tmp / "x").open("w"),
     "it.log: an open file": lambda tmp: Config(log=(tmp / "x").open("ab")),
@@ -744,7 +747,7 @@ OBSTACLES: dict[str, Callable[[Path], Any]] = {
     "it.__self__.lock: a lock": lambda tmp: Config(lock=threading.Lock()).__init__,
     "it: a threading.Thread with a": lambda tmp: threading.Thread(),
     "it.done: a threading.Event with a lock in it": lambda tmp: Config(done=threading.Event()),
-    "it.mutex: a lock": lambda tmp: queue.Queue(),
+    "it.mutex: a lock. Create it inside the cell.": lambda tmp: queue.Queue(),
     "it[1]: a lock. Create": lambda tmp: collections.deque([1, threading.Lock()]),
     "it → a key: a lock": lambda tmp: {threading.Lock(): 1},
     "it: data of one thread": lambda tmp: threading.local(),

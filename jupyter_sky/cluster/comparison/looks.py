@@ -60,7 +60,11 @@ class Looks:
         answered = [each for each in looked if each["state"] == "answered"]
         found = {seen["name"] for each in answered for seen in each["names"]}
         missing = tuple(name for name in names if answered and name not in found)
-        return Names(rows(answered), missing, bool(answered), tuple(self._notes(looked)))
+        table, notes = rows(answered), self._notes(looked)
+        large = next((row.name for row in table if row.differ is None and row.ranks[1:]), None)
+        if large and not self._controller.state.busy_runs:
+            notes.append(f"`%sky same {large}` compares the values of what is large")
+        return Names(table, missing, bool(answered), tuple(notes))
 
     def same(self, names: Sequence[str], random: bool = False) -> Compared:
         """Return whether names stand for the same on all ranks, and where they differ first.

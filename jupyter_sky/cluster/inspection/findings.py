@@ -116,18 +116,26 @@ _TIMELESS = _Tense(("waits", "wait"), ("is", "are"), ("has", "have"), has_time=F
 
 def _waiting(known: Mapping[int, SeenRank]) -> list[_Waiting]:
     """Return who waits in what, those whom most wait with first."""
-    groups: dict[tuple[str, int, str, str, str], list[int]] = {}
-    for rank, each in sorted(known.items()):
-        if each["collectives"] and not each.get("failing"):
-            one = each["collectives"][0]
-            key = (one["group"], one["number"], one["operation"], one["shapes"], _line(each))
-            groups.setdefault(key, []).append(rank)
+    waits = {
+        rank: (each["collectives"][0], _line(each))
+        for rank, each in sorted(known.items())
+        if each["collectives"] and not each.get("failing")
+    }
+    # Of one whose call torch has not recorded yet the tensors are not known: they are as others'.
+    shapes = {_key(one): one["shapes"] for one, _ in waits.values() if one["shapes"]}
+    groups: dict[tuple[tuple[str, int, str], str, str], list[int]] = {}
+    for rank, (one, line) in waits.items():
+        key = _key(one), one["shapes"] or shapes.get(_key(one), ""), line
+        groups.setdefault(key, []).append(rank)
     found = []
     for key, ranks in groups.items():
-        waits = [known[rank]["collectives"][0] for rank in ranks]
-        seconds = max(each["seconds"] for each in waits)
-        found.append(_Waiting(tuple(ranks), waits[0], key[-1], seconds))
+        seconds = max(waits[rank][0]["seconds"] for rank in ranks)
+        found.append(_Waiting(tuple(ranks), waits[ranks[0]][0], key[-1], seconds))
     return sorted(found, key=lambda each: (-len(each.ranks), each.ranks))
+
+
+def _key(collective: SeenCollective) -> tuple[str, int, str]:
+    return collective["group"], collective["number"], collective["operation"]
 
 
 def _sentence(
@@ -190,11 +198,10 @@ def _wrong(waiting: Sequence[_Waiting], known: Mapping[int, SeenRank]) -> Iterat
         if len(operations) > 1:
             parts = _by({rank: one["operation"] for rank, one in begun.items()})
             yield f"these do not belong together: #{number} is {format_list(parts)}"
-        elif len({one["shapes"] for one in begun.values()}) > 1 and not next(
-            iter(operations)
-        ).startswith(_ROOTED):
-            parts = _by({rank: one["shapes"] or "none" for rank, one in begun.items()})
-            yield f"the tensors of #{number} differ: {format_list(parts)}"
+        elif not next(iter(operations)).startswith(_ROOTED):
+            shapes = {rank: one["shapes"] for rank, one in begun.items() if one["shapes"]}
+            if len(set(shapes.values())) > 1:
+                yield f"the tensors of #{number} differ: {format_list(_by(shapes))}"
 
 
 def _by(said: Mapping[int, str]) -> list[str]:

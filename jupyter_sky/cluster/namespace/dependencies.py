@@ -13,6 +13,7 @@ from jupyter_sky.cluster.namespace.packing import (
     NamespaceItem,
     import_paths,
     log_settings,
+    warning_filters,
 )
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
@@ -39,6 +40,7 @@ class Dependencies:
         self._remote_state = remote_state
         self._import_paths: NamespaceItem | None = None
         self._log_settings: NamespaceItem | None = None
+        self._warning_filters: NamespaceItem | None = None
         # What functions look up that earlier cells have defined on ranks; the second of all of
         # them, also of methods and of functions without a name.
         self._remote_reads: dict[str, frozenset[str]] = {}
@@ -103,8 +105,8 @@ class Dependencies:
                     more = collector.collect([name], cell, skip)
                     found += [item for item in more if item not in found]
         self._log_settings = log_settings(self._log_settings)
-        if self._log_settings is not None:
-            found = [*found, self._log_settings]
+        self._warning_filters = warning_filters(self._warning_filters)
+        found = [*found, *filter(None, [self._log_settings, self._warning_filters])]
         if self.shares_files:
             self._import_paths = import_paths(self._import_paths)
             return [*found, self._import_paths]

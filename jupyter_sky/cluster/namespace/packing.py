@@ -23,12 +23,13 @@ from jupyter_sky.serialization.module_reference import ModuleReference, reached_
 from jupyter_sky.serialization.object_tokens import MemoEntries, SentObjects, Tokens, is_referable
 from jupyter_sky.serialization.pickling import Pickled
 from jupyter_sky.serialization.process.log_settings import LogSettings
+from jupyter_sky.serialization.process.warning_filters import WarningFilters
 from jupyter_sky.serialization.user_modules import ImportPaths, source_trees
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.messages import Packed
 
 _CLASS, _MODULE, _IMPORT_PATHS = "class ", "module ", "import paths"
-_LOG_SETTINGS = "log settings"
+_LOG_SETTINGS, _WARNING_FILTERS = "log settings", "warning filters"
 
 
 class NamespaceItem:
@@ -252,6 +253,20 @@ def log_settings(former: NamespaceItem | None) -> NamespaceItem | None:
     if former is not None and former.value == here:
         return former
     return None if former is None and here.is_usual else NamespaceItem(_LOG_SETTINGS, here, {})
+
+
+def warning_filters(former: NamespaceItem | None) -> NamespaceItem | None:
+    """Return which warnings the notebook ignores; ``None`` as long as there were none.
+
+    Parameters
+    ----------
+    former
+        What was returned before.
+    """
+    here = WarningFilters.here()
+    if former is not None and former.value == here:
+        return former
+    return NamespaceItem(_WARNING_FILTERS, here, {}) if former or here.ignored else None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from textwrap import indent
 from typing import Any
 
 from jupyter_sky.cluster.debugging.prompts import Prompts
-from jupyter_sky.cluster.errors import Failure, RankLost
+from jupyter_sky.cluster.errors import BEFORE_LAST_LINES, Failure, RankLost
 from jupyter_sky.cluster.inspection.findings import Findings
 from jupyter_sky.cluster.metrics.curves import Curves
 from jupyter_sky.cluster.network.transfer import TransferProgress
@@ -389,7 +389,7 @@ class Run:
 def rank_lost(event: RankExited, reforms: bool) -> ErrorReport:
     """Return the error of a run whose rank was lost."""
     last_lines = indent(event.tail.rstrip(), "    ")
-    last_lines = last_lines and f" Its last lines:\n{last_lines}"
+    last_lines = last_lines and f"{BEFORE_LAST_LINES}\n{last_lines}"
     if not event.again:
         then = "It is not restarted."
     elif reforms:

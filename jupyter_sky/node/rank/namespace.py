@@ -267,8 +267,8 @@ def _whole(asked: str, value: Any, files: GatheredFiles) -> Any:
     if isinstance(value, dict):
         return value
     raise UsageError(
-        f"{asked} asks for a state dictionary, and {_name(asked)} is a {type(value).__name__}, "
-        f"which has none: ask for {_name(asked)}."
+        f"{asked} asks for a state dictionary, and {_name(asked)}, of type "
+        f"{type(value).__name__}, has none: ask for {_name(asked)}."
     )
 
 

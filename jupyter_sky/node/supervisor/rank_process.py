@@ -72,6 +72,8 @@ class RankProcess:
         The run that it is busy with, if any.
     ended
         The run that it has come to the end of last, if any.
+    is_ending
+        Whether it was told to end, to be started anew.
     run_began
         When it was told of its latest run, as the loop counts.
     run_offset
@@ -101,6 +103,7 @@ class RankProcess:
         self.pid: int | None = None
         self.run: str | None = None
         self.ended: str | None = None
+        self.is_ending = False
         self.run_began = 0.0
         self.run_offset = 0
         self.tail_limit = 0
@@ -162,6 +165,27 @@ class RankProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
+    def end(self, within: float) -> None:
+        """End the process: at once where it is busy, else when it has left its plugins.
+
+        Parameters
+        ----------
+        within
+            Seconds that it gets for that before it is killed.
+        """
+        if self.pid is None:  # it is new when it comes
+            return
+        if self.run or self.forming is not None:
+            self.signal(signal.SIGKILL)
+            return
+        self.is_ending = True
+        self.send({"op": "end"})
+        asyncio.get_running_loop().call_later(within, self._kill, self.pid)
+
+    def _kill(self, pid: int | None) -> None:
+        if self.pid == pid:
+            self.signal(signal.SIGKILL)
+
     def close(self) -> None:
         """Close what led to a process that has ended; what it wrote is read first."""
         self.drain()
@@ -177,6 +201,7 @@ class RankProcess:
             self._side.close()
         self._link = self._side = None
         self.pid = self.run = self.ended = None
+        self.is_ending = False
         self.names = {}
         self.forming = None
         self.generation = 0

@@ -145,11 +145,11 @@ class Supervisor:
                 process.signal(signal.SIGKILL)
 
     def kill(self, ranks: Sequence[int]) -> None:
-        """End the processes of ranks at once; fresh ones take their place."""
+        """End the processes of ranks, busy ones at once; fresh ones take their place."""
         for rank in ranks:
             if rank in self.ranks:
                 self._killed.add(self.ranks[rank].pid or 0)
-                self.ranks[rank].signal(signal.SIGKILL)
+                self.ranks[rank].end(END_WITHIN)
 
     async def end(self) -> None:
         """End all ranks, and return when they have ended or had the time for it."""
@@ -195,7 +195,7 @@ class Supervisor:
             return "the run was stopped before it began"
         processes = [self.ranks[rank] for rank in among(request["ranks"], self.ranks)]
         for process in processes:
-            if process.pid is None:
+            if process.pid is None or process.is_ending:
                 return f"rank {process.rank} is not there"
             if process.run:
                 return f"rank {process.rank} is busy with another run"
@@ -302,12 +302,12 @@ class Supervisor:
         is_hidden = process.runs_script and not process.limiters
         self._output.flush(process)
         if message["error"] is not None and message["outcome"] == "error":
-            if is_hidden:
-                # What it wrote says why it failed, and nobody has seen it.
-                message["error"]["traceback"][:0] = last_lines_of_script(process)
+            # What it wrote says why it failed, and nobody has seen it.
+            unseen = last_lines_of_script(process) if is_hidden else []
             # So that the log says how the run ended.
             text = "\n".join([*message["error"]["traceback"], ""])
             process.log.index.add("stderr", process.log.append(text.encode(errors="replace")))
+            message["error"]["traceback"][:0] = unseen
         message["tail"] = process.run_output(process.tail_limit)
         message["seconds"] = asyncio.get_running_loop().time() - process.run_began
         process.run, process.ended = None, process.run

@@ -6,6 +6,7 @@ so that all begin alike: what one of them has lost, the others let go of.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +18,7 @@ from jupyter_sky.cluster.namespace.packing import ItemCollector
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Attempt
 from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import format_list
 from jupyter_sky.notebook.cells.cell import Cell
 from jupyter_sky.notebook.output.follow import follow
 from jupyter_sky.notebook.output.progress import SendingLine
@@ -58,10 +60,23 @@ class Attempts:
 
     def begin(self) -> tuple[RunHandle, SendingLine]:
         """Return the first run."""
+        if self._attempt.limit == 1:
+            return self._cell.make_run(self.cluster, self._attempt)
+        if lacking := self._lacking():
+            print(
+                f"--retry: a further attempt begins without {format_list(lacking)}, which only "
+                "ranks have, from earlier cells: define them in this cell, or in the notebook",
+                file=sys.stderr,
+            )
         begun = self._cell.make_run(self.cluster, self._attempt)
-        if self._attempt.limit > 1:
-            self._kept = begun[0].task.update.kept
+        self._kept = begun[0].task.update.kept
         return begun
+
+    def _lacking(self) -> list[str]:
+        """Return the names that the cell reads and that new processes will not have."""
+        cell, sync = self._cell, self.cluster.sync
+        there = {name for rank in self.cluster.all_ranks for name in sync.names_of(rank)}
+        return sorted((there & cell.names.reads) - (cell.needed & cell.namespace.keys()))
 
     def run_here(self, session: Session) -> RunHandle:
         """Run the cell, and show what comes, until an attempt has not lost anything.

@@ -204,5 +204,5 @@ def _unknown_command(word: str, words: Sequence[str]) -> str:
         examples = [each.example for each in COMMANDS[near[0]][1] if each.required]
         instead = f"did you mean `%sky {shlex.join([*near, *(words or examples)])}`?"
     else:
-        instead = f"the commands are {', '.join(COMMANDS)}."
+        instead = "`%sky -h` lists them."
     return f"%sky has no command {word}: {instead}"

@@ -15,7 +15,7 @@ from jupyter_sky.formatting import without_secrets
 from jupyter_sky.notebook.options.option_type import InvalidValue, OptionType
 
 _DASHES = ("-", "\N{EN DASH}", "\N{EM DASH}")  # an editor may have made one dash of two hyphens
-
+_SHELLS = ("bash", "sh", "zsh", "shell")
 
 _FIELDS = {"--in": "in_names", "--volume": "volumes"}
 """Where the name alone will not do: `in` is a keyword, and a setting has several volumes."""
@@ -213,6 +213,8 @@ class Parser(argparse.ArgumentParser):
             return f'{options[-1]} takes {takes}: leave out "{word}".'
         if word.isdecimal() and "--nodes" in self.by_name:
             return f'"{word}" belongs to no option of {self.prog}: did you mean `--nodes {word}`?'
+        if word in _SHELLS and "--sh" in self.by_name:
+            return f'{self.prog} does not take "{word}": type `--sh` for a shell script.'
         if similar := self._similar_option(word, cutoff=0.9):
             return f'"{word}" is an option without its hyphens: type `{similar}`.'
         return f'{self.prog} does not take "{word}": `{self._help}` shows what it takes.'

@@ -82,5 +82,5 @@ def _ranks(row: NameRow, ranks: Sequence[int], is_split: bool) -> str:
         return format_ranks(row.ranks)
     if row.differ is None:
         # Too large, or busy: nothing was read.
-        return "alike but for their values, which were not compared"
+        return "alike, values not compared"
     return "values differ" if row.differ else "all the same"

@@ -207,13 +207,17 @@ class _TerminalLine(NoStrip):
 
     def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
         self._snapshot = snapshot
+        self._is_over = False
 
     def goes_on(self, snapshot: Callable[[], Snapshot]) -> None:
         """Print how this one has ended instead."""
-        self._snapshot = snapshot
+        self._snapshot, self._is_over = snapshot, False
 
     def finish(self) -> None:
-        """Print how the run has ended."""
+        """Print how the run has ended, once: a terminal cannot replace what it has shown."""
+        if self._is_over:
+            return
+        self._is_over = True
         snapshot = self._snapshot()
         run = snapshot["run"]
         if run and run["seconds"] >= _WORTH_A_LINE and sys.stdout.isatty():

@@ -159,7 +159,7 @@ def take_over(present: Any, received: Any, changes: Collection[str]) -> dict[int
         When they are not alike; nothing was changed.
     """
     if type(present) is not type(received):
-        raise CannotTakeOver(f"it is a {type(present).__name__} on this rank")
+        raise CannotTakeOver(f"it is of type {type(present).__name__} on this rank")
     if is_schedule(received):
         _take_over_schedule(present, received, changes)
     else:

@@ -48,13 +48,28 @@ def _on_first_use(kind: Any, *arguments: Any, **options: Any) -> Any:
     It arrives before the process group is formed, of which it would form one of its own.
     """
 
+    def make(self: Any) -> None:
+        if not kind._shared_state:
+            kind(*arguments, **options)
+        self.__class__ = kind
+
     def made(self: Any, name: str) -> Any:
         if name.startswith("__") or kind._shared_state:
             return kind.__getattr__(self, name)  # which raises the error
-        kind(*arguments, **options)
+        make(self)
         return getattr(self, name)
 
-    names = {"__getattr__": made, "__module__": kind.__module__, "__qualname__": kind.__name__}
+    def reduced(self: Any, protocol: Any) -> Any:
+        # As when a `Trainer` saves a checkpoint: its arguments have a state in them.
+        make(self)
+        return self.__reduce_ex__(protocol)
+
+    names = {
+        "__getattr__": made,
+        "__reduce_ex__": reduced,
+        "__module__": kind.__module__,
+        "__qualname__": kind.__name__,
+    }
     state: Any = object.__new__(type(kind.__name__, (kind,), names))
     state.__dict__ = kind._shared_state
     return state

@@ -22,19 +22,13 @@ export class ClusterList {
     const { trans } = tools;
     this.#tools = tools;
     this.#page = page;
-    this.#empty = element(
-      'div',
-      'jsky-empty',
-      {},
-      tools.icon('sky'),
-      element('p', '', {}, trans.__('No cluster is running.')),
-      element(
-        'p',
-        'jsky-quiet',
-        {},
-        trans.__('Type %1 above a cell and run it, or start one with +.', '%%sky --nodes 2')
-      )
+    const hint = element('p', 'jsky-quiet');
+    setSentence(
+      hint,
+      trans.__('Type %1 above a cell and run it, or start one with +.', '`%%sky --nodes 2`')
     );
+    const none = element('p', '', {}, trans.__('No cluster is running.'));
+    this.#empty = element('div', 'jsky-empty', {}, tools.icon('sky'), none, hint);
     this.#list = element('ul', 'jsky-cards', { 'aria-label': trans.__('Clusters') });
     this.element = element('div', 'jsky-list', {}, this.#notice, this.#empty, this.#list);
     setSentence(this.#notice, null);

@@ -67,15 +67,20 @@ def test_what_ranks_started_ends_too(new) -> None:
     assert_gone([process])
 
 
-def test_what_a_killed_rank_started_ends_and_what_others_started_goes_on(new) -> None:
+def test_a_restarted_rank_leaves_and_what_it_started_ends_but_not_what_others_started(
+    new, tmp_path: Path
+) -> None:
     cells = new(nodes=2, framework=False)
     cells.run(
-        "import subprocess\nchild = subprocess.Popen(['sleep', '600'], start_new_session=True)"
+        "import atexit, pathlib, subprocess\n"
+        "child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        f"atexit.register(pathlib.Path({str(tmp_path)!r}).joinpath(str(child.pid)).touch)"
     )
     first, second = map(psutil.Process, cells.ask("child.pid"))
     cells.cluster.restart([0])
     assert_gone([first])
     assert second.is_running()
+    assert [path.name for path in tmp_path.iterdir()] == [str(first.pid)]
 
 
 def test_plugins_leave_when_the_cluster_goes_down(tmp_path: Path) -> None:

@@ -41,6 +41,11 @@ def test_one_that_the_others_wait_for_is_said_in_one_line() -> None:
     assert len(found.stacks) == 5
 
 
+def test_one_whose_tensors_are_not_known_yet_waits_like_the_others() -> None:
+    seen = [_seen(rank, 12, 41, shapes="float32 [4]" * (rank != 9)) for rank in RANKS]
+    assert _found(seen).sentence == "ranks 0-63 wait in all_reduce #41 (cell [7], line 12) for 30 s"
+
+
 @pytest.mark.parametrize("waits", [True, False])
 def test_each_in_a_line_of_its_own_is_still_short(waits: bool) -> None:
     number = 41 if waits else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import warnings
 
 import pytest
 
@@ -299,6 +300,31 @@ said = [each.stream.getvalue() for each in [*logging.root.handlers, *exp.handler
         assert notebook.ask("logging.root.level") == [logging.ERROR] * 4
     logging.getLogger("exp").propagate = True
     assert notebook.ask("logging.root.level") == [logging.WARNING] * 4
+
+
+def test_ranks_ignore_the_warnings_that_the_notebook_does(notebook) -> None:
+    warn = """
+import warnings
+with warnings.catch_warnings(record=True) as seen:
+    for text in ("one", "two"):
+        warnings.warn(text)
+    warnings.warn("three", FutureWarning)
+said = [str(each.message) for each in seen]
+"""
+    notebook.there(warn, gather=["said"])
+    assert notebook.names["said"] == [["one", "two", "three"]] * 4
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "ON.", UserWarning)
+        warnings.simplefilter("ignore", FutureWarning)
+        notebook.there(warn, gather=["said"])
+        assert notebook.names["said"] == [["two"]] * 4
+        # What a rank says itself comes first.
+        notebook.there("warnings.simplefilter('always')")
+        notebook.there(warn, gather=["said"])
+        assert notebook.names["said"] == [["one", "two", "three"]] * 4
+        notebook.there("warnings.filters.pop(0)")
+    notebook.there(warn, gather=["said"])
+    assert notebook.names["said"] == [["one", "two", "three"]] * 4
 
 
 def test_the_submodules_that_a_cell_reaches_are_imported(notebook) -> None:

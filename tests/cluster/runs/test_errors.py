@@ -9,8 +9,10 @@ from dataclasses import replace
 import pytest
 
 import jupyter_sky as sky
-from jupyter_sky.cluster.errors import RankLost, remote_error
+from jupyter_sky.cluster.errors import Failure, RankLost, remote_error
+from jupyter_sky.cluster.runs.run import rank_lost
 from jupyter_sky.formatting import format_ranks
+from jupyter_sky.transport.protocol.events import RankExited
 
 
 def test_the_original_type_with_rank_and_traceback(cells) -> None:
@@ -119,6 +121,14 @@ def test_a_killed_rank_is_named_and_comes_back_empty(cells) -> None:
         cells.run("kept", ranks=[2])
     cells.run("import torch, torch.distributed as dist\nx = torch.ones(1)\ndist.all_reduce(x)")
     assert cells.ask("x.item()") == [4.0] * 4
+
+
+def test_of_the_second_rank_that_was_lost_it_is_said_in_a_line() -> None:
+    lost = [RankExited(rank, 1, "killed", "run", f"line {rank}", True) for rank in (0, 1)]
+    failures = [Failure(each.rank, f"node {each.rank}", rank_lost(each, True)) for each in lost]
+    first, second = remote_error(failures).__notes__
+    assert first == "on rank 0 (node 0)"
+    assert second.endswith("ranks that were not lost keep theirs. on rank 1 (node 1)")
 
 
 def test_names_are_sent_again_to_a_rank_that_came_back(cells) -> None:

@@ -91,6 +91,8 @@ def test_an_exit_status_is_the_error_of_its_node(pair: Cells) -> None:
     assert error.rank == 2
     # The last lines of a node whose output is not shown.
     assert error.remote_traceback.splitlines()[:2] == ["before", "told on stderr"]
+    # The log had them already.
+    assert pair.cluster.log(2).data.count(b"told on stderr") == 1
     with pytest.raises(ScriptFailed) as failed:
         finish(pair, begin(pair, text, show=(0, 2)))
     assert "told" not in failed.value.remote_traceback

@@ -214,5 +214,5 @@ def test_a_state_dictionary_of_anything_that_has_one(cells: Cells) -> None:
     found = cells.run(code, values={0: ["optimizer:state", "plain:state"]})[0]
     assert found["optimizer:state"]["state"][0]["exp_avg"].numel() in (100, 10300)
     assert list(found["plain:state"])[:2] == ["seen", "up.weight"]
-    with pytest.raises(RemoteError, match="asks for a state dictionary, and rank is a int"):
+    with pytest.raises(RemoteError, match="state dictionary, and rank, of type int, has none"):
         cells.run("", values={0: ["rank:state"]})

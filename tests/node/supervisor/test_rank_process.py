@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import Sequence
 from pathlib import Path
+
+import pytest
 
 from jupyter_sky.node.rank import streams
 from jupyter_sky.node.supervisor.output.log_file import LogFile
@@ -74,3 +77,19 @@ def test_what_python_writes_first_keeps_its_place_when_the_other_stream_is_read_
 
     asyncio.run(asyncio.wait_for(read(), PATIENCE))
     assert b"".join(found) == b"one\ntwo\nthree\n"
+
+
+def test_one_that_is_still_to_come_is_not_ended(tmp_path: Path) -> None:
+    async def end() -> None:
+        rank = RankProcess(0, LogFile(tmp_path / "rank0.log"), lambda *_: None, lambda *_: None)
+        with rank.descriptors() as theirs:
+            rank.end(within=0.0)
+            with socket.socket(fileno=os.dup(theirs[0])) as commands:
+                commands.setblocking(False)
+                await asyncio.sleep(0)
+                with pytest.raises(BlockingIOError):
+                    commands.recv(1)
+        assert not rank.is_ending
+        rank.close()
+
+    asyncio.run(asyncio.wait_for(end(), PATIENCE))

@@ -140,6 +140,7 @@ def test_without_words_it_says_what_it_can_do() -> None:
     ("words", "sentence"),
     [
         (["stauts"], "has no command stauts: did you mean `jupyter sky status`?"),
+        (["fly"], "jupyter sky has no command fly: `jupyter sky -h` lists them."),
         (["push", "x"], "`jupyter sky push` works in a notebook only: type it in a cell."),
         (["logs", "--tial", "3"], "--tial is not an option of jupyter sky logs: did you mean"),
         (["down"], "no cluster is running: `%%sky --nodes 4` above a cell starts one."),

@@ -51,7 +51,7 @@ def test_no_option_for_a_cluster_that_is_running_is_passed_over(notebook: Notebo
         "--idle-timeout 1h": "running with --idle-timeout 1800, and the cell asks for 3600",
         "--replace": "running without --replace, and the cell asks for it",
         "--patience 1h": "running without --patience, and the cell asks for 3600",
-        "--gpu A100": "running without --gpu, and the cell asks for a100",
+        "--gpu A100": "running without --gpu, and the cell asks for A100",
     }
     for options, sentence in refused.items():
         with pytest.raises(sky.UsageError) as caught:

@@ -30,6 +30,10 @@ def test_the_variables_of_the_ranks(notebook: Notebook) -> None:
         ("x", "list", ["the", "same"]),
         ("y", "str", ["values", "differ"]),
     ]
+    notebook.run("%%sky\nlarge = list(range(100_000))")
+    said = notebook.run("%sky vars large").splitlines()
+    assert said[1].endswith("alike, values not compared")
+    assert said[2].endswith(": `%sky same large` compares the values of what is large")
     with capture_output() as captured:
         notebook.shell.run_cell("%sky vars x nobody").raise_error()
     assert "no rank has nobody: `%sky push nobody` sends the notebook's" in captured.stderr

@@ -22,6 +22,14 @@ SETTLED = """async (node) => {
   return before;
 }"""
 
+# Of elements, whether their text is wider than they are.
+IS_CUT = """elements => elements.map((element) => {
+  const range = document.createRange();
+  range.selectNodeContents(element);
+  return range.getBoundingClientRect().width > element.getBoundingClientRect().width;
+})"""
+
+LONG = "training epochs of the second stage"
 BAR = {"label": "epochs", "part": 0.45, "count": "45/100", "left": 75.0}
 
 FAILED = changed(
@@ -64,7 +72,7 @@ SCENES = {
         900,
     ),
     "many": (snapshot(16, 4, "H100"), 1000),
-    "narrow": (changed(snapshot(2, 4, "A100"), run={"progress": BAR}), 320),
+    "narrow": (changed(snapshot(2, 4, "A100"), run={"progress": {**BAR, "label": LONG}}), 320),
     "starting": (
         changed(
             snapshot(1),
@@ -98,6 +106,8 @@ def test_it_can_be_read(open_page: Open, shots: Path, scene: str, scheme: str) -
     panel.screenshot(path=shots / f"panel-{scene}-{scheme}.png")
     assert panel.get_by_role("option").count() == len(shown["ranks"])
     assert panel.evaluate(LEGIBLE) == {"outside": [], "faint": []}
+    amounts = panel.locator(".jsky-head .jsky-progress .jsky-amount:visible")
+    assert not any(amounts.evaluate_all(IS_CUT))
 
 
 def test_it_follows_the_cluster(open_page: Open) -> None:

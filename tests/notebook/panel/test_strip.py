@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from jupyter_sky.notebook.config import Sky
+from jupyter_sky.notebook.panel.manager import PanelManager
 from tests.notebook.kernels import MIME, Cell, LiveNotebook
+from tests.notebook.panel.samples import changed, snapshot
 from tests.notebook.panel.test_panel import Tags
 
 
@@ -37,6 +43,22 @@ def test_every_cell_has_one_also_when_it_is_run_again(notebook: LiveNotebook) ->
         assert cell.snapshot["run"]["shown"] == [0]
         assert cell.snapshot["output"]["text"] == "", "what the cell prints is there already"
         assert cell.strips[-1]["text/plain"].startswith("✓ finished after")
+
+
+def test_a_terminal_shows_once_how_a_run_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = changed(snapshot(), run={"state": "ok", "seconds": 2.0})
+    screen: Any = io.StringIO()
+    screen.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdout", screen)
+    terminal: Any = SimpleNamespace()  # a shell without a kernel
+    cluster: Any = SimpleNamespace(snapshot=lambda *which: shown)
+    strip = PanelManager(terminal, Sky()).strip(cluster, "run")
+    for _ in range(2):  # as where a run in the background ends, and is asked for its result
+        strip.finish()
+    assert screen.getvalue().count("finished after 2.0 s") == 1
+    strip.goes_on(lambda: shown)  # another attempt
+    strip.finish()
+    assert screen.getvalue().count("finished after 2.0 s") == 2
 
 
 def test_it_comes_before_what_the_cell_prints(notebook: LiveNotebook, tmp_path: Path) -> None:

@@ -57,6 +57,8 @@ def parse(texts: str | Iterable[str]) -> tuple[Target, ...]:
     """
     if isinstance(texts, str):
         texts = texts.split(",")
+    if not isinstance(texts, Iterable) or not all(isinstance(text, str) for text in texts):
+        raise UsageError(f'hosts={texts!r} has no names: write them as in hosts="gpu1,gpu2:4".')
     targets = tuple(_target(text.strip()) for text in texts if text.strip())
     seen: set[str] = set()
     for target in targets:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -37,9 +38,11 @@ def test_what_it_reads(text, expected) -> None:
         ("gpu1:99999", "a port below 65536"),
         ("gpu1,gpu1", "gpu1 is named twice: leave one out, or type `gpu1:2`"),
         ("gpu1 -oProxyCommand=x", "is not a host"),
+        (3, r'hosts=3 has no names: write them as in hosts="gpu1,gpu2:4"'),
+        (["gpu1", 2], "has no names"),
     ],
 )
-def test_what_it_refuses(text: str, said: str) -> None:
+def test_what_it_refuses(text: Any, said: str) -> None:
     with pytest.raises(sky.UsageError, match=said):
         sky.SSH(text)
 
