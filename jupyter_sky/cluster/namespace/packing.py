@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType, ModuleType
+from types import FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
@@ -20,7 +20,13 @@ from jupyter_sky.serialization import blobs, model_changes, pickling
 from jupyter_sky.serialization.cell_sources import shell_of
 from jupyter_sky.serialization.model_changes import KnownModel
 from jupyter_sky.serialization.module_reference import ModuleReference, reached_submodules
-from jupyter_sky.serialization.object_tokens import MemoEntries, SentObjects, Tokens, is_referable
+from jupyter_sky.serialization.object_tokens import (
+    MemoEntries,
+    SentObjects,
+    Tokens,
+    is_mutable,
+    is_referable,
+)
 from jupyter_sky.serialization.pickling import Pickled
 from jupyter_sky.serialization.process.log_settings import LogSettings
 from jupyter_sky.serialization.user_modules import ImportPaths, source_trees
@@ -324,6 +330,13 @@ def pack_group(
     }
     models = {item.key: item.model for item in items if item.model}
     return PackedGroup(message, parts, shared, tokens, models)
+
+
+def may_share(value: Any) -> bool:
+    """Return whether a value may share an object with another; to pickle others is for nothing."""
+    if isinstance(value, type):
+        return value.__module__ == "__main__"
+    return is_mutable(value) or isinstance(value, (tuple, FunctionType, MethodType))
 
 
 _BY_PYTHON = frozenset(

@@ -213,8 +213,8 @@ class Namespace:
                 raise NameError(f"{names} was asked for, but there is no such name on this rank")
             whole = {name: _whole(name, values[name], files) for name in wanted}
             pickled = pickling.dump(whole, names=wanted, to_notebook=True, whole=files.whole)
-            tokens = received_objects.tokens(pickled.memo)
-            return {**self._pack(pickled, files), "tokens": tokens}
+            tokens = received_objects.give(pickled.memo)
+            return {**self._pack(pickled, files), "tokens": [tokens.first, dict(tokens.known)]}
 
     def _found(self, asked: str) -> Any:
         """Return what is gathered for a name that is asked for."""
