@@ -11,11 +11,13 @@ from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.namespace.packing import (
     ItemCollector,
     NamespaceItem,
+    environment,
     import_paths,
     log_settings,
 )
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
+from jupyter_sky.serialization.process.environment import EnvironmentWatch
 
 
 class Dependencies:
@@ -39,6 +41,8 @@ class Dependencies:
         self._remote_state = remote_state
         self._import_paths: NamespaceItem | None = None
         self._log_settings: NamespaceItem | None = None
+        self._environment: NamespaceItem | None = None
+        self._environment_watch = EnvironmentWatch()
         # What functions look up that earlier cells have defined on ranks; the second of all of
         # them, also of methods and of functions without a name.
         self._remote_reads: dict[str, frozenset[str]] = {}
@@ -103,8 +107,8 @@ class Dependencies:
                     more = collector.collect([name], cell, skip)
                     found += [item for item in more if item not in found]
         self._log_settings = log_settings(self._log_settings)
-        if self._log_settings is not None:
-            found = [*found, self._log_settings]
+        self._environment = environment(self._environment, self._environment_watch.changed())
+        found = [*found, *filter(None, (self._environment, self._log_settings))]
         if self.shares_files:
             self._import_paths = import_paths(self._import_paths)
             return [*found, self._import_paths]

@@ -28,13 +28,14 @@ from jupyter_sky.serialization.object_tokens import (
     is_referable,
 )
 from jupyter_sky.serialization.pickling import Pickled
+from jupyter_sky.serialization.process.environment import Environment
 from jupyter_sky.serialization.process.log_settings import LogSettings
 from jupyter_sky.serialization.user_modules import ImportPaths, source_trees
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.messages import Packed
 
 _CLASS, _MODULE, _IMPORT_PATHS = "class ", "module ", "import paths"
-_LOG_SETTINGS = "log settings"
+_LOG_SETTINGS, _ENVIRONMENT = "log settings", "environment variables"
 
 
 class NamespaceItem:
@@ -56,7 +57,7 @@ class NamespaceItem:
     key
         The name that it is bound to; for other items, what cannot be a name, because it has a space
         in it: ``"class "`` and the class's identity, ``"module "`` and the module's name,
-        ``"import paths"``, ``"log settings"``.
+        ``"import paths"``, ``"log settings"``, ``"environment variables"``.
     value
         As above.
     pickled
@@ -258,6 +259,23 @@ def log_settings(former: NamespaceItem | None) -> NamespaceItem | None:
     if former is not None and former.value == here:
         return former
     return None if former is None and here.is_usual else NamespaceItem(_LOG_SETTINGS, here, {})
+
+
+def environment(
+    former: NamespaceItem | None, changed: Mapping[str, str | None]
+) -> NamespaceItem | None:
+    """Return what the notebook has changed in its environment; ``None`` as long as that is nothing.
+
+    Parameters
+    ----------
+    former
+        What was returned before.
+    changed
+        The variables, as `EnvironmentWatch` returns them.
+    """
+    if former is not None and former.value.variables == changed:
+        return former
+    return NamespaceItem(_ENVIRONMENT, Environment(dict(changed)), {}) if changed else None
 
 
 @dataclass(frozen=True)
