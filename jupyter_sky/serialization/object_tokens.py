@@ -270,6 +270,18 @@ class ReceivedObjects:
             elif is_plain(obj):
                 self._plain[tokens.of(index)] = _StrongReference(obj)
 
+    def replace(self, others: Mapping[int, Any]) -> None:
+        """Have tokens stand for other objects.
+
+        Parameters
+        ----------
+        others
+            What takes the place of what was received, by the identity of that.
+        """
+        for token, obj in list(self._objects.items()):
+            if id(obj) in others:
+                self._objects[token] = others[id(obj)]
+
     def find(self, token: int) -> Any:
         """Return the object of a token.
 

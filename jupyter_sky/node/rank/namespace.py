@@ -118,6 +118,7 @@ class Namespace:
                 is_replaced = True
                 continue
             bound[name] = present
+            received_objects.replace(others)
             for other in bound.values():
                 optimizers.refer_to(other, others)
 
