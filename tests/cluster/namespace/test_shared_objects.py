@@ -61,7 +61,7 @@ def test_an_optimizer_that_is_made_later_finds_the_wrapped_model(notebook) -> No
 @pytest.mark.parametrize("wrapper", ["model", "torch.nn.parallel.DistributedDataParallel(model)"])
 def test_an_optimizer_that_is_made_after_a_change_finds_the_model(notebook, wrapper) -> None:
     notebook.here(MODEL)
-    notebook.there(f"model = {wrapper}")
+    notebook.there(f"model = {wrapper}", out=["model"])
     notebook.here("model.eval()")
     notebook.there("model")
     notebook.here("opt = torch.optim.SGD(model.parameters(), lr=1.0)")
