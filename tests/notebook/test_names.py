@@ -72,6 +72,13 @@ def test_what_is_pushed_says_its_size_and_what_is_wrong_with_it(notebook: Notebo
         notebook.run("%sky push picky")
 
 
+def test_what_a_cell_changes_through_something_else_comes_back(notebook: Notebook) -> None:
+    notebook.run("import types; items = []; holder = types.SimpleNamespace(items=items)")
+    notebook.run("%%sky --out items\nholder.items.append(1)")
+    assert notebook.namespace["holder"].items == [1]
+    assert notebook.namespace["items"] is notebook.namespace["holder"].items
+
+
 def test_what_comes_back_does_not_go_out_again(notebook: Notebook) -> None:
     notebook.run("%%sky --out x\nimport os\nx = y = os.getpid()")
     notebook.run("%sky pull y")
