@@ -1,9 +1,12 @@
-"""Names in the expressions that pandas evaluates, as in ``df.query("age > @limit")``."""
+"""Names in texts that are evaluated: ``df.query("age > @limit")`` and ``exec("b = a + 1")``."""
 
 from __future__ import annotations
 
 import ast
 import re
+import symtable
+from collections.abc import Iterator
+from contextlib import suppress
 
 from jupyter_sky.analysis.ipython_syntax import Embedded
 
@@ -12,9 +15,15 @@ _NAME = re.compile(r"@([^\W\d]\w*)")
 
 
 def with_query_names(tree: ast.Module) -> ast.Module:
-    """Put the names that ``@`` marks in the place of such texts; nobody compiles the tree."""
+    """Put the names that such texts read in their place; nobody compiles the tree."""
     for call in ast.walk(tree):
         match call:
+            case ast.Call(
+                func=ast.Name(id="exec" | "eval" as mode),
+                args=[ast.Constant(value=str(text))],
+                keywords=[],
+            ) if names := _read_by(text, mode):
+                call.args = [Embedded([ast.Name(name, ast.Load()) for name in names])]
             case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in _FUNCTIONS:
                 call.args = [_named(each) for each in call.args]
                 for keyword in call.keywords:
@@ -26,3 +35,18 @@ def _named(argument: ast.expr) -> ast.expr:
     text = argument.value if isinstance(argument, ast.Constant) else None
     names = _NAME.findall(text) if isinstance(text, str) else []
     return Embedded([ast.Name(name, ast.Load()) for name in names]) if names else argument
+
+
+def _read_by(text: str, mode: str) -> list[str]:
+    """Return the global names that a program or an expression reads."""
+    with suppress(SyntaxError, ValueError):
+        return sorted({*_globals_in(symtable.symtable(text.strip(), "", mode))})
+    return []
+
+
+def _globals_in(table: symtable.SymbolTable) -> Iterator[str]:
+    for symbol in table.get_symbols():
+        if symbol.is_referenced() and (table.get_type() == "module" or symbol.is_global()):
+            yield symbol.get_name()
+    for child in table.get_children():
+        yield from _globals_in(child)

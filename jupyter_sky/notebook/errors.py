@@ -60,6 +60,8 @@ def advise(
         name = undefined[1]
         if name in namespace and not is_predefined(name, namespace):
             error.advice = f"the notebook has {name}: `%sky push {name}` sends it to the ranks"
+        elif name in _OUTPUTS:
+            error.advice = "ranks keep no output of earlier cells: give the value a name there"
         elif having := [each for each in cluster.all_ranks if name in cluster.sync.names_of(each)]:
             error.advice = (
                 f"{format_ranks(having)} {'has' if len(having) == 1 else 'have'} {name}, and rank "
@@ -111,6 +113,7 @@ def _similar_name(cluster: Cluster, rank: int, name: str) -> str | None:
 # What a rank says of names that it is asked for (`jupyter_sky.node.rank.namespace`).
 _NOT_THERE = re.compile(r"(\w+)(?:, \w+)* was asked for")
 _LISTED = 8  # names of a rank
+_OUTPUTS = ("_", "__", "___")
 
 
 def no_cluster(name: str | None, to: str = "") -> str:

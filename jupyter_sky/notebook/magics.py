@@ -142,7 +142,9 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
     def _needed(self, options: CellOptions, names: CellNames) -> frozenset[str]:
         """Return the names that are sent for a cell."""
         if options.in_names is None:
-            return names.reads
+            # What is asked for may be changed by what the cell reads, which refers to it.
+            asked = {name.partition(":")[0] for name in (*options.out, *options.gather)}
+            return names.reads | (asked - names.writes)
         cluster = self._session.connected(options.cluster)
         check_names(options.in_names, self.shell.user_ns, "--in", cluster)
         return frozenset(options.in_names)

@@ -64,23 +64,47 @@ def select(
 
 def select_requested(values: RankValues, task: Task) -> dict[str, Any]:
     """Do the same for a task that `requested_names` was made for, by another kernel perhaps."""
-    first, *others = task.ranks
-    gathered = task.values.get(others[0], ()) if others else ()
-    return select(values, task.ranks, task.values.get(first, ()), gathered)
+    first, *_ = task.ranks
+    return select(values, task.ranks, task.values.get(first, ()), gathered_names(task))
+
+
+def gathered_names(task: Task) -> Collection[str]:
+    """Return the names of which a task brings back every rank's value."""
+    _, *others = task.ranks
+    return task.values.get(others[0], ()) if others else ()
 
 
 def bind(
-    shell: InteractiveShell, cluster: Cluster, run: RunHandle, values: Mapping[str, Any]
-) -> None:
-    """Bind values that came back from a run.
+    shell: InteractiveShell,
+    cluster: Cluster,
+    run: RunHandle,
+    values: Mapping[str, Any],
+    gathered: Collection[str],
+) -> dict[str, Any]:
+    """Bind values that came back from a run, and return them.
 
-    The ranks keep what they have under these names; it is not sent back to them. A state dictionary
-    is no value of a rank's name: it is sent if a cell uses it.
+    What they are copies of in the notebook is changed as it was changed on the rank, and bound in
+    their place. The ranks keep what they have under these names; it is not sent back to them. A
+    state dictionary is no value of a rank's name: it is sent if a cell uses it.
+
+    Parameters
+    ----------
+    shell
+        The notebook's.
+    cluster, run
+        The run and its cluster.
+    values
+        What came back, by name.
+    gathered
+        Names whose value is a list with one of each rank.
     """
-    shell.push(dict(values))
     asked = {name for each in run.task.values.values() for name in each}
     kept = [name for name in values if name in asked]
+    copies = {name: values[name] for name in kept if name not in gathered}
+    bound = {**values, **cluster.sync.merge(copies, shell.user_ns)}
+    shell.push(dict(bound))
     cluster.sync.returned(kept, shell.user_ns, run.task.update, run.bound)
+    return bound
 
 
 def _bound_name(asked: str) -> str:

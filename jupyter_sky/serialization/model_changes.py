@@ -176,8 +176,8 @@ def take_over(present: Any, received: Any, changes: Collection[str]) -> dict[int
     Returns
     -------
     dict
-        What the rank has, by the identity of what it stands for in ``received``: the tensors of a
-        model, or the optimizer.
+        What the rank has, by the identity of what it stands for in ``received``: the modules and
+        tensors of a model, or the optimizer.
 
     Raises
     ------
@@ -208,7 +208,8 @@ def take_over(present: Any, received: Any, changes: Collection[str]) -> dict[int
         vars(mine).update(changed)
     for wrapper in _wrappers(present):
         wrapper.training = received.training
-    return {id(theirs): mine for _, mine, theirs in tensors if mine is not None}
+    parts = [*pairs, *tensors]
+    return {id(theirs): mine for _, mine, theirs in parts if mine is not None}
 
 
 def _pairs(mine: Any, theirs: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:

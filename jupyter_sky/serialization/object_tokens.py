@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import enum
 import io
+import os
 import pickle
 import sys
 import types
@@ -32,6 +33,9 @@ MAX_OBJECTS = 100_000
 """Objects in a value above which it is bulk data, and none of them gets a token."""
 
 _MAX_PLAIN = 1000
+
+_FIRST_OF_RANKS = 1 << 60
+"""Tokens from here on are by ranks: no notebook counts so far, and no two ranks choose the same."""
 
 _CONTAINERS = (dict, list, set, bytearray, types.CellType)
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
@@ -55,10 +59,10 @@ def is_mutable(obj: Any) -> bool:
 
 def is_referable(obj: Any) -> bool:
     """Return whether an object can be kept track of by a token."""
-    return bool(type(obj).__weakrefoffset__) or _is_plain(obj)
+    return bool(type(obj).__weakrefoffset__) or is_plain(obj)
 
 
-def _is_plain(obj: Any) -> bool:
+def is_plain(obj: Any) -> bool:
     """Return whether it is a small container of nothing but numbers and texts, or an `object()`."""
     if type(obj) is object:
         return True
@@ -137,9 +141,49 @@ class SentObjects:
 
     def record_returned(self, objects: Mapping[int, Any]) -> None:
         """Record objects that came back, by token: they stand for those that ranks have."""
-        for token, obj in objects.items():
-            if token in self._ranks and is_referable(obj):
+        # What was sent counts most: a rank has a wrapper that is not sent, like that of DDP, too.
+        for token, obj in sorted(objects.items(), reverse=True):
+            if is_referable(obj):
                 self._tokens[id(obj)] = _reference(obj), token
+
+    def others(self, memo: MemoEntries) -> dict[int, list[Any]]:
+        """Return other objects of the notebook's that stand for the same ones of ranks.
+
+        Parameters
+        ----------
+        memo
+            What came back.
+
+        Returns
+        -------
+        dict
+            The others, by the identity of what came back.
+        """
+        by_token: dict[int, list[Any]] = {}
+        for reference, token in self._tokens.values():
+            by_token.setdefault(token, []).append(reference())
+        found = {}
+        for identity, (_, obj) in memo.items():
+            if self._has_token(identity, obj):
+                alike = by_token[self._tokens[identity][1]]
+                if others := [each for each in alike if each is not None and each is not obj]:
+                    found[identity] = others
+        return found
+
+    def inherit(self, former: MemoEntries, copies: Mapping[int, Any]) -> None:
+        """Record copies of objects, which stand for the same ones of ranks.
+
+        Parameters
+        ----------
+        former
+            The objects.
+        copies
+            Their copies, by the same index.
+        """
+        for identity, (index, obj) in former.items():
+            if index in copies and self._has_token(identity, obj):
+                copy, token = copies[index], self._tokens[identity][1]
+                self._tokens[id(copy)] = _reference(copy), token
 
     def forget(self, rank: int) -> None:
         """Record that a rank has none of them any more."""
@@ -223,8 +267,20 @@ class ReceivedObjects:
                 continue
             if type(obj).__weakrefoffset__:
                 self._objects[tokens.of(index)] = obj
-            elif _is_plain(obj):
+            elif is_plain(obj):
                 self._plain[tokens.of(index)] = _StrongReference(obj)
+
+    def replace(self, others: Mapping[int, Any]) -> None:
+        """Have tokens stand for other objects.
+
+        Parameters
+        ----------
+        others
+            What takes the place of what was received, by the identity of that.
+        """
+        for token, obj in list(self._objects.items()):
+            if id(obj) in others:
+                self._objects[token] = others[id(obj)]
 
     def find(self, token: int) -> Any:
         """Return the object of a token.
@@ -241,13 +297,19 @@ class ReceivedObjects:
             return self._plain[token]()
         raise ObjectGone
 
-    def tokens(self, memo: MemoEntries) -> dict[int, int]:
-        """Return the tokens of the objects in a pickler's memo, by their index in it."""
+    def give(self, memo: MemoEntries) -> Tokens:
+        """Return the tokens of the objects in a pickler's memo; what is new here gets one.
+
+        By these the notebook finds out later that it has been given an object before.
+        """
         known = {id(obj): token for token, obj in self._objects.items()}
         known |= {id(reference()): token for token, reference in self._plain.items()}
-        return {
-            index: known[identity] for identity, (index, _) in memo.items() if identity in known
-        }
+        tokens = Tokens(
+            _FIRST_OF_RANKS + int.from_bytes(os.urandom(7), "big"),
+            {index: known[identity] for identity, (index, _) in memo.items() if identity in known},
+        )
+        self.record(tokens, dict(memo.values()))
+        return tokens
 
     def drop_unused(self) -> None:
         """Let go of objects that nothing else refers to any more."""

@@ -164,6 +164,10 @@ CASES = {
     "def f():\n  x = 1\n  class A:\n    y = x\n    def g(self): return x, z\nf": ("z", "f"),
     # pandas
     "df.query('age > @limit and b < @c.d')": ("df limit c", ""),
+    "exec('b = a + 1; [i for i in b]')": ("a b", ""),
+    "def f(): return eval(' g(a) + (lambda x: x + h)(1)')\nf()": ("g a h", "f"),
+    "exec('def f(x): return x + k')": ("k", ""),
+    "eval('a +'); eval('a', {'a': 1})": ("", ""),
     "n = 1; df.eval(expr='a = @n + @m', inplace=True)": ("df m", "n"),
     "def f(k): return df.query('a in @k and b in @ks')\nf(1)": ("df ks", "f"),
     "@wrap\ndef f(): return x.split('@at')": ("wrap x", "f"),

@@ -25,19 +25,24 @@ def test_names_that_ipython_has_are_those_of_the_rank(notebook: Notebook) -> Non
     assert notebook.run("%%sky\nprint(callable(exit), open('/dev/null').name)") == (
         "True /dev/null\n"
     )
-    with pytest.raises(NameError, match="'_' is not defined"):
-        notebook.run("%%sky\n_")
+    with pytest.raises(NameError, match="'_' is not defined") as raised:
+        notebook.run("%%sky\n1 + 1\n_")
+    assert raised.value._render_traceback_()[-1] == (
+        "ranks keep no output of earlier cells: give the value a name there"
+    )
 
 
 def test_a_name_that_analysis_cannot_find_gets_advice(notebook: Notebook) -> None:
     notebook.run("hidden = 1")
     with pytest.raises(NameError) as raised:
-        notebook.run("%%sky\neval('hidden')")
+        notebook.run("%%sky\neval('hid' 'den'.strip())")
     assert raised.value._render_traceback_()[-1] == (
         "the notebook has hidden: `%sky push hidden` sends it to the ranks"
     )
     notebook.run("%sky push hidden")
     assert notebook.run("%%sky\nprint(eval('hidden'))") == "1\n"
+    notebook.run("found = 2")
+    assert notebook.run("%%sky\nexec('more = found + 1')\nprint(eval('more'))") == "3\n"
     with pytest.raises(NameError) as raised:
         notebook.run("%%sky\nunknown")
     assert raised.value._render_traceback_()[-1].startswith("on ranks 0-1")
@@ -65,6 +70,13 @@ def test_what_is_pushed_says_its_size_and_what_is_wrong_with_it(notebook: Notebo
     )
     with pytest.raises(LookupError, match="not here"):
         notebook.run("%sky push picky")
+
+
+def test_what_a_cell_changes_through_something_else_comes_back(notebook: Notebook) -> None:
+    notebook.run("import types; items = []; holder = types.SimpleNamespace(items=items)")
+    notebook.run("%%sky --out items\nholder.items.append(1)")
+    assert notebook.namespace["holder"].items == [1]
+    assert notebook.namespace["items"] is notebook.namespace["holder"].items
 
 
 def test_what_comes_back_does_not_go_out_again(notebook: Notebook) -> None:

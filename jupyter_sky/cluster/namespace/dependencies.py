@@ -11,12 +11,14 @@ from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.namespace.packing import (
     ItemCollector,
     NamespaceItem,
+    environment,
     import_paths,
     log_settings,
     warning_filters,
 )
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
+from jupyter_sky.serialization.process.environment import EnvironmentWatch
 
 
 class Dependencies:
@@ -41,6 +43,8 @@ class Dependencies:
         self._import_paths: NamespaceItem | None = None
         self._log_settings: NamespaceItem | None = None
         self._warning_filters: NamespaceItem | None = None
+        self._environment: NamespaceItem | None = None
+        self._environment_watch = EnvironmentWatch()
         # What functions look up that earlier cells have defined on ranks; the second of all of
         # them, also of methods and of functions without a name.
         self._remote_reads: dict[str, frozenset[str]] = {}
@@ -106,7 +110,9 @@ class Dependencies:
                     found += [item for item in more if item not in found]
         self._log_settings = log_settings(self._log_settings)
         self._warning_filters = warning_filters(self._warning_filters)
-        found = [*found, *filter(None, [self._log_settings, self._warning_filters])]
+        self._environment = environment(self._environment, self._environment_watch.changed())
+        process = (self._environment, self._log_settings, self._warning_filters)
+        found = [*found, *filter(None, process)]
         if self.shares_files:
             self._import_paths = import_paths(self._import_paths)
             return [*found, self._import_paths]

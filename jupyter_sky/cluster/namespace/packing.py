@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType, ModuleType
+from types import FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
@@ -20,8 +20,15 @@ from jupyter_sky.serialization import blobs, model_changes, pickling
 from jupyter_sky.serialization.cell_sources import shell_of
 from jupyter_sky.serialization.model_changes import KnownModel
 from jupyter_sky.serialization.module_reference import ModuleReference, reached_submodules
-from jupyter_sky.serialization.object_tokens import MemoEntries, SentObjects, Tokens, is_referable
+from jupyter_sky.serialization.object_tokens import (
+    MemoEntries,
+    SentObjects,
+    Tokens,
+    is_mutable,
+    is_referable,
+)
 from jupyter_sky.serialization.pickling import Pickled
+from jupyter_sky.serialization.process.environment import Environment
 from jupyter_sky.serialization.process.log_settings import LogSettings
 from jupyter_sky.serialization.process.warning_filters import WarningFilters
 from jupyter_sky.serialization.user_modules import ImportPaths, source_trees
@@ -29,7 +36,8 @@ from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.messages import Packed
 
 _CLASS, _MODULE, _IMPORT_PATHS = "class ", "module ", "import paths"
-_LOG_SETTINGS, _WARNING_FILTERS = "log settings", "warning filters"
+_ENVIRONMENT, _LOG_SETTINGS = "environment variables", "log settings"
+_WARNING_FILTERS = "warning filters"
 
 
 class NamespaceItem:
@@ -51,7 +59,7 @@ class NamespaceItem:
     key
         The name that it is bound to; for other items, what cannot be a name, because it has a space
         in it: ``"class "`` and the class's identity, ``"module "`` and the module's name,
-        ``"import paths"``, ``"log settings"``.
+        ``"import paths"``, ``"log settings"``, ``"environment variables"``.
     value
         As above.
     pickled
@@ -234,11 +242,8 @@ class ItemCollector:
 
 
 def import_paths(former: NamespaceItem | None) -> NamespaceItem:
-    """Return where the notebook imports from; the former item as long as that is the same."""
-    here = ImportPaths.here()
-    if former is not None and former.value == here:
-        return former
-    return NamespaceItem(_IMPORT_PATHS, here, {})
+    """Return where the notebook imports from; ``former`` is what was returned before."""
+    return _kept(former, _IMPORT_PATHS, ImportPaths.here())
 
 
 def log_settings(former: NamespaceItem | None) -> NamespaceItem | None:
@@ -250,9 +255,7 @@ def log_settings(former: NamespaceItem | None) -> NamespaceItem | None:
         What was returned before.
     """
     here = LogSettings.of(logging.root)
-    if former is not None and former.value == here:
-        return former
-    return None if former is None and here.is_usual else NamespaceItem(_LOG_SETTINGS, here, {})
+    return None if former is None and here.is_usual else _kept(former, _LOG_SETTINGS, here)
 
 
 def warning_filters(former: NamespaceItem | None) -> NamespaceItem | None:
@@ -264,9 +267,29 @@ def warning_filters(former: NamespaceItem | None) -> NamespaceItem | None:
         What was returned before.
     """
     here = WarningFilters.here()
-    if former is not None and former.value == here:
+    return _kept(former, _WARNING_FILTERS, here) if former or here.ignored else None
+
+
+def environment(
+    former: NamespaceItem | None, changed: Mapping[str, str | None]
+) -> NamespaceItem | None:
+    """Return what the notebook has changed in its environment; ``None`` as long as that is nothing.
+
+    Parameters
+    ----------
+    former
+        What was returned before.
+    changed
+        The variables, as `EnvironmentWatch` returns them.
+    """
+    return _kept(former, _ENVIRONMENT, Environment(dict(changed))) if changed else None
+
+
+def _kept(former: NamespaceItem | None, name: str, value: object) -> NamespaceItem:
+    """Return the former item if its value is the same, so that it is not sent again."""
+    if former is not None and former.value == value:
         return former
-    return NamespaceItem(_WARNING_FILTERS, here, {}) if former or here.ignored else None
+    return NamespaceItem(name, value, {})
 
 
 @dataclass(frozen=True)
@@ -339,6 +362,13 @@ def pack_group(
     }
     models = {item.key: item.model for item in items if item.model}
     return PackedGroup(message, parts, shared, tokens, models)
+
+
+def may_share(value: Any) -> bool:
+    """Return whether a value may share an object with another; to pickle others is for nothing."""
+    if isinstance(value, type):
+        return value.__module__ == "__main__"
+    return is_mutable(value) or isinstance(value, (tuple, FunctionType, MethodType))
 
 
 _BY_PYTHON = frozenset(

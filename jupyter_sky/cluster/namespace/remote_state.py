@@ -11,90 +11,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.analysis.namespace_diff import identities
 from jupyter_sky.cluster.namespace.packing import NamespaceItem
+from jupyter_sky.cluster.namespace.rank_values import BEFORE_ALL, Expected, RankValue, RunEffects
 from jupyter_sky.serialization.model_changes import KnownModel, changes_of
 
-BEFORE_ALL = -1
-"""Number of runs that were asked for by another kernel."""
-
-
-@dataclass(frozen=True)
-class RankValue:
-    """What a rank has under a name.
-
-    Attributes
-    ----------
-    digest
-        The digest of the notebook's value, if the rank has that; ``None`` for one of its own.
-    run
-        Number of the run that it came with, or that bound it.
-    replaces
-        Identity of the notebook's value in whose place the rank has put its own; 0 is for none.
-    model
-        The notebook's value, if the rank has that and it is a model.
-    """
-
-    digest: str | None
-    run: int
-    replaces: int | None = None
-    model: KnownModel | None = None
-
-    @property
-    def is_outdated(self) -> bool:
-        """Whether the notebook has assigned the name since: it does not matter what this is."""
-        return self.digest is None and self.replaces is None
-
-
 _NOTHING: Mapping[str, RankValue] = {}
-
-
-@dataclass(slots=True)
-class Expected:
-    """What a rank will have after a run that it has not reported yet; ranks may have it in common.
-
-    Attributes
-    ----------
-    delivered
-        What it is sent for the run.
-    bound
-        What the run binds if it comes to its end.
-    """
-
-    delivered: dict[str, RankValue] = field(default_factory=dict)
-    bound: dict[str, RankValue] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class RunEffects:
-    """What a run may do to the names of its ranks.
-
-    Attributes
-    ----------
-    number
-        Runs are asked for, and take their turns, in this order.
-    cell
-        The names that it binds.
-    identities
-        The notebook's values when the run was asked for, by identity.
-    time
-        When that was, in assignments.
-    expected
-        What is expected of it on the ranks that have not reported it.
-    starts
-        Which process each rank was when it was sent, counted from its first.
-    """
-
-    number: int = BEFORE_ALL
-    cell: CellNames = field(default_factory=lambda: CellNames(frozenset(), frozenset()))
-    identities: Mapping[str, int] = field(default_factory=dict)
-    time: int = 0
-    expected: dict[int, Expected] = field(default_factory=dict)
-    starts: dict[int, int] = field(default_factory=dict)
 
 
 class RemoteState:
@@ -128,6 +54,10 @@ class RemoteState:
         for expected in self._expected_of(rank):
             values.update(expected)
         return {key for key, value in values.items() if not value.is_outdated}
+
+    def names_anywhere(self) -> set[str]:
+        """Return the names and keys that any rank has."""
+        return set().union(*map(self.keys, self._ranks()))
 
     def names_on(self, ranks: Sequence[int]) -> set[str]:
         """Return the names and keys that all of these ranks have."""
@@ -387,6 +317,19 @@ class RemoteState:
             had_it = rank in had and not self.is_gone(effects, rank)
             if had_it or (value and not value.is_outdated):
                 self._confirmed.setdefault(rank, {}).update(values)
+
+    def change(self, changed: Mapping[str, tuple[str, NamespaceItem]]) -> None:
+        """Record that what the notebook has was changed as it has changed on ranks.
+
+        Parameters
+        ----------
+        changed
+            The digest before, and what it is now, by key.
+        """
+        for key, (digest, item) in changed.items():
+            for values in self._tables():
+                if (value := values.get(key)) and value.digest == digest:
+                    values[key] = replace(value, digest=item.digest, model=item.model)
 
     def _tables(self) -> Iterator[dict[str, RankValue]]:
         yield from self._confirmed.values()

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import FunctionType, MethodType
 from typing import Any
 
-from jupyter_sky.cluster.namespace.packing import ItemCollector, NamespaceItem
+from jupyter_sky.cluster.namespace.packing import ItemCollector, NamespaceItem, may_share
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import pickling
-from jupyter_sky.serialization.object_tokens import SentObjects, is_mutable
+from jupyter_sky.serialization.object_tokens import SentObjects
 
 
 @dataclass(frozen=True)
@@ -156,10 +155,10 @@ class GroupPlanner:
             value = collector.namespace.get(name)
             # Pickling takes time, so values that cannot share an object with anything are left out.
             with suppress(UsageError):  # it has become something that cannot be sent
-                if isinstance(value, type) and value.__module__ == "__main__":
+                if isinstance(value, type) and may_share(value):
                     items = collector.with_classes(name) if with_classes else ()
                     found += [item for item in items if item.is_class]
-                elif is_mutable(value) or isinstance(value, (tuple, FunctionType, MethodType)):
+                elif may_share(value):
                     found.append(collector.item(name))
         return list(dict.fromkeys(found))
 

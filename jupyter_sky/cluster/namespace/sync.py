@@ -36,12 +36,9 @@ from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.namespace.delegation import DelegationLock
 from jupyter_sky.cluster.namespace.dependencies import Dependencies
 from jupyter_sky.cluster.namespace.packing import ItemCollector, NamespaceItem, pack_group
-from jupyter_sky.cluster.namespace.remote_state import (
-    BEFORE_ALL,
-    RankValue,
-    RemoteState,
-    RunEffects,
-)
+from jupyter_sky.cluster.namespace.rank_values import BEFORE_ALL, RankValue, RunEffects
+from jupyter_sky.cluster.namespace.remote_state import RemoteState
+from jupyter_sky.cluster.namespace.returning import merge
 from jupyter_sky.cluster.namespace.sharing import GroupPlan, GroupPlanner
 from jupyter_sky.cluster.namespace.update import HUGE, NamespaceUpdate, refuse_huge
 from jupyter_sky.errors import UsageError
@@ -292,6 +289,17 @@ class NamespaceSync:
         self._sent_objects.forget(rank)
 
     # What the notebook did: reported by the user's thread
+
+    def merge(self, values: Mapping[str, Any], namespace: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what names are bound to that came back: objects of the notebook's, if they were.
+
+        These are changed as they were changed on the rank; ranks are not sent that again.
+        """
+        with self._lock.held():
+            there = self._remote_state.names_anywhere()
+            merged = merge(values, namespace, there, self._sent_objects)
+            self._remote_state.change(merged.changed)
+        return merged.values
 
     def returned(
         self,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jupyter_sky.cluster.namespace.packing import ItemCollector, PackedGroup
-from jupyter_sky.cluster.namespace.remote_state import RunEffects
+from jupyter_sky.cluster.namespace.rank_values import RunEffects
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_bytes, format_list
 from jupyter_sky.transport.frames import Message

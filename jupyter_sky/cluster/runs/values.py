@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psutil
@@ -11,6 +11,7 @@ import psutil
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_bytes
+from jupyter_sky.serialization.object_tokens import MAX_OBJECTS, Tokens, is_mutable
 from jupyter_sky.serialization.pickling import load_with_memo
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.messages import Packed
@@ -37,8 +38,9 @@ def load(packed: Packed, connection: Connection, learn: Callable[[dict[int, Any]
     # A buffer has to be writable, as the array that it was.
     stream, *buffers = (bytearray(part) if isinstance(part, bytes) else part for part in parts)
     value, memo = load_with_memo(stream, buffers)
-    tokens: Mapping[Any, Any] = packed.get("tokens", {})
-    learn({token: memo[place] for place, token in tokens.items()})
+    if "tokens" in packed and len(memo) <= MAX_OBJECTS:
+        tokens = Tokens(*packed["tokens"])
+        learn({tokens.of(place): each for place, each in memo.items() if is_mutable(each)})
     return value
 
 

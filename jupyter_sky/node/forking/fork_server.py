@@ -31,6 +31,7 @@ import psutil
 from jupyter_sky.node.forking.template import leave_template, tell_template, write_command
 from jupyter_sky.node.packages import overlay
 from jupyter_sky.serialization import imported_versions
+from jupyter_sky.serialization.process import environment
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 from jupyter_sky.transport.templates.import_path import import_path, own_entries
 
@@ -267,6 +268,7 @@ class ForkServer:
         if self._spec.umask is not None:
             os.umask(self._spec.umask)
         os.environ.update(request["env"])
+        environment.protect({**self._spec.env, **request["env"]})
         os.environ[_RANK_PID] = str(os.getpid())
         os.environ["JUPYTER_SKY_LOG_FD"] = str(log)
         with contextlib.suppress(OSError):

@@ -118,6 +118,7 @@ class Namespace:
                 is_replaced = True
                 continue
             bound[name] = present
+            received_objects.replace(others)
             for other in bound.values():
                 optimizers.refer_to(other, others)
 
@@ -211,8 +212,8 @@ class Namespace:
                 raise NameError(f"{names} was asked for, but there is no such name on this rank")
             whole = {name: _whole(name, values[name], files) for name in wanted}
             pickled = pickling.dump(whole, names=wanted, to_notebook=True, whole=files.whole)
-            tokens = received_objects.tokens(pickled.memo)
-            return {**self._pack(pickled, files), "tokens": tokens}
+            tokens = received_objects.give(pickled.memo)
+            return {**self._pack(pickled, files), "tokens": [tokens.first, dict(tokens.known)]}
 
     def _found(self, asked: str) -> Any:
         """Return what is gathered for a name that is asked for."""

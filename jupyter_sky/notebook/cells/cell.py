@@ -140,5 +140,4 @@ class Cell:
         """Bind in the notebook what a run has brought back, and return it."""
         names = (*self.options.out, *self.options.gather)
         bound = select(values, run.task.ranks, names, self.options.gather)
-        bind(self.shell, cluster, run, bound)
-        return bound
+        return bind(self.shell, cluster, run, bound, self.options.gather)

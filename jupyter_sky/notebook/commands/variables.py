@@ -54,7 +54,8 @@ def pull(context: CommandContext, options: Namespace) -> None:
     except RemoteError as error:
         check_pulled(error, cluster)
         raise
-    bind(context.shell, cluster, run, select(values, ranks, options.names, gathered))
+    bound = select(values, ranks, options.names, gathered)
+    bind(context.shell, cluster, run, bound, gathered)
 
 
 def _follow(

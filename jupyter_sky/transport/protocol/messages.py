@@ -39,12 +39,12 @@ class Packed(TypedDict):
     buffers
         The contiguous memory that it refers to, in order.
     tokens
-        Of objects in it that other values may share: place in the pickle's memo and token.
+        Of objects in it that other values may share: the arguments of `object_tokens.Tokens`.
     """
 
     stream: bytes | Blob
     buffers: list[bytes | Blob]
-    tokens: NotRequired[dict[int, int]]
+    tokens: NotRequired[list[Any]]
 
 
 class Hello(TypedDict):

@@ -30,10 +30,15 @@ class Notebook:
         writes = NamespaceDiff(self.names)
         file = f"<cell {hash(cell)}>"
         linecache.cache[file] = (len(cell), None, cell.splitlines(keepends=True), file)
-        exec(compile(cell, file, "exec", dont_inherit=True), self.names)
-        there = names.always_bound & self.names.keys()
-        self.cluster.sync.assigned(writes.changed() | there, self.names)
-        self.cluster.sync.deleted(writes.deleted() | (names.always_bound - there))
+        ends_well = False
+        try:
+            exec(compile(cell, file, "exec", dont_inherit=True), self.names)
+            ends_well = True
+        finally:
+            bound = names.always_bound if ends_well else frozenset()
+            there = bound & self.names.keys()
+            self.cluster.sync.assigned(writes.changed() | there, self.names)
+            self.cluster.sync.deleted(writes.deleted() | (bound - there))
 
     def start(
         self,
@@ -62,6 +67,7 @@ class Notebook:
         run.follow()
         values = run.values()
         bound = {name: values[run.task.ranks[0]][name] for name in options.get("out", ())}
+        bound = dict(self.cluster.sync.merge(bound, self.names))
         for name in options.get("gather", ()):
             bound[name] = [values[rank][name] for rank in run.task.ranks]
         self.names.update(bound)

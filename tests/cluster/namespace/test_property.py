@@ -166,19 +166,19 @@ def _survey():
     seen = {{}}
     def told(value):
         if isinstance(value, (int, str, type(None), bool)): return repr(value)
-        # Of two functions that are alike it makes no difference which one it is.
+        # Of two that are alike and do not change it makes no difference which one it is.
         if hasattr(value, '__code__') and not hasattr(value, '__self__'):
             return f"function {{value.__name__}} {{value.__code__.co_code}}"
+        if isinstance(value, tuple): return f"tuple({{', '.join(map(told, value))}})"
+        if hasattr(value, 'func'): return f"partial {{told(value.func)}} {{told(value.args)}}"
+        if hasattr(value, 'cache_info'): return f"cached {{told(value.__wrapped__)}}"
+        if hasattr(value, '__self__'): return f"{{value.__name__}} of {{told(value.__self__)}}"
         if id(value) in seen: return f"#{{seen[id(value)]}}"
         seen[id(value)] = len(seen)
-        if isinstance(value, (list, tuple)):
-            return f"{{type(value).__name__}}({{', '.join(map(told, value))}})"
+        if isinstance(value, list): return f"list({{', '.join(map(told, value))}})"
         if isinstance(value, dict):
             return f"dict({{', '.join(f'{{key}}: {{told(each)}}' for key, each in value.items())}})"
         if isinstance(value, type): return f"class {{value.__name__}} {{value.made}}"
-        if hasattr(value, '__self__'): return f"{{value.__name__}} of {{told(value.__self__)}}"
-        if hasattr(value, 'func'): return f"partial {{told(value.func)}} {{told(value.args)}}"
-        if hasattr(value, 'cache_info'): return f"cached {{told(value.__wrapped__)}}"
         return f"{{told(type(value))}} with {{told(vars(value))}}"
     return [f"{{name}}: {{told(globals()[name])}}" for name in {NAMES} if name in globals()]
 _surveyed = _survey()
@@ -192,6 +192,19 @@ def cluster() -> Iterator[Cluster]:
     cluster = Cluster.start(spec, Local(), runtime_env)
     yield cluster
     cluster.down()
+
+
+# As a program brings them home, cell by cell. Classes of the notebook stay as they are.
+HOME = [each for each in STATEMENTS if not each.startswith(("Box.", "class Box", "box.__class__"))]
+homing = st.lists(
+    st.tuples(
+        st.sampled_from(["there", "here"]),
+        st.lists(st.sampled_from(HOME), min_size=1, max_size=3),
+    ),
+    min_size=1,
+    max_size=6,
+)
+EVERYTHING = f"_ = {', '.join(f'lambda: {name}' for name in NAMES)}"
 
 
 def told_here(program: list[tuple[str, list[str]]]) -> list[Any]:
@@ -233,3 +246,34 @@ def test_cells_on_a_rank_do_what_they_do_here(
     with pytest.MonkeyPatch.context() as patch:
         notebook = open_notebook(cluster, patch)
         assert told_there(notebook, program) == told_here(program)
+
+
+def told_at_home(notebook: Notebook, program: list[tuple[str, list[str]]]) -> list[Any]:
+    events: list[Any] = []
+    notebook.there(f"for _name in {NAMES}: globals().pop(_name, None)")
+    notebook.here(NOTEBOOK)
+    notebook.there(f"{TOGETHER}\n{EVERYTHING}")
+    for place, statements in program:
+        run = notebook.there if place == "there" else notebook.here
+        try:
+            run("\n".join(statements) + f"\n{EVERYTHING}" * (place == "there"))
+        except Exception as error:
+            events.append(type(error).__name__)
+        if place == "there":
+            [names] = notebook.ask(f"[name for name in {NAMES} if name in globals()]")
+            notebook.there(EVERYTHING, out=names)
+            notebook.here(f"for _name in {sorted({*NAMES} - {*names})}: globals().pop(_name, None)")
+    notebook.here(SURVEY)
+    return [*events, *notebook.names["_surveyed"]]
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(homing)
+def test_what_comes_back_is_what_it_is_where_cells_run_here(
+    cluster: Cluster, program: list[tuple[str, list[str]]]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        notebook = open_notebook(cluster, patch)
+        assert told_at_home(notebook, program) == told_here(program)

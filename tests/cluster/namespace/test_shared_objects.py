@@ -58,6 +58,16 @@ def test_an_optimizer_that_is_made_later_finds_the_wrapped_model(notebook) -> No
     assert notebook.ask("opt.param_groups[0]['params'][0] is model.module.weight") == [True] * 4
 
 
+@pytest.mark.parametrize("wrapper", ["model", "torch.nn.parallel.DistributedDataParallel(model)"])
+def test_an_optimizer_that_is_made_after_a_change_finds_the_model(notebook, wrapper) -> None:
+    notebook.here(MODEL)
+    notebook.there(f"model = {wrapper}", out=["model"])
+    notebook.here("model.eval()")
+    notebook.there("model")
+    notebook.here("opt = torch.optim.SGD(model.parameters(), lr=1.0)")
+    assert trained(notebook) == [True] * 4
+
+
 def test_a_wrapped_model_comes_back_bare_and_stays_wrapped_there(notebook) -> None:
     import torch
 

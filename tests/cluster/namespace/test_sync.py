@@ -327,6 +327,26 @@ said = [str(each.message) for each in seen]
     assert notebook.names["said"] == [["one", "two", "three"]] * 4
 
 
+def test_ranks_have_the_variables_that_the_notebook_has_set_since(notebook, monkeypatch) -> None:
+    look = "found = [os.environ.get(name) for name in ('TOLD', 'OTHER', 'PATH', 'AWS_X', 'RANK')]"
+    before = notebook.ask("[os.environ.get('RANK'), os.environ['PATH']]")
+    path = before[0][1]
+    notebook.here("import os")
+    with monkeypatch.context() as patch:
+        for name, value in {"TOLD": "1", "PATH": "/none", "AWS_X": "secret", "RANK": "9"}.items():
+            patch.setenv(name, value)
+        notebook.there(look, gather=["found"])
+        assert [each[:1] + each[2:4] for each in notebook.names["found"]] == [["1", path, None]] * 4
+        assert [each[4] for each in notebook.names["found"]] == [each[0] for each in before]
+        # What a rank has set itself stays, until the notebook sets it again.
+        notebook.there("os.environ['TOLD'] = 'own'")
+        patch.setenv("OTHER", "2")
+        assert notebook.ask("os.environ['TOLD'], os.environ['OTHER']") == [("own", "2")] * 4
+        patch.setenv("TOLD", "3")
+        assert notebook.ask("os.environ['TOLD']") == ["3"] * 4
+    assert notebook.ask("'TOLD' in os.environ or 'OTHER' in os.environ") == [False] * 4
+
+
 def test_the_submodules_that_a_cell_reaches_are_imported(notebook) -> None:
     notebook.here("import xml\nimport xml.sax.saxutils")
     assert notebook.ask("xml.sax.saxutils.escape('<')") == ["&lt;"] * 4

@@ -18,7 +18,7 @@ from jupyter_sky.notebook.output.follow import follow
 from jupyter_sky.notebook.output.progress import NoticeLine
 from jupyter_sky.notebook.places import usual_selection
 from jupyter_sky.notebook.project.volumes import keep_unwritten
-from jupyter_sky.notebook.results import bind, select_requested
+from jupyter_sky.notebook.results import bind, gathered_names, select_requested
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.choice import in_order
@@ -117,4 +117,5 @@ def _follow_unseen(context: CommandContext, cluster: Cluster, run: RunHandle) ->
     print(f"{cluster.name}: `{run.task.title or 'a run'}` was started by an earlier kernel")
     is_safe = context.session.settings.display == "safe"
     follow(context.shell, context.session.panels, cluster, run, is_safe=is_safe)
-    bind(context.shell, cluster, run, select_requested(run.values(), run.task))
+    values = select_requested(run.values(), run.task)
+    bind(context.shell, cluster, run, values, gathered_names(run.task))

@@ -1,0 +1,230 @@
+"""How an object of the notebook becomes what a copy of it is, and stays the same object.
+
+An array, a tensor or a container has its content replaced. Any other object is given the state that
+pickle would give to a new one, as far as pickle makes it empty and fills it then.
+
+torch is never imported here: where it is not loaded, nothing is a tensor.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import pickle
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from jupyter_sky.serialization import pickling
+from jupyter_sky.serialization.object_tokens import is_plain
+from jupyter_sky.serialization.pickling import Pickled
+from jupyter_sky.serialization.reducers import reduce
+
+_CONTAINERS = (list, dict, set, bytearray, deque, OrderedDict, defaultdict, Counter)
+
+_new_object: Any = vars(copyreg)["__newobj__"]
+"""What pickle makes an empty object with."""
+
+Fill = Callable[[Any, Any], None]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is to be done to an object.
+
+    Attributes
+    ----------
+    content
+        What its copy has of other content; what it refers to has to be replaced before.
+    make
+        Gives the object that content.
+    """
+
+    content: Any
+    make: Fill
+
+
+def is_changeable(own: Any, copy: Any) -> bool:
+    """Return whether an object can become what its copy is."""
+    if type(own) is not type(copy) or own is copy:
+        return False
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch and isinstance(own, torch.Tensor):
+        return _is_plain_tensor(torch, own) and (own.is_leaf or _is_alike(own, copy))
+    if numpy and isinstance(own, numpy.ndarray):
+        return (
+            type(own) is numpy.ndarray
+            and (own.shape, own.dtype) == (copy.shape, copy.dtype)
+            and own.flags.writeable
+            and not own.dtype.hasobject
+        )
+    return type(own) in _CONTAINERS or (_state(own) is not None and _state(copy) is not None)
+
+
+def change(
+    own: Any, copy: Any, own_links: Mapping[int, int], links: Mapping[int, int]
+) -> Change | None:
+    """Return what has to be done for an object to become what its copy is; ``None`` for nothing.
+
+    Parameters
+    ----------
+    own
+        The object, of which `is_changeable` says that it can.
+    copy
+        Its copy.
+    own_links, links
+        Numbers of the objects and of their copies, by identity: what has the same number is the
+        same, whatever is in it.
+    """
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch and isinstance(own, torch.Tensor):
+        return Change(None, lambda own, _: _copy_tensor(own, copy))
+    if numpy and isinstance(own, numpy.ndarray):
+        return Change(None, lambda own, _: numpy.copyto(own, copy))
+    if type(own) in _CONTAINERS:
+        content = _contained(copy)
+        same = _is_same(_contained(own), content, own_links, links)
+        return None if same else Change(content, _refill)
+    return _change_of_object(own, copy, own_links, links)
+
+
+# Arrays and tensors
+
+
+def _is_plain_tensor(torch: Any, tensor: Any) -> bool:
+    kinds = (torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.nn.Parameter))
+    return (
+        type(tensor) in kinds
+        and tensor.layout is torch.strided
+        and tensor.device.type != "meta"
+        and not any(size > 1 and not step for size, step in zip(*_layout(tensor), strict=True))
+    )
+
+
+def _layout(tensor: Any) -> tuple[Any, Any]:
+    return tensor.shape, tensor.stride()
+
+
+def _is_alike(own: Any, copy: Any) -> bool:
+    return (own.shape, own.dtype) == (copy.shape, copy.dtype)
+
+
+def _copy_tensor(own: Any, copy: Any) -> None:
+    if _is_alike(own, copy):
+        own.detach().copy_(copy.detach())
+    else:
+        own.grad = None
+        own.data = copy.detach().to(own.device)
+    if own.is_leaf and own.requires_grad != copy.requires_grad:
+        own.requires_grad_(copy.requires_grad)
+
+
+# Containers
+
+
+def _contained(container: Any) -> Any:
+    """Return another container with the same content."""
+    return dict(container) if isinstance(container, dict) else [*container]
+
+
+def _refill(own: Any, content: Any) -> None:
+    own.clear()
+    if isinstance(own, (list, deque, bytearray)):
+        own.extend(content)
+    else:
+        own.update(content)
+
+
+def _is_same(own: Any, copy: Any, own_links: Mapping[int, int], links: Mapping[int, int]) -> bool:
+    if is_plain(own) and is_plain(copy):
+        return pickle.dumps(own, 5) == pickle.dumps(copy, 5)
+    with suppress(Exception):  # something was put into it that cannot be pickled
+        return _bytes(pickling.dump_linked([own], own_links)) == _bytes(
+            pickling.dump_linked([copy], links)
+        )
+    return False
+
+
+def _bytes(pickled: Pickled) -> tuple[Any, ...]:
+    return pickled.stream, *map(bytes, pickled.buffers)
+
+
+# Other objects
+
+
+@dataclass(frozen=True)
+class _State:
+    """What pickle fills an object with: attributes, or what ``set_state`` takes, and its items."""
+
+    attributes: Any
+    items: Any
+    set_state: Fill | None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing to it but attributes in a dictionary."""
+        return self.set_state is None and isinstance(self.attributes, dict)
+
+
+def _state(obj: Any) -> _State | None:
+    """Return the state of an object; ``None`` for what pickle does not make empty."""
+    kind: Any = type(obj)
+    reduced = reduce(obj)
+    if reduced is NotImplemented:
+        reduced = obj.__reduce_ex__(5)
+    if not isinstance(reduced, tuple) or reduced[:2] != (_new_object, (kind,)):
+        return None
+    state = reduced[2] if len(reduced) > 2 else None
+    set_state = reduced[5] if len(reduced) > 5 else None
+    if set_state is None and hasattr(kind, "__setstate__") and not _is_module(kind):
+        set_state = kind.__setstate__
+    items = _contained(obj) if isinstance(obj, (dict, list)) else None
+    return _State({} if state is None and not set_state else state, items, set_state)
+
+
+def _is_module(kind: Any) -> bool:
+    """Return whether it is a class of modules whose state is no more than their attributes."""
+    torch = sys.modules.get("torch")
+    return torch is not None and kind.__setstate__ is torch.nn.Module.__setstate__
+
+
+def _change_of_object(
+    own: Any, copy: Any, own_links: Mapping[int, int], links: Mapping[int, int]
+) -> Change | None:
+    former, state = _state(own), _state(copy)
+    assert former and state, f"is_changeable says that {type(own).__name__} is"
+    content = state.attributes, state.items
+    if _is_same((former.attributes, former.items), content, own_links, links):
+        return None
+    if not (former.is_plain and state.is_plain):
+        return Change(content, lambda own, content: _fill(own, content, state.set_state))
+    # What is alike stays: a function here would not be the one that a copy of it is.
+    changed = {
+        name: each
+        for name, each in state.attributes.items()
+        if name not in former.attributes
+        or not _is_same(former.attributes[name], each, own_links, links)
+    }
+    gone = former.attributes.keys() - state.attributes.keys()
+
+    def update(own: Any, content: Any) -> None:
+        for name in gone:
+            vars(own).pop(name, None)
+        _fill(own, content, None)
+
+    return Change((changed, state.items), update)
+
+
+def _fill(own: Any, content: tuple[Any, Any], set_state: Fill | None) -> None:
+    state, items = content
+    if items is not None:
+        _refill(own, items)
+    if set_state is not None:
+        set_state(own, state)
+        return
+    attributes, slots = state if isinstance(state, tuple) else (state, None)
+    vars(own).update(attributes or {})
+    for name, each in (slots or {}).items():
+        object.__setattr__(own, name, each)

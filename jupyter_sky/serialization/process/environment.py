@@ -1,0 +1,101 @@
+"""Environment variables that the notebook has set since the cluster is there.
+
+``os.environ["HF_HOME"] = ...`` and ``%env`` are meant for the next cell, wherever it runs. What the
+notebook had before is not sent: ranks on this computer have inherited it, and other machines have
+an environment of their own. Nor are variables that say where a process is, or how it gets there,
+which differ on purpose, and the credentials that machines are rented with, which stay here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_OF_THE_PROCESS = frozenset(
+    {"PATH", "HOME", "PWD", "OLDPWD", "USER", "LOGNAME", "HOSTNAME", "SHELL", "SHLVL", "_"}
+    | {"TMPDIR", "TEMP", "TMP", "DISPLAY", "TERM", "COLUMNS", "LINES", "MPLBACKEND", "IPYTHONDIR"}
+    | {"VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "COMPUTE_POOL"}
+    | {"MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
+    | {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"}
+)
+_PREFIXES = (
+    *(
+        "AWS_",
+        "CONDA_",
+        "JPY_",
+        "JUPYTER_",
+        "NVIDIA_",
+        "PYDEVD_",
+        "PYTEST_",
+        "PYTHON",
+        "SKYPILOT_",
+        "SLURM_",
+    ),
+    *("SSH_", "SUDO_", "TORCHELASTIC_", "XDG_", "GROUP_", "ROLE_"),
+)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Variables that were set or removed.
+
+    Attributes
+    ----------
+    variables
+        Their values, by name; ``None`` for one that was removed.
+    """
+
+    variables: Mapping[str, str | None]
+
+    def install(self, store: Path) -> None:
+        """Set and remove here what was not before, but for what this process was started with.
+
+        Parameters
+        ----------
+        store
+            Not used; as for `jupyter_sky.serialization.user_modules.SourceTree`.
+        """
+        for name, value in self.variables.items():
+            if name in _own or _installed.get(name, _NEVER) == value:
+                continue  # if it is another value by now, a cell here has set it
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        _installed.update(self.variables)
+
+
+class EnvironmentWatch:
+    """Finds out what was changed in the environment of this process since it was made."""
+
+    def __init__(self) -> None:
+        self._before = dict(os.environ)
+        self._seen: dict[object, object] = {}
+        self._changed: dict[str, str | None] = {}
+
+    def changed(self) -> Mapping[str, str | None]:
+        """Return what was set or removed, or was so once; in the order of the names."""
+        # It is asked before each run, and decoding all variables takes as long as much of that.
+        raw = vars(os.environ)["_data"]
+        if raw != self._seen:
+            self._seen = dict(raw)
+            now = dict(os.environ)
+            self._changed = {
+                name: now.get(name)
+                for name in sorted(self._before.keys() | now.keys() | self._changed.keys())
+                if (name in self._changed or now.get(name) != self._before.get(name))
+                and not (name in _OF_THE_PROCESS or name.startswith(_PREFIXES))
+            }
+        return self._changed
+
+
+def protect(names: Iterable[str]) -> None:
+    """Keep variables of this process, a rank, as they are: its start has set them."""
+    _own.update(names)
+
+
+_own: set[str] = set()
+_installed: dict[str, str | None] = {}
+_NEVER = object()

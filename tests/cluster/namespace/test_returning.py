@@ -1,0 +1,122 @@
+"""What comes back of an object of the notebook's goes into that object, as if the cell ran here."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster.namespace.notebook import Notebook, open_notebook
+
+MODEL = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+opt = torch.optim.Adam(model.parameters(), lr=1.0)
+"""
+TRAIN = """
+opt.zero_grad()
+model(torch.tensor([[1., 2.], [3., 5.]])).square().sum().backward()
+opt.step()
+"""
+
+
+@pytest.fixture
+def notebook(shared, monkeypatch) -> Notebook:
+    return open_notebook(shared.cluster, monkeypatch)
+
+
+def test_a_model_is_still_that_of_its_optimizer_and_holders(notebook) -> None:
+    import torch
+
+    notebook.here(
+        f"{MODEL}\nclass Trainer: pass\nt = Trainer(); t.model = model; parts = {{'m': model}}\n"
+        "before = model; weight = model[0].weight; start = weight.detach().clone()"
+    )
+    notebook.there(f"parts; t.seen = rank\n{TRAIN}model.eval()", out=["model"])
+    names = notebook.names
+    assert names["model"] is names["before"] is names["t"].model is names["parts"]["m"]
+    assert names["model"][0].weight is names["weight"]
+    assert not names["model"].training and names["model"][1].num_batches_tracked == 1
+    trained = names["weight"].detach().clone()
+    assert not torch.equal(trained, names["start"])
+    # What refers to it here has not changed, and is not sent again.
+    assert notebook.sent("model, t, parts") == set()
+    assert notebook.ask("t.seen, t.model is model") == [(rank, True) for rank in range(4)]
+    notebook.here(f"model.train()\n{TRAIN}")
+    assert not torch.equal(names["weight"], trained)
+
+
+def test_a_holder_comes_back_with_what_it_holds(notebook) -> None:
+    notebook.here(
+        f"{MODEL}\nclass Trainer:\n"
+        "    def __init__(self, **parts): vars(self).update(parts)\n"
+        "losses = []\n"
+        "t = Trainer(model=model, opt=opt, losses=losses, gone=1, step=lambda: model)\nheld = t"
+    )
+    notebook.there(f"{TRAIN}\nt.losses.append(0.5); t.epoch = 1; del t.gone", out=["t"])
+    names = notebook.names
+    assert names["t"] is names["held"]
+    assert names["t"].model is names["model"] and names["t"].opt is names["opt"]
+    assert names["opt"].state[names["model"][0].weight]["step"] == 1
+    assert names["losses"] == [0.5] and names["t"].losses is names["losses"]
+    assert (names["t"].epoch, hasattr(names["t"], "gone")) == (1, False)
+    assert notebook.sent("t, model, opt") == set()
+
+
+def test_what_ranks_have_made_comes_back_into_what_came_back_before(notebook) -> None:
+    notebook.there(f"{MODEL}\nseen = []", out=["model", "opt", "seen"])
+    notebook.here("before = model, opt, seen")
+    notebook.there(f"{TRAIN}\nseen.append(1)", out=["model", "seen", "opt"])
+    names = notebook.names
+    assert all(
+        now is former
+        for now, former in zip(
+            (names["model"], names["opt"], names["seen"]), names["before"], strict=True
+        )
+    )
+    assert names["opt"].state[names["model"][0].weight]["step"] == 1
+    assert names["seen"] == [1]
+    notebook.there("model = torch.nn.Linear(2, 2)\nseen = [*seen]", out=["model", "seen"])
+    assert names["model"] is not names["before"][0]
+    assert names["seen"] is not names["before"][2]
+
+
+def test_arrays_and_containers_that_were_changed(notebook) -> None:
+    notebook.here(
+        "import numpy as np, torch, collections\n"
+        "array = np.zeros(4); view = array[1:3]; tensor = torch.zeros(4); part = tensor[1:3]\n"
+        "table = collections.defaultdict(list); nested = {'table': table, 'pair': ([], set())}\n"
+        "former = [array, tensor, table, nested, nested['pair'][0]]"
+    )
+    notebook.there(
+        "array[:] = 1; tensor += 2; table['k'].append(3); nested['pair'][0].append(table)\n"
+        "nested['pair'][1].add(4); other = array; fresh = array + 1",
+        out=["array", "tensor", "table", "nested", "other", "fresh"],
+    )
+    names = notebook.names
+    array, tensor, table, nested, inner = names["former"]
+    assert names["array"] is array is names["other"] and names["tensor"] is tensor
+    assert names["view"].tolist() == [1, 1] and names["part"].tolist() == [2, 2]
+    assert names["table"] is table is nested["table"] is inner[0] and table == {"k": [3]}
+    assert names["nested"] is nested and nested["pair"] == (inner, {4})
+    assert names["fresh"].tolist() == [2] * 4 and not np_shares(names["fresh"], array)
+
+
+def np_shares(one, other) -> bool:
+    import numpy as np
+
+    return bool(np.shares_memory(one, other))
+
+
+def test_another_array_under_the_name_leaves_the_former_one_alone(notebook) -> None:
+    notebook.here("import numpy as np\narray = np.zeros(4); before = array; few = [1]; kept = few")
+    notebook.there("array = array + 1; few = few + [2]", out=["array", "few"])
+    assert notebook.names["before"].tolist() == [0] * 4 and notebook.names["kept"] == [1]
+    assert notebook.names["array"].tolist() == [1] * 4 and notebook.names["few"] == [1, 2]
+
+
+def test_a_change_made_here_meanwhile_is_still_sent(notebook) -> None:
+    notebook.here("items = [1]; table = {'items': items}")
+    notebook.there("items.append(2); table['own'] = rank")
+    notebook.here("table['here'] = 1")
+    notebook.there("items", out=["items"])
+    assert notebook.names["table"] == {"items": [1, 2], "here": 1}
+    assert notebook.sent("table") == {"table"}
