@@ -12,7 +12,7 @@ _NAME = re.compile(r"@([^\W\d]\w*)")
 
 
 def with_query_names(tree: ast.Module) -> ast.Module:
-    """Put the names that ``@`` marks in the place of such texts; nobody compiles the tree."""
+    """Replace such strings with the names marked by ``@``; the tree cannot be compiled then."""
     for call in ast.walk(tree):
         match call:
             case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in _FUNCTIONS:
