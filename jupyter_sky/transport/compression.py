@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-_QUICK, _THOROUGH = (
-    1,
-    4,
-)  # levels of zlib: a sixth smaller for 1.5 times the work
+_QUICK, _THOROUGH = 1, 4  # levels of zlib: a sixth smaller for 1.5 times the work
 _SLOW = 12.5e6  # bytes per second; below it, the processor has time for the higher level
 _FASTEST = 100e6  # bytes per second; a faster link outruns compression
 _SAMPLE = 32 * 1024  # bytes

@@ -1,7 +1,6 @@
 """Objects that torch has wrapped or compiled: DDP models, compiled code, computed weights.
 
-Also data loaders, which refer to their workers.
-
+Data loaders are here as well, since they refer to their workers.
 """
 
 from __future__ import annotations
