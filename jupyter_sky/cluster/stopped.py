@@ -1,4 +1,4 @@
-"""How a run was stopped, in words: why, after how long, and which ranks did not react."""
+"""Describes how a run was stopped: why, after how long, and which ranks did not react."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jupyter_sky.formatting import format_ranks
 
 
 def raise_if_stopped(run: Run, deadline: float) -> None:
-    """Raise what a run that was stopped ends with.
+    """Raise the error of a run if it was stopped.
 
     Parameters
     ----------
@@ -21,9 +21,9 @@ def raise_if_stopped(run: Run, deadline: float) -> None:
     Raises
     ------
     Interrupted
-        When somebody has stopped it.
+        If somebody has stopped it.
     TimedOut
-        When its time was over.
+        If its time limit has passed.
     """
     if run.stopped_by_user:
         if run.trouble and not run.sent:
@@ -38,7 +38,7 @@ def raise_if_stopped(run: Run, deadline: float) -> None:
 def _what_stopped(run: Run, deadline: float) -> str:
     seconds = run.seconds - (run.began - run.started)
     text = f"{format_ranks(run.task.ranks)} stopped after {seconds:.1f} s"
-    if not run.is_unwanted:  # another notebook, a terminal or their own code did it
+    if not run.is_unwanted:  # another notebook, a terminal or the ranks' own code did it
         text += ", and not by this notebook"
     if (waiting := run.waiting) and not run.finished:
         who, limit = format_ranks(waiting), f"{deadline:g} s"
@@ -53,5 +53,5 @@ def _what_stopped(run: Run, deadline: float) -> str:
 
 
 def seen_before(found: Findings | None) -> str:
-    """Return who waited for whom when a run came to its end; empty if nobody did."""
+    """Return which ranks waited for which when a run ended; empty if none did."""
     return f"Before that, {found.past}." if found else ""
