@@ -118,8 +118,7 @@ class ClusterActions:
     async def ask(
         self, inventory: ClusterInventory, identity: str, question: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Return the answer to a page's question about a cluster: a `History`, `Variables` or a
-        `Profile`.
+        """Return the answer to a page's question: a `History`, `Variables` or a `Profile`.
 
         Raises
         ------
