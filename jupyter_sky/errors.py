@@ -1,18 +1,18 @@
-"""All exceptions, and those that every room may raise.
+"""The tree of all exceptions, and the classes that any room may raise.
 
-What a user sees is one sentence that says what to do, never a traceback of our own code. The tree
-of all exceptions, each with its file::
+A user sees one sentence that says what to do, never a traceback of our own code. Each exception is
+listed with its file::
 
     Exception
         SkyError             errors.py: one sentence for the user
-            UsageError       errors.py: what was typed cannot be done
+            UsageError       errors.py: what the user typed cannot be done
                 InvalidCell  notebook/errors.py: the cell does not compile
                 Declined     errors.py: the user was asked, and said no
                 NotOffered   providers/aws/market/selection.py: what fits is on no market
             ScriptFailed     errors.py: a script ended with an exit status that is not 0
             DebuggerQuit     errors.py: the user left the debugger of a cell with `q`
-            ClusterLost      errors.py: the cluster, or a part of it, is gone
-            NoConnection     errors.py: a node cannot be reached now, and may be there
+            ClusterLost      errors.py: the cluster, or part of it, is gone
+            NoConnection     errors.py: a node cannot be reached now, but may still run
             GroupBroken      cluster/errors.py: a rank was lost while the group was formed
             TimedOut         cluster/errors.py: the run took longer than `--timeout`
             RegistryError    cluster/inventory/registry.py: the registry cannot be used
@@ -21,21 +21,21 @@ of all exceptions, each with its file::
             HostError        providers/ssh/connection/errors.py: a host cannot be used
                 CommandError providers/ssh/connection/errors.py: a command on it failed
             HostKeyError     providers/ssh/connection/errors.py: its key is not the known one
-            LoginError       providers/ssh/connection/errors.py: it does not let us in
+            LoginError       providers/ssh/connection/errors.py: it rejected our login
             AWSError         providers/aws/clients.py: AWS refused a request
-            SlurmError       providers/slurm/login.py: a command of Slurm's failed
+            SlurmError       providers/slurm/login.py: a Slurm command failed
             Stopped          providers/aws/retries.py: the user stopped a launch
-            NoCapacity       providers/aws/ec2/launch.py: AWS has too little of what fits
+            NoCapacity       providers/aws/ec2/launch.py: AWS is short of instances that fit
             NoAnswer         server/kernel_client.py: a kernel did not answer
         RemoteError          cluster/errors.py: raised on a rank
             RankLost         cluster/errors.py: a rank's process ended in a run
-        ProtocolError        transport/frames.py: bytes that are no message
+        ProtocolError        transport/frames.py: the bytes received are not a message
         HelpRequested        notebook/options/parser.py: the line asks for help
         ObjectGone           serialization/object_tokens.py: a rank has dropped an object
-        BucketError          node/volumes/bucket.py: something cannot be done with a bucket
-        CannotTakeOver       serialization/models/optimizers.py: a rank's is of another kind
-        VolumeError          node/volumes/place.py: a volume cannot be had on a node
-        TakenBack            api/prompts/keyboard.py: a question needs no answer any more
+        BucketError          node/volumes/bucket.py: an operation on a bucket failed
+        CannotTakeOver       serialization/models/optimizers.py: a rank's optimizer differs
+        VolumeError          node/volumes/place.py: a node cannot provide a volume
+        TakenBack            api/prompts/keyboard.py: a question no longer needs an answer
     KeyboardInterrupt
         Interrupted          cluster/errors.py: the user stopped a run
     OSError
@@ -43,9 +43,9 @@ of all exceptions, each with its file::
             MachineGone      providers/base.py: and its machine with it
         NotLetIn             providers/base.py: no way into a machine, until the user does something
     RuntimeError
-        NoWaitingThread      transport/event_loop.py: the waiting thread was interrupted
+        NoWaitingThread      transport/event_loop.py: no thread waits for the event loop
     TypeError
-        CannotGather         serialization/models/sharded.py: a part of it, without the rest
+        CannotGather         serialization/models/sharded.py: only some of its shards are known
     ValueError
         Invalid              server/schema.py: JSON does not match the schema
         InvalidValue         notebook/options/option_type.py: an option's value is not of its type
@@ -67,7 +67,7 @@ class SkyError(Exception):
 
 
 class UsageError(SkyError, ValueError):
-    """What was typed cannot be done; the sentence says what to type instead."""
+    """What the user typed cannot be done; the message says what to type instead."""
 
 
 class Declined(UsageError):
@@ -75,12 +75,12 @@ class Declined(UsageError):
 
 
 class ScriptFailed(SkyError):
-    """A script has failed on a node.
+    """A script failed on a node.
 
     Attributes
     ----------
     status
-        Its exit status, as a shell gives it: 128 and the number of the signal that ended it.
+        Its exit status as a shell reports it: 128 plus the signal's number if a signal ended it.
     """
 
     def __init__(self, message: str, status: int) -> None:
@@ -89,7 +89,7 @@ class ScriptFailed(SkyError):
 
 
 class DebuggerQuit(SkyError):
-    """The user left the debugger in the middle of a cell, which ends it."""
+    """The user left the debugger in the middle of a cell, which ends the cell."""
 
 
 class ClusterLost(SkyError):
@@ -98,7 +98,7 @@ class ClusterLost(SkyError):
     Attributes
     ----------
     nodes
-        The nodes whose loss was its end; none where it was ended.
+        The nodes whose loss ended it; empty if somebody ended it.
     """
 
     def __init__(self, message: str, nodes: Iterable[str] = ()) -> None:
@@ -107,11 +107,11 @@ class ClusterLost(SkyError):
 
 
 class NoConnection(SkyError):
-    """A node cannot be reached now; it may be there, and what runs on it may go on."""
+    """A node cannot be reached now; it may still be up, and its run may continue."""
 
 
 def exit_status(error: SystemExit) -> int:
-    """Return the status that Python would exit with, and print the text that it would print."""
+    """Return the status that Python would exit with, printing the message that it would print."""
     if error.code is None or isinstance(error.code, int):
         return int(error.code or 0) & 0xFF
     print(error.code, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What a user reads: sizes, times, money, ranks, lists, tables, addresses without passwords."""
+"""Formatting for users: sizes, times, money, ranks, lists, tables, addresses without secrets."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 HIDDEN = "****"
-"""What stands for a secret in an address."""
+"""Shown in place of a secret."""
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def format_bytes(count: float) -> str:
-    """Return a number of bytes as panel and sidebar do: ``"1.25 GB"``, ``"12.4 MB"``, ``"7 B"``."""
+    """Format a number of bytes as the page does: ``"1.25 GB"``, ``"12.4 MB"``, ``"7 B"``."""
     unit, name = _byte_unit(count)
     return f"{_digits(count / unit)} {name}"
 
 
 def format_share(used: float, total: float) -> str:
-    """Return how much of something is used, as panel and sidebar do: ``"12.1 / 40 GB"``."""
+    """Format how much of something is used, as the page does: ``"12.1 / 40 GB"``."""
     unit, name = _byte_unit(total)
     return f"{_digits(used / unit)} / {_digits(total / unit)} {name}"
 
@@ -34,7 +34,8 @@ def _digits(value: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return a time, as the sidebar: ``"12 s"``, ``"3 min"``, ``"2 h 05 min"``, ``"7 d"``."""
+    """Format a duration as the sidebar does: ``"12 s"``, ``"3 min"``, ``"2 h 05 min"``, ``"7
+    d"``."""
     whole = int(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -47,7 +48,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_elapsed(seconds: float) -> str:
-    """Return how long something took, as strips do: ``"12 ms"``, ``"4.2 s"``, ``"1:02:03"``."""
+    """Format how long something took, as a strip does: ``"12 ms"``, ``"4.2 s"``, ``"1:02:03"``."""
     if seconds < 0.1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:
@@ -58,26 +59,26 @@ def format_elapsed(seconds: float) -> str:
 
 
 def format_dollars(amount: float) -> str:
-    """Return an amount of money: ``"$1,234.50"``, ``"$0.0123"``, ``"< $0.0001"``."""
+    """Format an amount of money: ``"$1,234.50"``, ``"$0.0123"``, ``"< $0.0001"``."""
     if 0 < amount < 0.0001:
-        return "< $0.0001"  # what costs something is never shown as nothing
+        return "< $0.0001"  # never show a cost as zero
     return f"${amount:,.2f}" if amount >= 0.1 or not amount else f"${amount:.4f}"
 
 
 def format_cost(amount: float, unit: str) -> str:
-    """Return a cost: ``"$1.20"`` in ``"dollars"``, ``"1.20 GPU hours"`` in that unit."""
+    """Format a cost: ``"$1.20"`` in ``"dollars"``, ``"1.20 GPU hours"`` in that unit."""
     if unit == "dollars":
         return format_dollars(amount)
     return f"< 0.01 {unit}" if 0 < amount < 0.005 else f"{amount:,.2f} {unit}"
 
 
 def format_count(count: int, noun: str) -> str:
-    """Return a number of things: ``"1 node"``, ``"4 local nodes"``."""
+    """Format a number of things: ``"1 node"``, ``"4 local nodes"``."""
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def format_ranks(ranks: Iterable[int]) -> str:
-    """Return ranks: ``"rank 3"``, ``"ranks 0-2, 5"``."""
+    """Format ranks: ``"rank 3"``, ``"ranks 0-2, 5"``."""
     numbers = sorted(ranks)
     spans: list[list[int]] = []
     for number in numbers:
@@ -90,12 +91,12 @@ def format_ranks(ranks: Iterable[int]) -> str:
 
 
 def format_list(words: Sequence[str]) -> str:
-    """Return words as a sentence lists them: ``"a, b and c"``."""
+    """Join words as in a sentence: ``"a, b and c"``."""
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def as_sentence(text: str) -> str:
-    """Return a text with a full stop, unless it ends as a sentence does."""
+    """Return a text with a full stop, unless it ends with another end of a sentence."""
     text = text.rstrip(".")
     return text if text.endswith(("?", "!")) else f"{text}."
 
@@ -107,14 +108,14 @@ def format_command(command: str, longest: int = 60) -> str:
 
 
 def last_line(text: str, otherwise: str = "it printed nothing") -> str:
-    """Return the last line of what a command printed, or ``otherwise`` if it printed none."""
+    """Return the last line that a command printed, or ``otherwise`` if it printed nothing."""
     return (text.strip().splitlines() or [otherwise])[-1]
 
 
 def last_terminal_line(text: str, longest: int = 300) -> str:
-    """Return the last line of what a program printed that is not empty, as a terminal shows it.
+    """Return the last line of a program's output that is not blank, as a terminal would show it.
 
-    What a carriage return overwrites is left out, and so are colours and cursor movements.
+    Text that a carriage return overwrites, colours and cursor movements are removed.
     """
     if not text:
         return ""
@@ -137,10 +138,10 @@ _KEY = re.compile(r"(?<=/)(?=[A-Za-z]*\d)(?=\d*[A-Za-z])(?![0-9a-f]+\b)[A-Za-z0-
 
 
 def without_secrets(text: str) -> str:
-    """Return a text in which no address has a secret: indexes and repositories are given them.
+    """Hide the secrets in a text's addresses, as those of package indexes and repositories.
 
-    They stand in the login (``https://user:password@host``), in what follows a ``?``, and in a part
-    of the path that is a key by its looks. What follows ``#`` is a name or a digest.
+    They are in the login (``https://user:password@host``), in the query, and in parts of the path
+    that look like a key. The fragment (behind ``#``) is a name or a digest, and stays.
     """
     return _ADDRESS.sub(_without_secret, text) if "://" in text else text
 
@@ -156,7 +157,7 @@ def _without_secret(address: re.Match[str]) -> str:
 
 
 def escaped(value: Any) -> Any:
-    """Return data whose texts can be encoded: half a surrogate pair is escaped, as by `print`."""
+    """Return data whose strings can be encoded: lone surrogates are escaped."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode(errors="backslashreplace").decode()
     if isinstance(value, dict):

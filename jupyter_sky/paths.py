@@ -1,4 +1,4 @@
-"""Where files of ours lie on the user's machine."""
+"""Where our files are on the user's machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from jupyter_sky.errors import SkyError
 
 _OURS = re.compile(r"registry\.sqlite(-journal)?|asked|run|aws|slurm|uv-.*")
-"""What lies in the folder of the registry."""
+"""The files that may be in the registry's folder."""
 
 _LONGEST_SOCKET = 100  # bytes; the system's limit is 104 to 108
 
@@ -20,7 +20,7 @@ def home() -> Path:
     """Return the folder of the registry; ``JUPYTER_SKY_HOME`` overrides the usual place."""
     if chosen := os.environ.get("JUPYTER_SKY_HOME"):
         return _private(Path(chosen))
-    # Nodes have a folder of `of_the_user` alone, and not this package.
+    # Imported here since nodes, which only use `of_the_user`, do not have this package.
     from platformdirs import user_data_path
 
     return _private(user_data_path("jupyter-sky"))
@@ -32,7 +32,7 @@ def working_folder() -> Path:
     Raises
     ------
     SkyError
-        When it was removed, or replaced by another one of its name.
+        If it was removed, or replaced by another of the same name.
     """
     try:
         return Path.cwd()
@@ -43,7 +43,7 @@ def working_folder() -> Path:
 
 
 def runtime() -> Path:
-    """Return the folder of sockets and logs: on a local disk, with a short path, for us only."""
+    """Return the folder for sockets and logs: on a local disk, private, with a short path."""
     chosen = os.environ.get("JUPYTER_SKY_HOME")
     if chosen and len(chosen) < _LONGEST_SOCKET - 32:
         return _private(home() / "run")
@@ -51,7 +51,7 @@ def runtime() -> Path:
 
 
 def of_the_user() -> Path:
-    """Return the folder of what all registries of the user share: short-lived and private too."""
+    """Return the folder shared by all of the user's registries; it is temporary and private."""
     user = os.getuid() if hasattr(os, "getuid") else "me"
     temporary = tempfile.gettempdir()
     short = temporary if len(temporary) < _LONGEST_SOCKET - 48 else "/tmp"
@@ -59,7 +59,7 @@ def of_the_user() -> Path:
 
 
 def _own(folder: Path) -> Path:
-    """Return a folder, or one like it where another user has made one of its name first."""
+    """Return a folder, or one with a suffix if another user already owns one of that name."""
     if not hasattr(os, "getuid"):
         return folder
     for each in (folder, *sorted(folder.parent.glob(f"{folder.name}.*"))):
@@ -73,7 +73,7 @@ def _own(folder: Path) -> Path:
 
 
 def _private(folder: Path) -> Path:
-    """Return a folder that only this user can enter; one that holds nothing else is made so."""
+    """Return a folder, made private to this user unless it may hold files of other programs."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
@@ -85,7 +85,7 @@ def _private(folder: Path) -> Path:
                 "set JUPYTER_SKY_HOME to a folder of yours."
             )
         if status.st_mode & 0o055:
-            # What else lies there may be meant for others.
+            # Other files in it may be meant for other users.
             if not all(_OURS.fullmatch(path.name) for path in folder.iterdir()):
                 raise SkyError(
                     f"others can read {folder}: type `chmod 700 {folder}`, "

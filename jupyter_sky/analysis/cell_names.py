@@ -1,4 +1,4 @@
-"""The names that a cell needs of the notebook, and those that it defines."""
+"""The names that a cell needs from the notebook, and those that it defines."""
 
 from __future__ import annotations
 
@@ -14,28 +14,27 @@ from jupyter_sky.analysis.query_names import with_query_names
 
 @dataclass(frozen=True, slots=True)
 class CellNames:
-    """What a cell reads of the notebook's namespace, and what it binds there.
+    """What a cell reads from the notebook's namespace, and what it binds there.
 
     Attributes
     ----------
     reads : frozenset of str
-        Names that may be read before the cell itself has definitely assigned them. Builtins and
-        names that exist nowhere are among them.
+        Names that may be read before the cell itself has definitely assigned them, including
+        builtins and names that exist nowhere.
     writes : frozenset of str
-        Names that the cell may bind. What ``from module import *`` binds is not known.
+        Names that the cell may bind, except those of ``from module import *``, which are not known.
     always_bound : frozenset of str
-        Those among them that are bound, or deleted, on every path to the cell's end.
+        Those of `writes` that are bound, or deleted, on every path to the end of the cell.
     deferred_reads : mapping
-        By the name of each function and class that the cell defines, what it may look up when it
-        is called.
+        For each function and class that the cell defines, the names it may look up when called.
     all_deferred_reads : frozenset of str
-        What any function of the cell may look up, also lambdas and methods.
+        The names that any function of the cell, including lambdas and methods, may look up.
     imported : frozenset of str
-        Those of its writes that import statements bind.
+        Names that import statements of the cell bind.
     modules : frozenset of str
-        Modules that import statements of the cell name, also in functions.
+        Modules that the cell imports, also inside functions.
     attributes : frozenset of str
-        Names of attributes that the cell looks up: what stands behind a dot.
+        Names of attributes that the cell looks up: whatever follows a dot.
     """
 
     reads: frozenset[str]
@@ -60,7 +59,7 @@ def analyse(source: str) -> CellNames:
     Returns
     -------
     CellNames
-        Its reads and its writes.
+        The names that it reads, binds and imports.
 
     Raises
     ------
@@ -72,7 +71,7 @@ def analyse(source: str) -> CellNames:
     assigned: set[str] = set()
     try:
         flow.block(tree.body, assigned)
-    except RecursionError:  # an expression of hundreds of terms: take every name
+    except RecursionError:  # an expression of hundreds of terms: assume every name
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         return CellNames(frozenset(names), frozenset(names))
     cell = flow.scope
@@ -91,12 +90,12 @@ def analyse(source: str) -> CellNames:
     )
 
 
-# Import statements in these bind no name of the cell.
+# Import statements inside these do not bind names of the cell.
 _NO_IMPORTS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.expr)
 
 
 def _imported(node: ast.AST) -> Iterator[str]:
-    """Yield the names that import statements bind outside of functions and classes."""
+    """Yield the names bound by import statements outside functions and classes."""
     for each in ast.iter_child_nodes(node):
         if isinstance(each, ast.Import | ast.ImportFrom):
             yield from (alias.asname or alias.name.partition(".")[0] for alias in each.names)

@@ -1,4 +1,4 @@
-"""What a reader would call a cell: the line by which a user finds it again among its runs."""
+"""A title for a cell: the line by which the user recognises it in a list of runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jupyter_sky.analysis.ipython_syntax import parse
 
 _LONGEST = 60  # characters
 
-# Functions that prepare or report: seldom what a cell is about.
+# Functions that prepare or report: a cell is seldom about these.
 _MINOR = re.compile(r"print|display|barrier|basicConfig|.*(seed|filter|init|setup)|set_.*|use_.*")
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -22,7 +22,7 @@ _ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign)
 def cell_title(source: str) -> str:
     """Return a title for a cell: the comment that it begins with, or the line that it is about.
 
-    That is rather a loop or a call than what prepares it, and of two of a kind the longer one.
+    A loop or a call is preferred to a statement that prepares it, and the longer of two alike.
     """
     lines = source.splitlines()
     first = next((line.strip() for line in lines if line.strip()), "")
@@ -33,7 +33,7 @@ def cell_title(source: str) -> str:
     except SyntaxError:
         statements = []
     if statements:
-        # Of equals the last one: it uses what the others prepare.
+        # Of equals the last one: it uses what the earlier ones prepare.
         chosen = max(reversed(statements), key=lambda each: (_weight(each), _length(each)))
         first = lines[chosen.lineno - 1].strip()
     return first.rstrip(":")[:_LONGEST]
@@ -47,7 +47,7 @@ def shell_title(source: str) -> str:
 
 
 def _weight(statement: ast.stmt) -> int:
-    """Return how likely a cell is about a statement."""
+    """Return how likely it is that the cell is about this statement."""
     if isinstance(statement, _LOOPS):
         return 5
     if isinstance(statement, _BLOCKS):
@@ -64,7 +64,7 @@ def _length(statement: ast.stmt) -> int:
 
 
 def _does_work(value: ast.expr | None) -> bool:
-    """Return whether an expression calls something, also as in ``train(data) @ pool``."""
+    """Return whether an expression is a call, including ``train(data) @ pool``."""
     match value:
         case ast.Await(value=awaited):
             return _does_work(awaited)

@@ -1,22 +1,21 @@
 """Data-flow analysis: which names a cell may read before it has definitely assigned them.
 
 `DataFlow` follows the cell in the order of execution and keeps the set of names that are
-*assigned*: bound, or deleted, by the cell itself on every path so far (definite assignment). What
-the notebook has under such a name cannot be seen any more, so only a read of a name that is not
-assigned is a need of the cell. Along a path the set only grows; where paths meet, the intersection
-remains.
+*assigned*: bound, or deleted, by the cell itself on every path so far (definite assignment). Such a
+name no longer refers to the notebook's value, so the cell needs a name only if it reads it while it
+is not assigned. Along a path the set only grows; where paths meet, their intersection is taken.
 
-Where the answer depends on what happens while the cell runs, these are the rules:
+Where the answer depends on what happens at run time, these rules apply:
 
 - Branches and loop bodies may or may not run. `while True` and a loop over a non-empty literal do.
-- An exception may leave a `try` body before its first statement. A `with` body is taken to run to
-  its end, or what is made under `torch.no_grad()` would count as needed; only managers called
-  `suppress` or `raises` are taken to swallow exceptions.
-- A function cannot be called before its name is read: what its body reads counts from the first
-  read of its name, transitively. What is given to a decorator, and a lambda, may be called at once.
-- So may the methods of a class with bases, keywords or decorators; those of others from the first
-  read of the class's name.
-- Code that is never reached counts as if it were.
+- An exception may leave a `try` body before its first statement. A `with` body is assumed to run
+  to its end, or names bound under `torch.no_grad()` would count as needed; only managers called
+  `suppress` or `raises` are assumed to swallow exceptions.
+- A function cannot be called before its name is read: the reads in its body count from the first
+  read of its name, transitively. A decorated function and a lambda may be called at once.
+- So may the methods of a class with bases, keywords or decorators; the methods of other classes
+  count from the first read of the class's name.
+- Unreachable code counts as reachable.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ class DataFlow:
     """Walks a cell in the order of execution.
 
     A ``visit`` method takes a node and the assigned names, adds those that the node assigns, and
-    returns False when control never goes on behind the node.
+    returns False if control never continues after the node.
 
     Attributes
     ----------
     scope
-        The scope that is walked; that of the cell in the end.
+        The scope being walked; at the end, the scope of the cell.
     all_deferred_reads
-        What functions and methods look up.
+        Names that functions and methods look up.
     """
 
     def __init__(self) -> None:
@@ -50,10 +49,10 @@ class DataFlow:
     # Names
 
     def read(self, name: str, assigned: set[str]) -> None:
-        """Record a read of a name, and all that a call of its value may look up."""
+        """Record a read of a name, and of every name that calling its value may look up."""
         scope = self.scope
         names = [name]
-        for each in names:  # grows on the way
+        for each in names:  # grows during the loop
             scope.looked_up.add(each)
             if each not in assigned:
                 declared = each in scope.declared_global
@@ -62,7 +61,7 @@ class DataFlow:
                 names += scope.not_called[each].difference(names)
 
     def call(self, needs: Iterable[str], assigned: set[str]) -> None:
-        """Record what a function that is defined here looks up when it is called now."""
+        """Record the names that a function defined here looks up if it is called now."""
         visible = self.visible(assigned)
         for name in needs:
             self.read(name, visible)
@@ -86,7 +85,7 @@ class DataFlow:
         assigned.add(name)
 
     def unbind(self, name: str, assigned: set[str]) -> None:
-        if self.scope.kind == "class":  # a later look-up passes on to the global name
+        if self.scope.kind == "class":  # a later look-up falls through to the global name
             self.scope.reads.add(name)
         elif self.scope.kind == "function":
             self.scope.binds.add(name)
@@ -109,12 +108,12 @@ class DataFlow:
         return falls
 
     def branch(self, nodes: Sequence[ast.AST], assigned: set[str]) -> list[set[str]]:
-        """Walk what may run or not; return the names assigned at its end, if control gets there."""
+        """Walk code that may not run; return the names assigned at its end, if reachable."""
         inner = set(assigned)
         return [inner] if self.block(nodes, inner) else []
 
     def join(self, ends: list[set[str]], assigned: set[str]) -> bool:
-        """Go on where several branches meet, with the names that all of them have assigned."""
+        """Continue where several branches meet, with the names that all of them assigned."""
         if ends:
             assigned |= set.intersection(*ends)
         return bool(ends)
@@ -317,7 +316,7 @@ class DataFlow:
         outer, self.scope = self.scope, Scope("class")
         self.block(node.body, {"__module__", "__qualname__"})
         body, self.scope = self.scope, outer
-        # A class body that binds a name itself looks it up there and in the cell, not in between.
+        # A class body looks up a name that it binds itself there and in the cell, not in between.
         own = body.reads & body.binds
         body.global_reads |= own
         needs = self.leave(body, body.reads - own) - type_names
@@ -332,17 +331,17 @@ class DataFlow:
         self.visit(node.value, self.type_parameters(node, assigned)[1])
 
     def function(self, arguments: ast.arguments, body: Sequence[ast.AST]) -> set[str]:
-        """Walk the body of a function; return the names of enclosing scopes that it looks up."""
+        """Walk the body of a function; return the names that it looks up in enclosing scopes."""
         names = {parameter.arg for parameter in parameters(arguments)}
         outer, self.scope = self.scope, Scope("function", binds=set(names))
         self.block(body, names | {"__class__"})
         inner, self.scope = self.scope, outer
         self.all_deferred_reads |= inner.global_reads | (inner.reads - inner.binds)
-        # A nonlocal name counts as one of its own: it never is one of the cell's.
+        # A nonlocal name counts as the function's own: it never is a name of the cell.
         return self.leave(inner, inner.reads - inner.binds)
 
     def leave(self, inner: Scope, free: set[str]) -> set[str]:
-        """Add what an inner scope does to the names of the cell; return what it needs."""
+        """Add the effects of an inner scope on the cell's names; return the names that it needs."""
         outer = self.scope
         outer.global_binds |= inner.global_binds | (inner.binds & inner.declared_global)
         if outer.kind == "cell":

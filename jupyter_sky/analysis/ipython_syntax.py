@@ -14,7 +14,7 @@ _NAME_MAGICS = {"pdef", "pdoc", "pfile", "pinfo", "pinfo2", "psearch", "psource"
 
 
 class Embedded(ast.expr):
-    """Takes the place of a magic or a command: the Python that it runs or looks up, in order."""
+    """Replaces a magic or system command with the Python that it runs or looks up, in order."""
 
     _fields = ("body",)
 
@@ -61,13 +61,13 @@ def parameters(arguments: ast.arguments) -> list[ast.arg]:
 
 
 def defaults(arguments: ast.arguments) -> list[ast.expr]:
-    """Return what is evaluated where a function is defined, in order."""
+    """Return the default values, in the order in which a definition evaluates them."""
     return [*arguments.defaults, *filter(None, arguments.kw_defaults)]
 
 
 def _compile(python: str) -> ast.Module:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they are shown when the cell is compiled to run
+        warnings.simplefilter("ignore")  # warnings are shown when the cell is compiled to run
         tree = ast.parse(python, "<cell>")
         # Some errors, such as `break` outside a loop, are found only by the compiler.
         compile(tree, "<cell>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
@@ -112,7 +112,7 @@ def _python_in(method: str, texts: list[str], line_number: int) -> Iterator[ast.
 def _run(magic: str, code: ast.Module) -> list[ast.stmt]:
     if magic != "timeit":
         return code.body
-    # It runs in a function of its own: what it binds is not visible afterwards.
+    # `%timeit` runs code in a function of its own: names that it binds are not visible afterwards.
     return [ast.If(test=ast.Constant(value=True), body=code.body, orelse=[])]
 
 
@@ -125,7 +125,7 @@ def _expanded(text: str) -> Iterator[ast.AST]:
     """Yield the expressions in ``$name`` and ``{expression}``, which IPython evaluates."""
     from IPython.utils.text import DollarFormatter
 
-    with suppress(ValueError):  # a single brace: IPython expands nothing in such a text
+    with suppress(ValueError):  # an unmatched brace: IPython then expands nothing
         for _, expression, _, _ in DollarFormatter().parse(text):
             with suppress(SyntaxError):
                 yield ast.parse((expression or "").strip(), mode="eval").body

@@ -9,13 +9,13 @@ from typing import Any
 class NamespaceDiff:
     """Records the identities of a namespace's values, to compare them later.
 
-    It does not matter how a name is bound: by an assignment, ``from module import *`` or ``%run``.
-    The values are not kept alive.
+    It finds names however they were bound: by an assignment, ``from module import *`` or ``%run``.
+    It does not keep the values alive.
 
     Parameters
     ----------
     namespace
-        The namespace, as it is before the code runs.
+        The namespace, before the code runs.
     """
 
     def __init__(self, namespace: dict[str, Any]) -> None:
@@ -23,9 +23,9 @@ class NamespaceDiff:
         self._before = identities(namespace)
 
     def changed(self) -> set[str]:
-        """Return the names that are bound to another object than before, or that are new."""
+        """Return the names that are new or bound to another object than before."""
         before, now = self._before, identities(self._namespace)
-        # Mostly nothing was, which is seen at once: it is asked before and after each run.
+        # Usually nothing changed. This is called before and after each run, so check that first.
         if before == now:
             return set()
         return {
@@ -39,17 +39,17 @@ class NamespaceDiff:
 
 
 def identities(namespace: Mapping[str, Any]) -> dict[str, int]:
-    """Return which object each name stands for."""
-    # A copy, because other threads may bind names meanwhile.
+    """Return the identity of the object that each name is bound to."""
+    # A copy, since other threads may bind names meanwhile.
     everything = dict(namespace)
     return dict(zip(everything, map(id, everything.values()), strict=True))
 
 
 def _counts(name: Any) -> bool:
-    """Return whether it is a name, and none that IPython numbers with each cell, like ``_i3``.
+    """Return whether a key is a name, other than those that IPython numbers by cell (``_i3``).
 
-    Of these there are more and more, and nobody binds them to something else. What is no text, as
-    in ``globals()[5] = 1``, no code can name.
+    There are more of these with every cell, and nobody rebinds them. A key that is not a string, as
+    in ``globals()[5] = 1``, cannot be named by code.
     """
     if not isinstance(name, str):
         return False

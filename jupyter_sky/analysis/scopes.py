@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(slots=True)
 class Loop:
-    """The names assigned where a `break` or a `continue` leaves the body."""
+    """The names that are assigned at each `break` and `continue` of a loop."""
 
     breaks: list[set[str]] = field(default_factory=list)
     continues: list[set[str]] = field(default_factory=list)
@@ -22,13 +22,13 @@ class Scope:
     binds: set[str] = field(default_factory=set)
     declared_global: set[str] = field(default_factory=set)
     looked_up: set[str] = field(default_factory=set)
-    # Looked up while not assigned here: they may belong to an enclosing scope.
+    # Looked up while not assigned here: these may belong to an enclosing scope.
     reads: set[str] = field(default_factory=set)
-    # By a `global` statement they belong to the cell, whatever scopes lie between.
+    # Declared `global`: these belong to the cell, whatever scopes lie between.
     global_reads: set[str] = field(default_factory=set)
     global_binds: set[str] = field(default_factory=set)
-    # What a call of the function or class of this name may look up, while it was not called yet.
+    # For each function or class that was not called yet, the names that a call may look up.
     not_called: dict[str, set[str]] = field(default_factory=dict)
-    # The same for all functions and classes, also for those that may have been called already.
+    # The same for all functions and classes, including those that may have been called already.
     deferred_reads: dict[str, set[str]] = field(default_factory=dict)
     loops: list[Loop] = field(default_factory=list)

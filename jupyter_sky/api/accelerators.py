@@ -1,4 +1,4 @@
-"""The accelerators that can be asked for by name: ``sky.accelerators.A100(count=8)``."""
+"""The accelerators that can be requested by name: ``sky.accelerators.A100(count=8)``."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from functools import partial
 from jupyter_sky.errors import UsageError
 from jupyter_sky.providers.spec import Accelerator
 
-# The newest CUDA that still supports an architecture; the current ones have no last version yet.
+# The last CUDA version that supports an architecture; current ones have none yet.
 _KEPLER = "11.8"
 _VOLTA = "12.9"  # Maxwell and Pascal too
 _CURRENT = "13.0"
 _OTHER = None  # not programmed in CUDA
 
-# name: (memory of one in GB, newest CUDA)
+# name: (memory of one in GB, last CUDA version)
 _CATALOGUE: dict[str, tuple[float, str | None]] = {
     # NVIDIA, data centre
     "K80": (12, _KEPLER),
@@ -83,13 +83,13 @@ def parse(text: str) -> Accelerator:
     Parameters
     ----------
     text
-        A name of the catalogue in any spelling of case, ``-``, ``_`` and blanks, and after a
-        colon how many of them each node has.
+        A name of the catalogue, ignoring case, ``-``, ``_`` and blanks, optionally followed by a
+        colon and the number per node.
 
     Raises
     ------
     UsageError
-        When there is no such accelerator; names that are similar are in the message.
+        If there is no such accelerator; the message suggests similar names.
     """
     name, colon, count = text.partition(":")
     if colon and not re.fullmatch(r"\s*[1-9]\d*\s*", count):
@@ -98,13 +98,13 @@ def parse(text: str) -> Accelerator:
 
 
 def names() -> list[str]:
-    """List the names of all accelerators of the catalogue."""
+    """Return the names of all accelerators in the catalogue."""
     return list(_CATALOGUE)
 
 
 def __getattr__(attribute: str) -> Callable[..., Accelerator]:
     """Return the factory of an accelerator: ``sky.accelerators.T4()``."""
-    if attribute.startswith("_"):  # asked for by Python and IPython, never by a user
+    if attribute.startswith("_"):  # looked up by Python and IPython, never by a user
         raise AttributeError(attribute)
     try:
         return partial(_make, _find(attribute))
@@ -117,7 +117,7 @@ def __dir__() -> list[str]:
 
 
 class _NoSuchAccelerator(UsageError, AttributeError):
-    """An unknown name after ``sky.accelerators.``; `hasattr` has to see an AttributeError."""
+    """An unknown name after ``sky.accelerators.``; for `hasattr` it is an AttributeError."""
 
 
 def _make(name: str, count: int = 1) -> Accelerator:
@@ -136,5 +136,5 @@ def _find(name: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """Drop what spellings of one name differ in."""
+    """Normalise the spelling of a name."""
     return re.sub(r"[\s_-]+|nvidia|tesla|geforce", "", name.lower())

@@ -1,4 +1,4 @@
-"""What a cluster starts with, from what a user asked for."""
+"""Combines the user's specification with plugins into what a cluster starts with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jupyter_sky.serialization import blobs, pickling
 
 @dataclass(frozen=True)
 class PlannedCluster:
-    """A cluster that does not exist yet, as ``Plugin.transform`` is given it.
+    """A cluster that does not exist yet, as an argument of ``Plugin.transform``.
 
     Attributes
     ----------
@@ -27,29 +27,29 @@ class PlannedCluster:
 
 
 def assemble(spec: ClusterSpec, plugins: Iterable[Plugin]) -> tuple[ClusterSpec, RuntimeEnv]:
-    """Apply plugins to what a user asked for.
+    """Apply plugins to the user's specification.
 
     Parameters
     ----------
     spec
         What the user asked for.
     plugins
-        In the order in which ranks enter them.
+        The plugins, in the order in which ranks enter them.
 
     Returns
     -------
     tuple
-        The spec with the image that the plugins need, and what ranks enter before the first run.
+        The specification with the image that the plugins need, and the lifecycle for ranks.
 
     Raises
     ------
     UsageError
-        When something is no plugin, or two have the same name.
+        If something is not a plugin, or two have the same name.
     """
     plugins = check_plugins(plugins)
     image = replace(spec.image, pip=(*spec.image.pip, *packages_for(spec.volumes)))
     image = transform_image(plugins, image, PlannedCluster(spec))
-    # What a plugin does in the notebook stays there: it may refer to what cannot be sent.
+    # A plugin's hook for the notebook stays there: it may refer to objects that cannot be sent.
     lifecycle = PluginLifecycle(replace(each, around_client=None) for each in plugins)
     packed, parts = blobs.pack(pickled := pickling.dump(lifecycle, "the plugins"))
     runtime_env = RuntimeEnv(

@@ -1,4 +1,4 @@
-"""What travels to a rank and is called there: a function, its arguments, its decorators."""
+"""A call that is sent to a rank: a function with its arguments and decorators."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ Decorate = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class Conversation(Protocol):
-    """The notebook, as a call on a rank sees it (`node.rank.calls.conversation`)."""
+    """The notebook, from the perspective of a call (see `node.rank.calls.conversation`)."""
 
     def send(self, value: Any) -> bool:
-        """Send a value that the call yields; ``False`` if none are wanted any more."""
+        """Send a yielded value; return ``False`` if no more are wanted."""
 
     def items(self, number: int) -> Iterator[Any]:
-        """Yield the items of an iterator of the notebook's."""
+        """Yield the items of an iterator of the notebook."""
 
 
 @dataclass(frozen=True)
 class Fed:
-    """An argument that is an iterator of the notebook's, by its number among them."""
+    """Stands for an argument that is an iterator of the notebook, by number."""
 
     number: int
 
@@ -35,7 +35,7 @@ class Call:
     Parameters
     ----------
     function, args, kwargs
-        What to call, and with what.
+        The function and its arguments.
     decorators
         The decorators of plugins; the first is the outermost.
     streams
@@ -49,14 +49,14 @@ class Call:
     streams: bool = False
 
     def __call__(self, notebook: Conversation | None = None) -> Any:
-        """Run the function to its end, and return its result.
+        """Run the function to completion, and return its result.
 
-        A coroutine is awaited. What a generator yields is sent to the notebook where that reads
-        it, and becomes a list otherwise, since that can be pickled. Arguments that are iterators of
-        the notebook's have their items as they are asked for.
+        A coroutine is awaited. Values of a generator are sent to the notebook if it reads them;
+        otherwise they become a list, which can be pickled. Arguments that are iterators of the
+        notebook fetch their items on demand.
         """
         result = self._begin(notebook)
-        # Where nobody reads what is sent, the rank would wait for that without end.
+        # If nobody reads the values, the rank would wait for ever.
         return _sent(result, notebook) if notebook and self.streams else _finished(result)
 
     def _begin(self, notebook: Conversation | None) -> Any:
@@ -78,13 +78,13 @@ def _finished(result: Any) -> Any:
 
 
 def _awaited(result: Coroutine[Any, Any, T]) -> T:
-    import asyncio  # the notebook never gets here, so its start does not pay for this
+    import asyncio  # imported here, since the notebook never needs it
 
     return asyncio.run(result)
 
 
 def _sent(result: Any, notebook: Conversation) -> Any:
-    """Send each value that a generator yields; return what else a function has returned."""
+    """Send each value that a generator yields; return other results unchanged."""
     if inspect.isasyncgen(result):
         return _awaited(_sent_later(result, notebook))
     if not inspect.isgenerator(result):

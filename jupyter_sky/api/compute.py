@@ -1,4 +1,4 @@
-"""Functions of the cluster: ``train(data) @ pool`` runs on every rank, ``>>`` on one."""
+"""Functions that run on a cluster: ``train(data) @ pool`` on every rank, ``>>`` on one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class Pool(Protocol):
-    """What can stand to the right of ``@``, ``>>`` and ``>``."""
+    """The operand to the right of ``@``, ``>>`` and ``>``."""
 
     def broadcast(self, pending: PendingCompute[Any]) -> Any: ...
 
@@ -65,23 +65,23 @@ def compute(
 ) -> Any:
     """Turn a function into one that runs on a cluster.
 
-    A call of it runs nothing yet: it returns a `PendingCompute` to send to a pool. The decorator
-    goes above all others, that of a method too. It is also named ``sky.function``.
+    Calling it runs nothing yet: it returns a `PendingCompute` to send to a pool. The decorator must
+    be the outermost one, even on methods. It is also named ``sky.function``.
 
     Parameters
     ----------
     function
-        What is to run on the ranks of a cluster.
+        The function to run on the ranks of a cluster.
     timeout
-        Seconds that a call may take; what takes longer is stopped, and raises a ``TimeoutError``.
+        Seconds that a call may take; a longer one is stopped and raises a ``TimeoutError``.
     retries
-        How often a call is tried again, elsewhere, when its rank is lost: once, if it is one of
-        those that go to whichever rank is free (``gather``, ``&``, ``map`` and ``>``).
+        How often a call is retried on another rank if its rank is lost; by default once for calls
+        that go to any free rank (``gather``, ``&``, ``map`` and ``>``).
 
     Raises
     ------
     UsageError
-        When it is no function.
+        If it is not a function.
 
     Examples
     --------
@@ -93,18 +93,18 @@ def compute(
     >>> a, b = (train(1) & train(2)) >> pool  # each on a rank that is free
     >>> train.local(data)  # here, as if it were not decorated
 
-    What a generator yields arrives as it is yielded, from all ranks with the rank's number. An
-    argument that is an iterator is fed to the rank as it asks for items; with ``@``, each rank gets
-    all of them.
+    Values of a generator arrive as they are yielded; from all ranks, with the rank's number.
+    Iterators among the arguments are fed to the rank on demand; with ``@``, each rank gets all
+    items.
 
     >>> for loss in steps() >> pool: ...
     >>> for rank, loss in steps() @ pool: ...
     >>> means = running_mean(iter(readings)) >> pool
 
-    One of several calls (``gather``, ``&``, ``map`` and ``>``) gives what its generator yields as a
-    list, when it is done: only so can it be tried again elsewhere when its rank is lost, and no
-    rank waits for a reader. Each of them has its iterators to itself; one whose rank is lost is not
-    tried again when items are used up that no iterator gives twice.
+    With several calls (``gather``, ``&``, ``map`` and ``>``), the values of a generator are
+    returned as a list once the call is done, so that the call can be retried if its rank is lost,
+    and no rank waits for a reader. Each call has its own iterators; it is not retried if it has
+    used items of an iterator that cannot be restarted.
     """
     check_limits(timeout, retries)
     if function is None:
@@ -124,7 +124,7 @@ class ComputeFunction(Generic[P, R]):
         timeout: float | None = None,
         retries: int | None = None,
     ) -> None:
-        # The attributes of another object, or of a class, are not ours, and would hide our methods.
+        # Attributes of other objects or classes must not be copied: they would hide our methods.
         updated = functools.WRAPPER_UPDATES if inspect.isroutine(function) else ()
         functools.update_wrapper(self, function, updated=updated)
         self.__name__: str = getattr(function, "__name__", type(function).__name__)
@@ -157,14 +157,14 @@ class ComputeFunction(Generic[P, R]):
         return f"<sky.compute {self.__qualname__}>"
 
     def __reduce__(self) -> Any:
-        # By name where it can be imported: the name stands for this object, not for its function.
+        # By name if it can be imported: the name refers to this object, not to its function.
         if _is_importable(self):
             return self.__qualname__
         return ComputeFunction, (self._function, self._timeout, self._retries)
 
 
 class BoundCompute(ComputeFunction[P, R]):
-    """A method with ``@sky.compute``, of an object or a class."""
+    """A method with ``@sky.compute``, bound to an object or a class."""
 
     def __init__(self, method: ComputeFunction[..., R], instance: object, owner: Any) -> None:
         bound: Any = method._function.__get__(instance, owner)
@@ -181,7 +181,7 @@ class BoundCompute(ComputeFunction[P, R]):
         return hash((id(self.__func__), id(self.__self__)))
 
     def __reduce__(self) -> Any:
-        # As Python does it, unless the name stands for another: that of a subclass, say.
+        # As Python does it, unless the name refers to another method, such as a subclass's.
         if getattr(self.__self__, self.__name__, None) == self:
             return getattr, (self.__self__, self.__name__)
         return BoundCompute, self._arguments
@@ -192,7 +192,7 @@ class PendingCompute(Generic[R_co]):
     """A call that waits for a pool.
 
     ``pending @ pool`` runs it on every rank, ``pending >> pool`` on one, ``pending > pool`` on one
-    without waiting for it. ``one & other`` go to whichever ranks are free.
+    without waiting for it. ``one & other`` go to free ranks.
     """
 
     function: ComputeFunction[..., R_co]
@@ -202,16 +202,16 @@ class PendingCompute(Generic[R_co]):
     retries: int | None = None
 
     def call(self, decorators: Iterable[Decorate] = (), streams: bool = False) -> Call:
-        """Return what is sent to a rank and called there; see `Call`."""
+        """Return the call to send to a rank; see `Call`."""
         return Call(self.function.local, self.args, self.kwargs, tuple(decorators), streams)
 
     def with_timeout(self, timeout: float | None) -> PendingCompute[R_co]:
-        """Return the same call, which may take so many seconds."""
+        """Return the same call with a time limit in seconds."""
         check_limits(timeout, None)
         return replace(self, timeout=timeout)
 
     def with_retries(self, retries: int) -> PendingCompute[R_co]:
-        """Return the same call, which is tried again so often when its rank is lost."""
+        """Return the same call with a number of retries if its rank is lost."""
         check_limits(None, retries)
         return replace(self, retries=retries)
 
@@ -247,7 +247,7 @@ class PendingCompute(Generic[R_co]):
 
 @dataclass(frozen=True, repr=False)
 class PendingGroup(Generic[T_co]):
-    """Calls that wait for a pool: ``group >> pool`` gives each to a rank that is free.
+    """Calls that wait for a pool: ``group >> pool`` sends each to a free rank.
 
     See `gather`.
     """
@@ -257,11 +257,11 @@ class PendingGroup(Generic[T_co]):
     ordered: bool = False
 
     def with_timeout(self, timeout: float | None) -> PendingGroup[T_co]:
-        """Return the same calls, each of which may take so many seconds."""
+        """Return the same calls, each with a time limit in seconds."""
         return replace(self, calls=tuple(call.with_timeout(timeout) for call in self.calls))
 
     def with_retries(self, retries: int) -> PendingGroup[T_co]:
-        """Return the same calls, each of which is tried again so often when its rank is lost."""
+        """Return the same calls, each with a number of retries if its rank is lost."""
         return replace(self, calls=tuple(call.with_retries(retries) for call in self.calls))
 
     def __rshift__(self, pool: Pool) -> T_co:
@@ -309,29 +309,29 @@ def gather(
     retries: int | None = None,
     timeout: float | None = None,
 ) -> PendingGroup[Any]:
-    """Put calls together, each of which is to run once, on whichever rank is free.
+    """Combine calls, each of which is to run once, on any free rank.
 
-    The first that fails raises its error, with its position among the calls in ``index``; those
-    that have not begun by then do not begin, and those that run are stopped.
+    The first call that fails raises its error, with its position among the calls as ``index``;
+    calls that have not begun by then are cancelled, and running ones are stopped.
 
     Parameters
     ----------
     *calls
         Calls of functions with ``@sky.compute``.
     stream
-        Whether ``>>`` returns an iterator that has each result as soon as it is there, instead of
+        Whether ``>>`` returns an iterator that yields each result once it is available, instead of
         a tuple of all.
     ordered
         Whether that iterator keeps the order of the calls.
     retries
-        How often a call is tried again, elsewhere, when its rank is lost; once by default.
+        How often a call is retried on another rank if its rank is lost; once by default.
     timeout
         Seconds that each call may take.
 
     Raises
     ------
     UsageError
-        When something is no such call.
+        If something is not such a call.
 
     Examples
     --------
@@ -346,22 +346,22 @@ def gather(
 
 
 def computed(function: Callable[..., Any]) -> Callable[..., PendingCompute[Any]]:
-    """Return what makes calls of a function, which may have ``@sky.compute`` already.
+    """Return a function with ``@sky.compute``, which it may have already.
 
-    So may a method, which is bound to its object, or what has arguments from `functools.partial`.
+    It may also be a bound method, or have arguments from `functools.partial`.
     """
     return function if _decorated(function) else compute(function)
 
 
 def _decorated(function: Any) -> ComputeFunction[..., Any] | None:
-    """Return the function with ``@sky.compute`` inside of another."""
+    """Return the function with ``@sky.compute`` inside another."""
     while isinstance(function, MethodType | functools.partial):
         function = function.__func__ if isinstance(function, MethodType) else function.func
     return function if isinstance(function, ComputeFunction) else None
 
 
 def _undecorated(function: Any) -> Any:
-    """Return a function, or what is made of one, without the ``@sky.compute`` inside of it."""
+    """Return a function or a callable made from one, without the ``@sky.compute`` inside it."""
     if isinstance(function, ComputeFunction):
         return function.local_function
     if isinstance(function, staticmethod):
@@ -385,7 +385,7 @@ def _pending(call: object) -> PendingCompute[Any]:
 
 
 def _is_importable(function: ComputeFunction[..., Any]) -> bool:
-    """Return whether its name, imported on a rank, stands for this very object."""
+    """Return whether its name, imported on a rank, refers to this very object."""
     if function.__module__ == "__main__":
         return False
     found: Any = sys.modules.get(function.__module__)

@@ -13,9 +13,9 @@ R = TypeVar("R")
 class CallFuture(concurrent.futures.Future[R]):
     """The future of a call, which can also be awaited.
 
-    ``cancel()`` stops the call, also where a rank is busy with it. As Stop does, it raises a
-    ``KeyboardInterrupt`` there, and what the rank has under its names is kept; one that does not
-    react for ten seconds gets a new process. ``False`` says that the call was done before.
+    ``cancel()`` stops the call, even if a rank is executing it. Like Stop, it raises a
+    ``KeyboardInterrupt`` there, and the rank keeps its variables; a rank that does not react for
+    ten seconds gets a new process. It returns ``False`` if the call was already done.
     """
 
     def __await__(self) -> Generator[Any, None, R]:

@@ -35,7 +35,7 @@ class InstanceInfo:
     cluster, task_id
         Name of the cluster, and of the run that this rank was started for.
     generation
-        Which formation of the group this is: one more each time it had to be formed again.
+        The number of the group's formation, which grows each time the group is formed again.
     node, total_nodes
         Number of this node, from 0, and how many there are.
     rank, world_size
@@ -51,7 +51,7 @@ class InstanceInfo:
     interface
         The network interface that leads to the head.
     peers
-        All nodes, this one too, in the order of their numbers.
+        All nodes, including this one, in the order of their numbers.
     """
 
     cluster: str

@@ -1,4 +1,4 @@
-"""Functions of the user's that ranks call when a node is about to be taken away."""
+"""The user's hooks that ranks call when a node is about to be taken away."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ F = TypeVar("F", bound=Hook)
 def on_interruption(function: F) -> F:
     """Call a function on this rank when a node of the cluster is about to be taken away.
 
-    AWS announces it two minutes before it takes a spot instance back, Slurm before a job ends: time
-    to save what would be lost. Where it has been announced already, the function is called at
-    once. Every rank of the cluster calls its function, in a thread of its own, while the code that
-    the rank was running is paused for up to a minute. A function of the same name takes the place
-    of the one before.
+    AWS announces this two minutes before it takes a spot instance back, and Slurm before a job
+    ends: time to save what would be lost. If it was announced already, the function is called at
+    once. Every rank of the cluster calls its function, in a separate thread, while the code that
+    the rank was running is paused for up to a minute. A function replaces an earlier one of the
+    same name.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def on_interruption(function: F) -> F:
     Raises
     ------
     UsageError
-        When it is not called on a rank, or what it decorates is no function.
+        If this is not called on a rank, or the decorated object is not a function.
 
     Examples
     --------
@@ -56,6 +56,6 @@ def on_interruption(function: F) -> F:
     if notice := preemption.pending():
         try:
             preemption.call(function, notice)
-        except Exception:  # as where it is called later: the cell goes on
+        except Exception:  # as for a later notice: the cell continues
             traceback.print_exc()
     return function

@@ -9,7 +9,7 @@ A plugin can be written in a notebook cell::
 
     sky.ComputePool(..., plugins=[sky.Plugin("wandb", around_app=tracked)])
 
-It can be put together step by step as well::
+It can also be built step by step::
 
     sky.Plugin.create("wandb").with_bootstrap(lambda cluster: ["df -h ."]).with_around_app(tracked)
 """
@@ -44,18 +44,18 @@ class Plugin:
     name
         Its name in error messages. A cluster takes one plugin of each name.
     transform
-        Takes the image and the cluster, and returns the image with what the framework needs as
-        well; ``cluster.spec`` is the `ClusterSpec`.
+        Takes the image and the cluster, and returns an image that includes what the framework
+        needs; ``cluster.spec`` is the `ClusterSpec`.
     bootstrap
-        Takes the cluster, and returns shell commands that each machine runs once, after everything
-        is installed there and before its ranks start.
+        Takes the cluster, and returns shell commands that each machine runs once, after
+        installation and before its ranks start.
     around_process
         A generator function with one ``yield``, or a function that returns a context manager; its
         argument is the `InstanceInfo`. Entered once in each rank, before the framework is imported.
     around_app
-        The same around each process group: entered again when the group was broken.
+        The same, around each process group: entered again after the group was broken.
     around_client
-        The same in the notebook: entered when the cluster is up, and left before it ends. Its
+        The same, in the notebook: entered when the cluster is up, and left before it ends. Its
         arguments are the `ComputePool` (``None`` for a cluster of ``%%sky`` cells) and the cluster.
     decorate
         A decorator for each function that runs on a rank.
@@ -63,12 +63,12 @@ class Plugin:
         Modules that a node imports once, before it forks its ranks.
     reforms
         Whether ``around_app`` can be entered again in a process that has left it. If not, as with
-        JAX, all ranks start anew with empty namespaces when one is lost or nodes are added.
+        JAX, all ranks restart with empty namespaces when one is lost or nodes are added.
 
     Raises
     ------
     UsageError
-        When an argument is not of that kind.
+        If an argument is of the wrong kind.
     """
 
     name: str
@@ -93,7 +93,7 @@ class Plugin:
 
     @classmethod
     def create(cls, name: str) -> Plugin:
-        """Return a plugin that does nothing yet; ``with_…`` returns one that does more."""
+        """Return a plugin that does nothing; its methods ``with_…`` return plugins that do more."""
         return cls(name)
 
     def with_image_transform(self, transform: Transform) -> Plugin:
@@ -122,12 +122,12 @@ class Plugin:
 
 
 def check_plugins(plugins: Iterable[Plugin]) -> tuple[Plugin, ...]:
-    """Return what a user gave as ``plugins=[...]`` if it is a list of different plugins.
+    """Return the user's ``plugins=[...]``, checked to be a list of distinct plugins.
 
     Raises
     ------
     UsageError
-        When it is not.
+        If it is not.
     """
     if isinstance(plugins, Plugin) or not isinstance(plugins, Iterable):
         raise UsageError("plugins is a list: write plugins=[sky.plugins.torch()].")
@@ -146,7 +146,7 @@ def check_plugins(plugins: Iterable[Plugin]) -> tuple[Plugin, ...]:
 
 
 def transform_image(plugins: Iterable[Plugin], image: Image, cluster: Any) -> Image:
-    """Return the image with what each plugin adds to it, in their order."""
+    """Return the image with the additions of all plugins, in order."""
     plugins = tuple(plugins)
     for plugin in plugins:
         if plugin.transform is None:
@@ -173,5 +173,5 @@ def _commands(plugin: Plugin, cluster: Any) -> tuple[str, ...]:
 
 
 def decorators_of(plugins: Iterable[Plugin]) -> tuple[Decorate, ...]:
-    """Return what plugins put around each function that runs on a rank; the first is outermost."""
+    """Return the decorators of plugins for functions on ranks, the outermost first."""
     return tuple(plugin.decorate for plugin in plugins if plugin.decorate)

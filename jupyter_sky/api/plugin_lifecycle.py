@@ -1,4 +1,4 @@
-"""What plugins do: around the process of a rank, around each process group, in the notebook."""
+"""Enters and leaves plugins: around a rank's process, each process group, and in the notebook."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PluginLifecycle:
     Parameters
     ----------
     plugins
-        In the order in which they are entered; they are left in the opposite one.
+        The plugins, in the order in which they are entered; they are left in reverse order.
     """
 
     def __init__(self, plugins: Iterable[Plugin] = ()) -> None:
@@ -113,7 +113,7 @@ class ClientLifecycle:
     Parameters
     ----------
     plugins
-        In the order in which they are entered; they are left in the opposite one.
+        The plugins, in the order in which they are entered; they are left in reverse order.
     """
 
     def __init__(self, plugins: Iterable[Plugin] = ()) -> None:

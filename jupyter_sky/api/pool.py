@@ -49,43 +49,42 @@ T = TypeVar("T")
 
 
 class ComputePool:
-    """A cluster that is up inside of a ``with`` block. Also named ``sky.Compute``.
+    """A cluster that is up inside a ``with`` block. Also named ``sky.Compute``.
 
     Parameters
     ----------
     *specs
-        Several places where nodes could come from, instead of one provider. Where one of them has
+        Several possible providers with their settings, instead of ``provider``. If one of them has
         no machines, the next is tried.
     selection
-        Which of those is tried first: the ``"cheapest"``, by the prices of this moment, or the
-        ``"first"``.
+        Which of them to try first: the ``"cheapest"``, by current prices, or the ``"first"``.
     provider
-        Where nodes come from; ``sky.Local()`` if it is not given.
+        Where nodes come from; ``sky.Local()`` by default.
     nodes
-        Number of nodes; one, or all hosts that the provider names, if it is not given.
+        Number of nodes; by default one, or all hosts that the provider names.
     accelerator
         GPUs of each node: ``"A100"``, ``"L4:4"``, or ``sky.accelerators.A100(count=8)``.
     plugins
         Plugins that prepare frameworks: ``[sky.plugins.torch()]``.
     image
-        What is installed on the nodes.
+        What to install on the nodes.
     name
-        Name of the cluster; one that no other has if it is not given.
+        Name of the cluster; a unique one by default.
     procs_per_node
-        Ranks on each node; one for each GPU if it is not given.
+        Ranks on each node; by default, one for each GPU.
     cpus, memory
-        Processors and gigabytes of each node: ``"8"`` or, for at least as many, ``"8+"``.
+        Processors and gigabytes of each node: ``"8"`` or, for at least that many, ``"8+"``.
     idle_timeout
         Seconds without a run after which the cluster ends itself.
     replace
-        Whether another node takes the place of one that is lost.
+        Whether to replace a lost node by another one.
     patience
-        Seconds for which a node is waited for that nobody reaches.
+        Seconds to wait for a node that cannot be reached.
     volumes
         Data in buckets at paths of each node: ``["s3://bucket/prefix:/data:ro"]``, or `Volume`.
     worker
-        How each rank carries out the calls of ``gather``, ``&``, ``map`` and ``>``: one at a time,
-        if it is not given.
+        How each rank carries out the calls of ``gather``, ``&``, ``map`` and ``>``; by default, one
+        at a time.
 
     Examples
     --------
@@ -95,9 +94,9 @@ class ComputePool:
     Raises
     ------
     UsageError
-        When an argument is not possible.
+        If an argument is invalid.
     SkyError
-        When the cluster does not come up; all that was started for it has been removed then.
+        If the cluster does not start; everything that was started for it has been removed then.
     """
 
     def __init__(
@@ -170,7 +169,7 @@ class ComputePool:
         return self
 
     def _start(self) -> Cluster:
-        """Start a cluster at the first place that has machines for it."""
+        """Start a cluster at the first provider that has machines for it."""
         tried = [Candidate(self.provider, self.spec)]
         refused: list[str] = []
         if self._candidates:
@@ -231,19 +230,19 @@ class ComputePool:
         return self._cluster
 
     def scale(self, nodes: int) -> None:
-        """Change the number of nodes; ranks that stay keep their number and variables.
+        """Change the number of nodes; remaining ranks keep their numbers and variables.
 
         Parameters
         ----------
         nodes
-            The new number. The last nodes leave; the head stays.
+            The new number. To shrink, the last nodes leave; the head always stays.
 
         Raises
         ------
         UsageError
-            When the cluster cannot have that many.
+            If the cluster cannot have that many.
         SkyError
-            When nodes do not come up; the pool is as it was before then.
+            If nodes do not start; the pool is then as it was before.
         """
         spec = replace(self.spec, nodes=nodes)
         known = self.cluster.warnings
@@ -253,12 +252,12 @@ class ComputePool:
             warnings.warn(sentence, stacklevel=2)
 
     def dask(self) -> Client:
-        """Return a client of Dask on this pool's nodes, from the plugin dask, joblib or sklearn.
+        """Return a Dask client for this pool's nodes, from the plugin dask, joblib or sklearn.
 
         Raises
         ------
         UsageError
-            When the pool has none of these plugins.
+            If the pool has none of these plugins.
         """
         for name in ("dask", "joblib", "sklearn"):
             if self._client and (deployment := self._client.given(name)):
@@ -272,16 +271,16 @@ class ComputePool:
     def broadcast(self, pending: PendingCompute[Any]) -> Any:
         """Run a call on every rank and return the results in rank order.
 
-        What a generator yields comes as it is yielded, each value with its rank.
+        Values of a generator arrive as they are yielded, each with its rank.
         """
         ranks = self.cluster.all_ranks
         results = self._run(pending, ranks, with_ranks=True)
         return [results[rank] for rank in ranks] if isinstance(results, dict) else results
 
     def dispatch(self, pending: PendingCompute[R]) -> R:
-        """Run a call on one rank, the next one at each call, and return its result.
+        """Run a call on one rank, in turn, and return its result.
 
-        What a generator yields comes as it is yielded.
+        Values of a generator arrive as they are yielded.
         """
         ranks = self.cluster.all_ranks
         rank = ranks[next(self._turns) % len(ranks)]
@@ -289,12 +288,12 @@ class ComputePool:
         return cast("R", results[rank] if isinstance(results, dict) else results)
 
     def submit(self, pending: PendingCompute[R]) -> CallFuture[R]:
-        """Run a call on a rank that is free, and return the future of its result at once."""
+        """Run a call on a free rank, and return at once a future of its result."""
         streams.refuse_nested(list(self._talking))
         return self._up(self._futures).submit(pending)
 
     def run_group(self, group: PendingGroup[T]) -> T:
-        """Run each call of a group on a rank that is free; return the results as it says."""
+        """Run each call of a group on a free rank; return the results as the group specifies."""
         streams.refuse_nested(list(self._talking))
         results: Any = self._up(self._batches).results(
             group.calls, ordered=group.ordered or not group.stream
@@ -326,14 +325,14 @@ class ComputePool:
         retries: int | None = None,
         timeout: float | None = None,
     ) -> list[Any]:
-        """Call a function with each item, each time on a rank that is free.
+        """Call a function with each item, each time on a free rank.
 
         Parameters
         ----------
         function
             The function, with or without ``@sky.compute``.
         *items
-            What it is called with; of several iterables, it gets one item of each.
+            Iterables of arguments; with several, each call gets one item of each.
         retries, timeout
             As for `gather`.
 
@@ -384,7 +383,7 @@ class ComputePool:
             ask = Prompter(run)
             run.follow(write, timeout=pending.timeout, told=feeder.on_ask, ask=ask)
         except Exception:
-            run.stop()  # an iterator of the user's has failed
+            run.stop()  # an iterator of the user has failed
             raise
         finally:
             feeder.close()

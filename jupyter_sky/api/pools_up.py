@@ -1,4 +1,4 @@
-"""The pools of this process that are up, for what shows them to the user."""
+"""The active pools of this process, for the displays that show them to the user."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jupyter_sky.cluster.cluster import Cluster
 
 
 class PoolObserver(Protocol):
-    """What wants to know of the clusters of pools; called in the thread that uses the pool."""
+    """An observer of pools' clusters; called in the thread that uses the pool."""
 
     def connected(self, cluster: Cluster, is_new: bool) -> None:
         """Handle that a pool has its cluster."""
@@ -22,17 +22,17 @@ _observers: list[PoolObserver] = []
 
 
 def clusters() -> list[Cluster]:
-    """Return the clusters of all pools that are up."""
+    """Return the clusters of all active pools."""
     return list(_clusters)
 
 
 def observe(observer: PoolObserver) -> None:
-    """Tell an observer of every pool that comes up, until `leave`."""
+    """Notify an observer of every new pool, until `leave`."""
     _observers.append(observer)
 
 
 def leave(observer: PoolObserver) -> None:
-    """Tell an observer of no pool any more."""
+    """Stop notifying an observer."""
     _observers.remove(observer)
 
 

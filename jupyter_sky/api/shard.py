@@ -53,8 +53,8 @@ def shard(
     ----------
     *data
         Lists, tuples, ranges, arrays, tensors, DataFrames and Series, dictionaries of columns,
-        map-style datasets, or anything else with a length and positions. Several of them stay
-        aligned: ``x[i]`` belongs to ``y[i]`` afterwards too.
+        map-style datasets, or anything else with a length and integer indices. Several of them stay
+        aligned: ``x[i]`` still belongs to ``y[i]``.
     shuffle
         Put the elements in a random order first, the same one on all ranks.
     seed
@@ -62,7 +62,7 @@ def shard(
     drop_last
         Leave out up to ``world_size - 1`` elements at the end, so that all parts are equally long.
     info
-        The rank whose part to return; this one if it is not given.
+        The rank whose part to return; this rank by default.
 
     Returns
     -------
@@ -74,7 +74,7 @@ def shard(
     Raises
     ------
     UsageError
-        When data has no length or no positions, or several have different lengths.
+        If data has no length or no integer indices, or several have different lengths.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""A cluster, for the user's thread: each method waits for what the background loop does."""
+"""A cluster, for the user's thread: each method waits for work in the background loop."""
 
 from __future__ import annotations
 
@@ -37,20 +37,21 @@ from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.event_loop import call, wait, wait_with_cleanup
 
 USUAL = Timeouts()
-_LINES = 200  # of a rank's log in a snapshot
+_LINES = 200  # lines of a rank's log in a snapshot
 _SNAPSHOT_LIMIT = 256 * 1024  # bytes of a log in a snapshot
 
 
 class Cluster:
-    """A cluster that is up; made by ``start``, ``attach`` or ``visit``.
+    """A running cluster; made by ``start``, ``attach`` or ``visit``.
 
     Attributes
     ----------
     runtime_env, power
-        What its ranks have entered before their first run; what stops its machines.
+        The environment that its ranks have entered, and the means to stop its machines.
     sync, calls, pages, work, profiler, looks, usage, packages, plugins, files, shells, mounts
-        What was sent of its names; calls one by one; pages of nodes; what no run does; profiles;
-        names on ranks, and what those use; what was installed later; nodes' files, shells, volumes.
+        Parts for the namespace, single calls, pages of nodes, work outside runs, profiles,
+        variables on ranks, resource usage, added packages, added plugins, and files, shells and
+        volumes of nodes.
     """
 
     def __init__(self, config: ClusterConfig) -> None:
@@ -79,7 +80,7 @@ class Cluster:
         Raises
         ------
         SkyError
-            In one sentence, when it does not come up; nothing of it is left then.
+            If it does not start, with one sentence; nothing of it is left then.
         """
         identity = wait(lifecycle.identity(spec, provider))
         cluster = cls(ClusterConfig(spec, identity, provider, runtime_env, timeouts))
@@ -102,12 +103,12 @@ class Cluster:
         timeouts: Timeouts = USUAL,
         visits: bool = False,
     ) -> Cluster | None:
-        """Return the cluster of a registry row, or ``None`` if it is gone; its row goes then.
+        """Return the cluster of a registry row, or ``None`` if it is gone; its row is removed then.
 
         Raises
         ------
         SkyError
-            When it is there, but cannot be used from here or now.
+            If it exists, but cannot be used from here or now.
         """
         if row.is_elsewhere:
             raise SkyError(
@@ -122,17 +123,17 @@ class Cluster:
 
     @classmethod
     def visit(cls, row: registry.Row, provider: Provider) -> Cluster | None:
-        """Return the cluster of a registry row to look at: nothing stays up or is seen by that."""
+        """Return the cluster of a row to observe it, without keeping it up or marking runs seen."""
         return cls.attach(row, provider, RuntimeEnv(life=None), visits=True)
 
     @staticmethod
     def remove(row: registry.Row, provider: Provider) -> list[str]:
-        """End a cluster that cannot be attached, as far as it is reached, and its row.
+        """End a cluster that cannot be attached, as far as it can be reached, and remove its row.
 
         Returns
         -------
         list of str
-            The nodes that could not be told, which is owed to them from now on.
+            The nodes that could not be told; they will be told when they answer again.
         """
         controller = Controller(lifecycle.config_of(row, provider, RuntimeEnv(life=None)), NoRuns())
         machines = [provider.machine(each) for each in [*row.machines, *row.leaving]]
@@ -146,7 +147,7 @@ class Cluster:
         Raises
         ------
         UsageError
-            When it is for no rank at all, or for one that is not there.
+            If it has no ranks, or one that does not exist.
         """
         ranks = self.all_ranks
         if not task.ranks or (missing := sorted(set(task.ranks).difference(ranks))):
@@ -156,22 +157,22 @@ class Cluster:
         return RunHandle(self._scheduler.new_run(task), self._scheduler)
 
     def pop_unseen_run(self) -> RunHandle | None:
-        """Return, once, the run that another kernel began and whose end no notebook has seen."""
+        """Return, once, the run of another kernel whose end no notebook has seen."""
         run = self._scheduler.pop_unseen_run()
         return RunHandle(run, self._scheduler) if run else None
 
     def interrupt(self) -> bool:
-        """Stop what ranks are busy with, or begin next, and say whether there was anything."""
+        """Stop what ranks are doing or about to begin; return whether there was anything."""
         is_running = wait(self._scheduler.interrupt_current())
         return self.work.stop() or is_running
 
     def interrupt_run(self, run: str) -> None:
-        """Stop one run of this notebook, also one that waits for its turn."""
+        """Stop one run of this notebook, even one that waits for its turn."""
         if not self.work.stop(run):
             call(self._scheduler.interrupt, run)
 
     def wait_until_idle(self, within: float) -> bool:
-        """Wait until no rank is busy; say whether that came true ``within`` so many seconds."""
+        """Wait until no rank is busy, at most ``within`` seconds; return whether that is so."""
 
         async def until_idle() -> None:
             async with asyncio.timeout(within):
@@ -193,30 +194,30 @@ class Cluster:
     def scale(
         self, nodes: int, provider: Provider | None = None, progress: Progress = lambda text: None
     ) -> list[str]:
-        """Change the number of nodes; ranks that stay keep their number and variables.
+        """Change the number of nodes; remaining ranks keep their numbers and variables.
 
-        Ctrl-C, and whatever fails, leaves the cluster as it was, or with the new size.
+        After Ctrl-C or a failure, the cluster has either its old or its new size.
 
         Parameters
         ----------
         nodes
-            How many it is to have. The last ones leave; the head stays.
+            The new number. To shrink, the last nodes leave; the head always stays.
         provider
-            Where others come from, if not from where those came that it has.
+            Where new nodes come from, if not from the present provider.
         progress
-            Called with what is going on, in words.
+            Called with the present step, in words.
 
         Returns
         -------
         list of str
-            Nodes that left and could not be told, which is owed to them from now on.
+            Nodes that left and could not be told; they will be told when they answer again.
 
         Raises
         ------
         UsageError
-            When there cannot be so many, or while something runs.
+            If there cannot be that many, or while something runs.
         SkyError
-            When nodes do not come; the cluster is as it was then.
+            If nodes do not start; the cluster is then as it was.
         """
         provider = provider or self.provider
         spec, has = replace(self.spec, nodes=nodes), len(self.state.nodes)
@@ -238,27 +239,27 @@ class Cluster:
             raise SkyError(f"{stays}: {error}") from None
 
     def down(self, progress: Progress = lambda text: None) -> list[str]:
-        """End the cluster with everything of it, and remove it from the registry.
+        """End the cluster with everything that belongs to it, and remove it from the registry.
 
         Parameters
         ----------
         progress
-            Called with what is waited for, in words, if a node does not answer.
+            Called with a description of the wait if a node does not answer.
 
         Returns
         -------
         list of str
-            The nodes that could not be told, which is owed to them from now on.
+            The nodes that could not be told; they will be told when they answer again.
         """
         return wait(lifecycle.down(self._controller, progress=progress))
 
     def close(self, trouble: SkyError | None = None) -> None:
-        """Close the connections to the cluster; it goes on until its time is over.
+        """Close the connections to the cluster, which continues until it ends by itself.
 
         Parameters
         ----------
         trouble
-            Why, for those who wait here for the end of a run; where this process ends, nobody does.
+            The reason, for those who wait for the end of a run; not needed if this process ends.
         """
 
         async def close() -> None:
@@ -270,13 +271,13 @@ class Cluster:
         wait(close())
 
     def forward(self, rank: int, addr: str, port: int, patience: float = 0.0) -> Forward:
-        """Open a port here that leads to one which the node of a rank reaches; see `Forward`."""
+        """Forward a port here to one that the node of a rank can reach; see `Forward`."""
         return Forward(self._controller.connection(rank).machine, addr, port, patience)
 
-    # What is known of it
+    # State
 
     def lacking(self, blobs: Iterable[str]) -> list[str]:
-        """Return those of these blobs that some node does not have, as far as is known."""
+        """Return those of these blobs that some node lacks, as far as is known."""
         uploads = [each.uploads for each in self._controller.connections]
         return [key for key in blobs if not all(each.has(key) for each in uploads)]
 
@@ -288,9 +289,9 @@ class Cluster:
         Parameters
         ----------
         rank, tail
-            The rank, and how many of its last lines; None stands for what begins at ``offset``.
+            The rank, and the number of its last lines; None for the part that begins at ``offset``.
         offset, limit
-            Where it begins, and bytes at most.
+            The beginning, and the most bytes.
         """
         return wait(rank_log.read(self._controller.connection(rank), rank, tail, offset, limit))
 
@@ -299,14 +300,14 @@ class Cluster:
         return wait(self._scheduler.monitor.where())
 
     def snapshot(self, rank: int | None = None, run: str | None = None) -> Snapshot:
-        """Return what cell and sidebar show of it and of a run.
+        """Return the snapshot of the cluster and a run, for strip and sidebar.
 
         Parameters
         ----------
         rank
-            The rank whose output is in it; by default the one that is shown in the cell.
+            The rank whose output it contains; by default, the one that is shown in the cell.
         run
-            The run; by default the one that has begun last.
+            The run; by default, the last one.
         """
         monitor = self._scheduler.monitor
         snapshot = monitor.snapshot(run)
@@ -317,15 +318,15 @@ class Cluster:
         return snapshot
 
     def knows_run(self, run: str) -> bool:
-        """Return whether a snapshot of this run can be had."""
+        """Return whether there can be a snapshot of this run."""
         return self._scheduler.monitor.knows(run)
 
     def metrics(self) -> Curves:
-        """Return what was logged in the last run in which anything was."""
+        """Return the metrics of the last run that logged any."""
         return self._scheduler.monitor.metrics()
 
     def run_output(self, run: str) -> str:
-        """Return what the first shown rank has printed in a run, as far as that is kept."""
+        """Return the output of the first shown rank in a run, as far as it is kept."""
         return self._scheduler.monitor.output(run)
 
     def listen(self, listener: Callable[[], None]) -> None:
@@ -334,12 +335,12 @@ class Cluster:
 
     @property
     def id(self) -> str:
-        """What no other cluster is called, now or later."""
+        """An id that no other cluster has, now or later."""
         return self._controller.id
 
     @property
     def spec(self) -> ClusterSpec:
-        """What was asked for."""
+        """The user's specification."""
         return self._controller.spec
 
     @property
@@ -354,7 +355,7 @@ class Cluster:
 
     @property
     def state(self) -> ClusterState:
-        """What is known of it at this moment."""
+        """Its present state."""
         return self._controller.state
 
     @property
@@ -369,12 +370,12 @@ class Cluster:
 
     @property
     def unreached(self) -> list[str]:
-        """The nodes that neither this process nor the other nodes reach."""
+        """The nodes that neither this process nor other nodes can reach."""
         return self._controller.unreached
 
     @property
     def outdated(self) -> bool:
-        """Whether another kernel has changed it since: attach it to know it as it is."""
+        """Whether another kernel has changed it since: attach it again to see its present state."""
         return self._controller.outdated
 
     @property
@@ -384,15 +385,15 @@ class Cluster:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the user should know of the nodes' versions, a sentence each."""
+        """Sentences for the user about the nodes' versions."""
         return self._controller.warnings
 
     @property
     def price(self) -> float | None:
-        """Dollars an hour; ``None`` if it costs nothing, or if that is not known."""
+        """Dollars per hour; ``None`` if it costs nothing, or if that is not known."""
         return self._controller.rate.price
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes that have left for the cluster on the present connections."""
+        """Bytes sent to the cluster on the present connections."""
         return self._controller.sent_bytes

@@ -1,6 +1,6 @@
-"""What a cluster costs: an hour, and so far, also after its price has changed.
+"""The cost of a cluster: per hour, and so far, even after price changes.
 
-It costs dollars, or hours of GPUs or nodes where these have no price, but others wait for them.
+It is in dollars, or in GPU or node hours if nodes have no price but are shared with others.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 
 
 class Unit(StrEnum):
-    """What a cost is counted in."""
+    """The unit of a cost."""
 
     DOLLARS = "dollars"
     GPU_HOURS = "GPU hours"
@@ -22,15 +22,15 @@ class Unit(StrEnum):
 
 @dataclass(frozen=True)
 class Rate:
-    """What a cluster costs an hour.
+    """The cost of a cluster per hour.
 
     Attributes
     ----------
     amount
-        Dollars, or how many GPUs or nodes it has; ``None`` if it costs nothing, or if that is not
+        Dollars, or the number of GPUs or nodes; ``None`` if it costs nothing, or if that is not
         known.
     unit
-        What it costs.
+        The unit.
     """
 
     amount: float | None
@@ -38,20 +38,20 @@ class Rate:
 
     @property
     def price(self) -> float | None:
-        """Dollars an hour; ``None`` if it costs none, or if that is not known."""
+        """Dollars per hour; ``None`` if it costs none, or if that is not known."""
         return self.amount if self.unit is Unit.DOLLARS else None
 
 
 @dataclass(frozen=True)
 class CostMeter:
-    """What a cluster had cost at a moment, since which its rate is the same.
+    """The cost of a cluster up to the last change of its rate.
 
     Attributes
     ----------
     spent
-        In the unit of its rate.
+        The cost, in the unit of its rate.
     since
-        The moment, in seconds since the epoch.
+        When the rate changed, in seconds since the epoch.
     """
 
     spent: float
@@ -63,12 +63,12 @@ class CostMeter:
 
 
 def rate_of(nodes: Sequence[Mapping[str, Any]], counts_hours: bool) -> Rate:
-    """Return what nodes cost an hour, as messages and the registry hold them.
+    """Return the cost of nodes per hour, from their data in messages and the registry.
 
     Parameters
     ----------
     counts_hours
-        Whether the hours of their GPUs count, or their own where they have none.
+        Whether to count the hours of their GPUs, or of nodes without GPUs.
     """
     if not counts_hours:
         return Rate(total_price(node.get("price") for node in nodes))
@@ -77,23 +77,23 @@ def rate_of(nodes: Sequence[Mapping[str, Any]], counts_hours: bool) -> Rate:
 
 
 def gpus_of(nodes: Iterable[Mapping[str, Any]]) -> int:
-    """Return how many GPUs nodes have together."""
+    """Return the total number of GPUs of nodes."""
     counts = (node.get("accelerators") for node in nodes)
     return sum(int(count) for count in counts if _is_number(count))
 
 
 def total_price(prices: Iterable[object]) -> float | None:
-    """Return the dollars an hour of several nodes.
+    """Return the dollars per hour of several nodes.
 
     Parameters
     ----------
     prices
-        Those of the nodes. What is no number is left out, also where a damaged row holds it.
+        The prices of the nodes. Anything but numbers, as in a damaged row, is ignored.
 
     Returns
     -------
     float or None
-        ``None`` if no node has a price: they cost nothing, or it is not known.
+        ``None`` if no node has a price: they are free, or the price is not known.
     """
     known = [price for price in prices if _is_number(price)]
     return sum(known) if known else None

@@ -23,7 +23,7 @@ BEFORE_LAST_LINES = " Its last lines:"
 
 @dataclass(frozen=True)
 class Failure:
-    """How a rank failed: its report of the error, and the name of its node."""
+    """The failure of a rank: its error report, and the name of its node."""
 
     rank: int
     host: str
@@ -31,15 +31,15 @@ class Failure:
 
     @property
     def signature(self) -> tuple[str, str]:
-        """What two ranks have in common that failed in the same way."""
+        """A key that is equal for ranks that failed in the same way."""
         return self.error["type"], self.error["text"]
 
 
 class RemoteError(Exception):
     """An error that was raised on a rank.
 
-    It is also an instance of the original type, as far as that is known here, so that
-    ``except ValueError`` catches a remote ``ValueError``. Only syntax errors are not.
+    It is also an instance of the original type, if that is known here, so that ``except
+    ValueError`` catches a remote ``ValueError``. Only syntax errors are an exception.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class RemoteError(Exception):
 
     @property
     def exceptions(self) -> tuple[RemoteError, ...]:
-        """The error of each rank that failed, as an exception group has them."""
+        """The errors of all failed ranks, like those of an exception group."""
         return tuple(remote_error([failure]) for failure in self.failures)
 
     def _render_traceback_(self) -> list[str]:
@@ -101,11 +101,11 @@ class Interrupted(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def heard_interrupts() -> Iterator[None]:
-    """Raise `KeyboardInterrupt` for Ctrl-C also where an error of a lock has taken its place.
+    """Raise `KeyboardInterrupt` for Ctrl-C even if a lock turned it into another error.
 
-    `threading.Condition.wait` gives its lock back and takes it again. Where Ctrl-C comes in
-    between, the lock is given back twice, and ``RuntimeError: release unlocked lock`` is raised in
-    the middle of the interrupt. ipykernel waits like this for output that it flushes.
+    `threading.Condition.wait` releases its lock and acquires it again. If Ctrl-C comes in between,
+    the lock is released twice, and ``RuntimeError: release unlocked lock`` is raised during the
+    interrupt. ipykernel waits like this when it flushes output.
     """
     before = sys.exception()
     try:
@@ -118,7 +118,7 @@ def heard_interrupts() -> Iterator[None]:
 
 
 class TimedOut(SkyError, TimeoutError):
-    """A run took longer than it was given."""
+    """A run exceeded its time limit."""
 
 
 class GroupBroken(SkyError):
@@ -139,19 +139,19 @@ def remote_error(
     reformed: bool = False,
     in_cell: bool = False,
 ) -> RemoteError:
-    """Return the exception for the failures of a run, in the order in which they were seen.
+    """Return the exception for the failures of a run, in order of arrival.
 
     Parameters
     ----------
     failures
         The failures.
     before
-        Who waited for whom then, as a sentence: said where that is what went wrong.
+        A sentence about which ranks waited for which, added if waiting is what went wrong.
     reformed
-        Whether objects may be there that were made with a former process group.
+        Whether objects may exist that were made with an earlier process group.
     in_cell
-        Whether the cell is over with it. A group of exceptions is none there: IPython would show it
-        as Python does, with our lines instead of the rank's, and with no output for an error.
+        Whether the error ends a cell. It is then not an exception group, which IPython would format
+        like Python, with our lines instead of the rank's, and not as an error output.
     """
     failures = sorted(failures, key=_remoteness)
     causes = [failure for failure in failures if _remoteness(failure) < _CONSEQUENCE]
@@ -183,24 +183,24 @@ _TIME_IS_OVER = re.compile(r"timed? ?out", re.I)
 
 
 def _is_about_waiting(failure: Failure) -> bool:
-    """Return whether ranks have waited in vain: the time was over, or a rank is gone."""
+    """Return whether ranks waited in vain: the time was over, or a rank is gone."""
     text = failure.error["text"]
     return _remoteness(failure) != 1 or _TIME_IS_OVER.search(text) is not None
 
 
-# What a collective raises on a rank whose peer has failed.
+# The error of a collective whose peer has failed.
 _CONSEQUENCE = 2
 
 
 def _remoteness(failure: Failure) -> int:
-    """Order failures by how far they are from the cause; a lost rank is one."""
+    """Sort key of failures by their distance from the cause, such as a lost rank."""
     if failure.error["type"] == RankLost.__qualname__:
         return 0
     return _CONSEQUENCE if is_consequence(failure.error["text"]) else 1
 
 
 def _new(failure: Failure, may_be_group: bool) -> RemoteError:
-    """Return an exception of the nearest type that is known here and can be made."""
+    """Return an exception of the nearest known type that can be instantiated."""
     report = failure.error
     members = [
         remote_error([replace(failure, error={**each, "exceptions": []})])
@@ -210,8 +210,8 @@ def _new(failure: Failure, may_be_group: bool) -> RemoteError:
         kind = _remote_type(original, *report["bases"][0])
         if may_be_group and members and issubclass(original, BaseExceptionGroup):
             return kind.__new__(kind, report["text"], members)
-        # Some types cannot be made without arguments of their own, and MemoryError makes nothing of
-        # a type that has a base before it.
+        # Some types need arguments of their own, and MemoryError cannot create instances of types
+        # with another base before it.
         for make in (kind.__new__, BaseException.__new__):
             with contextlib.suppress(Exception):
                 return make(kind)
@@ -219,7 +219,7 @@ def _new(failure: Failure, may_be_group: bool) -> RemoteError:
 
 
 def _known_types(error: ErrorReport) -> Iterator[type[Exception]]:
-    """Yield the types of an error that this process already knows, the nearest first."""
+    """Yield the types of an error that are already loaded here, the nearest first."""
     for module, name in error["bases"]:
         found: Any = sys.modules.get(module)
         for part in name.split("."):
@@ -229,18 +229,18 @@ def _known_types(error: ErrorReport) -> Iterator[type[Exception]]:
 
 
 def _remote_type(original: type[Exception], module: str, name: str) -> type[RemoteError]:
-    """Return a type below one that is known here, with the name of that of the rank's error."""
+    """Return a subclass of a known type, with the name of the rank's error type."""
     if issubclass(original, RemoteError):
         return original
-    # Of a syntax error IPython would show the frames that led here, and not the rank's report.
+    # For a syntax error, IPython would show the frames that led here, not the rank's report.
     also = () if issubclass(original, SyntaxError) else (original,)
     body: dict[str, Any] = {"__module__": module, "__qualname__": name}
     if issubclass(original, BaseExceptionGroup):
-        body["exceptions"] = BaseExceptionGroup.exceptions  # its own, and not those of other ranks
+        body["exceptions"] = BaseExceptionGroup.exceptions  # its own, not those of other ranks
     try:
         return type(name.rpartition(".")[2], (RemoteError, *also), body)
     except TypeError:
-        # Some exceptions of C code cannot have a second base; their own base can.
+        # Some exceptions from C code cannot have a second base; their own base can.
         return _remote_type(original.__base__ or builtins.Exception, module, name)
 
 
@@ -255,7 +255,7 @@ def _colours_are_wanted() -> bool:
 
 
 def _summary(failures: Sequence[Failure]) -> list[str]:
-    """Say which ranks failed, the same error once."""
+    """Say which ranks failed, combining equal errors."""
     groups: dict[tuple[str, str], list[Failure]] = {}
     for failure in failures:
         groups.setdefault(failure.signature, []).append(failure)

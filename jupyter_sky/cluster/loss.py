@@ -1,4 +1,4 @@
-"""What a run has lost with a rank or a node: whether it is tried again, and from where."""
+"""What a run has lost with a rank or a node, to decide on a retry and where it resumes."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Loss:
     Attributes
     ----------
     what
-        The rank or node, and why, in words.
+        Describes the rank or node, and the reason.
     checkpoint, step
-        The last checkpoint of this or an earlier attempt, and the step that it is of.
+        The last checkpoint of this or an earlier attempt, and its step.
     seconds
-        How long ranks have worked since, or since the attempt began.
+        How long ranks have worked since the checkpoint, or since the attempt began.
     steps
-        How many steps they have logged since; ``None`` if that is not known.
+        How many steps they have logged since then; ``None`` if that is not known.
     nodes
-        The nodes whose loss was the end of the cluster.
+        The nodes whose loss ended the cluster.
     """
 
     what: str
@@ -59,7 +59,7 @@ class Loss:
 
 
 def find_loss(run: Run, controller: Controller) -> Loss | None:
-    """Return what a run has lost; ``None`` if it ended otherwise, as with an error of its own."""
+    """Return what a run has lost; ``None`` if it ended otherwise, as with its own error."""
     if not run.finished or run.stopped or run.is_unwanted:
         return None
     if controller.state.phase is ClusterPhase.LOST:
@@ -70,14 +70,14 @@ def find_loss(run: Run, controller: Controller) -> Loss | None:
 
 
 def loss_of_trouble(trouble: SkyError, attempt: Attempt) -> Loss | None:
-    """Return what was lost before an attempt could begin; ``None`` if that is not the trouble."""
+    """Return what was lost before an attempt could begin; ``None`` if the trouble is another."""
     what = _describe(trouble)
     nodes = trouble.nodes if isinstance(trouble, ClusterLost) else ()
     return Loss(what, attempt.checkpoint, attempt.step, 0.0, None, nodes) if what else None
 
 
 def _describe(trouble: SkyError | None) -> str | None:
-    """Return which node or rank the cluster has lost; ``None`` if it is something else."""
+    """Describe the node or rank that was lost; ``None`` if something else happened."""
     match trouble:
         case ClusterLost(nodes=nodes) if nodes:
             return str(trouble).partition(". ")[0]
@@ -87,13 +87,13 @@ def _describe(trouble: SkyError | None) -> str | None:
 
 
 def _lost_ranks(failures: Sequence[Failure]) -> str | None:
-    """Return which ranks were lost, if that is why the others have failed."""
+    """Describe the ranks that were lost, if that is why the others have failed."""
     lost: list[Failure] = []
     for failure in failures:
         if failure.error["type"] == RankLost.__qualname__:
             lost.append(failure)
         elif not lost and not is_consequence(failure.error["text"]):
-            return None  # the code's own error: a rank that is lost then did not react to Stop
+            return None  # the code's own error: a rank lost after it did not react to Stop
     if not lost:
         return None
     reason = lost[0].error["text"].partition(" lost: ")[2].partition(". ")[0]
@@ -108,7 +108,7 @@ def _measured(run: Run, what: str, nodes: tuple[str, ...] = ()) -> Loss:
         saved, since = run.saved
         checkpoint, step = saved.path, saved.step
     last, steps = run.metrics.last_step, None
-    # What is logged without a step counts from 0 in each attempt, and says nothing here.
+    # Values logged without a step count from 0 in each attempt, and do not help here.
     if last is not None and last >= (step or 0) and (checkpoint is None or step is not None):
         steps = last - (step or 0)
     seconds = max(0.0, run.started + run.seconds - since)

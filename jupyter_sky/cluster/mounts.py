@@ -27,24 +27,24 @@ class Mounts:
 
     @property
     def volumes(self) -> tuple[Volume, ...]:
-        """The volumes, as they were asked for."""
+        """The volumes, as requested."""
         return self._controller.spec.volumes
 
     def remember(self, volumes: Sequence[Volume]) -> None:
-        """Say what another kernel has made: new credentials are for this one to send."""
+        """Take over the volumes of another kernel, and renew their credentials from here."""
         self._controller.spec = replace(self._controller.spec, volumes=tuple(volumes))
         if volumes:
             call(renewal.begin, self._controller, 0.0)
 
     def add(self, volumes: Sequence[Volume]) -> None:
-        """Make further volumes on all nodes, and on those that join from now on.
+        """Make further volumes on all nodes, including those that join from now on.
 
         Raises
         ------
         UsageError
-            When one is at a path of another.
+            If one is at the path of another.
         SkyError
-            When a node cannot make one.
+            If a node cannot make one.
         """
         every = check_volumes([*self.volumes, *volumes])
         controller = self._controller
@@ -60,7 +60,7 @@ class Mounts:
         Returns
         -------
         tuple
-            What was written, and what was not and is on a node alone: sentences.
+            Sentences about what was written, and about files that exist only on a node.
         """
         if not self.volumes or not self._controller.alive:
             return [], []
@@ -71,5 +71,5 @@ class Mounts:
         return mount.sentences(said)
 
     def states(self) -> dict[str, list[VolumeState]]:
-        """Return what volumes are made of at this moment, by the names of the nodes."""
+        """Return the present state of volumes, by node name."""
         return wait(mount.states(self._controller.connections)) if self.volumes else {}

@@ -1,4 +1,4 @@
-"""Plugins that a cluster gets while it is up; for the user's thread."""
+"""Plugins that are added to a running cluster; for the user's thread."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Plugins:
         self._controller = controller
 
     def check_idle(self) -> None:
-        """Refuse plugins for ranks that are busy.
+        """Refuse to add plugins while ranks are busy.
 
         Raises
         ------
@@ -42,21 +42,21 @@ class Plugins:
             )
 
     def enter(self, runtime_env: RuntimeEnv, image: Image) -> None:
-        """Let ranks enter plugins beside those that they have; their variables stay.
+        """Let ranks enter additional plugins, keeping their variables.
 
         Parameters
         ----------
         runtime_env
-            What ranks enter from now on: what they have, and more.
+            The environment that ranks enter from now on, which extends the present one.
         image
-            What is installed on nodes that join from now on.
+            The image of nodes that join from now on.
 
         Raises
         ------
         UsageError
             While something runs.
         SkyError
-            When ranks cannot enter them; the cluster is as it was then.
+            If ranks cannot enter them; the cluster is then as it was.
         """
         self.check_idle()
         wait_with_cleanup(self._enter(runtime_env, image))

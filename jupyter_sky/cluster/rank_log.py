@@ -1,4 +1,4 @@
-"""A part of a rank's log: the bytes, and what stands where in them."""
+"""A part of a rank's log: the bytes, and their index."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ LIMIT = 4 * 1024 * 1024
 
 @dataclass(frozen=True)
 class LogEntry:
-    """What a rank wrote to one stream, or that a run began there.
+    """Output of a rank to one stream, or the beginning of a run.
 
     Attributes
     ----------
     time
-        When that was by the clock of its node, in seconds since the epoch.
+        When it was written, by the clock of its node, in seconds since the epoch.
     data
-        What it wrote; empty where a run begins.
+        The output; empty for the beginning of a run.
     stream
-        ``"stdout"``, ``"stderr"``, or ``"log"`` for what is in the log alone.
+        ``"stdout"``, ``"stderr"``, or ``"log"`` for output that is only in the log.
     run, title
         The run that begins here; ``None`` if there is none.
     """
@@ -47,13 +47,13 @@ class LogPart:
     data
         The bytes.
     start
-        Where they stand in the log.
+        Their offset in the log.
     size
-        The bytes of the log in all.
+        The size of the whole log in bytes.
     pieces, runs
-        What stands where in the log; the first of each may begin before ``start``.
+        The index of this part; the first of each may begin before ``start``.
     dropped
-        Bytes before it that were asked for and that the log has not kept.
+        Requested bytes before it that the log has not kept.
     """
 
     rank: int
@@ -66,7 +66,7 @@ class LogPart:
 
     @property
     def note(self) -> bytes:
-        """The line that says what is missing before it; empty if nothing is."""
+        """A line that says what is missing before it; empty if nothing is."""
         if not self.dropped:
             return b""
         return (
@@ -76,11 +76,11 @@ class LogPart:
 
     @property
     def end(self) -> int:
-        """Where in the log the next part begins."""
+        """The offset of the next part."""
         return self.start + len(self.data)
 
     def entries(self) -> Iterator[LogEntry]:
-        """Yield what was written, in order, and before it the run that it is of."""
+        """Yield the output in order, preceded by the beginnings of runs."""
         runs, pieces = list(self.runs), list(self.pieces)
         if self.dropped:
             written = pieces[0][1] if pieces else 0.0
@@ -102,7 +102,7 @@ class LogPart:
 async def read(
     connection: Connection, rank: int, tail: int | None, offset: int, limit: int
 ) -> LogPart:
-    """Return a part of a rank's log, which its node has; see `Cluster.log`."""
+    """Request a part of a rank's log from its node; see `Cluster.log`."""
     answer = await connection.request("log", rank=rank, tail=tail, offset=offset, limit=limit)
     names = ("data", "start", "size", "pieces", "runs")
     data, start, size, pieces, runs = (answer[name] for name in names)

@@ -1,4 +1,4 @@
-"""What a cluster starts with, beside its nodes: the environment of its runs, and time limits."""
+"""What a cluster starts with, besides its nodes: the environment of its runs, and time limits."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ T = TypeVar("T")
 
 
 class ClientHooks(Protocol):
-    """What plugins do in the notebook, as `jupyter_sky.api.plugin_lifecycle` has it."""
+    """The hooks of plugins in the notebook; see `jupyter_sky.api.plugin_lifecycle`."""
 
     def enter(self, pool: Any, cluster: Any) -> None:
         """Called when the cluster is up; ``pool`` is ``None`` for one of ``%%sky`` cells."""
 
     def enter_further(self, plugins: Iterable[Any], cluster: Any) -> None:
-        """Called with plugins that a cluster gets while it is up."""
+        """Called with plugins that are added to a running cluster."""
 
     def add(self, context: AbstractContextManager[T]) -> T:
-        """Enter one thing more, which is left before it ends, and return what it gives."""
+        """Enter another context, which is left before the cluster ends, and return its value."""
 
     def leave(self) -> None:
         """Called before it ends."""
 
     def given(self, plugin: str) -> Any:
-        """Return what a plugin gave when it was entered."""
+        """Return the value that a plugin's hook yielded."""
 
 
 @dataclass(frozen=True)
@@ -46,29 +46,29 @@ class RuntimeEnv:
     ----------
     life
         A packed object with ``enter_process``, ``enter_app``, ``exit_app`` and ``exit_process``;
-        ``None`` where no rank will enter it, as for a cluster that is only looked at.
+        ``None`` if no rank will enter it, as for a cluster that is only observed.
     blobs
         Its large parts, by digest.
     needs
         Names of the notebook that it uses.
     plugins
-        Names of the plugins behind it.
+        Names of the plugins.
     preload
         Frameworks that each node imports once, before ranks are forked.
     modules
-        What it imports then as well, for ``life``.
+        Further modules to import then, for ``life``.
     together
         Whether ranks form a process group, so that one of them alone cannot go on.
     reforms
-        Whether a process can form another group when it has left one; if not, all ranks start anew
-        for it.
+        Whether a process can form another group after it has left one; if not, all ranks are
+        restarted for that.
     client
-        What plugins do in the notebook; ``None`` where nothing runs from, as with a visitor.
+        The hooks of plugins in the notebook; ``None`` if no runs are started from here.
     added
-        Requirements that were installed since the cluster began, which nodes that join get too.
+        Requirements installed since the cluster's start, which new nodes get, too.
     renew_at
-        When nodes need other credentials for their volumes, in seconds since the epoch; ``None``
-        for never.
+        When nodes need new credentials for their volumes, in seconds since the epoch; ``None`` for
+        never.
     """
 
     life: Packed | None
@@ -85,7 +85,7 @@ class RuntimeEnv:
 
     @property
     def imports(self) -> tuple[str, ...]:
-        """All that each node imports once, frameworks first."""
+        """All modules that each node imports once, frameworks first."""
         return (*self.preload, *self.modules)
 
 
@@ -110,7 +110,7 @@ class Timeouts:
 
 @contextlib.asynccontextmanager
 async def deadline(seconds: float, trouble: str) -> AsyncIterator[None]:
-    """Cancel what is inside of it after so many seconds.
+    """Cancel the block after that many seconds.
 
     Raises
     ------
@@ -126,26 +126,27 @@ async def deadline(seconds: float, trouble: str) -> AsyncIterator[None]:
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """What a controller has to know of its cluster from the beginning.
+    """What a controller has to know about its cluster from the beginning.
 
     Attributes
     ----------
     spec
-        What was asked for.
+        The user's specification.
     id
-        What no other cluster is called, now or later.
+        An id that no other cluster has, now or later.
     provider
         Where its nodes come from.
     runtime_env
-        What its ranks enter before their first run.
+        The environment that its ranks enter before their first run.
     timeouts
         How long things may take.
     visits
-        Whether this is no notebook: a visitor keeps nothing up and leaves the ranks' group alone.
+        Whether this process only visits: it does not keep the cluster up, and leaves the ranks'
+        group alone.
     place
         Where its machines are rented, if they are.
     meter
-        What it had cost when its rate changed last.
+        Its cost up to the last change of its rate.
     """
 
     spec: ClusterSpec

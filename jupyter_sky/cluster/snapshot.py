@@ -1,8 +1,8 @@
-"""What is shown of a run and its cluster, as JSON: in the cell, the sidebar and a terminal.
+"""Snapshots of a run and its cluster, as JSON, for the cell, the sidebar and the terminal.
 
-While a run goes on there is a new snapshot after each change. At its end the last one stays as it
-is: it is what the cell shows of the run from then on, and what the notebook's file keeps.
-``labextension/src/snapshot.ts`` says the same in TypeScript; a test compares the two.
+During a run there is a new snapshot after each change. The last one is final: the cell shows it
+from then on, and the notebook's file keeps it. ``labextension/src/snapshot.ts`` has the same types
+in TypeScript; a test compares the two.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from jupyter_sky.transport.protocol.inspection import RankHistory
 class Snapshot(TypedDict):
     """A run and its cluster at one moment.
 
-    ``ranks`` are those of the run, or all of the cluster where nothing runs. ``sent_bytes`` is what
-    left the notebook for the run. ``output`` is the end of what one rank printed, ``others``
-    that of other ranks, once the run has ended. ``curves`` are what ranks have logged, the head's
-    first.
+    ``ranks`` are those of the run, or all of the cluster if nothing runs. ``sent_bytes`` were sent
+    by the notebook for the run. ``output`` is the end of one rank's output, ``others`` that of
+    other ranks, once the run has ended. ``curves`` are the logged metrics, the head's first.
     """
 
     version: Literal[1]
@@ -36,11 +35,11 @@ class Snapshot(TypedDict):
 
 
 class CurveView(TypedDict):
-    """A figure that a rank has logged, as a curve.
+    """A metric that a rank has logged, as a curve.
 
-    ``steps`` and ``values`` are those of its points; a value is ``None`` where it was no finite
-    number. ``count`` is how many were logged, of which the points have the extremes, and ``gaps``
-    how many of them were no finite number. ``last`` is the latest value.
+    ``steps`` and ``values`` are those of its points; a value is ``None`` if it was not finite.
+    ``count`` is the number of logged values, of which the points keep the extremes, and ``gaps`` is
+    how many of them were not finite. ``last`` is the latest value.
     """
 
     name: str
@@ -55,10 +54,10 @@ class CurveView(TypedDict):
 class ClusterView(TypedDict):
     """The cluster as a whole.
 
-    ``id`` is that of the registry. ``note`` says in words what it is doing, or is empty;
-    ``generation`` is the number of its process group; ``price`` is in dollars an hour and ``cost``
-    so far in the unit ``unit``, where it has one; ``pages`` are those that its nodes serve for the
-    browser.
+    ``id`` is the registry's. ``note`` describes what the cluster is doing, or is empty;
+    ``generation`` is the number of its process group; ``price`` is in dollars per hour, and
+    ``cost`` the cost so far in ``unit``, if it has one; ``pages`` are those that its nodes serve
+    for the browser.
     """
 
     id: str
@@ -76,9 +75,9 @@ class ClusterView(TypedDict):
 
 
 class PageView(TypedDict):
-    """A page of a node, which Jupyter's server passes on.
+    """A page of a node, forwarded by Jupyter's server.
 
-    ``label`` is what it is called, ``path`` where it is below the server's own address.
+    ``label`` is its name, ``path`` its path below the server's own address.
     """
 
     label: str
@@ -86,7 +85,7 @@ class PageView(TypedDict):
 
 
 class RunState(StrEnum):
-    """How a run is going, or how it ended."""
+    """The state of a run."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -96,14 +95,14 @@ class RunState(StrEnum):
 
 
 class RunView(TypedDict):
-    """A run: the present one, or the last one where nothing else is asked for.
+    """A run: by default, the present or the last one.
 
     ``background`` says that the kernel does not wait for it. ``started`` is in seconds since the
-    epoch, ``seconds`` how long it has taken up to this snapshot, ``title`` a line of its code.
-    ``cell`` is the id of the notebook's cell, and ``shown`` are the ranks whose output the cell
-    shows. ``cost`` is in its cluster's unit, ``trouble`` why that could not go on with the run.
-    ``where`` says where its ranks are, when some wait long for others or the user has asked.
-    ``attempt`` is which attempt at a cell it is and how many there can be, from the second one on.
+    epoch, ``seconds`` is its duration up to this snapshot, ``title`` a line of its code. ``cell``
+    is the id of the notebook's cell, and ``shown`` are the ranks whose output the cell shows.
+    ``cost`` is in the cluster's unit, ``trouble`` says why the cluster could not continue the run.
+    ``where`` says where its ranks are, if some wait long for others or the user has asked.
+    ``attempt`` is the number of the attempt and of possible attempts, from the second one on.
     """
 
     id: str
@@ -125,8 +124,8 @@ class RunView(TypedDict):
 class ProgressView(TypedDict):
     """A progress bar that a rank has printed.
 
-    ``part`` is between 0 and 1, ``count`` what the bar says of it, like ``"45/100"``, and ``left``
-    the seconds that it expects to take.
+    ``part`` is between 0 and 1, ``count`` is the bar's text, like ``"45/100"``, and ``left`` its
+    estimate of the remaining seconds.
     """
 
     label: str
@@ -144,7 +143,7 @@ class NodeView(TypedDict):
 
 
 class RankOutcome(StrEnum):
-    """How a rank came to the end of its part of a run."""
+    """How a rank's part of a run ended."""
 
     OK = "ok"
     ERROR = "error"
@@ -156,14 +155,14 @@ class RankOutcome(StrEnum):
 class RankView(TypedDict):
     """A rank, and its part of the run.
 
-    ``utilisation`` is between 0 and 1, ``memory`` is used and total in bytes, both of the rank's
-    GPU where it has one; ``gpu`` is that GPU's number on the node. ``line`` is the last line that
-    it printed, ``trouble`` what is wrong with its process. A dead rank is shown as gone.
+    ``utilisation`` is between 0 and 1, ``memory`` is used and total bytes, both of the rank's GPU
+    if it has one; ``gpu`` is that GPU's number on the node. ``line`` is the last line that it
+    printed, ``trouble`` describes a problem of its process. A dead rank is shown as gone.
 
-    ``outcome`` is ``None`` until the rank has come to the end of its part, for which it took
-    ``seconds``; released ranks were stopped because another one had failed. ``error`` is its error
-    in a line. ``restarted`` says that its process is a new one, in which variables are missing, and
-    ``began_empty`` that this was so when the run began.
+    ``outcome`` is ``None`` until the rank has finished its part, which took ``seconds``; released
+    ranks were stopped because another one had failed. ``error`` is its error in one line.
+    ``restarted`` says that it has a new process without its variables, and ``began_empty`` that
+    this was so when the run began.
     """
 
     rank: int
@@ -183,17 +182,17 @@ class RankView(TypedDict):
 
 
 class OutputView(TypedDict):
-    """The last lines of what a rank printed, as it printed them."""
+    """The last lines of a rank's output, unchanged."""
 
     rank: int
     text: str
 
 
 class History(TypedDict):
-    """What was used in the last ten minutes, or what came of that since a moment.
+    """Resource usage in the last ten minutes, or the part since a given moment.
 
-    It is no part of a snapshot: a page asks for it while it shows it. ``at`` is the moment of the
-    next question.
+    It is not part of a snapshot: a page requests it while it is shown. ``at`` is the moment to pass
+    with the next request.
     """
 
     at: int
@@ -201,12 +200,12 @@ class History(TypedDict):
 
 
 class NodeHistory(TypedDict):
-    """What a node has used, and its ranks.
+    """The resource usage of a node and its ranks.
 
     ``times`` are in milliseconds since the epoch, by the notebook's clock. Each list has a value
-    for each of them, or is empty where nothing was measured. ``processor`` counts processors that
-    were busy, of the ``processors`` of the machine; ``memory`` is in bytes, ``network`` in bytes a
-    second. Of a node that shares its machine they are those of its ranks.
+    for each of them, or is empty if nothing was measured. ``processor`` counts busy processors, of
+    the machine's ``processors``; ``memory`` is in bytes, ``network`` in bytes per second. For a
+    node that shares its machine, they are the sums of its ranks.
     """
 
     node: int
@@ -220,9 +219,9 @@ class NodeHistory(TypedDict):
 
 
 class Variables(TypedDict):
-    """What the names of the ranks stand for, as a table; a page asks for it.
+    """The variables of the ranks, as a table; a page requests it.
 
-    ``head`` are the titles of the columns, and ``notes`` say what else there is to know.
+    ``head`` has the column titles, and ``notes`` further sentences.
     """
 
     head: list[str]
@@ -231,13 +230,13 @@ class Variables(TypedDict):
 
 
 class VariableRow(TypedDict):
-    """What a name stands for on some ranks; ``differs`` says that ranks are not alike in it."""
+    """The value of a name on some ranks; ``differs`` says that ranks differ in it."""
 
     cells: list[str]
     differs: bool
 
 
 class Profile(TypedDict):
-    """What the ranks spent a time on, as a picture that needs no script; a page asks for it."""
+    """A profile of the ranks, as a picture without scripts; a page requests it."""
 
     html: str

@@ -1,4 +1,4 @@
-"""What is known of a cluster: a small frozen state, changed by events only."""
+"""The state of a cluster as known here: small, frozen, and changed by events only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class ClusterPhase(StrEnum):
-    """What a cluster can be used for; the words are those that panel and sidebar read."""
+    """The phase of a cluster; strip and sidebar use the same words."""
 
     STARTING = "starting"
     READY = "ready"
@@ -34,7 +34,7 @@ class ClusterPhase(StrEnum):
 
 
 class RankPhase(StrEnum):
-    """What a rank does; ``GONE`` when a new process is about to come, ``DEAD`` when none is."""
+    """The phase of a rank; ``GONE`` if a new process is about to start, ``DEAD`` if none is."""
 
     STARTING = "starting"
     IDLE = "idle"
@@ -44,20 +44,20 @@ class RankPhase(StrEnum):
 
 
 class RankState(NamedTuple):
-    """A rank; a tuple, since that is made in a sixth of the time, and twice a rank in each run.
+    """A rank; a tuple, which is created six times as fast, twice per rank in each run.
 
     Attributes
     ----------
     rank, node
         Its number, and that of its node.
     phase
-        What it does.
+        Its phase.
     pid
         Its process; ``None`` while there is none.
     generation
-        The process group that it is in; 0 for none.
+        The generation of its process group; 0 for none.
     run
-        The id of the run that it is busy with.
+        The id of the run that it is executing.
     trouble
         Why it has no process, in words.
     """
@@ -78,7 +78,7 @@ class ClusterState:
     Attributes
     ----------
     phase
-        What it can be used for.
+        Its phase.
     nodes, ranks
         Its nodes and ranks, in the order of their numbers.
     generation
@@ -103,20 +103,20 @@ class ClusterState:
         return cls(ClusterPhase.STARTING, tuple(nodes), tuple(sorted(ranks, key=lambda r: r.rank)))
 
     def with_nodes(self, nodes: Sequence[Node]) -> ClusterState:
-        """Return the state with other nodes; ranks that were there before are as they were."""
+        """Return the state with other nodes; existing ranks are unchanged."""
         known = {rank.rank: rank for rank in self.ranks}
         ranks = tuple(known.get(rank.rank, rank) for rank in self.new(nodes).ranks)
         return replace(self, nodes=tuple(nodes), ranks=ranks)
 
     def restored(self, now: ClusterState, but: Collection[int]) -> ClusterState:
-        """Return this state with what its ranks have become since.
+        """Return this state, updated by the present state of its ranks.
 
         Parameters
         ----------
         now
             The present state, which may have other nodes.
         but
-            Ranks that are as they were in this state.
+            Ranks to keep as they were in this state.
         """
         ranks = {rank.rank: rank for rank in now.ranks if rank.rank not in but}
         return replace(
@@ -129,7 +129,7 @@ class ClusterState:
 
     @property
     def busy_runs(self) -> frozenset[str]:
-        """The runs that ranks are busy with, as far as they have told."""
+        """The runs that ranks are executing, as far as reported."""
         return frozenset(rank.run for rank in self.ranks if rank.run)
 
     def node_of(self, rank: int) -> Node:
@@ -148,14 +148,14 @@ class ClusterState:
 
     @property
     def settled(self) -> bool:
-        """Whether every rank is there and none is busy."""
+        """Whether every rank is alive and none is busy."""
         return all(rank.phase is RankPhase.IDLE for rank in self.ranks)
 
 
 def _index(items: Sequence[T], number: int, number_of: Callable[[T], int]) -> int | None:
-    """Return where that number is among ``items``, which are in the order of their numbers."""
+    """Return the index of a number among ``items``, which are sorted by number."""
     if 0 <= number < len(items) and number_of(items[number]) == number:
-        return number  # there are no gaps before it, as mostly
+        return number  # no gaps before it, as usual
     at = bisect_left(items, number, key=number_of)
     return at if at < len(items) and number_of(items[at]) == number else None
 
@@ -168,17 +168,17 @@ def reduce(state: ClusterState, event: Event, own: Collection[int] = ()) -> Clus
     state
         The state before.
     event
-        What happened.
+        The event.
     own
-        The ranks of the node that says so: about a run, its word counts for these alone.
+        The ranks of the node that reports it: about runs, its reports only count for these.
     """
     match event:
-        case RunBegan(run, ranks):  # perhaps one of another kernel
+        case RunBegan(run, ranks):  # perhaps a run of another kernel
             for rank in among(ranks, own):
                 state = _rank(state, rank, phase=RankPhase.RUNNING, run=run)
             return state
         case Lost(others=others) if others:
-            # The end of what its ranks were busy with may be among them.
+            # The end of its ranks' runs may be among them.
             return _idle(state, [rank for rank in state.ranks if rank.rank in own and rank.run])
         case RankStarted(rank, pid):
             return _rank(state, rank, phase=RankPhase.IDLE, pid=pid, generation=0, run=None)
@@ -195,7 +195,7 @@ def reduce(state: ClusterState, event: Event, own: Collection[int] = ()) -> Clus
 
 
 def ranks_done(state: ClusterState, events: Iterable[RankDone]) -> ClusterState:
-    """Return the state after ranks have come to the end of their parts: one copy for all."""
+    """Return the state after ranks have finished their parts, with one copy for all."""
     ranks = list(state.ranks)
     for event in events:
         at = _index(ranks, event.rank, _number)
@@ -218,14 +218,14 @@ def running(state: ClusterState, ranks: Sequence[int], run: str) -> ClusterState
 
 
 def _doing(rank: RankState, phase: RankPhase, run: str | None, generation: int) -> RankState:
-    # As `_replace` does it, in a third of the time: it is done for each rank of each run.
+    # Three times as fast as `_replace`: it is done for each rank of each run.
     return RankState(rank.rank, rank.node, phase, rank.pid, generation, run, rank.trouble)
 
 
 def _with(before: ClusterState, **changes: Any) -> ClusterState:
-    """Return a state with some changes, as `replace` does, in a tenth of the time.
+    """Return a state with some changes, ten times as fast as `replace`.
 
-    It is done for each run, and the fields of frozen classes are slow to set.
+    It is done for each run, and setting fields of frozen classes is slow.
     """
     after = object.__new__(ClusterState)
     vars(after).update(vars(before), **changes)
@@ -253,7 +253,7 @@ def _rank(state: ClusterState, rank: int, **changes: Any) -> ClusterState:
     if at is None:
         return state
     before = ranks[at]
-    # That a run begins is known before the node says so, and each change is a copy of all ranks.
+    # The beginning of a run is known before the node reports it, and each change copies all ranks.
     if all(getattr(before, name) == value for name, value in changes.items()):
         return state
     return replace(state, ranks=(*ranks[:at], before._replace(**changes), *ranks[at + 1 :]))

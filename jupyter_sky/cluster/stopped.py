@@ -1,4 +1,4 @@
-"""How a run was stopped, in words: why, after how long, and which ranks did not react."""
+"""Describes how a run was stopped: why, after how long, and which ranks did not react."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def raise_if_stopped(run: Run, deadline: float, connections: Sequence[Connection
     Raises
     ------
     Interrupted
-        When somebody has stopped it.
+        If somebody has stopped it.
     TimedOut
-        When its time was over.
+        If its time limit has passed.
     """
     if run.stopped_by_user:
         if run.trouble and not run.sent:
@@ -43,7 +43,7 @@ def raise_if_stopped(run: Run, deadline: float, connections: Sequence[Connection
 def _what_stopped(run: Run, deadline: float, connections: Sequence[Connection]) -> str:
     seconds = run.seconds - (run.began - run.started)
     text = f"{format_ranks(run.task.ranks)} stopped after {seconds:.1f} s"
-    if not run.is_unwanted:  # another notebook, a terminal or their own code did it
+    if not run.is_unwanted:  # another notebook, a terminal or the ranks' own code did it
         text += ", and not by this notebook"
     waiting = frozenset() if run.finished else run.waiting
     broken = [each for each in connections if not each.is_up and waiting & each.ranks]
@@ -66,5 +66,5 @@ def _what_stopped(run: Run, deadline: float, connections: Sequence[Connection]) 
 
 
 def seen_before(found: Findings | None) -> str:
-    """Return who waited for whom when a run came to its end; empty if nobody did."""
+    """Return which ranks waited for which when a run ended; empty if none did."""
     return f"Before that, {found.past}." if found else ""

@@ -1,4 +1,4 @@
-"""Version check: do the nodes and this process understand each other's messages and pickles?"""
+"""Checks that nodes and this process understand each other's messages and pickles."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Versions = Mapping[str, str]
 
 
 class VersionMismatch(SkyError):
-    """A node has a Python, or a jupyter_sky, that cannot work with this process."""
+    """A node has a Python or jupyter_sky that is incompatible with this process."""
 
 
 def check_agent(welcome: Welcome) -> None:
-    """Compare the jupyter_sky of an agent with this one, before anything else it says is read.
+    """Compare an agent's jupyter_sky with this one, before reading anything else from it.
 
     Messages and pickles name modules and functions of jupyter_sky, which move between versions.
 
     Raises
     ------
     VersionMismatch
-        When it is another version.
+        If it is another version.
     """
     theirs, ours = welcome.get("version", "0.1.0"), jupyter_sky.__version__
     if theirs != ours:
@@ -47,12 +47,12 @@ def check(nodes: Mapping[str, Versions]) -> tuple[str, ...]:
     Returns
     -------
     tuple of str
-        What the user should know of, a sentence each.
+        Sentences for the user.
 
     Raises
     ------
     VersionMismatch
-        When a node has another minor version of Python.
+        If a node has another minor version of Python.
     """
     here = versions()
     groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
@@ -68,8 +68,8 @@ def check(nodes: Mapping[str, Versions]) -> tuple[str, ...]:
 def compare(here: Versions, there: Versions, host: str = "the node") -> list[str]:
     """Compare the versions of a node with those of the notebook; see `check`.
 
-    A package that one side does not have is no difference: a laptop without torch can drive
-    machines that have it.
+    A package that one side lacks is not a difference: a laptop without torch can use machines that
+    have it.
     """
     mine, other = _minor(here["python"]), _minor(there["python"])
     if mine != other:

@@ -1,4 +1,4 @@
-"""What a cluster does beside its runs, as far as that is said: tasks of Dask, for instance."""
+"""Work on a cluster outside runs, such as tasks of Dask, as far as it is reported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Shown:
 
 
 class Work:
-    """Work that is shown as a run is; to be told from any thread.
+    """Work that is shown like a run; can be updated from any thread.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class Work:
         self._shown: _Shown | None = None
 
     def show(self, title: str, progress: ProgressView, stop: Callable[[], None]) -> None:
-        """Show how far the work is; ``stop`` is called, from any thread, when the user stops it."""
+        """Show the progress of the work; ``stop`` is called if the user stops it."""
         shown = self._shown
         if shown is None or shown.title != title:
             identity = uuid.uuid4().hex[:12]
@@ -43,13 +43,13 @@ class Work:
         self._changed()
 
     def end(self) -> None:
-        """Show no work: it is done."""
+        """Stop showing it: the work is done."""
         if self._shown is not None:
             self._shown = None
             self._changed()
 
     def stop(self, run: str | None = None) -> bool:
-        """Stop it; return whether there was any, or whether it is called as this ``run`` is."""
+        """Stop the work (with the id ``run``, if given); return whether there was any."""
         shown = self._shown
         if shown is None or run not in (None, shown.id):
             return False
@@ -57,7 +57,7 @@ class Work:
         return True
 
     def view(self, ranks: Sequence[int]) -> RunView | None:
-        """Return it as snapshots have it; ``None`` while nothing is shown."""
+        """Return it in the form of snapshots; ``None`` while nothing is shown."""
         shown = self._shown
         if shown is None:
             return None

@@ -1,9 +1,9 @@
 """Start the agent of a node: ``python -m jupyter_sky.node FOLDER [--stay]``.
 
-The folder holds ``spec.json``. When the agent listens, the command prints one line of JSON about
-it, and leaves it behind as a daemon with a session of its own; or it stays until the agent ends,
-where the agent needs what ends with the command, like the file system of a container. It leaves a
-template for other agents where `asking.PLACE` says, if it is set.
+The folder contains ``spec.json``. Once the agent listens, the command prints one line of JSON about
+it and leaves it running as a daemon in its own session. With ``--stay``, the command runs until the
+agent ends, for agents that need something that ends with the command, like the file system of a
+container. If `asking.PLACE` is set, it leaves a template for other agents there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jupyter_sky.transport.templates import asking
 
 
 def main(folder: Path, stays: bool) -> None:
-    """Start the agent as a daemon, and print what it says when it is ready."""
+    """Start the agent as a daemon, and print its line of JSON when it is ready."""
     place = os.environ.pop(asking.PLACE, "")
     read, write = os.pipe()
     pid = os.fork()
@@ -26,7 +26,8 @@ def main(folder: Path, stays: bool) -> None:
         os.setsid()
         os.close(read)
         _become_agent(folder, write, place)
-        # At once: a fork of a template would copy all that it takes down.
+        # Exit without clean-up: in a fork of a template, tearing modules down would copy their
+        # pages.
         os._exit(0)
     os.close(write)
     with open(read, "rb") as pipe:  # noqa: PTH123
@@ -43,14 +44,14 @@ def _become_agent(folder: Path, ready_fd: int, place: str) -> None:
     _redirect(folder / "agent.log")
     text = (folder / "spec.json").read_text()
     # The fork server's imports take longest, so it starts before anything else is imported here,
-    # even what reads the specification: dataclasses alone take 10 ms.
+    # even the modules that read the specification: dataclasses alone take 10 ms.
     sock, fork_server = start_fork_server(folder, json.loads(text))
 
     import gc
     import logging
     import resource
 
-    # Imports make no garbage, and looking for it takes a fifth of their time.
+    # Imports make no garbage, and collecting it takes a fifth of their time.
     gc.disable()
 
     from jupyter_sky.node.agent import server, stale_files
@@ -75,7 +76,7 @@ def _become_agent(folder: Path, ready_fd: int, place: str) -> None:
         text = (folder / "spec.json").read_text()
         sock, fork_server = start_fork_server(folder, json.loads(text))
     logging.basicConfig(handlers=[AgentLog(folder / "agent.log")])
-    # For itself alone: what ranks may open is for the system to say, and for their code to know.
+    # Only for the agent itself: the limit of ranks is up to the system and the user's code.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     spec = AgentSpec.from_json(text)

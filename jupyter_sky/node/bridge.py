@@ -1,7 +1,7 @@
-"""Connects standard input and output with the socket of an agent, or with a port.
+"""Connects standard input and output to the socket of an agent, or to a port.
 
-``python -m jupyter_sky.node.bridge SOCKET`` or ``ADDRESS PORT`` is what the notebook runs on a node
-over SSH. It ends when either side does. One is started for each connection, so it imports next to
+The notebook runs ``python -m jupyter_sky.node.bridge SOCKET`` or ``ADDRESS PORT`` on a node over
+SSH. It ends when either side does. One is started for each connection, so it imports next to
 nothing.
 """
 
@@ -54,7 +54,7 @@ def _from_input(sock: socket.socket) -> None:
         while data := os.read(0, _PIECE):
             sock.sendall(data)
     finally:
-        # The notebook is gone, and with it the reader of what the agent still sends.
+        # The notebook is gone, so nobody reads what the agent still sends.
         os._exit(0)
 
 

@@ -1,1 +1,1 @@
-"""What a user touches in IPython: the magics, and the session behind them."""
+"""What users see in IPython: the magics, and the session behind them."""

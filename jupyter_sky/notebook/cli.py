@@ -1,4 +1,4 @@
-"""``jupyter sky …``: the commands of ``%sky``, typed into a terminal."""
+"""``jupyter sky …``: the commands of ``%sky`` in a terminal."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _run(words: Sequence[str]) -> int:
     if command == "run":
         given = options.arguments, options.options, options.keep
         return run_program(options.file, *given, _settings())
-    # Without a kernel, a shell shows as lines what a notebook shows as displays.
+    # A shell without a kernel prints as lines what a notebook shows as displays.
     shell = InteractiveShell.instance(config=_settings())
     session = Session(shell, Sky(parent=shell))
     handlers = {**HANDLERS, "up": _up, "scale": _scale, "attach": _attach, "shell": _shell}
@@ -114,14 +114,14 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _status_of(done: object) -> int:
-    """Return the exit status of a command: what it did, or that of what it has run."""
+    """Return the exit status of a command, or of the program that it ran."""
     if isinstance(done, int) and not isinstance(done, bool):
         return done
     return _FAILED if done is False else 0
 
 
 def _leave(run: BackgroundRun) -> None:
-    """Leave a run as soon as it goes on without this process."""
+    """Detach from a run as soon as it can continue without this process."""
     name = run.cluster
     try:
         if run.has_next:
@@ -133,7 +133,7 @@ def _leave(run: BackgroundRun) -> None:
     except KeyboardInterrupt:
         run.cancel()
         with contextlib.suppress(TimeoutError):
-            run.result(STOPPED_WITHIN)  # which says how it was stopped
+            run.result(STOPPED_WITHIN)  # its message says how it was stopped
         raise
     if run.done:
         if run.has_next:
@@ -150,7 +150,7 @@ def _leave(run: BackgroundRun) -> None:
 
 
 def _choose_cluster(command: str, options: Any) -> None:
-    """Let a command that names no cluster mean the only one: there is no notebook whose it is."""
+    """Use the only cluster for a command that names none, since no notebook implies one."""
     if getattr(options, "remove", None):
         return
     for argument in COMMANDS[command][1]:
@@ -182,7 +182,7 @@ def _only_cluster(command: str, argument: Argument) -> str:
 
 
 def _up(context: CommandContext, options: Any) -> None:
-    """Start a cluster, and say when it ends: this process leaves it at once."""
+    """Start a cluster, and say when it ends by itself: this process detaches from it at once."""
     is_new = not options.dry_run and registry.find(options.cluster or "") is None
     lifecycle.up(context, options)
     cluster = context.session.connected(options.cluster) if is_new else None
@@ -191,7 +191,7 @@ def _up(context: CommandContext, options: Any) -> None:
 
 
 def _scale(context: CommandContext, options: Namespace) -> None:
-    """Scale a cluster that no notebook is connected to."""
+    """Scale a cluster, unless a notebook is connected to it."""
     with context.session.visit(options.cluster) as cluster:
         if cluster.shared:
             raise UsageError(
@@ -202,7 +202,7 @@ def _scale(context: CommandContext, options: Namespace) -> None:
 
 
 def _attach(context: CommandContext, options: Namespace) -> None:
-    """Show the output of what runs on a cluster, and take nothing from its notebook."""
+    """Show the output of a cluster's run, without taking anything from its notebook."""
     with context.session.visit(options.name) as cluster:
         run = cluster.pop_unseen_run()
         if run is None:
@@ -247,7 +247,7 @@ def _shell(context: CommandContext, options: Namespace) -> int:
 
 
 def _settings() -> Config:
-    """Return the configuration of ``Sky`` that notebooks have, from IPython's files."""
+    """Return the ``Sky`` configuration of notebooks, from IPython's files."""
     folders = [*SYSTEM_CONFIG_DIRS, *ENV_CONFIG_DIRS, Path(get_ipython_dir()) / "profile_default"]
     found = Config()
     for folder in folders:
@@ -258,7 +258,7 @@ def _settings() -> Config:
         {
             "Sky": found.Sky,
             "HistoryManager": {"enabled": False},
-            # Files and programs get no colours.
+            # Do not write colours to files and programs.
             "InteractiveShell": {} if sys.stderr.isatty() else {"colors": "nocolor"},
         }
     )
@@ -278,12 +278,12 @@ def _overview() -> str:
 
 
 def _for_terminal(text: str) -> str:
-    """Return a text with the commands of a notebook, like ``%sky down``, as a terminal has them."""
+    """Rewrite notebook commands in a text, like ``%sky down``, for a terminal."""
     return re.sub(r"(?<!%)%sky\b", "jupyter sky", text)
 
 
 class _TerminalStream:
-    """A stream that writes the commands of a notebook as a terminal has them."""
+    """A stream that rewrites notebook commands for a terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -1,4 +1,4 @@
-"""What plugins do in the notebook while it is connected to a cluster of ``%%sky`` cells."""
+"""The hooks of plugins in a notebook that is connected to a cluster of ``%%sky`` cells."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from jupyter_sky.cluster.runtime_env import ClientHooks
 
 
 class SessionObserver(Protocol):
-    """What is called when clusters are connected and disconnected; in the user's thread."""
+    """Called when clusters are connected and disconnected, in the user's thread."""
 
     def connected(self, cluster: Cluster, is_new: bool) -> None:
-        """Take notice of a cluster; ``is_new`` says that nothing has run on it yet."""
+        """A cluster was connected; ``is_new`` says that nothing has run on it yet."""
 
     def ending(self, cluster: Cluster) -> None:
-        """Take notice that a cluster is about to be ended."""
+        """A cluster is about to be ended."""
 
     def disconnected(self, cluster: Cluster) -> None:
-        """Take notice that the session has dropped a cluster."""
+        """The session has dropped a cluster."""
 
 
 class ClientPlugins:
     """Enters and leaves ``around_client``; a `SessionObserver`.
 
-    A cluster can be used without what a plugin does in the notebook: its errors are shown, and the
-    cell goes on.
+    A cluster can be used without the plugins' hooks in the notebook: their errors are shown, and
+    the cell continues.
     """
 
     def __init__(self) -> None:
@@ -42,11 +42,11 @@ class ClientPlugins:
                 client.enter(None, cluster)
 
     def ending(self, cluster: Cluster) -> None:
-        """Leave the plugins of a cluster while it is there."""
+        """Leave the plugins of a cluster while it is still up."""
         self._leave(cluster.id)
 
     def disconnected(self, cluster: Cluster) -> None:
-        """Leave the plugins of a cluster that is gone, or not connected any more."""
+        """Leave the plugins of a cluster that is gone or no longer connected."""
         self._leave(cluster.id)
 
     def close(self) -> None:
@@ -63,7 +63,7 @@ class ClientPlugins:
 
 @contextlib.contextmanager
 def _shown(cluster: Cluster) -> Iterator[None]:
-    """Show an error of a plugin in place of raising it."""
+    """Show an error of a plugin instead of raising it."""
     try:
         yield
     except Exception as error:

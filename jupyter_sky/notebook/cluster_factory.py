@@ -1,4 +1,4 @@
-"""From a cell's options and the settings to what a cluster starts with: its provider and spec."""
+"""Makes a cluster's provider and specification from a cell's options and the settings."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ _MEANINGLESS = {
 
 @dataclass(frozen=True)
 class Place(Candidate):
-    """A place where a cluster could come from, and what it starts with there.
+    """A provider for a cluster, and what the cluster starts with there.
 
     Attributes
     ----------
     runtime_env
-        What its ranks enter before the first run.
+        The environment that its ranks enter before the first run.
     options
         The options that lead to this place.
     left_out
-        Sentences about what its nodes do without.
+        Sentences about what its nodes will not have.
     """
 
     runtime_env: RuntimeEnv
@@ -77,7 +77,7 @@ class Place(Candidate):
 
     @property
     def name(self) -> str:
-        """What the user calls it."""
+        """Its name for the user."""
         region = self.options.region if self.provider.name == "aws" else None
         return super().name + (f" in {region}" if region else "")
 
@@ -95,13 +95,13 @@ class ClusterFactory:
         self._settings = settings
 
     def complete(self, options: CellOptions) -> CellOptions:
-        """Return options to start a cluster with: those of a cell, completed by the settings.
+        """Return options to start a cluster with: a cell's options, completed by the settings.
 
         Raises
         ------
         UsageError
-            When neither says what the cluster is made of, or when the cell has options that the
-            provider has no use for.
+            If neither describes the cluster, or the cell has options that do not apply to the
+            provider.
         """
         completed = self._settings.with_cluster_defaults(options)
         if not describes_cluster(options) and not (
@@ -116,16 +116,16 @@ class ClusterFactory:
     def places(
         self, name: str, choices: Sequence[CellOptions], modules: Callable[[], Set[str]]
     ) -> list[Place]:
-        """Return the places where a new cluster could come from, in the order of the options.
+        """Return the possible places of a new cluster, in the order of the options.
 
         Parameters
         ----------
         name
             The name of the cluster.
         choices
-            Completed options, of which one is enough.
+            Alternative completed options.
         modules
-            Returns what the notebook imports.
+            Returns the modules that the notebook imports.
         """
         found = []
         for each in choices:
@@ -135,7 +135,7 @@ class ClusterFactory:
                 for here, spot in product(regions_of(chosen), spots):
                     provider = self.provider(replace(here, spot=spot))
                     image, left_out = image_of(here), tuple[str, ...]()
-                    named_packages(here)  # what cannot be read is refused before anything starts
+                    named_packages(here)  # unreadable files are refused before anything starts
                     plugins = make_plugins(here.plugin)
                     if makes_environments(provider):
                         image, left_out = resolve(image, plugins, modules())
@@ -152,7 +152,7 @@ class ClusterFactory:
             return Local(grace=self._settings.grace)
         if name == "aws":
             return self.aws(options)
-        # Providers for elsewhere have many modules: who has no such nodes does without.
+        # Remote providers have many modules, which are only imported if needed.
         if name == "slurm":
             from jupyter_sky.providers.slurm.provider import Slurm
 
@@ -173,12 +173,12 @@ class ClusterFactory:
         )
 
     def aws(self, options: CellOptions | None = None) -> AWS:
-        """Return AWS with completed options; by default with the settings alone.
+        """Return the AWS provider with completed options; by default, with the settings only.
 
         Raises
         ------
         UsageError
-            When the setting ``Sky.aws`` has a key that `sky.AWS` does not take.
+            If the setting ``Sky.aws`` has a key that `sky.AWS` does not accept.
         """
         from jupyter_sky.providers.aws import AWS
 
@@ -197,7 +197,7 @@ class ClusterFactory:
     def new_spec(
         self, name: str, options: CellOptions, provider: Provider, image: Image
     ) -> tuple[ClusterSpec, RuntimeEnv]:
-        """Return what a new cluster starts with, as `Cluster.start` takes it.
+        """Return the specification of a new cluster, for `Cluster.start`.
 
         Parameters
         ----------
@@ -208,7 +208,7 @@ class ClusterFactory:
         provider
             Where its nodes come from.
         image
-            What is installed on them.
+            What to install on them.
         """
         spec = ClusterSpec(
             name=name,
@@ -219,7 +219,7 @@ class ClusterFactory:
             memory=options.memory,
             image=image,
             idle_timeout=options.idle_timeout,
-            # A setting for machines that can be stopped means nothing to others.
+            # A setting for machines that can be stopped does not apply to others.
             autostop=options.autostop and isinstance(provider, Stoppable),
             replace=options.replace,
             patience=options.patience,
@@ -230,31 +230,31 @@ class ClusterFactory:
 
 
 def volumes_of(options: CellOptions, limit: float | None) -> tuple[Volume, ...]:
-    """Return the volumes that options name, which take up so many bytes of each node's disk."""
+    """Return the volumes of options, with a limit in bytes for each node's disk."""
     return check_volumes([replace(Volume.parse(each), limit=limit) for each in options.volumes])
 
 
 def describes_cluster(options: CellOptions) -> bool:
-    """Return whether options say anything of what a cluster is made of."""
+    """Return whether options describe a cluster."""
     return any(getattr(options, field) not in (None, ()) for field in _SHAPE)
 
 
 def check_provider_options(options: CellOptions, completed: CellOptions) -> None:
-    """Check that the options of a cell have a meaning for its provider.
+    """Check that the options of a cell apply to its provider.
 
-    Settings are not checked: those for other providers may stay where they are.
+    Settings are not checked: settings for other providers may exist.
 
     Parameters
     ----------
     options
-        What the cell says.
+        The options of the cell.
     completed
-        What the cluster starts with.
+        The completed options.
 
     Raises
     ------
     UsageError
-        When an option has no meaning, or when there is no such provider.
+        If an option does not apply, or there is no such provider.
     """
     named = _provider_names(completed)
     for provider in named:
@@ -270,16 +270,16 @@ def check_provider_options(options: CellOptions, completed: CellOptions) -> None
             )
 
 
-# A cluster that is up already: what its row in the registry says it was started with
+# A running cluster: what it was started with, by its row in the registry
 
 
 def attached_provider(row: registry.Row) -> Provider:
-    """Return the provider of a cluster that is up.
+    """Return the provider of a running cluster.
 
     Raises
     ------
     SkyError
-        When this version does not know it.
+        If this version does not know it.
     """
     if row.provider not in providers():
         raise SkyError(
@@ -290,7 +290,7 @@ def attached_provider(row: registry.Row) -> Provider:
 
 
 def attached_spec(row: registry.Row) -> tuple[ClusterSpec, RuntimeEnv]:
-    """Return image and plugins of a cluster that is up; its registry row has the rest."""
+    """Return the specification of a running cluster, including its image and plugins."""
     typed = _line_options(row)
     base = row.spec.get("base") or {}
     wheels = [each for each in base.get("wheels", ()) if Path(each).is_file()]
@@ -308,7 +308,7 @@ def attached_spec(row: registry.Row) -> tuple[ClusterSpec, RuntimeEnv]:
 
 
 def attached_options(row: registry.Row) -> CellOptions:
-    """Return the options with which a cluster that is up would be started anew."""
+    """Return the options with which a running cluster would be started again."""
     typed = _line_options(row)
     return replace(
         typed,
@@ -329,7 +329,7 @@ def attached_options(row: registry.Row) -> CellOptions:
 
 
 def attached_hosts(row: registry.Row) -> tuple[str, ...]:
-    """Return the hosts of a cluster as ``--hosts`` takes them, each with its number of ranks."""
+    """Return the hosts of a cluster in the syntax of ``--hosts``, with their numbers of ranks."""
     return tuple(
         f"{machine['host']}:{len(machine['nodes'][0]['ranks'])}"
         for machine in row.machines
@@ -338,26 +338,26 @@ def attached_hosts(row: registry.Row) -> tuple[str, ...]:
 
 
 def _line_options(row: registry.Row) -> CellOptions:
-    """Return the options of the line that started a cluster, as far as the registry has it."""
+    """Return the options of the line that started a cluster, if the registry has it."""
     with contextlib.suppress(UsageError):
         return parse_cell(row.spec.get("line", ""))
     return CellOptions()
 
 
 def _attached_plugins(row: registry.Row) -> tuple[str, ...]:
-    """Return the plugins of a cluster that is up, as they were typed where they were."""
+    """Return the plugins of a running cluster, as typed if they were typed."""
     names = tuple(row.spec.get("plugins", ()))
     typed = _line_options(row).plugin or ()
     return typed if plugin_names(typed) == names else names
 
 
 def of_provider(options: CellOptions, name: str) -> CellOptions:
-    """Return what options say of a cluster of a provider, if that is one of theirs."""
+    """Return the part of options for a provider, if it is one of theirs."""
     return _for_provider(options, name) if name in _provider_names(options) else options
 
 
 def _for_provider(options: CellOptions, name: str) -> CellOptions:
-    """Return options without those of other providers among which they leave the choice."""
+    """Return options without those that belong to the other possible providers."""
     if options.provider is None or options.provider == name:
         return options
     defaults = CellOptions()
@@ -366,7 +366,7 @@ def _for_provider(options: CellOptions, name: str) -> CellOptions:
 
 
 def regions_of(options: CellOptions) -> list[CellOptions]:
-    """Return the same options for each of the regions that they name, in this order."""
+    """Return the same options for each of their regions, in order."""
     if options.region is None:
         return [options]
     return [replace(options, region=each) for each in options.region.split(",")]

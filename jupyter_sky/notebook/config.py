@@ -24,7 +24,7 @@ _ARGUMENTS = {argument.name: argument for argument in CELL_OPTIONS}
 
 
 class Setting(TraitType[Any, Any]):
-    """A trait with the type of an option, so that both take and refuse the same values."""
+    """A trait with the type of an option, so that both accept the same values."""
 
     def __init__(
         self, option_type: OptionType, example: str, help: str, default: Any = None
@@ -39,7 +39,7 @@ class Setting(TraitType[Any, Any]):
         Raises
         ------
         UsageError
-            When it is not of the option's type; the sentence says what to type instead.
+            If it is not of the option's type; the message says what to type instead.
         """
         if not isinstance(value, list | tuple):
             value = [value]
@@ -60,7 +60,7 @@ _PANEL = ("auto", "open", "closed", "none")
 
 
 class PanelSetting(TraitType[str, object]):
-    """One of a few words; where older versions had a switch, that still works."""
+    """One of a few words; the boolean of older versions still works."""
 
     def validate(self, obj: Any, value: object) -> str:
         """Return the word.
@@ -68,7 +68,7 @@ class PanelSetting(TraitType[str, object]):
         Raises
         ------
         UsageError
-            When it is none of them.
+            If it is none of them.
         """
         if isinstance(value, bool):
             value = "auto" if value else "none"
@@ -97,11 +97,11 @@ def _seconds(default: float, help: str) -> Setting:
 
 
 class Sky(Configurable):
-    """The defaults of what a ``%%sky`` leaves out.
+    """The defaults for options that ``%%sky`` leaves out.
 
     ``%config Sky`` shows all of them and ``%config Sky.nodes = 4`` changes one; in
-    ``ipython_config.py`` it is ``c.Sky.nodes = 4``. A cluster that is running stays as it is:
-    settings of clusters apply to the next one that starts.
+    ``ipython_config.py`` it is ``c.Sky.nodes = 4``. Running clusters stay as they are: settings of
+    clusters apply to the next one that starts.
     """
 
     provider = _option("--provider")
@@ -248,6 +248,6 @@ class Sky(Configurable):
         return Timeouts(self.start_deadline, self.form_deadline, self.stop_deadline)
 
 
-@lru_cache(maxsize=8)  # asked for by each cell; what is parsed with the same is not parsed again
+@lru_cache(maxsize=8)  # needed by each cell; lines parsed with equal defaults are not parsed again
 def _run_defaults(**options: Any) -> CellOptions:
     return CellOptions(**options)

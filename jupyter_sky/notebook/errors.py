@@ -1,4 +1,4 @@
-"""Errors of cells, and what to type where a name is missing."""
+"""Errors of cells, and advice on missing names."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def advise(
     namespace: Mapping[str, Any],
     asked_by: Mapping[str, str],
 ) -> None:
-    """Add to an error of a rank how it gets the name, the package or the file that it misses.
+    """Add advice to a rank's error about a missing name, package or file.
 
-    A cell's names are found in its syntax tree. A name that it uses only in a text that it
-    evaluates is not found, and one that ``--in`` leaves out is not sent.
+    A cell's names are found in its syntax tree. A name that is only used in evaluated strings is
+    not found, and names that ``--in`` leaves out are not sent.
 
     Parameters
     ----------
@@ -49,9 +49,9 @@ def advise(
     cluster
         The cluster of the rank.
     namespace
-        The notebook's.
+        The notebook's namespace.
     asked_by
-        The names that were asked for, each with its option, like ``--out``.
+        The requested names, each with its option, like ``--out``.
     """
     if not isinstance(error, NameError):
         error.advice = error.advice or missing.advice(error, cluster)
@@ -75,12 +75,12 @@ def advise(
 
 
 def check_pulled(error: RemoteError, cluster: Cluster) -> None:
-    """Say in one sentence that ``%sky pull`` has asked a rank for a name which it does not have.
+    """Raise a sentence if ``%sky pull`` asked a rank for a name that it does not have.
 
     Raises
     ------
     UsageError
-        When that is what the error of the rank is about.
+        If that is what the rank's error is about.
     """
     if isinstance(error, NameError) and (wanted := _NOT_THERE.match(str(error))):
         name, rank = wanted[1], error.rank
@@ -89,7 +89,7 @@ def check_pulled(error: RemoteError, cluster: Cluster) -> None:
 
 
 def pull_line(cluster: Cluster, name: str) -> str | None:
-    """Return the line that brings a name from the ranks; ``None`` if none of them has it."""
+    """Return the line that fetches a name from the ranks; ``None`` if none of them has it."""
     for rank in cluster.all_ranks:
         if name in cluster.sync.names_of(rank):
             return f"%sky pull {name}" + (f" --ranks {rank}" if rank else "")
@@ -97,7 +97,7 @@ def pull_line(cluster: Cluster, name: str) -> str | None:
 
 
 def _name_instead(cluster: Cluster, rank: int, name: str, command: str) -> str:
-    """Say what to type behind ``command`` instead of a name: a similar one, or one of all."""
+    """Say what to type after ``command`` instead of a name: a similar one, or one of all."""
     if similar := _similar_name(cluster, rank, name):
         return f"did you mean `{command} {similar}`?"
     names = sorted(each for each in cluster.sync.names_of(rank) if not each.startswith("_"))
@@ -110,16 +110,16 @@ def _similar_name(cluster: Cluster, rank: int, name: str) -> str | None:
     return next(iter(difflib.get_close_matches(name, cluster.sync.names_of(rank), 1)), None)
 
 
-# What a rank says of names that it is asked for (`jupyter_sky.node.rank.namespace`).
+# The message of a rank about missing names (see `jupyter_sky.node.rank.namespace`).
 _NOT_THERE = re.compile(r"(\w+)(?:, \w+)* was asked for")
 _LISTED = 8  # names of a rank
 _OUTPUTS = ("_", "__", "___")
 
 
 def no_cluster(name: str | None, to: str = "") -> str:
-    """Return the sentence that there is no such cluster, and which there are."""
+    """Return a sentence that there is no such cluster, listing those that exist."""
     names = [row.name for row in registry.rows()]
-    # Whether they answer, nobody has asked: one may be gone, and wait for `%sky gc`.
+    # These were not contacted: one of them may be gone, and wait for `%sky gc`.
     known = f"there {'is' if len(names) == 1 else 'are'} {format_list(names)}"
     known = known if names else "none is running"
     if names and not name:

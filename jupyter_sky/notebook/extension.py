@@ -27,14 +27,14 @@ from jupyter_sky.notebook.sidebar.state_publisher import StatePublisher
 
 
 class Extension:
-    """What one shell has of jupyter_sky.
+    """The parts of jupyter_sky in one shell.
 
     Parameters
     ----------
     shell
-        The shell, which everything is added to.
+        The shell that everything is added to.
     given
-        Options of cells that take the place of what is typed above them.
+        Options that override those of cells.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class Extension:
         atexit.register(self._close)
 
     def remove(self) -> None:
-        """Remove everything from the shell; clusters stay up until their time is over."""
+        """Remove everything from the shell; clusters stay up until they end by themselves."""
         self._auto.switch(False)
         self._assignments.remove()
         self._missing_names.remove()

@@ -1,4 +1,4 @@
-"""This kernel: the notebook that it belongs to, its connection file, and whether it is ending."""
+"""This kernel: its notebook, its connection file, and whether it is ending."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def cell_id(shell: InteractiveShell) -> str | None:
-    """Return the id of the cell that runs, as the notebook's file has it, if the page told it."""
+    """Return the id of the running cell in the notebook's file, if the page sent it."""
     kernel: Any = getattr(shell, "kernel", None)
     if not hasattr(kernel, "get_parent"):
         return None
@@ -47,12 +47,12 @@ def cell_id(shell: InteractiveShell) -> str | None:
 
 
 def program_words(shell: InteractiveShell) -> tuple[str, ...] | None:
-    """Return name and arguments of the program that ``jupyter sky run`` runs; else ``None``."""
+    """Return name and arguments of the program of ``jupyter sky run``; else ``None``."""
     return getattr(shell, "words", None)
 
 
 def typed_command() -> str:
-    """Return how commands begin that are typed here: ``%sky``, or ``jupyter sky`` in a terminal."""
+    """Return how commands begin here: ``%sky``, or ``jupyter sky`` in a terminal."""
     shell: Any = get_ipython()
     if shell is None or (
         program_words(shell) is None and "sky" in shell.magics_manager.magics["line"]
@@ -62,15 +62,15 @@ def typed_command() -> str:
 
 
 def program_file(shell: InteractiveShell) -> Path | None:
-    """Return the script that ``jupyter sky run`` runs; ``None`` of a notebook."""
+    """Return the script that ``jupyter sky run`` runs; ``None`` for a notebook."""
     return getattr(shell, "script", None)
 
 
 def cluster_name(shell: InteractiveShell) -> str:
     """Return the name of the notebook's own cluster.
 
-    It stays the same when the kernel restarts. Two notebooks of one name in different folders have
-    two names, and so have two kernels without a known notebook.
+    It stays the same when the kernel restarts. It differs for notebooks of the same name in
+    different folders, and for kernels without a known notebook.
     """
     if program := getattr(shell, "program", ""):
         return f"{_plain(program)}-{os.getpid()}"  # of `jupyter sky run`
@@ -91,8 +91,9 @@ def _digest(text: str) -> str:
 def is_ending(shell: InteractiveShell) -> bool:
     """Return whether an interrupt was the first sign of this kernel's end.
 
-    Jupyter interrupts a kernel before it restarts or ends it, and asks it to end, or kills it, at
-    once after that. A run outlives its kernel: only Stop stops it, so the two are told apart.
+    Jupyter interrupts a kernel before it restarts or ends it, and immediately afterwards asks it to
+    end or kills it. A run outlives its kernel: only Stop stops it, so the two must be
+    distinguished.
     """
     if not hasattr(shell, "kernel"):
         return False

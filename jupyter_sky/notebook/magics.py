@@ -50,7 +50,7 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
     commands
         Runs the line of a ``%sky``.
     assignments
-        Tells the clusters what the notebook's own cells have assigned.
+        Tells the clusters which names the notebook's own cells have assigned.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
 
     @line_magic("%sky")  # type: ignore[untyped-decorator, unused-ignore]
     def misplaced(self, line: str) -> None:
-        """Say where ``%%sky`` belongs: below other lines of a cell it is taken for a line magic."""
+        """Say where ``%%sky`` belongs: IPython takes it for a line magic below other lines."""
         own = f"%%sky {line}".rstrip()
         raise UsageError(
             f"`%%sky` must be the first line of its cell: move `{own}` above the comments and "
@@ -96,7 +96,7 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         place = _cell_place(self.shell)
         names = _analysed(cell, place)
         needed = self._needed(options, names)
-        # Without a loop nobody would begin what waits for its cluster.
+        # Without an event loop nobody would begin a run that waits for its cluster.
         loop = running_loop() if options.background else None
         start = self._session.start_behind(options) if loop else None
         cluster = None if start else self._session.cluster(options)
@@ -109,7 +109,7 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
             place,
             names,
             needed,
-            # What is run again finds what was there when it was asked for.
+            # A retry uses the values of the time when the cell was run.
             dict(namespace) if options.retry or start else namespace,
             None if options.allow_large else self._settings.large,
             folder,
@@ -140,7 +140,7 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         return None
 
     def _needed(self, options: CellOptions, names: CellNames) -> frozenset[str]:
-        """Return the names that are sent for a cell."""
+        """Return the names to send for a cell."""
         if options.in_names is None:
             # What is asked for may be changed by what the cell reads, which refers to it.
             asked = {name.partition(":")[0] for name in (*options.out, *options.gather)}
@@ -169,7 +169,7 @@ def _cell_place(shell: InteractiveShell) -> CellPlace:
     title = next((label[1] for label in labels if label), "")
     typed = (shell.history_manager.input_hist_raw or [""])[-1]
     code = typed.lstrip()
-    # The line that `%sky auto` puts above a cell is not in what the user sees.
+    # The user does not see the line that `%sky auto` puts above a cell.
     above = typed.removesuffix(code).count("\n") + 1 if code.startswith("%%sky") else 0
     return CellPlace(title, above, cell_id(shell))
 
@@ -180,7 +180,7 @@ def _analysed(cell: str, place: CellPlace) -> CellNames:
     Raises
     ------
     InvalidCell
-        When it does not compile.
+        If it does not compile.
     """
     try:
         return analyse(cell)

@@ -1,4 +1,4 @@
-"""Starts a cluster at one of several places: prices are compared first, and shown."""
+"""Starts a cluster at one of several places, after comparing and showing prices."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ def start_at_one(
     timeouts: Timeouts,
     progress: Progress,
 ) -> tuple[Place, Cluster]:
-    """Start a cluster at the first place that has nodes for it, and return both.
+    """Start a cluster at the first place that has nodes for it; return the cluster and the place.
 
     Parameters
     ----------
     places
-        Where it could come from.
+        The possible places.
     selection
-        Where to look first; see `usual_selection`.
+        Which place to try first; see `usual_selection`.
     timeouts
         How long things may take.
     progress
-        Called with what is going on.
+        Called with the present step.
 
     Raises
     ------
     SkyError
-        When it starts nowhere; nothing is left running then.
+        If it starts nowhere; nothing is left running then.
     """
     if len(places) == 1:
         return places[0], _start(places[0], timeouts, progress)
@@ -58,7 +58,7 @@ def start_at_one(
         except Declined:
             raise
         except SkyError as error:
-            # Below its first line an error may have details, like each type that AWS lacks.
+            # Lines after the first have details, like each type that AWS lacks.
             refused.append(f"{place.name}: {str(error).splitlines()[0]}")
             print(f"not {refused[-1]}")
     reasons = "; ".join(reason.rstrip(".") for reason in refused)
@@ -72,14 +72,14 @@ def start_named(
     timeouts: Timeouts,
     progress: Progress,
 ) -> tuple[Place, Cluster]:
-    """Start a cluster as `start_at_one` does; Ctrl-C stops that, and it is said by its name.
+    """Start a cluster like `start_at_one`; Ctrl-C stops the start, with a message that names it.
 
     Raises
     ------
     Interrupted
-        When the user has stopped it.
+        If the user has stopped it.
     SkyError
-        When it starts nowhere; nothing is left running then.
+        If it starts nowhere; nothing is left running then.
     """
     try:
         return start_at_one(places, selection, timeouts, progress)
@@ -88,20 +88,20 @@ def start_named(
 
 
 def say_left_out(name: str, places: Sequence[Place]) -> None:
-    """Say what nodes of a cluster do without at these places, each thing once."""
+    """Say what nodes will not have at these places, each thing once."""
     for each in dict.fromkeys(each for place in places for each in place.left_out):
         print(f"{name}: {each}", file=sys.stderr)
 
 
 def usual_selection(places: Sequence[Place]) -> Selection:
-    """Return where to look first: in the order of the regions, and else where it is cheapest."""
+    """Return which place to try first: in the order of regions, or else the cheapest."""
     is_one = len({place.provider.name for place in places}) == 1
     regions = {place.options.region for place in places}
     return "first" if is_one and len(regions) > 1 else "cheapest"
 
 
 def local_end(cluster: Cluster) -> str:
-    """Return when a cluster that was started here ends by itself; empty if it is not local."""
+    """Describe when a cluster that was started here ends by itself; empty if it is not local."""
     if not isinstance(cluster.provider, Local):
         return ""
     after = format_duration(cluster.provider.grace)
@@ -131,9 +131,9 @@ def without_nodes(
     options
         The options that it was started with.
     hosts, nodes
-        The hosts that they name, and how many nodes it had.
+        The named hosts, and the number of nodes.
     lost
-        The nodes that it is to do without.
+        The nodes to leave out.
     """
     if not hosts:
         return replace(options, nodes=nodes - len(lost)) if nodes > len(lost) > 0 else None

@@ -1,8 +1,8 @@
 """Plugins for frameworks: ``sky.plugins.torch()`` and the others, each in a file of its own.
 
-A function has the name of its file. Importing a submodule puts the module into the package under
-that name; the functions are imported here, before any other code can import a submodule, so that
-the names stay those of the functions. No framework is imported by this.
+Each function has the name of its file. Importing a submodule binds its name in the package to the
+module. So the functions are imported here, before any other code can import a submodule, and the
+names stay bound to the functions. This does not import any framework.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables inside of the block, and restore the former ones after it."""
+    """Set environment variables inside the block, and restore the previous values after it."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -1,4 +1,4 @@
-"""What a framework needs installed: requirements for the image, and an error where they lack."""
+"""Installation of frameworks: requirements for the image, and an error if one is missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jupyter_sky.providers.spec import Image, PipIndex
 
 
 def requirement(package: str, version: str) -> str:
-    """Return a requirement as pip reads it.
+    """Return a requirement in pip's syntax.
 
     Parameters
     ----------
@@ -39,8 +39,8 @@ def requirement(package: str, version: str) -> str:
 def install(image: Image, requirements: Sequence[str], index: PipIndex | None = None) -> Image:
     """Return an image with further requirements, and the index to install them from.
 
-    A requirement that the image has is not added again, and one without a version is not added if
-    the user has named that package.
+    A requirement that the image already has is not added again, and one without a version is not
+    added if the user has named that package.
     """
     present = {_package(each) for each in image.pip} | set(image.pip)
     pip = [each for each in requirements if each not in present]
@@ -56,19 +56,19 @@ def _package(requirement: str) -> str:
 
 @contextmanager
 def needs(module: str, here: str) -> Iterator[None]:
-    """Import a framework inside of the block; where it is missing, say how to install it.
+    """Import a framework inside the block; if it is missing, say how to install it.
 
     Parameters
     ----------
     module
-        What is imported, and its name for pip.
+        The module, and its name for pip.
     here
-        What to give to ``pip install`` on a node that no provider prepares, like this machine.
+        The arguments of ``pip install`` on a node that no provider prepares, like this machine.
 
     Raises
     ------
     SkyError
-        When the framework is not installed.
+        If the framework is not installed.
     """
     try:
         yield
@@ -79,12 +79,12 @@ def needs(module: str, here: str) -> Iterator[None]:
 
 
 def check_installed(module: str) -> None:
-    """Say how to install a framework where it is missing, without importing it.
+    """Say how to install a framework if it is missing, without importing it.
 
     Raises
     ------
     SkyError
-        When it is not installed.
+        If it is not installed.
     """
     if importlib.util.find_spec(module) is None:
         raise _is_missing(module, module)

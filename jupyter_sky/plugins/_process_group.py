@@ -1,9 +1,8 @@
 """torch's process group, formed by all ranks at once.
 
-The store is a TCPStore of our own instead of ``env://``: it listens on the one address that the
-head was given, on a socket that is bound already, so that no other program can take the port first.
-Before torch connects the ranks, the head counts them in the store, so that an error can name those
-that are missing.
+The store is our own TCPStore instead of ``env://``: it listens only on the head's address, on a
+socket that is already bound, so that no other program can take the port. Before torch connects the
+ranks, the head counts them in the store, so that an error can name those that are missing.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _ANSWER_WITHIN = 2.0  # seconds, of the head to a rank, and of a rank to the hea
 
 
 def check_backend(backend: object) -> None:
-    """Refuse what `process_group` cannot form."""
+    """Refuse backends that `process_group` cannot use."""
     if backend not in ("nccl", "gloo", None):
         raise UsageError(f'backend={backend!r} is unknown: type "nccl", "gloo", or leave it out.')
 
@@ -60,18 +59,18 @@ def process_group(
     info
         The position of this rank.
     backend
-        ``None`` takes ``"nccl"`` where each rank has a GPU for itself, and ``"gloo"`` elsewhere.
+        ``None`` for ``"nccl"`` if each rank has a GPU of its own, and ``"gloo"`` otherwise.
     deadline
-        Seconds to wait until all ranks are there, and then to connect them. Collectives have
-        torch's own time-outs after that.
+        Seconds to wait for all ranks, and again to connect them. After that, collectives have
+        torch's own time-outs.
     single_rank
-        Whether a single rank forms a group of one; otherwise there is none for it.
+        Whether a single rank forms a group of one; otherwise it has no group.
 
     Raises
     ------
     SkyError
-        When the group is not formed in that time, naming the ranks that are missing, or when this
-        process is in a group already.
+        If the group is not formed in time, naming the missing ranks, or if this process is already
+        in a group.
     """
     if info.world_size < 2 and not single_rank:
         yield
@@ -90,7 +89,7 @@ def process_group(
 
 
 def _variables(info: InstanceInfo) -> dict[str, str]:
-    """Return the variables that torchrun sets, and the interface if the user has chosen none."""
+    """Return the variables that torchrun sets, and the interface unless the user has chosen one."""
     variables = {
         "MASTER_ADDR": info.head_addr,
         "MASTER_PORT": str(info.head_port),
@@ -107,10 +106,10 @@ def _variables(info: InstanceInfo) -> dict[str, str]:
 
 
 def _gpu_number(info: InstanceInfo) -> int:
-    """Return the local rank as code written for torchrun uses it: to number the GPUs it sees.
+    """Return the local rank in torchrun's sense: as an index of the visible GPUs.
 
-    Under torchrun each process sees all GPUs of its node; here a rank sees its own alone, and
-    `torch.cuda.set_device(1)` would fail on the second one. Its place on the node is in
+    Under torchrun, each process sees all GPUs of its node; here, a rank sees only its own, and
+    `torch.cuda.set_device(1)` would fail on the second rank. Its position on the node is in
     ``sky.instance_info().local_rank``.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
@@ -147,8 +146,8 @@ def _form(info: InstanceInfo, backend: Backend | None, deadline: float) -> None:
             f"the head at {info.head_addr}:{info.head_port} was lost while the process group was "
             f"formed ({error})."
         ) from error
-    # A formation that was broken off counts for torch on some ranks and not on others; those would
-    # look for each other under different names.
+    # torch counts an aborted formation on some ranks and not on others, which would then look for
+    # each other under different names.
     c10d._world.group_count = 0
     try:
         dist.init_process_group(
@@ -157,7 +156,7 @@ def _form(info: InstanceInfo, backend: Backend | None, deadline: float) -> None:
             rank=info.rank,
             world_size=info.world_size,
             timeout=timedelta(seconds=deadline),
-            # With a device NCCL connects the ranks now, not in the first collective.
+            # With a device, NCCL connects the ranks now rather than in the first collective.
             device_id=device if backend == "nccl" else None,
         )
     except RuntimeError as error:
@@ -180,12 +179,12 @@ def _leave() -> None:
         return
     try:
         dist.destroy_process_group()
-    except RuntimeError:  # it is broken: torch must forget it all the same, for the next one
+    except RuntimeError:  # it is broken, but torch must forget it before the next one
         with suppress(RuntimeError):
             c10d._abort_process_group()
 
 
-# The store where the ranks meet
+# The store for the rendezvous
 
 
 def _store(info: InstanceInfo, deadline: float) -> Store:
@@ -201,7 +200,7 @@ def _store(info: InstanceInfo, deadline: float) -> Store:
         use_libuv=_libuv_takes_sockets(),
     )
     if info.is_head:
-        # The store owns the socket from now on: it is closed with the group.
+        # The store owns the socket from now on, and closes it with the group.
         fd = _listening_socket(info)
         store = connect(timeout=timedelta(seconds=deadline), master_listen_fd=fd)
     else:
@@ -210,7 +209,7 @@ def _store(info: InstanceInfo, deadline: float) -> Store:
 
 
 def _libuv_takes_sockets() -> bool:
-    """Return whether the faster one of torch's two servers takes a socket that is bound already."""
+    """Return whether the faster of torch's two servers accepts a socket that is already bound."""
     from torch import __version__
 
     major, minor, *_ = __version__.split(".")
@@ -218,10 +217,10 @@ def _libuv_takes_sockets() -> bool:
 
 
 def _connected(info: InstanceInfo, connect: Callable[..., TCPStore], deadline: float) -> TCPStore:
-    """Return the head's store, as soon as the head listens.
+    """Return the head's store, once the head listens.
 
-    TCPStore tries again in C++, where no interrupt reaches it, for as long as its time-out: the
-    head may have left again. So it gets little time at once.
+    TCPStore retries in C++, where no interrupt reaches it, until its time-out, although the head
+    may have left again. So each attempt gets little time.
     """
     import torch.distributed as dist
 
@@ -239,7 +238,7 @@ def _connected(info: InstanceInfo, connect: Callable[..., TCPStore], deadline: f
 
 
 def _listening_socket(info: InstanceInfo) -> int:
-    """Return the socket that the rank bound for this formation, or one at the same address."""
+    """Return the socket that the rank bound for this formation, or a new one at that address."""
     descriptor = os.environ.pop("JUPYTER_SKY_HEAD_FD", None)
     if descriptor is not None:
         return int(descriptor)
@@ -249,7 +248,7 @@ def _listening_socket(info: InstanceInfo) -> int:
 
 
 def _await_head(info: InstanceInfo, deadline: float) -> None:
-    """Wait until the head listens: TCPStore would do so too, but logs a C++ stack each time."""
+    """Wait until the head listens: TCPStore would, too, but logs a C++ stack each time."""
     until = time.monotonic() + deadline
     pause = 0.01
     while True:
@@ -270,9 +269,9 @@ def _await_head(info: InstanceInfo, deadline: float) -> None:
 
 
 def _await_all_ranks(info: InstanceInfo, store: Store, deadline: float) -> None:
-    """Wait until every rank is there, or say which ones are not.
+    """Wait for every rank, or report which ones are missing.
 
-    The head alone counts and tells the others, so that no rank goes on where another gave up.
+    Only the head counts, and tells the others, so that no rank continues if another gave up.
     """
     missing = (
         _count_ranks(info, store, deadline) if info.is_head else _answer(info, store, deadline)
@@ -291,7 +290,7 @@ def _count_ranks(info: InstanceInfo, store: Store, deadline: float) -> list[int]
         missing = [rank for rank in others if not store.check([_here(rank)])]
     store.set("missing", json.dumps(missing))
     if missing:
-        # The store ends with the head: the ranks that came have to read this first.
+        # The store ends with the head: the ranks that came must read this first.
         _wait(store, [_heard(rank) for rank in others if rank not in missing], _ANSWER_WITHIN)
     return missing
 
@@ -306,7 +305,7 @@ def _answer(info: InstanceInfo, store: Store, deadline: float) -> list[int]:
 
 
 def _wait(store: Store, keys: list[str], seconds: float) -> bool:
-    """Wait for keys by polling: the store's own wait is C++, and no interrupt would end it."""
+    """Wait for keys by polling: the store's own wait is in C++, and could not be interrupted."""
     until = time.monotonic() + seconds
     pause = 0.001
     while not store.check(keys):

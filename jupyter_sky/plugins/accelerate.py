@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate: what ``accelerate launch`` would set, on ranks that run already."""
+"""Hugging Face Accelerate: the settings of ``accelerate launch``, on running ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jupyter_sky.providers.spec import Image
 
 
 class FsdpConfig(TypedDict, total=False):
-    """FSDP, as Accelerate names its settings without ``fsdp_``."""
+    """The settings of FSDP: Accelerate's names without ``fsdp_``."""
 
     version: int
     sharding_strategy: str
@@ -39,7 +39,7 @@ class FsdpConfig(TypedDict, total=False):
 
 
 class DeepSpeedConfig(TypedDict, total=False):
-    """DeepSpeed, as Accelerate names its settings; ``config_file`` is a file on the nodes."""
+    """The settings of DeepSpeed, by Accelerate's names; ``config_file`` is a file on the nodes."""
 
     config_file: str
     zero_stage: int
@@ -53,7 +53,7 @@ class DeepSpeedConfig(TypedDict, total=False):
 
 
 class AccelerateConfig(TypedDict, total=False):
-    """The part of ``accelerate config`` that is not about machines: those are the cluster's."""
+    """The part of ``accelerate config`` that is not about machines, which the cluster provides."""
 
     mixed_precision: str
     gradient_accumulation_steps: int
@@ -66,7 +66,7 @@ def accelerate(
 ) -> Plugin:
     """Install Accelerate on the nodes, and configure it and its process group on the ranks.
 
-    Where the torch plugin goes before it in the list, the group is that one.
+    If the torch plugin precedes it in the list, Accelerate uses that plugin's group.
 
     Parameters
     ----------
@@ -77,12 +77,12 @@ def accelerate(
     deadline
         Seconds to wait for all ranks when the process group is formed.
     single_rank
-        Form a group of one where the cluster has a single rank.
+        Form a group of one if the cluster has a single rank.
 
     Raises
     ------
     UsageError
-        When ``config`` has a setting that is unknown, or both FSDP and DeepSpeed.
+        If ``config`` has an unknown setting, or both FSDP and DeepSpeed.
     """
     variables = _variables(config or {})
     return Plugin(
@@ -109,7 +109,7 @@ def _configured(
     if "ACCELERATE_USE_DEEPSPEED" in variables:
         check_installed("deepspeed")
     if info.world_size > 1 and not torch.cuda.is_available():
-        # Without it, each rank takes itself for the only one.
+        # Without it, each rank would assume that it is alone.
         variables = {**variables, "ACCELERATE_USE_CPU": "true"}
 
     group = nullcontext() if is_formed() else process_group(info, None, deadline, single_rank)
@@ -121,14 +121,14 @@ def _configured(
 
 
 def _forget() -> None:
-    """Let the next `Accelerator` look at the group and the variables that there are then."""
+    """Let the next `Accelerator` examine the group and the variables again."""
     if "accelerate.state" in sys.modules:
         from accelerate.state import AcceleratorState
 
         AcceleratorState._reset_state(reset_partial_state=True)
 
 
-# The configuration, as the variables that Accelerate reads
+# The configuration, as environment variables for Accelerate
 
 _NAMES = {
     "transformer_layer_cls_to_wrap": "FSDP_TRANSFORMER_CLS_TO_WRAP",

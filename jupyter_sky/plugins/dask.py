@@ -23,22 +23,22 @@ def dask(
 ) -> Plugin:
     """Run Dask's scheduler beside the head, and a worker beside each rank.
 
-    ``pool.dask()`` and ``%sky dask`` give a `dask.distributed.Client`. Scheduler and workers come
-    and go with the ranks, and what they log is in the ranks' logs.
+    ``pool.dask()`` and ``%sky dask`` return a `dask.distributed.Client`. Scheduler and workers
+    start and end with the ranks, and write to the ranks' logs.
 
     Parameters
     ----------
     concurrency
-        Tasks that a worker does at once, in threads of one process.
+        Number of tasks that a worker runs at once, in threads of one process.
     memory
-        Gigabytes that a worker may use before it pauses; by default its share of the machine.
+        Gigabytes that a worker may use before it pauses; by default, its share of the machine.
     version
-        The version of ``distributed`` on the nodes; by default that of the notebook.
+        The version of ``distributed`` on the nodes; by default, that of the notebook.
 
     Raises
     ------
     UsageError
-        When an argument is not possible.
+        If an argument is invalid.
     """
     options = worker_options(concurrency, memory)
     return Plugin(
@@ -49,12 +49,12 @@ def dask(
 
 
 def worker_options(concurrency: object, memory: object) -> WorkerOptions:
-    """Return the options of workers from what a user typed.
+    """Return the options of workers, from the user's arguments.
 
     Raises
     ------
     UsageError
-        When they are not numbers above 0.
+        If they are not numbers above 0.
     """
     try:
         threads = int(str(concurrency))
@@ -72,7 +72,7 @@ def worker_options(concurrency: object, memory: object) -> WorkerOptions:
 def install_dask(
     image: Image, cluster: Any, packages: tuple[str, ...], version: str | None
 ) -> Image:
-    """Return an image with Dask: that of the notebook, since both have to agree."""
+    """Return an image with the notebook's version of Dask, since both must agree."""
     if version is None:
         try:
             version = importlib.metadata.version("distributed")

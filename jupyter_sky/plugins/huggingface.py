@@ -21,13 +21,13 @@ def huggingface(token: str | None = None) -> Plugin:
     Parameters
     ----------
     token
-        A token for the hub. It is in ``HF_TOKEN`` while a rank lives, and is not written to the
-        disk of a node, as ``huggingface-cli login`` would do.
+        A token for the hub. It is in ``HF_TOKEN`` of ranks, and is not written to the disk of a
+        node, as ``huggingface-cli login`` would do.
 
     Raises
     ------
     UsageError
-        When the token is empty.
+        If the token is empty.
     """
     if token is not None and (not isinstance(token, str) or not token.strip()):
         raise UsageError('token is empty: type token="hf_…", or leave it out for public models.')
@@ -40,7 +40,7 @@ def huggingface(token: str | None = None) -> Plugin:
 
 @dataclass(frozen=True)
 class _Token:
-    """Keeps the token out of what a notebook shows and saves of the plugin."""
+    """Keeps the token out of the plugin's repr, which notebooks show and save."""
 
     value: str = field(repr=False)
 

@@ -29,13 +29,13 @@ def torch(
 ) -> Any:
     """Form torch's process group on the ranks while a function runs.
 
-    The decorator goes below ``@sky.compute``. Where the torch plugin has formed the group already,
-    the function uses that one; outside a cluster, and on a single rank, there is none.
+    The decorator goes below ``@sky.compute``. If the torch plugin has already formed a group, the
+    function uses that one; outside a cluster, and on a single rank, there is none.
 
     Parameters
     ----------
     backend
-        ``"nccl"`` or ``"gloo"``; ``None`` takes NCCL where each rank has a GPU, and gloo elsewhere.
+        ``"nccl"`` or ``"gloo"``; ``None`` for NCCL if each rank has a GPU, and gloo otherwise.
     deadline
         Seconds to wait for all ranks when the process group is formed.
 
@@ -67,7 +67,7 @@ def torch(
 
 
 def _inside(function: F, context: Callable[[], AbstractContextManager[None]]) -> F:
-    """Wrap a function of any kind in one of that kind that runs inside of a context."""
+    """Wrap a function of any kind in one of the same kind that runs inside a context."""
     wrapper: Callable[..., Any]
 
     if inspect.iscoroutinefunction(function):

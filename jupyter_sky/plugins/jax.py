@@ -1,4 +1,4 @@
-"""JAX: its wheels on the nodes, and one set of all their devices."""
+"""JAX: its wheels on the nodes, and ranks connected to one set of devices."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from jupyter_sky.providers.spec import Image
 
 
 def jax(version: str = "latest", cuda: str = "cuda12", *, deadline: float = 60.0) -> Plugin:
-    """Install JAX on the nodes, and connect the ranks so that all see the devices of all.
+    """Install JAX on the nodes, and connect the ranks so that each sees the devices of all.
 
-    JAX connects its processes once: when a rank is lost, or nodes are added, all ranks start anew
+    JAX connects its processes only once: if a rank is lost or nodes are added, all ranks restart
     with empty namespaces.
 
     Parameters
@@ -30,14 +30,14 @@ def jax(version: str = "latest", cuda: str = "cuda12", *, deadline: float = 60.0
     version
         ``"latest"``, a version like ``"0.5.0"``, or a constraint like ``">=0.5"``.
     cuda
-        The extra of JAX for nodes with an NVIDIA GPU; other nodes take JAX for the CPU.
+        JAX's extra for nodes with an NVIDIA GPU; other nodes use JAX for the CPU.
     deadline
         Seconds to wait until the ranks are connected.
 
     Raises
     ------
     UsageError
-        When ``version`` or ``cuda`` is not of that kind.
+        If ``version`` or ``cuda`` is invalid.
     """
     if not isinstance(cuda, str) or not re.fullmatch(r"cuda\d{2}", cuda):
         raise UsageError(f'cuda={cuda!r} is not an extra of JAX: type one like cuda="cuda12".')
@@ -46,7 +46,7 @@ def jax(version: str = "latest", cuda: str = "cuda12", *, deadline: float = 60.0
         "jax",
         transform=partial(_install_jax, for_cuda=packages[0], for_cpu=packages[1]),
         around_app=partial(_distributed, deadline=deadline),
-        preload=("jax",),  # all ranks start anew for each group: the import is not done again
+        preload=("jax",),  # all ranks restart for each group: preloading saves the import
         reforms=False,
     )
 
@@ -66,7 +66,7 @@ def _distributed(info: InstanceInfo, deadline: float) -> Iterator[None]:
     with needs("jax", "jax"):
         import jax
 
-    # JAX binds the port itself, so the socket that kept the port free is closed.
+    # JAX binds the port itself, so close the socket that reserved it.
     if info.is_head and (descriptor := os.environ.pop("JUPYTER_SKY_HEAD_FD", None)):
         os.close(int(descriptor))
     coordinator = f"{info.head_addr}:{info.head_port}"

@@ -1,4 +1,4 @@
-"""joblib: ``Parallel(n_jobs=-1)`` of the notebook runs on the whole cluster, by Dask."""
+"""joblib: the notebook's ``Parallel(n_jobs=-1)`` runs on the whole cluster, by Dask."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 
 def joblib(version: str = "latest", *, concurrency: int = 1, memory: float | None = None) -> Plugin:
-    """Run joblib's tasks of the notebook on the cluster, by Dask.
+    """Run the notebook's joblib tasks on the cluster, by Dask.
 
-    In the notebook ``n_jobs=-1`` means all workers, inside of the pool or as long as the cluster of
-    ``%%sky`` cells is connected. In a call or cell on a rank it means the processors of that rank.
+    In the notebook, ``n_jobs=-1`` means all workers, inside the pool or while the cluster of
+    ``%%sky`` cells is connected. In a call or cell on a rank, it means the processors of that rank.
 
     Parameters
     ----------
     version
         ``"latest"``, a version like ``"1.4.0"``, or a constraint like ``">=1.4"``.
     concurrency, memory
-        As in `jupyter_sky.plugins.dask`. The first of several plugins that use Dask decides.
+        As for `jupyter_sky.plugins.dask`. If several plugins use Dask, the first one decides.
 
     Raises
     ------
     UsageError
-        When an argument is not possible.
+        If an argument is invalid.
     """
     return Plugin(
         "joblib",
@@ -46,7 +46,7 @@ def joblib(version: str = "latest", *, concurrency: int = 1, memory: float | Non
 
 
 def own_processors(info: InstanceInfo) -> AbstractContextManager[None]:
-    """Share the node's processors among its ranks, unless the user has set the number."""
+    """Divide the node's processors among its ranks, unless the user has set the number."""
     node = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     own = max(1, (node or 1) // info.local_world_size)
     return environment({"LOKY_MAX_CPU_COUNT": os.environ.get("LOKY_MAX_CPU_COUNT", str(own))})
@@ -54,7 +54,7 @@ def own_processors(info: InstanceInfo) -> AbstractContextManager[None]:
 
 @contextmanager
 def on_cluster(pool: Any, cluster: Any, options: WorkerOptions) -> Iterator[Deployment]:
-    """Let joblib use Dask on a cluster, in all threads, unless the user says which backend."""
+    """Let joblib use Dask on a cluster, in all threads, unless the user chooses a backend."""
     from jupyter_sky.plugins.dask_cluster.deployment import deployed
     from jupyter_sky.plugins.dask_cluster.joblib_backend import used_everywhere
 

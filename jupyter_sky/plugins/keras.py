@@ -21,23 +21,23 @@ from jupyter_sky.providers.spec import Image
 def keras(backend: Literal["jax", "torch", "tensorflow"], version: str = "latest") -> Plugin:
     """Install Keras on the nodes and choose its backend.
 
-    Where the jax plugin goes before it in the list, ``fit`` is data parallel over all ranks: each
-    gives its own share of the batches, as from `jupyter_sky.shard`, and all have the same weights.
-    ``keras.distribution.set_distribution(None)`` goes back to one rank, as `predict` needs it.
-    With the other backends each rank trains a model of its own.
+    If the jax plugin precedes it in the list, ``fit`` is data-parallel over all ranks: each
+    provides its own share of the batches, as from `jupyter_sky.shard`, and all have the same
+    weights. ``keras.distribution.set_distribution(None)`` returns to a single rank, as `predict`
+    requires. With other backends, each rank trains its own model.
 
     Parameters
     ----------
     backend
-        ``"jax"``, ``"torch"`` or ``"tensorflow"``. The first two have plugins of their own, which
-        go before this one in the list; tensorflow has to be installed besides.
+        ``"jax"``, ``"torch"`` or ``"tensorflow"``. The first two have plugins, which must precede
+        this one in the list; tensorflow must be installed separately.
     version
         ``"latest"``, a version like ``"3.5.0"``, or a constraint like ``">=3.5"``.
 
     Raises
     ------
     UsageError
-        When an argument is none of these.
+        If an argument is invalid.
     """
     if backend not in ("jax", "torch", "tensorflow"):
         raise UsageError(f'backend={backend!r} is unknown: type "jax", "torch" or "tensorflow".')
@@ -56,7 +56,7 @@ def _install_keras(image: Image, cluster: Any, backend: str, package: str) -> Im
 
 def _backend(info: InstanceInfo, backend: str) -> AbstractContextManager[None]:
     check_installed("keras")
-    check_installed(backend)  # keras itself would say so in the middle of a cell
+    check_installed(backend)  # Keras itself would only say so in the middle of a cell
     return environment({"KERAS_BACKEND": backend})
 
 
@@ -69,7 +69,7 @@ def _data_parallel(info: InstanceInfo) -> Iterator[None]:
         import keras
     from jax.experimental import multihost_utils
 
-    # Else the first weights would not be the same on all ranks, and never become so.
+    # Otherwise the initial weights would differ between ranks, and never become equal.
     seed = multihost_utils.broadcast_one_to_all(secrets.randbits(31))
     keras.utils.set_random_seed(int(seed))
     everywhere = keras.distribution.DataParallel(

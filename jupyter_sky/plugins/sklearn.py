@@ -1,4 +1,4 @@
-"""scikit-learn: searches and ensembles of the notebook run on the whole cluster, by Dask."""
+"""scikit-learn: the notebook's searches and ensembles run on the whole cluster, by Dask."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from jupyter_sky.plugins.joblib import on_cluster, own_processors
 def sklearn(
     version: str = "latest", *, concurrency: int = 1, memory: float | None = None
 ) -> Plugin:
-    """Run what scikit-learn does in parallel on the cluster, as `jupyter_sky.plugins.joblib` does.
+    """Run scikit-learn's parallel work on the cluster, like `jupyter_sky.plugins.joblib`.
 
-    In the notebook ``GridSearchCV(..., n_jobs=-1)`` uses all workers of the cluster.
+    In the notebook, ``GridSearchCV(..., n_jobs=-1)`` uses all workers of the cluster.
 
     Parameters
     ----------
     version
         ``"latest"``, a version like ``"1.5.0"``, or a constraint like ``">=1.5"``.
     concurrency, memory
-        As in `jupyter_sky.plugins.dask`. The first of several plugins that use Dask decides.
+        As for `jupyter_sky.plugins.dask`. If several plugins use Dask, the first one decides.
 
     Raises
     ------
     UsageError
-        When an argument is not possible.
+        If an argument is invalid.
     """
     packages = (requirement("scikit-learn", version), "joblib")
     return Plugin(

@@ -17,7 +17,7 @@ from jupyter_sky.plugins._process_group import Backend, check_backend, process_g
 from jupyter_sky.providers.spec import Accelerator, Image, PipIndex
 
 _WHEELS = "https://download.pytorch.org/whl"
-_BESIDE = ("torchvision", "torchaudio")  # which are built for one build of torch
+_BESIDE = ("torchvision", "torchaudio")  # each is built for one build of torch
 
 
 def torch(
@@ -35,25 +35,25 @@ def torch(
     Parameters
     ----------
     backend
-        ``"nccl"`` or ``"gloo"``; ``None`` takes NCCL where each rank has a GPU, and gloo elsewhere.
+        ``"nccl"`` or ``"gloo"``; ``None`` for NCCL if each rank has a GPU, and gloo otherwise.
     cuda
-        Which wheels to take for nodes with an NVIDIA GPU, like ``"cu128"``; by default those that
-        there are of this version for this GPU. Other nodes take those for the CPU.
+        The wheels for nodes with an NVIDIA GPU, like ``"cu128"``; by default, those of this version
+        that fit the GPU. Other nodes use those for the CPU.
     version
-        ``"latest"`` for the notebook's, or the newest if it has none; a version like ``"2.3.0"``;
-        or a constraint like ``">=2.3"``.
+        ``"latest"`` for the notebook's version, or the newest if it has none; a version like
+        ``"2.3.0"``; or a constraint like ``">=2.3"``.
     vision, audio
         The same for torchvision and torchaudio; ``None`` leaves them out.
     deadline
         Seconds to wait for all ranks when the process group is formed.
     single_rank
-        Form a group of one where the cluster has a single rank, as ``torchrun`` does. Cells have
-        it, so that they run on any number of ranks.
+        Form a group of one if the cluster has a single rank, as ``torchrun`` does. This is set for
+        cells, so that they run on any number of ranks.
 
     Raises
     ------
     UsageError
-        When an argument is not of that kind.
+        If an argument is invalid.
     """
     check_backend(backend)
     if cuda is not None and not re.fullmatch(r"cu\d{3}", str(cuda)):
@@ -87,7 +87,7 @@ def _install_torch(image: Image, cluster: Any, cuda: str | None, packages: dict[
     beside = [each for each in map(package_name, image.pins) if each in _BESIDE]
     names = tuple(dict.fromkeys([*packages, *beside]))
     if accelerator is None:
-        # Hosts are known by their names alone: some may have GPUs.
+        # Only the names of hosts are known: some may have GPUs.
         with_gpu = own or wheels_for(version, None)
         index = PipIndex(f"{_WHEELS}/cpu", names, cuda_url=f"{_WHEELS}/{with_gpu}")
     else:
@@ -96,7 +96,7 @@ def _install_torch(image: Image, cluster: Any, cuda: str | None, packages: dict[
 
 
 def _channel(accelerator: Accelerator, version: str, asked: str | None, own: str | None) -> str:
-    """Return which wheels an accelerator takes: those that were asked for, or the notebook's."""
+    """Return which wheels to use for an accelerator: the requested ones, or the notebook's."""
     if accelerator.cuda is None:
         return "cpu"
     major = int(accelerator.cuda.partition(".")[0])
@@ -111,7 +111,7 @@ def _channel(accelerator: Accelerator, version: str, asked: str | None, own: str
 
 
 _BUILDS = (
-    # From this version on there are these.
+    # These exist from this version on.
     ((2, 12), ("cu130", "cu126")),
     ((2, 7), ("cu128",)),
     ((2, 6), ("cu126",)),
@@ -127,9 +127,9 @@ def wheels_for(version: str, major: int | None) -> str:
     Parameters
     ----------
     version
-        The version; empty for the newest that there is of the usual build.
+        The version; empty for the newest one of the usual build.
     major
-        The newest CUDA that the GPU supports; ``None`` where the GPU is not known.
+        The last CUDA version that supports the GPU; ``None`` if the GPU is not known.
     """
     numbers = tuple(int(each) for each in re.findall(r"\d+", version)[:2])
     builds = next((names for since, names in _BUILDS if numbers >= since), ("cu118",))
@@ -143,7 +143,7 @@ _VERSION = re.compile(r"torch\s*===?\s*([\d.]+)[^+,;]*(?:\+(\w+))?", re.IGNORECA
 
 
 def _version_of(requirements: Sequence[str]) -> tuple[str, str]:
-    """Return the version of torch that is asked for first, and its build, if it has one."""
+    """Return the first requested version of torch, and its build, if any."""
     for each in requirements:
         if found := _VERSION.match(each):
             return found[1], found[2] or _build_here(found[1])

@@ -1,4 +1,4 @@
-"""Where nodes come from: a package for each provider; `base` says what a provider implements."""
+"""Where nodes come from: a package per provider; `base` says what a provider implements."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _NAMES = ("local", "ssh", "aws", "slurm")
 
 
 def providers() -> Mapping[str, Provider]:
-    """Return the providers by name, without settings: they find the machines of the registry."""
+    """Return the providers by name, without settings, for finding the registry's machines."""
     return _Providers()
 
 
 class _Providers(Mapping[str, "Provider"]):
-    """Imports a provider when it is asked for: a third of our modules is of those for elsewhere."""
+    """Imports providers on demand: a third of our modules belongs to the remote ones."""
 
     def __getitem__(self, name: str) -> Provider:
         if name == "local":

@@ -22,19 +22,19 @@ _MODULE = "jupyter_sky.node"
 
 
 def start_agent(folder: Path, spec: AgentSpec, within: Sequence[str] = ()) -> AgentStarted:
-    """Start an agent and return what it says of itself when it listens.
+    """Start an agent, and return its line of JSON once it listens.
 
     Parameters
     ----------
     folder
-        Its folder, which is empty.
+        Its folder, which must be empty.
     within
-        The command of a container, which lasts as long as the agent in it.
+        The command of a container, which runs for as long as the agent in it.
 
     Raises
     ------
     SkyError
-        When it does not start, with the last line that it wrote.
+        If it does not start, with the last line that it wrote.
     """
     with open(folder / "spec.json", "w", opener=_private) as file:
         file.write(spec.to_json())
@@ -46,11 +46,11 @@ def start_agent(folder: Path, spec: AgentSpec, within: Sequence[str] = ()) -> Ag
         line = _fork_of_template(place, folder, env, spec.cwd)
         if line is not None:
             return _ready(line, folder)
-        # Room for the folder of a fork; what looks for agents counts the words.
+        # Room for the folder of a fork; code that looks for agents counts the arguments.
         words, env[asking.PLACE] = [str(folder) + "/" * asking.ROOM], place
     with tempfile.TemporaryFile() as wrong:
         process = subprocess.Popen(
-            # Without the current folder in its path: a `types.py` of the user's is not the
+            # The current folder is not on its path: a `types.py` there must not replace the
             # library's.
             [*python, "-P", "-m", _MODULE, *words],
             env=env,
@@ -69,7 +69,7 @@ def start_agent(folder: Path, spec: AgentSpec, within: Sequence[str] = ()) -> Ag
 
 
 def _fork_of_template(place: str, folder: Path, env: Mapping[str, str], cwd: str) -> bytes | None:
-    """Return what an agent says of itself that a template has forked; ``None`` without one."""
+    """Return the JSON of an agent forked from a template; ``None`` if there is no template."""
     order: asking.Order = {"folder": str(folder), "path": [], "env": env, "cwd": cwd}
     read, write = os.pipe()
     with open(read, "rb") as pipe:  # noqa: PTH123
@@ -79,7 +79,7 @@ def _fork_of_template(place: str, folder: Path, env: Mapping[str, str], cwd: str
 
 
 def _ready(line: bytes, folder: Path, wrong: str = "") -> AgentStarted:
-    """Return what an agent says of itself; raise what kept it from that, if it says nothing."""
+    """Return the JSON that an agent prints; raise its error if it prints none."""
     if line:
         ready: AgentStarted = json.loads(line)
         return ready

@@ -2,18 +2,18 @@
 
 A provider is a package beside this file, like `jupyter_sky.providers.local`. To write one:
 
-1. ``provider.py`` has a frozen dataclass that implements `Provider`: its fields are the settings of
-   the user. Each method says in its docstring what an author has to take care of. Implement
-   `Scalable` as well if nodes can join and leave a cluster that is up, and
+1. ``provider.py`` has a frozen dataclass that implements `Provider`: its fields are the user's
+   settings. Each method's docstring says what an author has to take care of. Also implement
+   `Scalable` if nodes can join and leave a running cluster, and
    `jupyter_sky.providers.cloud.CloudProvider` if machines cost money until they are freed.
-2. ``machine.py`` has a frozen dataclass that implements `Machine`: how the agent of a machine is
-   reached. A machine that is reached over SSH can use `jupyter_sky.providers.ssh.machine`.
+2. ``machine.py`` has a frozen dataclass that implements `Machine`: it says how to reach an agent. A
+machine that is reached over SSH can use `jupyter_sky.providers.ssh.machine`.
 3. To start an agent, write an `AgentSpec` (`jupyter_sky.transport.protocol.agent_spec`) into
    ``spec.json`` of a new folder on the machine and run ``python -P -m jupyter_sky.node FOLDER``
    there. When it listens it prints an `AgentReady` and goes into the background.
 4. `jupyter_sky.providers.providers` lists the provider by its name.
 
-The methods of a provider stand in the same order here and in each ``provider.py``.
+The methods of a provider are in the same order here and in each ``provider.py``.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ class Provider(Protocol):
     Attributes
     ----------
     name
-        What the user types behind ``--provider``; it is written into the registry.
+        What the user types after ``--provider``; it is also stored in the registry.
     counts_hours
-        Whether the time of its nodes is shown where others show a price: they have none, but others
-        wait for them. It may be left out (`counts_hours`).
+        Whether the hours of its nodes are shown in place of a price, since nodes have no price but
+        are shared with others. It may be left out (see `counts_hours`).
     """
 
     name: str
 
     @property
     def default_nodes(self) -> int:
-        """Number of nodes of a cluster for which the user names none."""
+        """Number of nodes of a cluster if the user gives none."""
 
     def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
         """Refuse what this provider cannot do, before anything is started.
@@ -67,12 +67,12 @@ class Provider(Protocol):
         Returns
         -------
         tuple of str
-            Warnings for the user: what will be done differently, a sentence each.
+            Warnings for the user: sentences about what will be done differently.
 
         Raises
         ------
         UsageError
-            When the cluster cannot be started; the sentence says what to type instead.
+            If the cluster cannot be started; the message says what to type instead.
         """
 
     async def launch(
@@ -80,9 +80,9 @@ class Provider(Protocol):
     ) -> list[Machine]:
         """Start the machines of a cluster and an agent on each.
 
-        It starts all of them or none: before it raises, also when it is cancelled, it removes what
-        it has started. The registry knows of the cluster already, so that what a killed kernel has
-        left is found.
+        It starts all of them or none: if it fails or is cancelled, it removes whatever it has
+        started. The cluster is already in the registry, so that leftovers of a killed kernel are
+        found.
 
         Parameters
         ----------
@@ -99,7 +99,7 @@ class Provider(Protocol):
         Raises
         ------
         SkyError
-            When a machine cannot be started; the sentence names it.
+            If a machine cannot be started; the message names it.
         """
 
     def machine(self, row: Mapping[str, Any]) -> Machine:
@@ -107,36 +107,36 @@ class Provider(Protocol):
 
 
 def counts_hours(provider: Provider) -> bool:
-    """Return whether the time that clusters have a provider's nodes is counted."""
+    """Return whether the hours of a provider's nodes are counted."""
     return getattr(provider, "counts_hours", False)
 
 
 @runtime_checkable
 class Scalable(Provider, Protocol):
-    """A provider whose nodes can join a cluster that is up, and leave it."""
+    """A provider whose nodes can join and leave a running cluster."""
 
     async def add_nodes(self, running: RunningCluster, progress: Progress) -> AddedNodes:
-        """Start the nodes that a cluster lacks: all or none, as `launch` does.
+        """Start the missing nodes of a cluster: all or none, like `launch`.
 
-        The agents that are there are left as they are: the caller tells them of the new ones.
+        Existing agents are not changed: the caller tells them about the new ones.
         """
 
     async def release_machines(self, machines: Sequence[Machine]) -> None:
-        """Give back machines that have left their cluster, and whose agents have ended.
+        """Release machines that have left their cluster and whose agents have ended.
 
         Providers whose machines belong to the user have nothing to do here.
 
         Raises
         ------
         SkyError
-            When one may still cost something; the registry keeps it then.
+            If one may still cost something; the registry then keeps it.
         """
 
 
 class Machine(Protocol):
     """A machine with an agent.
 
-    Over SSH and on AWS a machine is a node. On this computer one machine stands for all nodes,
+    Over SSH and on AWS, a machine is a node. On this computer, one machine stands for all nodes,
     unless the user asks for more.
     """
 
@@ -146,9 +146,9 @@ class Machine(Protocol):
 
     @property
     def shares_files(self) -> bool:
-        """Whether its ranks see the files of the notebook, at the same paths.
+        """Whether its ranks see the notebook's files at the same paths.
 
-        They import the user's own modules from there then; otherwise the modules are sent.
+        If so, they import the user's own modules from there; otherwise the modules are sent.
         """
 
     @property
@@ -161,36 +161,36 @@ class Machine(Protocol):
         Raises
         ------
         AgentGone
-            When the agent is gone.
+            If the agent is gone.
         OSError
-            When it cannot be reached now.
+            If it cannot be reached now.
         """
 
     async def connect(self, addr: str, port: int) -> socket.socket:
-        """Return a new connection to an address that the machine reaches.
+        """Return a new connection to an address that the machine can reach.
 
         Raises
         ------
         OSError
-            When it cannot be reached, or nothing listens there.
+            If it cannot be reached, or nothing listens there.
         """
 
     async def remove(self) -> None:
-        """Kill the agent if it is left, and remove its files."""
+        """Kill the agent if it is still there, and remove its files."""
 
     def row(self) -> dict[str, Any]:
-        """Return what the registry keeps to find the machine again, as JSON can hold it."""
+        """Return the data with which to find the machine again, for the registry, as JSON."""
 
     def with_nodes(self, nodes: Sequence[Node]) -> Machine:
         """Return the same machine, standing for other nodes."""
 
 
 class AgentGone(OSError):
-    """An agent has ended: there is nothing to connect to any more."""
+    """An agent has ended: there is nothing left to connect to."""
 
 
 class MachineGone(AgentGone):
-    """An agent has ended with its machine; the text says why, as in ``"it was terminated"``."""
+    """An agent has ended with its machine; the message says why: ``"it was terminated"``."""
 
 
 class NotLetIn(OSError):
@@ -206,7 +206,7 @@ class Node:
     node
         Its number.
     addr, interface
-        Where the other nodes reach it, and the name of the network interface.
+        The address at which other nodes reach it, and the name of its network interface.
     ranks
         The ranks that it runs.
     accelerators
@@ -216,13 +216,13 @@ class Node:
     gpu
         The name of its GPUs.
     name
-        What the user calls it; ``None`` for a process on this computer.
+        Its name for the user; ``None`` for a process on this computer.
     price
-        Dollars an hour; ``None`` if it costs nothing, or the price is not known.
+        Dollars per hour; ``None`` if it is free, or the price is not known.
     port
-        Where its agent listens to other agents; 0 where there are none.
+        The port on which its agent listens to other agents; 0 if there are none.
     fingerprint
-        Of the certificate that its agent shows to them; empty where there are none.
+        Of the certificate that its agent shows to them; empty if there are none.
     """
 
     node: int
@@ -239,11 +239,11 @@ class Node:
 
     @property
     def host(self) -> str:
-        """What the user calls it."""
+        """Its name for the user."""
         return self.name or (f"node {self.node}" if self.addr.startswith("127.") else self.addr)
 
     def message(self) -> NodePlace:
-        """Return the node as messages and the registry hold it."""
+        """Return the node as data for messages and the registry."""
         return {
             "node": self.node,
             "addr": self.addr,
@@ -264,7 +264,7 @@ class Node:
         return cls(**{**message, "ranks": tuple(message["ranks"])})
 
     def peer(self) -> AgentAddress:
-        """Return where other agents find its agent, as messages hold it."""
+        """Return the address of its agent for other agents, as data for messages."""
         return {
             "node": self.node,
             "addr": self.addr,
@@ -275,12 +275,12 @@ class Node:
 
 @dataclass(frozen=True)
 class RunningCluster:
-    """A cluster that is up and that a provider is to add nodes to.
+    """A running cluster to which a provider should add nodes.
 
     Attributes
     ----------
     spec
-        What the cluster shall be: ``spec.nodes`` counts the new nodes as well.
+        The target specification: ``spec.nodes`` includes the new nodes.
     identity
         The cluster's id.
     preload
@@ -288,10 +288,10 @@ class RunningCluster:
     machines
         The machines that stay.
     lost
-        Nodes that others replace, with the same number and ranks.
+        Lost nodes to replace by others with the same numbers and ranks.
     authority
-        Certificates of the authorities that have signed for its agents so far, as PEM; empty for a
-        single agent, which has none.
+        Certificates, in PEM, of the authorities that have signed for its agents so far; empty for a
+        single agent.
     """
 
     spec: ClusterSpec
@@ -308,7 +308,7 @@ class RunningCluster:
 
     @property
     def fingerprints(self) -> list[str]:
-        """Those of the agents that stay; none of a single agent, which shows no certificate."""
+        """The fingerprints of the agents that stay; none for a single agent."""
         return [node.fingerprint for node in self.nodes if node.fingerprint]
 
     @property
@@ -329,11 +329,11 @@ class AddedNodes:
     existing
         The machines of `RunningCluster`, in the same order, some of them with more nodes.
     ranks
-        The ranks that agents of existing machines have to start.
+        The ranks for agents of existing machines to start.
     authority
-        The certificate of the authority that has signed for the new agents, as PEM.
+        The certificate, in PEM, of the authority that has signed for the new agents.
     credentials
-        For an agent that was the only one so far: what it shows to its peers from now on.
+        For an agent that was the only one so far: its credentials from now on.
     """
 
     machines: Sequence[Machine]

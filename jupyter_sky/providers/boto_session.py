@@ -1,7 +1,7 @@
-"""Sessions of boto3 that share what botocore has read of AWS's services.
+"""boto3 sessions that share botocore's descriptions of AWS services.
 
-A session reads descriptions of them from files, which takes up to half a second for each session
-that does it anew; what is in them is the same for all.
+A session reads these from files, which takes up to half a second; their content is the same for all
+sessions.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ def make_session(
     Parameters
     ----------
     profile, region
-        As in the user's AWS configuration; ``None`` takes what it says.
+        As in the user's AWS configuration; ``None`` for its defaults.
     credentials
-        ``aws_access_key_id`` and the like, in place of those that are configured.
+        ``aws_access_key_id`` and so on, in place of the configured ones.
 
     Raises
     ------
     botocore.exceptions.ProfileNotFound
-        When there is no such profile.
+        If there is no such profile.
     """
     import boto3
     import botocore.session
@@ -37,7 +37,7 @@ def make_session(
 
 @functools.cache
 def _loader(search_path: str | None) -> Any:
-    """Return what reads botocore's files, and those of folders that the user has named."""
+    """Return the loader of botocore's files, including folders that the user has configured."""
     import botocore.loaders
 
     return botocore.loaders.create_loader(search_path)

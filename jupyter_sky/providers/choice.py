@@ -1,4 +1,4 @@
-"""Several places where a cluster could come from, and in which order they are tried."""
+"""Several possible places for a cluster, and the order in which they are tried."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Selection = Literal["cheapest", "first"]
 
 @dataclass(frozen=True)
 class Spec:
-    """One of several places where the nodes of a pool could come from.
+    """One of several possible places for the nodes of a pool.
 
-    What is not given is as the pool says for all of them.
+    Arguments that are not given are the pool's.
 
     Parameters
     ----------
@@ -28,16 +28,16 @@ class Spec:
     accelerator, nodes, procs_per_node, cpus, memory, image
         As for `ComputePool`.
     allocation
-        ``"on-demand"``, ``"spot"`` for machines that cost less and may be taken away, or
-        ``"spot-if-available"``: the same, and others where there are none. By default as the
-        provider says.
+        ``"on-demand"``, ``"spot"`` for cheaper machines that may be taken away, or
+        ``"spot-if-available"``: spot machines, or others if there are none. By default, as the
+        provider is configured.
     max_hourly_cost
-        Dollars that a node may cost an hour.
+        Dollars that a node may cost per hour.
 
     Raises
     ------
     UsageError
-        When an argument is not possible.
+        If an argument is invalid.
 
     Examples
     --------
@@ -78,7 +78,7 @@ class Spec:
         Parameters
         ----------
         common
-            What the pool says for all of them.
+            The pool's arguments for all places.
         """
         given = {name: value for name in _OF_CLUSTER if (value := getattr(self, name)) is not None}
         given.setdefault("nodes", max(common.nodes, self.provider.default_nodes))
@@ -94,12 +94,12 @@ class Spec:
 
 
 def check_places(provider: object, specs: Sequence[object], selection: object) -> None:
-    """Check what a pool is told about where its nodes come from.
+    """Check the arguments of a pool about the places of its nodes.
 
     Raises
     ------
     UsageError
-        When that is not possible.
+        If they are invalid.
     """
     for each in specs:
         if not isinstance(each, Spec):
@@ -130,7 +130,7 @@ _OF_CLUSTER = {each.name for each in fields(Spec)} & {each.name for each in fiel
 
 @dataclass(frozen=True)
 class Candidate:
-    """A place where a cluster could come from."""
+    """A possible place for a cluster."""
 
     provider: Provider
     spec: ClusterSpec
@@ -149,41 +149,40 @@ class Priced(Protocol):
     """A provider that costs money."""
 
     def price_of(self, spec: ClusterSpec) -> float | None:
-        """Return the dollars an hour of a cluster; ``None`` if that is not known.
+        """Return the dollars per hour of a cluster; ``None`` if that is not known.
 
         Raises
         ------
         UsageError
-            When it does not have what is wanted.
+            If it does not have what is wanted.
         """
 
 
 def in_order(
     candidates: Sequence[C], selection: Selection
 ) -> tuple[list[tuple[C, float | None]], list[str]]:
-    """Return the places to try, in order, each with its price, and why others cannot be one.
+    """Return the places to try, in order, with their prices, and why others are excluded.
 
-    Prices are asked for, and nothing is started.
+    This asks for prices, but starts nothing.
 
     Parameters
     ----------
     candidates
         The places.
     selection
-        ``"cheapest"`` compares their prices, ``"first"`` takes them as they come.
+        ``"cheapest"`` compares their prices, ``"first"`` keeps their order.
 
     Returns
     -------
     list of tuple
-        The places with what all nodes cost there, in dollars an hour; ``None`` if that is not
-        known.
+        The places, with the price of all nodes in dollars per hour; ``None`` if that is not known.
     list of str
-        Why others cannot be one, a sentence each.
+        Sentences about why others are excluded.
 
     Raises
     ------
     UsageError
-        When none of them has what is wanted.
+        If none of them has what is wanted.
     """
     _check_selection(selection)
     found: list[tuple[C, float | None]] = []

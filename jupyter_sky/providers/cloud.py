@@ -1,4 +1,4 @@
-"""What a provider implements beside `jupyter_sky.providers.base` if its machines cost money."""
+"""What a provider implements besides `jupyter_sky.providers.base` if its machines cost money."""
 
 from __future__ import annotations
 
@@ -12,110 +12,110 @@ from jupyter_sky.providers.spec import ClusterSpec
 
 @runtime_checkable
 class CloudProvider(Provider, Protocol):
-    """A provider whose machines are rented: they cost money until they are freed.
+    """A provider whose machines are rented: they cost money until they are released.
 
-    Everything that it rents has to bear the id of its cluster and an id of this registry, so that
-    `list_resources` finds it even if the kernel is killed at the worst moment.
+    Everything that it rents must be tagged with the id of its cluster and an id of this registry,
+    so that `list_resources` finds it even if the kernel is killed at the worst moment.
 
     Attributes
     ----------
     cloud
-        Who rents machines out, as a user reads it: ``"AWS"``.
+        The name of the cloud for users: ``"AWS"``.
     """
 
     cloud: str
 
     def location(self) -> str:
-        """Return where machines are rented, as the registry keeps it and a user can read it."""
+        """Return where machines are rented, as text for the registry and the user."""
 
     async def release_cluster(
         self, identity: str, location: str | None, progress: Progress
     ) -> None:
-        """Give back all that a cluster has at a location, whether or not anything is there.
+        """Release everything that a cluster has at a location, if anything is there.
 
         Raises
         ------
         SkyError
-            When something may still be there; the cluster stays in the registry then.
+            If something may still be there; the cluster then stays in the registry.
         """
 
     async def ended_at(self, machines: Sequence[Machine]) -> list[float | None]:
-        """Return when machines have ended, in seconds since the epoch; ``None`` where one has not.
+        """Return when machines ended, in seconds since the epoch; ``None`` if one has not.
 
-        It is asked about machines that do not answer: one that has ended costs nothing any more.
+        It is called for machines that do not answer: an ended machine no longer costs anything.
 
         Raises
         ------
         SkyError
-            When it cannot be known.
+            If that cannot be determined.
         """
 
     async def list_resources(
         self, everywhere: bool = False
     ) -> tuple[list[CloudResources], list[str]]:
-        """Return what clusters have at all locations that were ever used from this registry.
+        """Return the resources of clusters at all locations that were ever used from this registry.
 
         Parameters
         ----------
         everywhere
-            Whether to look where this registry never was, too.
+            Whether to include locations that this registry never used.
 
         Returns
         -------
         list of CloudResources
-            What there is, a row for each cluster.
+            The resources, one row per cluster.
         list of str
-            Which location could not be looked at, and why, a sentence each.
+            Sentences about locations that could not be examined.
         """
 
     async def release_strays(self, identity: str, location: str, instances: Sequence[str]) -> None:
-        """Give back instances of a cluster that is up, of which it does not know.
+        """Release instances that a running cluster does not know.
 
         Raises
         ------
         SkyError
-            When one may still be there.
+            If one may still be there.
         """
 
     async def remove_unused(self) -> list[str]:
-        """Remove what belongs to no cluster any more, and list what is kept and costs money.
+        """Remove what no longer belongs to a cluster, and list what is kept and costs money.
 
         Returns
         -------
         list of str
-            What was removed and what was kept, a sentence each.
+            Sentences about what was removed and what was kept.
         """
 
 
 @runtime_checkable
 class Queueing(CloudProvider, Protocol):
-    """A provider whose nodes are waited for in a queue: for hours, and also without a notebook.
+    """A provider with a queue for nodes, in which jobs wait for hours, even without a notebook.
 
-    Its `launch` goes on with what another kernel has begun for a cluster of the same id, if that
-    is what is wanted now, and lets go of it if not.
+    Its `launch` continues what another kernel began for a cluster of the same id, if it still
+    matches, and cancels it otherwise.
     """
 
     async def is_queued(self, identity: str) -> bool:
-        """Return whether nodes of a cluster are waited for, or wait for its notebook.
+        """Return whether a cluster waits in the queue, or its nodes wait for the notebook.
 
         Raises
         ------
         SkyError
-            When it cannot be known.
+            If that cannot be determined.
         """
 
 
 @runtime_checkable
 class Forgettable(CloudProvider, Protocol):
-    """A provider whose machines end by themselves, so that those may be forgotten that it hides."""
+    """A provider whose machines end by themselves, so that unreachable ones may be forgotten."""
 
     def left_behind(self, name: str, machines: Sequence[Machine], location: str | None) -> str:
-        """Return what may be left of a cluster that is forgotten, and how it is ended, in words."""
+        """Describe what may be left of a forgotten cluster, and how to end it."""
 
 
 @runtime_checkable
 class Stoppable(CloudProvider, Protocol):
-    """A provider whose machines can be stopped: they cost nothing then but for their disks."""
+    """A provider whose machines can be stopped, and then cost nothing except their disks."""
 
     def check_stop(self, machines: Sequence[Machine]) -> None:
         """Refuse machines that cannot be stopped, before anything is done to them.
@@ -123,30 +123,30 @@ class Stoppable(CloudProvider, Protocol):
         Raises
         ------
         UsageError
-            Why they cannot, and what to do instead.
+            If they cannot be stopped, with what to do instead.
         """
 
     async def storage_price(self, machines: Sequence[Machine]) -> float | None:
-        """Return the dollars an hour of the machines' disks; ``None`` if that is not known."""
+        """Return the dollars per hour of the machines' disks; ``None`` if that is not known."""
 
     async def money_left(self, machines: Sequence[Machine]) -> float | None:
-        """Return the dollars after which running machines end by themselves; ``None``: never.
+        """Return the dollars after which running machines end by themselves; ``None`` for never.
 
         Raises
         ------
         SkyError
-            When a machine does not say it.
+            If a machine does not tell.
         """
 
     async def stop_machines(self, machines: Sequence[Machine]) -> None:
-        """Stop machines: they cost nothing any more when this returns, but for their disks.
+        """Stop machines: when this returns, they cost nothing except their disks.
 
-        From the first change on, a machine that powers off by itself keeps its disk.
+        From its first change on, a machine that powers off by itself keeps its disk.
 
         Raises
         ------
         SkyError
-            When one may run on.
+            If one may still be running.
         """
 
     async def start_machines(
@@ -158,20 +158,20 @@ class Stoppable(CloudProvider, Protocol):
         progress: Progress,
         money: float | None = None,
     ) -> list[Machine]:
-        """Start machines that were stopped, and an agent on each, as `launch` does for new ones.
+        """Start stopped machines, and an agent on each, like `launch` for new ones.
 
-        It starts all of them or none: before it raises, also when it is cancelled, it stops what
-        it has started. Machines that run already are taken as they are.
+        It starts all of them or none: if it fails or is cancelled, it stops whatever it has
+        started. Machines that are already running are used as they are.
 
         Parameters
         ----------
         money
-            Dollars that they may cost from now on, before they end by themselves.
+            Dollars that they may cost from now on before they end by themselves.
 
         Returns
         -------
         list of Machine
-            The same machines, where they are reached now.
+            The same machines, with their new addresses.
         """
 
     async def stopped_at(self, machines: Sequence[Machine]) -> list[float | None]:
@@ -180,36 +180,36 @@ class Stoppable(CloudProvider, Protocol):
         Raises
         ------
         SkyError
-            When it cannot be known.
+            If that cannot be determined.
         """
 
 
 @runtime_checkable
 class Planned(Protocol):
-    """A provider that can say what starting a cluster would make and cost."""
+    """A provider that can say what starting a cluster would create and cost."""
 
     def plan(self, spec: ClusterSpec) -> str:
-        """Return that, as lines; services are asked, and nothing is changed there."""
+        """Return lines about that; this may ask services, but changes nothing there."""
 
 
 @dataclass(frozen=True)
 class CloudResources:
-    """What a cluster has at a cloud provider.
+    """The resources of a cluster at a cloud provider.
 
     Attributes
     ----------
     id, name, location
-        The cluster, and where it is.
+        The cluster, and its location.
     what
-        What there is, in words: ``"4 instances, 4 disks"``.
+        A description of the resources: ``"4 instances, 4 disks"``.
     is_ours
         Whether it was started from this registry; others may use the same account.
     started_by
-        User and computer that started it.
+        The user and the computer that started it.
     instances
-        The ids of its instances, as rows of their machines have them.
+        The ids of its instances, as in rows of their machines.
     is_abandoned
-        Whether the user started it elsewhere, and what is left cannot be a cluster any more.
+        Whether the user started it elsewhere, and the rest can no longer be a cluster.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""What ``%sky doctor`` shows of a provider: one result for each thing that was checked."""
+"""The results of a provider's checks for ``%sky doctor``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class CheckResult:
     Attributes
     ----------
     name
-        What was checked.
+        The name of the check.
     found
-        What there is.
+        What was found.
     fix
         What to do about it; empty if all is well.
     """

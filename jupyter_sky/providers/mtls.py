@@ -1,16 +1,15 @@
 """Certificates for the agents of one cluster: agents talk to each other over mutual TLS.
 
-What we want: an agent is let in as long as it belongs to the cluster, which may be an hour or two
+What is wanted: an agent is accepted for as long as it belongs to the cluster, be it an hour or two
 years, and no longer.
 
-What doesn't work: an end that is written into the certificate. A cluster that is up for longer is
-cut apart, a node whose clock is wrong never gets in, and one that has left stays for the rest of
-the time. To renew certificates in good time somebody has to be there who does, over links that may
-be broken.
+What does not work: an expiry date in the certificate. A cluster that is up for longer would fall
+apart, a node with a wrong clock would never be accepted, and a node that has left would be accepted
+until the date. Somebody would have to renew certificates in time, over links that may be broken.
 
-Solution: each agent keeps the fingerprints of the certificates that belong to the cluster now, and
-lets in no others (`node.network.peers`). A certificate counts from when its agent joins to when it
-leaves. Its key is in the folder of the agent alone, and goes with it.
+The solution: each agent keeps the fingerprints of the certificates that belong to the cluster now,
+and accepts no others (`node.network.peers`). A certificate is valid from when its agent joins until
+it leaves. Its key is only in the folder of the agent, and is removed with it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.x509 import Certificate
 
-# Not the dates say how long it counts. The latter is what RFC 5280 has for that.
+# The dates do not limit its validity. RFC 5280 defines the latter for this purpose.
 _FROM = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 _UNTIL = datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC)
 
@@ -38,11 +37,11 @@ class Credentials:
     Attributes
     ----------
     authority
-        The authorities that have signed for its peers, as PEM.
+        The authorities that have signed for its peers, in PEM.
     certificate, key
-        What it shows, as PEM.
+        Its own certificate and key, in PEM.
     peers
-        Fingerprints of its peers. When a group is formed, they become those of the nodes in it.
+        Fingerprints of its peers; replaced by those of the group's nodes when a group is formed.
     """
 
     authority: str
@@ -51,14 +50,14 @@ class Credentials:
     peers: tuple[str, ...]
 
     def trusting(self, authority: str, peers: Iterable[str]) -> Credentials:
-        """Return the same, which let in further agents."""
+        """Return the same credentials, accepting further agents."""
         return replace(self, authority=self.authority + authority, peers=(*self.peers, *peers))
 
 
 def issue_credentials(names: Sequence[str]) -> list[Credentials]:
     """Return credentials for agents of these names, signed by a new authority.
 
-    The authority's key is not kept: nodes that join later have an authority of their own.
+    The authority's key is not kept: nodes that join later get an authority of their own.
     """
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -108,6 +107,6 @@ def _certificate(
         )
     )
     if issuer is None:
-        # A cluster that has grown has several authorities of one name.
+        # A cluster that has grown has several authorities with the same name.
         made = made.add_extension(identifier, critical=False)
     return made.sign(issuer_key, hashes.SHA256())

@@ -1,4 +1,4 @@
-"""What is the same for nodes of every provider: their libraries, blobs, and threads of ranks."""
+"""Defaults common to the nodes of all providers: libraries, blobs, and threads of ranks."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ BLOBS_OF = "jupyter-sky-{}"
 
 
 def blob_folder(agent: str, free: int) -> str:
-    """Return the folder for the blobs of an agent, which is in shared memory if that is large.
+    """Return the folder for an agent's blobs: in shared memory, if that is large enough.
 
-    Containers often have a shared memory of 64 MB; the disk, and its cache, is better then.
+    Containers often have only 64 MB of shared memory; then the disk, with its cache, is better.
 
     Parameters
     ----------
@@ -41,5 +41,5 @@ def blob_folder(agent: str, free: int) -> str:
 
 
 def thread_variables(ranks: int, cpus: int) -> dict[str, str]:
-    """Return variables that share the processors of a node among its ranks, as torchrun does."""
+    """Return variables that divide a node's processors among its ranks, as torchrun does."""
     return {"OMP_NUM_THREADS": str(max(1, cpus // ranks))} if ranks > 1 else {}

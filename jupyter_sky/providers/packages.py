@@ -1,4 +1,4 @@
-"""Where the packages of an image come from, as uv reads it: indexes, and wheels of this machine."""
+"""The sources of an image's packages, in uv's format: indexes, and wheels of this machine."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from jupyter_sky.providers.spec import Image, PipIndex
 
 @dataclass(frozen=True)
 class Sources:
-    """Where packages come from.
+    """Sources of packages.
 
     Attributes
     ----------
     settings
-        The part of a ``pyproject.toml`` that says which index has which package.
+        The part of a ``pyproject.toml`` that assigns packages to indexes.
     wheels
-        Wheels that are sent along.
+        Wheels to send along.
     no_index
-        Whether no package index is used beside them.
+        Whether to use only these, and no package index.
     folders
-        The folders that they are in.
+        The folders of these wheels.
     indexes
-        The indexes that are asked.
+        The indexes to use.
     """
 
     settings: str
@@ -40,7 +40,7 @@ class Sources:
 
 
 def sources(image: Image, cuda: bool = False) -> Sources:
-    """Return where the packages of an image come from.
+    """Return the sources of an image's packages.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def sources(image: Image, cuda: bool = False) -> Sources:
     Raises
     ------
     UsageError
-        When one of its folders has no wheels.
+        If one of its folders has no wheels.
     """
     every = sources_of(image)
     folders = [index for index in every if not urlsplit(index.url).scheme]
@@ -65,14 +65,14 @@ def sources(image: Image, cuda: bool = False) -> Sources:
 
 
 def base_requirements(image: Image) -> list[str]:
-    """Return the requirements of `Image.pins` that those of `Image.pip` do not replace."""
+    """Return the requirements of `Image.pins` that are not overridden by `Image.pip`."""
     texts = [line for each in image.pip for line in _lines(each)]
     chosen = {package_name(each) for each in texts if re.search(r"[=<>~!@]", each.split(";")[0])}
     return [each for each in image.pins if package_name(each) not in chosen]
 
 
 def _lines(requirement: str) -> list[str]:
-    """Return a requirement, or those of a file of them, as far as it can be read."""
+    """Return a requirement, or those in a requirements file, as far as it can be read."""
     if not requirement.startswith("-r"):
         return [requirement]
     try:
@@ -82,7 +82,7 @@ def _lines(requirement: str) -> list[str]:
 
 
 def with_cuda(image: Image) -> Image:
-    """Return an image whose packages come from where those for NVIDIA GPUs are."""
+    """Return an image that uses the indexes for NVIDIA GPUs."""
     indexes = [_for_node(each, True) for each in sources_of(image)]
     return replace(image, pip_indexes=indexes)
 
@@ -97,12 +97,12 @@ def _for_node(index: PipIndex, cuda: bool) -> PipIndex:
 
 
 def check_secrets(requirements: Sequence[str]) -> None:
-    """Refuse requirements with a password that was left out of the registry.
+    """Refuse requirements whose password was left out of the registry.
 
     Raises
     ------
     UsageError
-        When one of them has.
+        If one of them has such a password.
     """
     for each in requirements:
         if HIDDEN in each:
@@ -113,14 +113,14 @@ def check_secrets(requirements: Sequence[str]) -> None:
 
 
 def project(requirements: Sequence[str], settings: str) -> str:
-    """Return a ``pyproject.toml`` that asks for these requirements."""
+    """Return a ``pyproject.toml`` with these requirements."""
     lines = ["[project]", 'name = "node"', 'version = "0"', "dependencies = ["]
     lines += [f"    {json.dumps(each)}," for each in requirements]
     return "\n".join([*lines, "]", settings])
 
 
 def package_name(requirement: str) -> str:
-    """Return the name of the package that a requirement, or a wheel's file name, is about."""
+    """Return the package name of a requirement or of a wheel's file name."""
     name = re.match(r"[A-Za-z0-9._]+(?:-(?!\d)[A-Za-z0-9._]+)*", requirement.strip())
     return re.sub(r"[-_.]+", "-", name[0]).lower() if name else requirement
 

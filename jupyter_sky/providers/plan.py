@@ -1,4 +1,4 @@
-"""What will be installed on nodes that do not have it yet: what, how large, and from where."""
+"""Describes what will be installed on nodes: which packages, how large, and from where."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from jupyter_sky.formatting import format_bytes, format_count, format_list, with
 from jupyter_sky.providers.packages import base_requirements, package_name, sources
 from jupyter_sky.providers.spec import Image
 
-_MOST = 8  # packages that are named
+_MOST = 8  # most packages to name
 
 _looking = threading.Lock()
 
 
 def plan(image: Image, requirements: Sequence[str], python: str, cuda: bool) -> str:
-    """Return what an environment is made of, before it is made.
+    """Describe an environment before it is made.
 
     Parameters
     ----------
     image
         The image.
     requirements
-        All that is asked for: of the image, and what our own part of a node needs.
+        All requirements: those of the image, and those of our own code on nodes.
     python
         The version of Python.
     cuda
@@ -43,7 +43,7 @@ def plan(image: Image, requirements: Sequence[str], python: str, cuda: bool) -> 
     parts += [f"{_named(image.pip)} as asked for"] if image.pip else []
     parts.append(f"{len(ours)} that jupyter_sky needs")
     text = f"to be installed once: Python {python}, {', '.join(parts)}"
-    with _looking:  # several hosts ask at once, and get the same answer
+    with _looking:  # called for several hosts at once, with the same answer
         size = _size_here(tuple(package_name(each) for each in requirements))
     if size:
         text += f"; {format_bytes(size)} on disk, as they are here{', with CUDA more' * cuda}"
@@ -72,7 +72,7 @@ def _from_where(image: Image, cuda: bool) -> str:
 
 @functools.lru_cache(maxsize=8)
 def _size_here(names: tuple[str, ...]) -> int:
-    """Return the bytes that packages take here, with those that they need."""
+    """Return the size in bytes of packages, with their dependencies, as installed here."""
     waiting, seen, size = list(names), set(), 0
     while waiting:
         name = package_name(waiting.pop())

@@ -9,24 +9,24 @@ from dataclasses import dataclass, field
 from jupyter_sky.formatting import format_count
 
 _BAR = 20  # characters
-_MOST = 16  # nodes with a bar; of more, those that are behind
-_SHOW_SECONDS_AFTER = 2.0  # seconds that a node is at one thing
+_MOST = 16  # most nodes with a bar; if there are more, those that are behind
+_SHOW_SECONDS_AFTER = 2.0  # seconds for one step after which its elapsed time is shown
 
 
 @dataclass(frozen=True)
 class Step:
-    """The step that one node is at.
+    """The present step of one node.
 
     Attributes
     ----------
     node
-        What the user calls it.
+        Its name for the user.
     text
-        What is done there, or went wrong.
+        What is being done, or what went wrong.
     share
-        How much of the way is behind it, from 0 to 1.
+        The progress, from 0 to 1.
     failed
-        Whether it cannot be used.
+        Whether it has failed.
     since
         When the step began, as ``time.monotonic`` counts.
     """
@@ -39,7 +39,7 @@ class Step:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is done there."""
+        """Whether the node is ready or has failed."""
         return self.failed or self.share >= 1
 
 
@@ -47,14 +47,14 @@ class Step:
 class Preparation:
     """The steps of all nodes of a cluster while it starts.
 
-    As text it is one line, which changes when a node is done and when the last one comes on.
+    As text it is one line, which changes when a node is done or the slowest one makes progress.
 
     Attributes
     ----------
     steps
         The step of each node.
     plans
-        What will be installed on nodes that do not have it yet, a sentence for each environment.
+        A sentence for each environment about what will be installed.
     """
 
     steps: tuple[Step, ...]
@@ -74,9 +74,9 @@ class Preparation:
         return ", ".join(parts)
 
     def bars(self) -> Iterator[str]:
-        """Yield lines to show: one that says how many are ready, and a bar for each node."""
+        """Yield the lines to show: how many nodes are ready, and a bar for each node."""
         yield self._headline
-        # What is wrong comes first, and what is ready goes first.
+        # Failed nodes come first; nodes that are ready are dropped first.
         shown = sorted(self.steps, key=lambda step: (not step.failed, step.is_over))[:_MOST]
         width = max(len(step.node) for step in shown)
         for step in self.steps:

@@ -1,4 +1,4 @@
-"""What the user asks a provider for: accelerators, an image, a number of nodes."""
+"""The user's specification for a provider: accelerators, an image, a number of nodes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Accelerator:
     memory
         Gigabytes of memory of one accelerator.
     cuda
-        The newest CUDA that it supports, like ``"12.9"``; ``None`` for what does not run CUDA.
+        The last CUDA version that supports it, like ``"12.9"``; ``None`` if it does not run CUDA.
     """
 
     name: str
@@ -42,9 +42,9 @@ class Accelerator:
         return self.name if self.count == 1 else f"{self.name}:{self.count}"
 
     def fits(self, device: str) -> bool:
-        """Return whether a device is one of these, by the name that its driver gives it.
+        """Return whether a device is one of these, given the driver's name for it.
 
-        An L40 is no L4; an "NVIDIA GeForce RTX 2080 Ti" is an RTX2080Ti.
+        An L40 is not an L4; an "NVIDIA GeForce RTX 2080 Ti" is an RTX2080Ti.
         """
         wanted = re.sub(r"[\s_]", "", self.name.split("-")[0]).lower()
         words = re.split(r"[\s_-]+", device.lower())
@@ -64,9 +64,9 @@ class PipIndex:
     url
         Its address.
     packages
-        The packages to take from it; none named: any.
+        The packages to take from it; empty for any.
     cuda_url
-        The address to take in its place for a node that turns out to have an NVIDIA GPU.
+        The address to use instead for nodes with an NVIDIA GPU.
     """
 
     url: str
@@ -82,36 +82,36 @@ class PipIndex:
 
 @dataclass(frozen=True)
 class Image:
-    """What is installed on a node before ranks start there.
+    """What to install on nodes before their ranks start.
 
     Parameters
     ----------
     python
-        Version of Python, like ``"3.12"``; ``None`` takes the notebook's.
+        Version of Python, like ``"3.12"``; ``None`` for the notebook's.
     pip
-        Requirements as pip writes them: ``["numpy", "transformers>=4.40"]``; ``"-r FILE"`` is
-        for a file of them.
+        Requirements in pip's syntax: ``["numpy", "transformers>=4.40"]``, or ``"-r FILE"`` for a
+        requirements file.
     pip_indexes
-        Package indexes to look at beside the default one: addresses or `PipIndex`. A folder of
-        wheels on this machine is sent to the nodes, for those that reach no index.
+        Package indexes besides the default one: addresses or `PipIndex`. A folder of wheels on this
+        machine is sent to the nodes, for nodes that cannot reach an index.
     like
-        What nodes have beside that: ``"imports"`` for the packages that the notebook imports, in
-        its versions; a ``uv.lock``, ``pyproject.toml``, ``requirements.txt`` or conda
-        ``environment.yml``; or ``None``. Where `pip` names a version, that one is taken.
+        Further packages: ``"imports"`` for those that the notebook imports, in its versions; a
+        ``uv.lock``, ``pyproject.toml``, ``requirements.txt`` or conda ``environment.yml``; or
+        ``None``. Versions in `pip` take precedence.
     apt
         Names of system packages.
     env
-        Environment variables of every rank.
+        Environment variables of all ranks.
     shell_vars
-        Environment variables whose value is what a shell command prints on the node.
+        Environment variables whose values are the outputs of shell commands on the node.
     includes
-        Files and folders of this machine that go to the node.
+        Files and folders of this machine to copy to the nodes.
     excludes
-        Patterns of what stays behind of them.
+        Patterns of files in these that are not copied.
     bootstrap
-        Shell commands that each machine runs once, after all of that and before its ranks start.
+        Shell commands that each machine runs once, after all of this and before its ranks start.
     pins, wheels
-        What `like` came to when a cluster started: requirements, and wheel files of this machine.
+        The resolved form of `like`: requirements, and wheel files of this machine.
     """
 
     python: str | None = None
@@ -119,7 +119,7 @@ class Image:
     pip_indexes: Sequence[PipIndex | str] = ()
     like: str | None = "imports"
     apt: Sequence[str] = ()
-    # Values often are keys and tokens, and a notebook saves every repr that it shows.
+    # Values are often keys and tokens, and a notebook saves every repr that it shows.
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     shell_vars: Mapping[str, str] = field(default_factory=dict)
     includes: Sequence[str] = ()
@@ -153,7 +153,7 @@ UNATTENDED = 7 * 86400.0
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """What a cluster is made of.
+    """The specification of a cluster.
 
     Parameters
     ----------
@@ -162,26 +162,27 @@ class ClusterSpec:
     nodes
         Number of nodes.
     procs_per_node
-        Ranks on each node; ``None`` means one for each accelerator, and one where there is none.
+        Ranks on each node; ``None`` for one per accelerator, or one if there are none.
     accelerator
         The accelerators of each node, as an `Accelerator` or a short form like ``"L4:4"``.
     cpus, memory
-        Processors and gigabytes of each node, exactly (``"8"``) or at least (``"8+"``).
+        Processors and gigabytes of each node: exactly (``"8"``) or at least (``"8+"``).
     image
-        What is installed on each node.
+        What to install on each node.
     idle_timeout
-        Seconds without a run after which the cluster ends itself; ``None`` takes the provider's.
+        Seconds without a run after which the cluster ends itself; ``None`` for the provider's
+        default.
     autostop
-        Whether it is stopped then, and its disks stay, where the provider can do that.
+        Whether it is then stopped instead, keeping its disks, if the provider supports that.
     replace
-        Whether another node takes the place of one that is lost.
+        Whether to replace a lost node by another one.
     patience
-        Seconds for which a node is waited for that neither the notebook nor the other nodes reach;
-        ``None`` for 15 seconds while something runs or waits to run, and 10 minutes otherwise.
+        Seconds to wait for a node that neither the notebook nor the other nodes can reach; ``None``
+        for 15 seconds while something runs or waits to run, and 10 minutes otherwise.
     unattended
-        Seconds that a run goes on while no notebook is connected, before its nodes end.
+        Seconds for which a run continues without a notebook before its nodes end.
     volumes
-        Data in buckets and shared folders, at paths of each node.
+        Data in buckets and shared folders, mounted at paths of each node.
     """
 
     name: str
@@ -220,13 +221,13 @@ class ClusterSpec:
 
     @property
     def wanted_gpus(self) -> Accelerator | None:
-        """The accelerators of each node, also where only a name was given; ``None`` for none."""
+        """The accelerators of each node, even if only a name was given; ``None`` for none."""
         wanted = self.accelerator
         return Accelerator(wanted) if isinstance(wanted, str) else wanted
 
 
 def _repr(made: PipIndex | Image) -> str:
-    """Return what a dataclass is shown as: a notebook saves it, and addresses can have tokens."""
+    """Return the repr of a dataclass, which notebooks save, without tokens in addresses."""
     shown = ", ".join(
         f"{each.name}={getattr(made, each.name)!r}" for each in fields(made) if each.repr
     )
@@ -245,7 +246,7 @@ def _is_positive(value: object) -> bool:
 
 
 def _amount(name: str, value: object) -> str | None:
-    """An amount as providers read it: a number, with "+" where more will do."""
+    """Normalise an amount for providers: a number, with "+" if more is acceptable."""
     if value is None:
         return None
     amount = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:GB?|GiB)?(\+?)", str(value), re.IGNORECASE)

@@ -1,8 +1,8 @@
 """Blobs: content-addressed bytes, so that what a node already has is not sent again.
 
-A pickled value goes over the wire as a message (``pack``), which names its large parts by their
-digest; those are sent once, in pieces. On a node a blob is a file in shared memory that every rank
-maps privately and writable (``unpack``): a large array is there once, however many ranks use it.
+A pickled value goes over the wire as a message (``pack``) that names its large parts by digest;
+those are sent once, in pieces. On a node, a blob is a file in shared memory that every rank maps
+privately and writably (``unpack``): a large array is there once, however many ranks use it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 INLINE = 32 * 1024
 """Bytes up to which a part is in the message itself."""
 
-_MAX_INLINE = 1024 * 1024  # bytes of all such parts of one value
+_MAX_INLINE = 1024 * 1024  # total bytes of such parts in one value
 
 PIECE = 512 * 1024
 """Bytes of a piece of a blob: small enough to stay in a processor's cache while it is copied."""
 
-_PARALLEL = 1024 * 1024  # bytes from which hashing in several threads is faster
+_PARALLEL = 1024 * 1024  # bytes above which hashing in several threads is faster
 
 
 def digest(data: Buffer) -> str:
@@ -43,7 +43,7 @@ def digest(data: Buffer) -> str:
 def pack(
     pickled: Pickled, digests: dict[tuple[int, int], str] | None = None
 ) -> tuple[Packed, dict[str, memoryview]]:
-    """Return ``pickled`` as a message, and the blobs that it names by digest.
+    """Return the message for a pickled value, and the blobs that it names, by digest.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def pack(
         The pickled value.
     digests
         Digests of memory, by address and size, so that an array in several values is hashed once;
-        new ones are added. They hold only as long as nothing is written to that memory.
+        new ones are added. They are valid only as long as that memory is not written to.
     """
     digests = {} if digests is None else digests
     blobs: dict[str, memoryview] = {}
@@ -75,7 +75,7 @@ def pack(
 
 
 def known_digest(data: Buffer, digests: dict[tuple[int, int], str]) -> str:
-    """Return the digest of ``data``, which is looked up and kept if it has an address."""
+    """Return the digest of ``data``, cached by its address if it has one."""
     view = memoryview(data).cast("B")
     address = _address(view)
     if address not in digests:
@@ -87,7 +87,7 @@ def known_digest(data: Buffer, digests: dict[tuple[int, int], str]) -> str:
 
 
 def _address(view: memoryview) -> tuple[int, int] | None:
-    # Only arrays tell their address; what is large and in several values is an array.
+    # Only arrays have a known address; large data that several values share is an array.
     array = getattr(view.obj, "__array_interface__", None)
     return (array["data"][0], view.nbytes) if array else None
 
@@ -104,7 +104,7 @@ def content(packed: Packed) -> str:
 
 
 def references(packed: Packed) -> Iterator[tuple[str, int]]:
-    """Yield digest and size of each blob that a packed value names."""
+    """Yield the digest and size of each blob that a packed value names."""
     for part in (packed["stream"], *packed["buffers"]):
         if isinstance(part, dict):
             yield part["blob"], part["size"]
@@ -117,7 +117,7 @@ def pieces(view: memoryview) -> Iterator[tuple[int, memoryview]]:
 
 
 def unpack(packed: Packed, folder: Path, tokens: Tokens | None = None) -> Any:
-    """Unpickle a packed value whose blobs are files in ``folder``.
+    """Unpickle a packed value, whose blobs are files in ``folder``.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def unpack(packed: Packed, folder: Path, tokens: Tokens | None = None) -> Any:
     def part(data: Any) -> Buffer:
         if isinstance(data, dict):
             return map_privately(folder / file_name(data["blob"]), data["size"])
-        # Writable, as the array was that it comes from.
+        # Writable, as the original array was.
         return bytearray(data)
 
     buffers = [part(buffer) for buffer in packed["buffers"]]
@@ -140,13 +140,13 @@ def unpack(packed: Packed, folder: Path, tokens: Tokens | None = None) -> Any:
 
 
 def map_privately(path: Path, size: int) -> mmap.mmap:
-    """Map a blob so that writing to it changes the memory of this process only."""
+    """Map a blob such that writes only affect this process."""
     with path.open("rb") as file:
         return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
 
 
 def file_name(key: str) -> str:
-    """Return the file name of a blob; a key that is not hexadecimal is refused."""
+    """Return the file name of a blob; refuse a key that is not hexadecimal."""
     if not key or key.strip("0123456789abcdef"):
         raise ProtocolError(f"{key!r} is not the name of a blob")
     return key

@@ -14,12 +14,12 @@ Cells = Mapping[str, tuple[str, str]]
 
 
 def shell_of(namespace: Mapping[str, Any]) -> Any:
-    """Return the IPython shell that a namespace belongs to; ``None`` for that of a script."""
+    """Return the IPython shell of a namespace; ``None`` for the namespace of a script."""
     return getattr(namespace.get("get_ipython"), "__self__", None)
 
 
 def find(files: Iterable[str], namespace: Mapping[str, Any]) -> Cells:
-    """Return those among ``files`` that are cells of the notebook with this namespace."""
+    """Return those of ``files`` that are cells of the notebook with this namespace."""
     return {file: (text, title(file, namespace)) for file in files if (text := _source(file))}
 
 
@@ -31,7 +31,7 @@ def title(file: str, namespace: Mapping[str, Any]) -> str:
 
 
 def _source(file: str) -> str | None:
-    # A cell has no file that another process could read: only linecache has its lines.
+    # A cell is not in a file that another process could read: only linecache has its lines.
     entry = linecache.cache.get(file)
     if entry is None or len(entry) != 4 or entry[1] is not None:
         return None
@@ -56,10 +56,10 @@ def register(cells: Cells) -> None:
 
 
 def remember(file: str, name: str) -> None:
-    """Remember the title of a cell, and forget old cells of which nothing is left."""
+    """Remember the title of a cell, and forget old cells that nothing refers to."""
     global remembered
     if titles.get(file) == name and next(reversed(titles)) == file:
-        return  # the cell before is run again
+        return  # the previous cell is run again
     titles.pop(file, None)
     titles[file] = name
     remembered += 1
@@ -71,9 +71,9 @@ _enough = 2 * _KEPT
 
 
 def _forget_old() -> None:
-    """Forget the sources that no traceback can need: neither a function nor a new cell has them."""
+    """Forget sources that no traceback can need: no function and no new cell has them."""
     global _enough
-    # Not by `isinstance`, which would run code of objects that stand for others.
+    # Not with `isinstance`, which would run code of proxy objects.
     functions = (each for each in gc.get_objects() if type(each) is FunctionType)
     used = {each.__code__.co_filename for each in functions}
     for file in list(titles)[:-_KEPT]:
@@ -87,13 +87,13 @@ _BY_FRAME = ("__executing_cache", "__source_cache_with_lines")
 
 
 def drop_traceback_caches() -> None:
-    """Drop what IPython's tracebacks keep of cells, and of other code that is in no file.
+    """Drop what IPython's tracebacks cache about cells and other code that is not in files.
 
-    They keep code, lines and syntax trees of every frame that was ever shown. For libraries that is
-    worth it: to read one as large as torch takes a second. But a cell is compiled anew each time
-    that it runs, and what was kept of it is never found again.
+    They cache code, lines and syntax trees of every frame that was ever shown. This pays for
+    libraries: reading one as large as torch takes a second. But a cell is compiled anew each time
+    it runs, and its old entries are never used again.
     """
-    # Both are there when a traceback has been made. Another version of them may keep less.
+    # Both exist once a traceback was made. Other versions of them may cache less.
     stack_data, executing = map(sys.modules.get, ("stack_data", "executing.executing"))
     if stack_data is None or executing is None:
         return
@@ -101,7 +101,7 @@ def drop_traceback_caches() -> None:
         cache: dict[Any, Any] = vars(stack_data.Source).get(name, {})
         for key in [each for each in cache if _is_fleeting(each[0])]:
             del cache[key]
-    # These are by syntax tree, do not say of which file, and are found anew within a moment.
+    # Keyed by syntax tree, without a file name, and recomputed within a moment.
     for function in (
         getattr(executing, "statement_containing_node", None),
         getattr(stack_data.Source, "statements_at_line", None),
@@ -111,5 +111,5 @@ def drop_traceback_caches() -> None:
 
 
 def _is_fleeting(code: Any) -> bool:
-    file = getattr(code, "co_filename", code)  # the key is of a piece of code, or of a file
+    file = getattr(code, "co_filename", code)  # the key belongs to a piece of code, or to a file
     return isinstance(file, str) and (file.startswith("<") or file in titles)

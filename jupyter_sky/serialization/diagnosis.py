@@ -1,4 +1,4 @@
-"""Why a value cannot be pickled: the path to the part that cannot, and what the user can do."""
+"""Why a value cannot be pickled: the path to the failing part, and what the user can do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Attempt = Callable[[Any], object]
 _MAX_DEPTH = 20
 _MAX_PARTS = 10_000
 
-# Texts of exceptions that add nothing to the sentence.
+# Messages of exceptions that would add nothing to the sentence.
 _UNINFORMATIVE = (
     "cannot pickle",
     "can't pickle",
@@ -66,22 +66,22 @@ def explain_failure(
     to_notebook: bool,
     used_by: str | None,
 ) -> UsageError:
-    """Return the error that says why ``value`` cannot be pickled.
+    """Return an error that explains why ``value`` cannot be pickled.
 
     Parameters
     ----------
     value
-        What could not be pickled.
+        The value that could not be pickled.
     name
-        What the user calls it.
+        Its name for the user.
     error
-        What pickling it raised.
+        The exception that pickling it raised.
     attempt
-        Pickles a part of it; raises where that is not possible.
+        Pickles a part of the value; raises an exception if that is not possible.
     to_notebook
-        Whether it was on its way to the notebook.
+        Whether the value was to be sent to the notebook.
     used_by
-        The function of the user's that uses it, if the cell does not name it.
+        The user's function that uses the value, if the cell itself does not.
     """
     path = _failing_path(value, error, attempt)
     what = "brought to the notebook" if to_notebook else "sent to another process"
@@ -103,7 +103,7 @@ def explain_failure(
 
 @dataclass(frozen=True)
 class _FailingPart:
-    """A value that cannot be pickled, the step that leads to it, and what pickling it raised."""
+    """A value that cannot be pickled, the step that leads to it, and the exception raised."""
 
     step: str
     value: Any
@@ -111,7 +111,7 @@ class _FailingPart:
 
 
 def _failing_path(value: Any, error: Exception, attempt: Attempt) -> list[_FailingPart]:
-    """Return the value, its first part that cannot be pickled, and so on in that part."""
+    """Return the value, its first failing part, the first failing part of that, and so on."""
     path = [_FailingPart("", value, error)]
     seen = {id(value)}
     while len(path) <= _MAX_DEPTH:
@@ -130,7 +130,7 @@ def _failing_path(value: Any, error: Exception, attempt: Attempt) -> list[_Faili
 
 
 def _without_private_parts(path: list[_FailingPart]) -> list[_FailingPart]:
-    """Return the path up to the first private attribute of an object of a library."""
+    """Return the path, cut off before private attributes of a library's objects."""
     for index in range(1, len(path)):
         owner, step = path[index - 1].value, path[index].step
         private = step.startswith("._") and not step.endswith("__")
@@ -148,7 +148,7 @@ def _has_class_of_user(value: Any) -> bool:
 
 
 def _is_torch_module(value: Any) -> bool:
-    """Return whether it is a module of torch; the hooks that users add have a private name."""
+    """Return whether it is a torch module; the attribute of users' hooks has a private name."""
     return isinstance(getattr(value, "_modules", None), dict)
 
 
@@ -200,7 +200,7 @@ def _part_to_set(path: list[_FailingPart]) -> str:
 
 
 def _parts(value: Any) -> Parts:
-    """Yield the parts that are pickled with a value, each with the step that leads to it."""
+    """Yield the parts that are pickled along with a value, each with the step that leads to it."""
     kind = type(value)
     if isinstance(value, types.FunctionType):
         yield from _parts_of_function(value)
@@ -294,7 +294,7 @@ def _parts_of_state(value: Any) -> Parts:
 
 def _attributes(state: dict[Any, Any]) -> Parts:
     for name, part in state.items():
-        # Modules of torch keep here what users reach as attributes.
+        # Torch modules keep here what users access as attributes.
         if name in ("_modules", "_parameters", "_buffers") and isinstance(part, dict):
             for inner, each in part.items():
                 yield f"[{inner}]" if inner.isdigit() else f".{inner}", each
@@ -305,5 +305,5 @@ def _attributes(state: dict[Any, Any]) -> Parts:
 def _or_none(reduce: Callable[[], Any]) -> Any:
     try:
         return reduce()
-    except Exception:  # it is this object itself that cannot be pickled
+    except Exception:  # the object itself cannot be pickled
         return None

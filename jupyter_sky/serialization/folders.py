@@ -1,7 +1,7 @@
-"""Folders of the user's, as they are sent to nodes: each file by its digest, once.
+"""The user's folders, as they are sent to nodes: each file once, by its digest.
 
-What is left out is what ``.skyignore`` in the folder says, or else what Git leaves out, and always
-Git's own folder, caches and virtual environments.
+Files that ``.skyignore`` in the folder lists are left out, or else those that Git ignores; Git's
+own folder, caches and virtual environments are always left out.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _SKIPPED = {".git", ".ipynb_checkpoints", "__pycache__", "node_modules"}
 
 @dataclass(frozen=True)
 class FolderContent:
-    """A folder, ready to be sent.
+    """A folder that is ready to be sent.
 
     Attributes
     ----------
     folder
-        What is in it, and where it is to be.
+        Its files, and where to put them.
     read
-        The content of files by digest, of those that were read to know it.
+        The content, by digest, of files that had to be read.
     left
         The other files, by digest.
     large
-        Where files are that come in parts, and as what they were read.
+        The paths of files that are sent in parts, and their status when they were read.
     """
 
     folder: SentFolder
@@ -65,7 +65,7 @@ class FolderContent:
         Raises
         ------
         UsageError
-            When a file was changed since it was looked at.
+            If a file has changed since it was examined.
         """
         return self.read | {key: self._read_left(key) for key in self.left}
 
@@ -78,23 +78,23 @@ class FolderContent:
 
     @property
     def size(self) -> int:
-        """Bytes of all its files."""
+        """Total bytes of its files."""
         return sum(file["size"] for file in self.folder["files"].values())
 
     def portions(self, here: Mapping[str, int]) -> Iterator[FolderContent]:
-        """Yield the folder so that no more than `PORTION` bytes are on their way at once.
+        """Yield the folder in portions of at most `PORTION` bytes.
 
-        Each portion is to be laid down before the next one is sent.
+        Each portion has to be written on the nodes before the next one is sent.
 
         Parameters
         ----------
         here
-            How much nodes have already of its files.
+            How much of each of its files the nodes have already.
 
         Raises
         ------
         UsageError
-            When a file was changed since it was looked at.
+            If a file has changed since it was examined.
         """
         files = dict(self.folder["files"])
         portion: dict[str, memoryview] = {}
@@ -141,23 +141,23 @@ class FolderContent:
 
 
 class FolderIndex:
-    """Which digests files had when they were read, like Git's index: what is as then is not read.
+    """The digests of files that were read; like Git's index, it saves reading unchanged files.
 
-    A file is as it was if neither its times nor its size nor its place on the disk are others. One
-    that was changed within the last moments before it was read may change again without that, and
-    is read each time until it has come to rest.
+    A file is unchanged if its times, size and inode are the same. A file that was modified only
+    moments before it was read may change again without changing these, and is read each time until
+    it has come to rest.
     """
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[_Mark, str]] = {}
 
     def find(self, path: str, status: os.stat_result) -> str | None:
-        """Return the digest of a file; ``None`` if it has to be read."""
+        """Return the known digest of a file; ``None`` if it has to be read."""
         mark, key = self._known.get(path, (None, None))
         return key if mark == _mark(status) else None
 
     def note(self, path: str, status: os.stat_result, key: str) -> None:
-        """Record which digest a file has that was read after this status of it."""
+        """Record the digest of a file that was read after this status was taken."""
         if max(status.st_mtime_ns, status.st_ctime_ns) < time.time_ns() - _AT_REST:
             self._known[path] = _mark(status), key
         else:
@@ -183,27 +183,27 @@ def read_folder(
     file_name: str | None = None,
     index: FolderIndex | None = None,
 ) -> FolderContent:
-    """Read a folder, or a single file, as it is now.
+    """Read the present content of a folder, or of a single file.
 
     Parameters
     ----------
     source
         The folder or file.
     name
-        Tells it from others that are sent to the same place.
+        Distinguishes it from others that are sent to the same place.
     target
-        Where it is to be on nodes, as `SentFolder` has it; a single file is put into that folder.
+        Where to put it on nodes, as in `SentFolder`; a single file is put into that folder.
     limit
-        Bytes that it may have in all.
+        The most bytes that it may have in total.
     file_name
-        What a single file is to be called there; by default what it is called here.
+        The name of a single file on nodes; by default, its name here.
     index
-        What was known of its files; what is known now is added.
+        What is known about its files; new knowledge is added.
 
     Raises
     ------
     UsageError
-        When it is too large, or has what cannot be sent; the sentence says what to do.
+        If it is too large, or contains something that cannot be sent; the message says what to do.
     """
     if source.resolve() in (Path.home().resolve(), Path(source.anchor)):
         raise UsageError(
@@ -211,7 +211,7 @@ def read_folder(
             "it with `--workdir`."
         )
     if not source.is_dir() and not source.is_symlink() and not source.is_file():
-        # What reads a pipe waits for who writes it, and a device may have no end.
+        # Reading a pipe would wait for a writer, and a device may have no end.
         raise UsageError(f"{source} is a pipe, socket or device: only files and folders are sent.")
     root = source if source.is_dir() else source.parent
     entries = dict(_entries(source) if source.is_dir() else [(source.name, source.lstat())])
@@ -248,7 +248,7 @@ def read_folder(
 
 
 def map_file(path: Path) -> memoryview:
-    """Return what is in a file that is not empty, without reading it yet."""
+    """Return the content of a file that is not empty, without reading it yet."""
     with path.open("rb") as file:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
@@ -258,7 +258,7 @@ def _changed(path: str) -> UsageError:
 
 
 def _read(path: Path, size: int) -> memoryview:
-    """Return what is in a file; a large one takes no memory by that."""
+    """Return the content of a file, without taking memory for a large one."""
     if size < _MAPPED:
         return memoryview(path.read_bytes())
     return map_file(path)
@@ -272,7 +272,7 @@ _Rule = tuple[str, int, "GitIgnoreSpec"]
 
 
 def _entries(root: Path) -> Iterator[_Entry]:
-    """Yield the files and symbolic links below a folder that are not left out."""
+    """Yield the files and symbolic links below a folder that are not ignored."""
     only = root / IGNORE_FILE
     if only.is_file():
         yield from _walk(str(root), "", [("", 0, _spec(only))], nested=False)
@@ -300,7 +300,7 @@ def _walk(folder: str, place: str, rules: list[_Rule], nested: bool) -> Iterator
 
 
 def _is_ignored(path: str, is_folder: bool, rules: list[_Rule]) -> bool:
-    # The rules of the innermost folder say more than those above it.
+    # The rules of the innermost folder override those above it.
     for above, start, spec in reversed(rules):
         said = spec.check_file(above + path[start:] + "/" * is_folder).include
         if said is not None:
@@ -309,7 +309,7 @@ def _is_ignored(path: str, is_folder: bool, rules: list[_Rule]) -> bool:
 
 
 def _outer_rules(root: Path) -> list[_Rule]:
-    """Return the rules of the folders above, as far as they are in the same repository."""
+    """Return the rules of the parent folders up to the root of the repository."""
     above: list[Path] = []
     for folder in (root, *root.parents):
         if (folder / ".git").exists():
@@ -330,7 +330,7 @@ def _spec(file: Path) -> GitIgnoreSpec:
 
 
 def _target(link: Path, root: Path) -> str:
-    """Return where a symbolic link leads, from its own folder."""
+    """Return the target of a symbolic link, relative to the link's folder."""
     real = link.resolve()
     if not real.is_relative_to(root.resolve()):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Which modules a rank has imported that are installed in another version by now."""
+"""Modules that a rank has imported and that are now installed in another version."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ _preloaded: frozenset[str] = frozenset()
 
 
 def remember() -> None:
-    """Remember what is imported by now: every rank of this node is forked with it."""
+    """Remember the modules imported so far: every rank of this node is forked with them."""
     global _preloaded
     _preloaded = frozenset(sys.modules)
 
 
 def outdated(installed: Sequence[tuple[str, str]]) -> list[tuple[str, str, bool]]:
-    """Return which of these packages this process has imported in another version.
+    """Return those of ``installed`` that this process has imported in another version.
 
     Parameters
     ----------
     installed
-        The name and the version of each.
+        The name and version of each package.
 
     Returns
     -------
     list of tuple
-        The name, the version that was imported, and whether every new rank has that too.
+        The name, the imported version, and whether new ranks have imported that one, too.
     """
     importlib.invalidate_caches()
     versions = dict(installed)
@@ -40,7 +40,7 @@ def outdated(installed: Sequence[tuple[str, str]]) -> list[tuple[str, str, bool]
 
 
 def lacking(names: Sequence[str]) -> list[str]:
-    """Return those of these packages that this process could not import."""
+    """Return those of the packages that this process could not import."""
     importlib.invalidate_caches()
     found = []
     for name in names:

@@ -1,10 +1,10 @@
-"""Modules in a pickle: by their name, with the submodules that were imported of them.
+"""Modules in a pickle: by name, with their submodules that were imported.
 
-``import xml.sax`` binds only ``xml``, and pickle writes only that: its receiver would find no
-``sax`` in it. So the submodules that code reaches through a module are named in the pickle as well.
+``import xml.sax`` binds only ``xml``, and pickle writes only that name: the receiver would not find
+``xml.sax``. So the pickle also names the submodules that code reaches through a module.
 
-Some modules have a class of their own, as ``torch.backends.cudnn`` has for its switches. Pickle
-takes them for any other object, and would copy what is in them, or refuse to.
+Some modules have a class of their own, as ``torch.backends.cudnn`` does. Pickle treats them like
+any object, and would copy their content or refuse to.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Any
 
 
 class ModuleReference:
-    """Is pickled in place of a module; what is loaded is the module.
+    """Is pickled in place of a module, and loaded as the module.
 
     Parameters
     ----------
     module
         The module.
     submodules
-        Full names of submodules to be imported with it; they are imported here.
+        Full names of its submodules that are imported here and should be there.
     """
 
     def __init__(self, module: ModuleType, submodules: Collection[str]) -> None:
@@ -39,14 +39,14 @@ class ModuleReference:
 
 
 def reached_submodules(module: ModuleType, attributes: Collection[str]) -> set[str]:
-    """Return the submodules that are imported, and that code can reach through a module.
+    """Return the imported submodules that code can reach through a module.
 
     Parameters
     ----------
     module
         The module.
     attributes
-        The names behind a dot in the code.
+        The names of attributes in the code.
     """
     prefix, attributes = f"{module.__name__}.", frozenset(attributes)
     return {
@@ -57,7 +57,7 @@ def reached_submodules(module: ModuleType, attributes: Collection[str]) -> set[s
 
 
 def reduce_module(module: ModuleType) -> Any:
-    """Reduce a module with a class of its own to its name; others are `NotImplemented`.
+    """Reduce a module with a class of its own to its name; return `NotImplemented` for others.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def reduce_module(module: ModuleType) -> Any:
         return NotImplemented
     name = module.__name__
     if sys.modules.get(name) is not module:
-        # ``torch.ops.aten`` is an attribute that nothing imports.
+        # ``torch.ops.aten`` is an attribute that cannot be imported.
         owner, _, attribute = name.rpartition(".")
         if owner in sys.modules and getattr(sys.modules[owner], attribute, None) is module:
             return getattr, (sys.modules[owner], attribute)
@@ -84,7 +84,7 @@ _imported: weakref.WeakKeyDictionary[CodeType, frozenset[str]] = weakref.WeakKey
 
 
 def imported_in(code: CodeType) -> frozenset[str]:
-    """Return the modules that import statements in a function name."""
+    """Return the modules that are named by import statements in a function."""
     names = _imported.get(code)
     if names is None:
         found = {step.argval for step in dis.get_instructions(code) if step.opname == "IMPORT_NAME"}

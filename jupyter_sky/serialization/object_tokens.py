@@ -1,12 +1,12 @@
 """Tokens: numbers for objects that the notebook and a rank both have.
 
-An optimizer that is made in the notebook after its model was sent has to find the model that is on
-the rank, trained and wrapped as it may be there, not a copy. So every object that is sent gets a
-number, its *token*. Sender and receiver know which is which by the pickle's memo, in which each
-object has the same index on both sides. A later pickle refers to what it shares with earlier ones
-by tokens, as pickle's persistent ids, and an object that comes back still has its token.
+An optimizer that is made in the notebook after its model was sent must refer to the rank's model,
+which may have been trained and wrapped since, and not to a copy. So every object that is sent gets
+a number, its *token*. Sender and receiver agree on it by means of the pickle's memo, in which each
+object has the same index on both sides. A later pickle refers to objects of earlier ones by their
+tokens, as pickle's persistent ids, and an object that comes back still has its token.
 
-Neither side keeps an object alive for that. Most objects are referred to weakly. What cannot be,
+Neither side keeps objects alive for that. Most are referred to weakly. An object that cannot be,
 like a list, is held only while others hold it too, and only if it is small and holds plain data.
 """
 
@@ -46,14 +46,14 @@ _IMMUTABLE = (
 
 
 def is_mutable(obj: Any) -> bool:
-    """Return whether two names for one object differ from two names for equal ones."""
+    """Return whether it matters if two names refer to one object or to two equal ones."""
     if isinstance(obj, _CONTAINERS):
         return True
     if isinstance(obj, _IMMUTABLE):
         return False
     kind = type(obj)
     if kind is object or kind.__dictoffset__ or kind.__weakrefoffset__:
-        return True  # of an object() there is nothing but which one it is
+        return True  # an object() has nothing but its identity
     return kind.__module__ == "__main__" or kind.__module__.startswith("numpy.random")
 
 
@@ -91,23 +91,23 @@ class Tokens:
     Attributes
     ----------
     first
-        The token of what is new at index 0 of the pickle's memo; new objects are counted from it.
+        The token of a new object at index 0 of the pickle's memo; others are counted from it.
     known
-        The tokens of objects that have one already, by their index in the memo.
+        The tokens of objects that already have one, by their index in the memo.
     """
 
     first: int
     known: Mapping[int, int] = field(default_factory=dict)
 
     def of(self, index: int) -> int:
-        """Return the token of what is at an index of the memo."""
+        """Return the token of the object at an index of the memo."""
         return self.known.get(index, self.first + index)
 
 
 class SentObjects:
     """The notebook's side: the tokens of objects that it has sent, and which ranks have them.
 
-    It belongs to `NamespaceSync`, whose lock has to be held.
+    It belongs to `NamespaceSync`, whose lock must be held.
     """
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class SentObjects:
         self._sweep_at = 1000
 
     def assign_tokens(self, shared: MemoEntries) -> Tokens:
-        """Give tokens to the objects of a pickle."""
+        """Assign tokens to the objects of a pickle."""
         known = {
             index: self._tokens[identity][1]
             for identity, (index, obj) in shared.items()
@@ -186,11 +186,11 @@ class SentObjects:
                 self._tokens[id(copy)] = _reference(copy), token
 
     def forget(self, rank: int) -> None:
-        """Record that a rank has none of them any more."""
+        """Record that a rank no longer has any of them."""
         self._ranks = {token: ranks - {rank} for token, ranks in self._ranks.items()}
 
     def known_to(self, rank: int, shared: MemoEntries) -> dict[int, int]:
-        """Return the tokens of those objects that a rank has, by identity."""
+        """Return the tokens of the objects that a rank has, by identity."""
         found = {}
         for identity, (_, obj) in shared.items():
             if self._has_token(identity, obj):
@@ -200,11 +200,11 @@ class SentObjects:
         return found
 
     def note_in_classes(self, tokens: Iterable[int]) -> None:
-        """Note that objects are in classes, which few are."""
+        """Note that objects are parts of classes, which few are."""
         self._in_classes.update(tokens)
 
     def any_in_classes(self, shared: MemoEntries) -> bool:
-        """Return whether one of the objects was sent in a class."""
+        """Return whether any of the objects was sent as part of a class."""
         return bool(self._in_classes) and any(
             self._tokens[identity][1] in self._in_classes
             for identity, (_, obj) in shared.items()
@@ -215,7 +215,7 @@ class SentObjects:
         return identity in self._tokens and self._tokens[identity][0]() is obj
 
     def _sweep(self) -> None:
-        """Drop the tokens of objects that are gone, or that only this table keeps alive."""
+        """Drop the tokens of objects that are gone, or that are kept alive only by this table."""
         for identity in list(self._tokens):
             reference = self._tokens[identity][0]
             gone = reference() is None
@@ -227,7 +227,7 @@ class SentObjects:
 
 
 class _StrongReference:
-    """Takes the place of a weak reference to what cannot have one."""
+    """Replaces a weak reference for objects that do not support them."""
 
     def __init__(self, obj: Any) -> None:
         self._obj = obj
@@ -248,7 +248,7 @@ def _reference(obj: Any) -> Callable[[], Any]:
 
 
 class ObjectGone(Exception):
-    """The object of a token, which was received once, does not exist any more."""
+    """The object of a token was received once, but no longer exists."""
 
 
 class ReceivedObjects:
@@ -259,7 +259,7 @@ class ReceivedObjects:
         self._plain: dict[int, _StrongReference] = {}
 
     def record(self, tokens: Tokens, memo: Mapping[int, Any]) -> None:
-        """Record the objects of a pickle that was loaded: what is in its memo, by index."""
+        """Record the objects of a loaded pickle, which are in its memo by index."""
         if len(memo) > MAX_OBJECTS:
             return
         for index, obj in memo.items():
@@ -288,7 +288,7 @@ class ReceivedObjects:
         Raises
         ------
         ObjectGone
-            When it does not exist any more.
+            If it no longer exists.
         """
         obj = self._objects.get(token)
         if obj is not None:
@@ -312,7 +312,7 @@ class ReceivedObjects:
         return tokens
 
     def drop_unused(self) -> None:
-        """Let go of objects that nothing else refers to any more."""
+        """Drop objects that nothing else refers to."""
         if not self._plain:
             return
         self._plain = {token: each for token, each in self._plain.items() if not each.is_only_one()}
@@ -328,7 +328,7 @@ class _TokenUnpickler(pickle.Unpickler):
 
 
 def load_with_tokens(tokens: Tokens, stream: Buffer, buffers: Iterable[Buffer], copies: Any) -> Any:
-    """Unpickle values that refer to objects which were received before.
+    """Unpickle values that refer to objects received earlier.
 
     Parameters
     ----------
@@ -337,7 +337,7 @@ def load_with_tokens(tokens: Tokens, stream: Buffer, buffers: Iterable[Buffer], 
     stream, buffers
         The pickle.
     copies
-        The values with copies of those objects, which are returned if one of them is gone.
+        The values with copies of those objects, to return if one of them is gone.
     """
     unpickler = _TokenUnpickler(io.BytesIO(stream), buffers=buffers)
     try:

@@ -1,6 +1,6 @@
-"""The pickler: cloudpickle's, for values of a notebook's namespace.
+"""The pickler for values of a notebook's namespace, derived from cloudpickle's.
 
-What it does differently is said in `pickling`.
+`pickling` says how it differs.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Pickled:
     needs
         Names of ``__main__`` that functions and classes in the value use.
     modules
-        Modules that functions and classes in the value are imported from.
+        Modules from which functions and classes in the value are imported.
     classes
-        Classes of ``__main__`` that are pickled by reference, by their identity.
+        Classes of ``__main__`` that are pickled by reference, by identity.
     omits_caches
-        Whether the pickle lacks what objects have computed and can compute again.
+        Whether the pickle leaves out cached values that objects can compute again.
     cells
-        The notebook's cells that functions in the value come from, for tracebacks.
+        The notebook's cells that define functions in the value, for tracebacks.
     """
 
     stream: bytes
@@ -69,13 +69,13 @@ class Pickled:
     def shared(self) -> dict[int, tuple[int, Any]]:
         """The mutable objects in the value, which other values may share, as in ``memo``."""
         memo = self.memo
-        if len(memo) > object_tokens.MAX_OBJECTS:  # bulk data: only the value itself counts
+        if len(memo) > object_tokens.MAX_OBJECTS:  # bulk data: count only the value itself
             memo = {id(self._value): memo[id(self._value)]} if id(self._value) in memo else {}
         return {key: entry for key, entry in memo.items() if object_tokens.is_mutable(entry[1])}
 
 
 class _MainNamespace:
-    """Is pickled in place of the globals of ``__main__``; what is loaded is the receiver's."""
+    """Is pickled in place of the globals of ``__main__``, and loaded as the receiver's."""
 
     def __reduce__(self) -> tuple[Callable[[], dict[str, Any]], tuple[()]]:
         return main_namespace, ()
@@ -92,16 +92,16 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     Parameters
     ----------
     value
-        What will be dumped.
+        The value to pickle.
     classes_by_value
-        Identities of the classes of ``__main__`` that are pickled by value; others are pickled by
-        reference. ``None`` is for all.
+        Identities of the classes of ``__main__`` to pickle by value; others are pickled by
+        reference. ``None`` for all.
     without_caches
-        Whether to omit what objects have computed and can compute again.
+        Whether to leave out cached values that objects can compute again.
     to_notebook
-        Whether it is on its way to the notebook, whose classes stay as they are.
+        Whether the value is sent to the notebook, whose classes stay as they are.
     whole
-        The whole tensors that take the place of sharded ones.
+        The whole tensors to put in the place of sharded ones.
     """
 
     def __init__(
@@ -113,8 +113,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         whole: sharded.Whole = sharded.NOTHING,
     ) -> None:
         self.file = io.BytesIO()
-        # The callback does not refer to the pickler, which would hold on to large arrays until
-        # the garbage collector comes by, and that counts objects and not bytes.
+        # The callback does not refer to the pickler. The cycle would keep large arrays until the
+        # next garbage collection, which counts objects and not bytes.
         self.buffers = buffers = list[memoryview]()
         super().__init__(
             self.file, protocol=5, buffer_callback=lambda buffer: buffers.append(buffer.raw())
@@ -130,11 +130,11 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._to_notebook = to_notebook
         self._reduce_sharded = sharded.reducer(whole)
         self._main = main_namespace()
-        # Cloudpickle keeps here what it pickles in place of the globals of a function.
+        # Cloudpickle keeps here what it pickles in place of a function's globals.
         self.globals_ref[id(self._main)] = _MainNamespace()
 
     def run(self) -> Pickled:
-        """Dump the value."""
+        """Pickle the value."""
         self.dump(self._value)
         return Pickled(
             self.file.getvalue(),
@@ -183,7 +183,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             self.modules.add(name)
 
     def _function_getnewargs(self, function: types.FunctionType) -> Any:
-        # Cloudpickle would give each function cells of its own.
+        # Cloudpickle would give each function closure cells of its own.
         *arguments, _ = super()._function_getnewargs(function)
         return *arguments, function.__closure__
 
@@ -193,7 +193,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         attributes["__closure__"] = None
         self.modules.update(imported_in(function.__code__))
         if function.__globals__ is self._main:
-            # Also what the notebook does not have: ranks may have defined it.
+            # Also names that the notebook does not have: ranks may have defined them.
             self.needs.update(_internals._extract_code_globals(function.__code__))
             self.files.add(function.__code__.co_filename)
             attributes["__globals__"] = {}
@@ -202,7 +202,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 class LinkingPickler(Pickler):
-    """Pickles objects that the receiver has as their tokens, which are given by identity."""
+    """Pickles objects that the receiver has as tokens, which are given by identity."""
 
     def __init__(
         self, value: Any, tokens: Mapping[int, int], classes_by_value: Collection[str]
@@ -241,16 +241,15 @@ def _without_cached_properties(obj: Any) -> Any:
 def class_identity(kind: type) -> str:
     """Return the identity of a class of ``__main__``, by which pickles refer to it.
 
-    For a class that can be reached by its name it is a digest of its content, without line numbers.
-    So the same class that each rank defines for itself is one class in the notebook, and one that
-    is defined again without a change, when its cell is run again, is still the class of the objects
-    made before.
+    For a class that can be reached by its name, it is a digest of its content without line numbers.
+    So a class that each rank defines for itself is one class in the notebook, and a class that is
+    defined again without changes, when its cell is rerun, is still the class of earlier objects.
     """
     by_class = _internals._DYNAMIC_CLASS_TRACKER_BY_CLASS
     with _identifying:
         identity: str | None = by_class.get(kind)
         if identity is None and _in_main(kind.__qualname__) is kind:
-            by_class[kind] = ""  # its own content can mention it
+            by_class[kind] = ""  # its own content may refer to it
             try:
                 content = _IdentityPickler(kind, classes_by_value=("",)).run()
             finally:
@@ -268,8 +267,8 @@ _identifying = threading.RLock()
 class _IdentityPickler(Pickler):
     """Omits the file names and line numbers of code, and the order of sets.
 
-    That follows hashes, which each process has its own of; the sets are mostly constants of code,
-    as in ``x in {"a", "b"}``.
+    That order follows hashes, which differ between processes; most sets are constants of code, as
+    in ``x in {"a", "b"}``.
     """
 
     def persistent_id(self, obj: Any) -> tuple[str, list[bytes]] | None:
@@ -298,7 +297,7 @@ def _in_main(name: str) -> Any:
 
 
 def _class_named(identity: str, name: str) -> type:
-    """Return the class of an identity: one that was received, or one that was defined here."""
+    """Return the class of an identity, whether it was received or defined here."""
     known = _internals._DYNAMIC_CLASS_TRACKER_BY_ID
     if identity not in known and isinstance(kind := _in_main(name), type):
         class_identity(kind)
@@ -307,7 +306,7 @@ def _class_named(identity: str, name: str) -> type:
 
 
 def _make_class(make: Callable[..., type], arguments: tuple[Any, ...], name: str) -> type:
-    """Make a class that was pickled by value, unless the same one was defined here."""
+    """Make a class that was pickled by value, unless the same class was defined here."""
     *_, identity, _ = arguments
     try:
         return _class_named(identity, name)
@@ -316,7 +315,7 @@ def _make_class(make: Callable[..., type], arguments: tuple[Any, ...], name: str
     try:
         kind = make(*arguments)
     except Exception:
-        # A class and an enumeration are made of other arguments; the bases are the first tuple.
+        # Classes and enumerations are made from different arguments; the first tuple has the bases.
         bases = next(each for each in arguments if isinstance(each, tuple))
         mro = [each for base in bases for each in base.__mro__]
         owner = next((each for each in mro if "__init_subclass__" in vars(each)), object)
@@ -330,10 +329,10 @@ def _make_class(make: Callable[..., type], arguments: tuple[Any, ...], name: str
 
 @contextlib.contextmanager
 def _without_init_subclass(owner: type) -> Iterator[None]:
-    """Make classes without the ``__init_subclass__`` of their base.
+    """Make classes without calling the ``__init_subclass__`` of their bases.
 
-    It has run where the class was defined, and what it has done to the class comes with it. Here it
-    may want arguments that nobody has kept, or attributes that the class gets only later.
+    It ran where the class was defined, and its effects on the class come with it. Here it might
+    need arguments that are lost, or attributes that the class gets only later.
     """
     usual, thread = vars(owner)["__init_subclass__"], threading.get_ident()
 
@@ -363,16 +362,16 @@ def _fill_new_class(kind: type, state: Any) -> None:
 
 
 def _corrected(kind: type, reduced: Any, *, keep: bool) -> Any:
-    """Correct how cloudpickle reduces a class: slots that it forgets, caches that it keeps.
+    """Correct how cloudpickle reduces a class: it forgets slots and keeps caches.
 
     Parameters
     ----------
     kind
         The class.
     reduced
-        What cloudpickle has made of it.
+        The result of cloudpickle.
     keep
-        Whether the receiver leaves a class that it has as it is.
+        Whether the receiver leaves an existing class as it is.
     """
     if not isinstance(reduced, tuple) or len(reduced) < 6:
         return reduced

@@ -60,28 +60,28 @@ def dump(
     Parameters
     ----------
     value
-        Anything that cloudpickle takes.
+        Anything that cloudpickle accepts.
     name
-        What the user calls it, for the sentence when it cannot be pickled.
+        Its name for the user, for the error message if it cannot be pickled.
     names
-        If it is a list or a dictionary of the user's values, the names of those.
+        If it is a list or a dictionary of the user's values, their names.
     classes_by_value
-        Identities of the classes of ``__main__`` that are pickled by value. Others are pickled by
-        reference: the receiver has to have them. ``None`` is for all.
+        Identities of the classes of ``__main__`` to pickle by value. Others are pickled by
+        reference: the receiver must have them. ``None`` for all.
     without_caches
-        Whether to omit what objects have computed and can compute again. Such a pickle is made to
-        see whether a value has changed.
+        Whether to leave out cached values that objects can compute again. Such a pickle tells
+        whether a value has changed.
     to_notebook
-        Whether it is on its way to the notebook.
+        Whether the value is sent to the notebook.
     used_by
-        The function of the user's that uses it, if the cell does not name it.
+        The user's function that uses the value, if the cell itself does not.
     whole
-        The whole tensors that take the place of sharded ones.
+        The whole tensors to put in the place of sharded ones.
 
     Raises
     ------
     UsageError
-        When it cannot be pickled, with the path to the part that cannot.
+        If it cannot be pickled, with the path to the failing part.
     """
 
     def attempt(part: Any) -> None:
@@ -106,12 +106,12 @@ def dump(
 def dump_linked(
     values: Sequence[Any], tokens: Mapping[int, int], classes_by_value: Collection[str] = ()
 ) -> Pickled:
-    """Pickle values that share objects with what the receiver has; see `with_copies`.
+    """Pickle values that share objects with values of the receiver; see `with_copies`.
 
     Parameters
     ----------
     values
-        What was pickled without error before.
+        Values that were pickled without error before.
     tokens
         The tokens of objects that the receiver has, by identity.
     classes_by_value
@@ -128,9 +128,9 @@ def with_copies(
     Parameters
     ----------
     linked
-        What `dump_linked` made of the values.
+        The result of `dump_linked` for the values.
     values
-        The values, which are pickled whole too: they are loaded if a shared object is gone.
+        The values, which are also pickled whole, to be loaded if a shared object is gone.
     tokens
         The tokens of the objects in ``linked``.
     classes_by_value
@@ -152,12 +152,12 @@ class _Linked:
 
 
 def load(stream: Buffer, buffers: Iterable[Buffer] = (), tokens: Tokens | None = None) -> Any:
-    """Return the value that ``dump`` pickled; arrays lie in ``buffers``, without a copy.
+    """Return the value that ``dump`` pickled; arrays use ``buffers`` without a copy.
 
     Parameters
     ----------
     stream, buffers
-        What ``dump`` made.
+        The result of ``dump``.
     tokens
         The tokens of the objects in it, if later pickles may refer to them.
     """

@@ -1,7 +1,7 @@
 """Reducers for objects that pickle would copy, refuse, or write differently each time.
 
-A value is sent again when its pickle has changed, which overwrites what a rank has done to it. So a
-pickle must not depend on caches that fill up when an object is only looked at.
+A value is sent again if its pickle has changed, which overwrites changes that a rank has made. So a
+pickle must not depend on caches that are filled by merely reading an object.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 
 def reduce(obj: Any) -> Any:
-    """Return what ``obj.__reduce__`` should; ``NotImplemented`` to have pickle call that.
+    """Return what ``obj.__reduce__`` should return; ``NotImplemented`` to leave it to pickle.
 
     Parameters
     ----------
     obj
-        Any object but a function or a class.
+        Any object except a function or a class.
     """
     kind = type(obj)
     if kind is object:
@@ -57,15 +57,15 @@ def _reduce_of_functools(obj: Any) -> Any:
     if isinstance(obj, functools.partial):
         return _with_dict(obj)
     if isinstance(obj, functools._lru_cache_wrapper) and obj.__module__ == "__main__":
-        # One of a module is pickled by reference. The content of the cache is not pickled.
+        # A cached function of a module is pickled by reference. The cache's content is not pickled.
         return _cached, (obj.__wrapped__, obj.cache_parameters())
     if isinstance(obj, functools.cached_property):
-        return _cached_property, (obj.func, obj.attrname)  # in Python 3.11 it has a lock
+        return _cached_property, (obj.func, obj.attrname)  # in Python 3.11, it has a lock
     return NotImplemented
 
 
 def _with_dict(obj: Any) -> Any:
-    # The ``__dict__`` of these is created on first access; from then on it is pickled too.
+    # Their ``__dict__`` is created on first access, and pickled from then on.
     _ = obj.__dict__
     return NotImplemented
 
@@ -87,12 +87,12 @@ def _reduce_of_weakref(obj: Any) -> Any:
 
 
 def _reduce_cell(cell: types.CellType) -> Any:
-    """Reduce a closure's cell so that functions which share it still share it when loaded."""
+    """Reduce a closure's cell such that functions that share it still do when loaded."""
     try:
         content = cell.cell_contents
     except ValueError:
         return types.CellType, ()
-    # The content is the state, which is set when the cell is in the memo: it may refer to the
+    # The content is the state, which is set once the cell is in the memo, since it may refer to the
     # function that the cell belongs to.
     return types.CellType, (), (content,), None, None, _fill
 
@@ -105,10 +105,10 @@ def _fill(cell: types.CellType, content: tuple[Any]) -> None:
 
 
 def reduce_function(function: types.FunctionType, reduced: Any) -> Any:
-    """Correct how cloudpickle reduces a function of ``__main__``: the receiver may have it.
+    """Correct how cloudpickle reduces a function of ``__main__``: the receiver may already have it.
 
-    What refers to a function, as an estimator or a model does, has to refer to the one that goes by
-    its name where it arrives: pickle writes no other, and so neither do `joblib.dump`,
+    An object that refers to a function, such as an estimator or a model, must refer to the function
+    that has its name at the receiver: pickle refuses any other, and so do `joblib.dump`,
     `torch.save` and `multiprocessing`.
 
     Parameters
@@ -118,7 +118,7 @@ def reduce_function(function: types.FunctionType, reduced: Any) -> Any:
     reduced
         What cloudpickle has made of it.
     """
-    # This must not depend on what the name stands for here: the pickle would change with that.
+    # This must not depend on the name's value here: the pickle would change with it.
     if not _is_plain(function):
         return reduced
     make, arguments, state, *_ = reduced
@@ -127,7 +127,7 @@ def reduce_function(function: types.FunctionType, reduced: Any) -> Any:
 
 
 def _is_plain(function: types.FunctionType) -> bool:
-    """Return whether there is nothing to a function but its code and constants."""
+    """Return whether a function has nothing but code and constants."""
     code, keywords = function.__code__, function.__kwdefaults__ or {}
     return (
         not (function.__closure__ or vars(function))
@@ -142,11 +142,11 @@ _CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
 
 
 def _main_function(make: Callable[..., Any], arguments: Any, defaults: Any) -> Any:
-    """Make a function of ``__main__``, unless the same one goes by its name here."""
+    """Make a function of ``__main__``, unless its name has the same function here."""
     code = arguments[0]
     main = vars(sys.modules["__main__"])
     key = code, repr(defaults)
-    # What refers to it may come before the name does.
+    # An object that refers to it may arrive before the name.
     for known in (main.get(code.co_name), _received_functions.get(key)):
         if (
             isinstance(known, types.FunctionType)
@@ -175,7 +175,7 @@ def _fill_new_function(function: types.FunctionType, state: Any) -> None:
 
 
 def _reduce_typing(obj: Any) -> Any:
-    """Reduce what pickle would look for in the receiver's ``__main__``, under its name."""
+    """Reduce `typing` objects that pickle would look up in the receiver's ``__main__``."""
     kind = type(obj)
     if getattr(obj, "__module__", None) != "__main__":
         return NotImplemented
@@ -195,7 +195,7 @@ def _reduce_typing(obj: Any) -> Any:
 
 
 def _named(kind: type, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Return what goes by a name in ``__main__`` if it is one of a kind, or make it."""
+    """Return the value of a name in ``__main__`` if it is of the right kind, or make it."""
     known = vars(sys.modules["__main__"]).get(arguments[0])
     if type(known) is kind:
         return known
@@ -251,8 +251,8 @@ def _reduce_operator(operator: Any) -> Any:
 
 
 def _reduce_cache(cached: Any) -> Any:
-    """Reduce a function of JAX with a cache, which what ``jax.checkpoint`` makes refers to."""
-    # It does not say what it is called.
+    """Reduce a JAX function with a cache, to which results of ``jax.checkpoint`` refer."""
+    # It does not know its own name.
     for owner, module in list(sys.modules.items()):
         if owner.startswith("jax."):
             for name, value in list(vars(module).items()):
@@ -262,21 +262,21 @@ def _reduce_cache(cached: Any) -> Any:
 
 
 def _reduce_custom_rule(function: Any) -> Any:
-    """Reduce a function with a derivative of its own, whose class cannot be made without it."""
+    """Reduce a function with a custom derivative, whose class requires the function."""
     if type(function).__name__ in ("custom_vjp", "custom_jvp"):
         return object.__new__, (type(function),), vars(function)
     return NotImplemented
 
 
 def with_tree(kind: type, reduced: Any) -> Any:
-    """Add to how a class is reduced that JAX looks into its objects, if it was told to.
+    """Add to a reduced class that it is registered as a JAX pytree, if it is.
 
     Parameters
     ----------
     kind
         The class.
     reduced
-        How it is reduced.
+        The reduced class.
     """
     trees = sys.modules.get("jax._src.tree_util")
     entry = trees and trees._registry.get(kind)
@@ -315,7 +315,7 @@ def _fill_tree(fill: Callable[[type, Any], None], how: Any, kind: type, state: A
 
 
 def _reduce_masked(array: Any) -> Any:
-    _ = array.fill_value  # which is set on first access
+    _ = array.fill_value  # set on first access
     return NotImplemented
 
 

@@ -1,7 +1,7 @@
-"""Objects that are nothing but themselves: ``MISSING = object()`` is one object on each side.
+"""Sentinels: ``MISSING = object()`` is one object on each side.
 
-There is nothing in them that could be copied, only which one it is. So each has a number, by which
-every pickle refers to it: that of a name, of a class, of a call and of its result.
+They have nothing that could be copied but their identity. So each has a number, by which every
+pickle refers to it, be it of a name, a class, a call or its result.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 _MOST = 10_000
 """How many are known; they are kept alive. Further ones are copied, as bulk data is."""
 
-# Without a lock, which a process that a rank forks would have as it is then.
+# Without a lock, which could be held at the moment when a rank forks.
 _objects: dict[str, object] = {}
 _numbers: dict[int, str] = {}
 

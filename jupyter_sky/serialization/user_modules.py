@@ -1,9 +1,9 @@
-"""The user's own modules: which they are, where their files are, and how ranks import them.
+"""The user's own modules: which these are, where their files are, and how ranks import them.
 
-A module is the user's own if it is neither installed nor part of Python's library: a file beside
-the notebook or on a path that was added, or a package that is installed as editable. A rank that
-sees the notebook's files imports it from there (`ImportPaths`), so that tracebacks, `__file__` and
-data files beside it are the same. Other ranks are sent its source files (`SourceTree`).
+A module is the user's own if it is neither installed nor part of the standard library: a file
+beside the notebook or on an added path, or an editable install. Ranks that see the notebook's files
+import it from there (`ImportPaths`), so that tracebacks, `__file__` and data files beside it are
+the same. Other ranks are sent its source files (`SourceTree`).
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 _SKIPPED = {"__pycache__", "node_modules"}
 
 
-# Which they are, and where
+# Which these are, and where
 
 
 @functools.cache
 def is_user_code(path: str) -> bool:
     """Return whether a file or folder with code is the user's own."""
-    # Called for thousands of files: only those that may be are resolved in the file system.
+    # Called for thousands of files: resolve only candidates in the file system.
     path += os.sep
     if path.startswith(_installed_folders()) or any(part in path for part in _INSTALLED):
         return False
@@ -67,7 +67,7 @@ def user_source_file(module: ModuleType) -> Path | None:
 
 
 def source_location(name: str) -> Path | None:
-    """Return the file or folder of a top-level module of the user's; ``None`` for others."""
+    """Return the file or folder of a top-level user module; ``None`` for others."""
     module = sys.modules.get(name)
     spec = getattr(module, "__spec__", None)
     if module is None:
@@ -93,12 +93,12 @@ class ImportPaths:
 
     @classmethod
     def here(cls) -> ImportPaths:
-        """Return those of this process; `SkyError` if its working directory no longer exists."""
+        """Return those of this process; raise `SkyError` if its working directory is gone."""
         folder = str(working_folder())
         return cls(folder, tuple(str(entry) or folder for entry in sys.path))
 
     def install(self, store: Path) -> None:
-        """Work there as well, and import from there first.
+        """Change to the working directory, and import from these paths first.
 
         Parameters
         ----------
@@ -117,9 +117,9 @@ class SourceTree:
     Attributes
     ----------
     name
-        What it is imported as.
+        Its name for imports.
     files
-        Their content, by path below the folder that it is imported from.
+        Their content, by path relative to the folder that it is imported from.
     """
 
     name: str
@@ -127,19 +127,19 @@ class SourceTree:
 
     @property
     def digest(self) -> str:
-        """A digest of all that is in it."""
+        """A digest of its name and files."""
         hasher = blake3.blake3()
         for path, content in sorted(self.files.items()):
             hasher.update(f"{path}\0{len(content)}\0".encode() + content)
         return hasher.hexdigest()[:32]
 
     def install(self, store: Path) -> None:
-        """Write the files, and import the module from there, in place of a former version.
+        """Write the files, so that the module is imported from there instead of a former version.
 
         Parameters
         ----------
         store
-            The folder to write to, which ranks of a node share.
+            The folder to write to, which the ranks of a node share.
         """
         root = store / f"{self.name}-{self.digest}"
         if not root.exists():
@@ -161,7 +161,7 @@ class SourceTree:
                 part.rename(root)
 
     def _move(self, former: str, root: str) -> None:
-        """Set the paths of the modules that are imported already to the new files."""
+        """Point modules that are already imported to the new files."""
 
         def moved(path: str) -> str:
             return root + path.removeprefix(former) if path.startswith(former) else path
@@ -179,7 +179,7 @@ _installed: dict[str, Path] = {}
 
 
 def source_trees(names: Iterable[str]) -> Iterator[SourceTree]:
-    """Yield those modules among ``names`` that are the user's own, and those that these import.
+    """Yield the user's own modules among ``names``, and those that these import.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ def source_trees(names: Iterable[str]) -> Iterator[SourceTree]:
 
 
 def imports_of(names: Iterable[str]) -> frozenset[str]:
-    """Return modules that are not the user's own: of ``names``, and what the user's own import.
+    """Return the modules in ``names``, or imported by the user's own, that are not the user's own.
 
     Parameters
     ----------
@@ -210,7 +210,7 @@ def imports_of(names: Iterable[str]) -> frozenset[str]:
 
 
 def _walk(names: Iterable[str]) -> Iterator[tuple[str, Path, Mapping[Path, _File]]]:
-    """Yield the user's own modules among ``names``, and those that they import, with files."""
+    """Yield the user's own modules among ``names``, and those that these import, with files."""
     waiting = sorted({name.partition(".")[0] for name in names}, reverse=True)
     seen = {"__main__", *waiting}
     while waiting:
@@ -230,7 +230,7 @@ def _files(location: Path) -> Iterator[Path]:
         yield location
         return
     for folder, folders, names in os.walk(location):
-        # Hidden folders and virtual environments are not part of a package.
+        # Skip hidden folders and virtual environments.
         folders[:] = sorted(
             each
             for each in folders
@@ -248,7 +248,7 @@ def _files(location: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class _File:
-    """A file as it was when it was read, and the modules that it imports."""
+    """The state of a file when it was read, and the modules that it imports."""
 
     changed: tuple[int, int]
     content: bytes
@@ -270,14 +270,14 @@ def _read(path: Path) -> _File:
 
 
 def imported_by(source: bytes, package: str = "") -> frozenset[str]:
-    """Return the modules that a file imports; other names that it imports may be among them.
+    """Return the modules that a file imports, possibly with names of other objects among them.
 
     Parameters
     ----------
     source
         Its content.
     package
-        The package that it belongs to; without it relative imports are left out.
+        The package that it belongs to; if not given, relative imports are left out.
     """
     names: set[str] = set()
     with contextlib.suppress(SyntaxError, ValueError):

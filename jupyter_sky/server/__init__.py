@@ -1,6 +1,6 @@
 """The Jupyter Server extension behind the sidebar.
 
-Nothing else imports this package, so that the magics alone need no Jupyter Server.
+Nothing else imports this package, so that the magics themselves need no Jupyter Server.
 """
 
 from __future__ import annotations

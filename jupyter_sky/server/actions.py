@@ -1,7 +1,7 @@
-"""Runs what the sidebar asks for: in the kernel that is connected to a cluster, or by the CLI.
+"""Runs actions of the sidebar: in the kernel that is connected to a cluster, or by the CLI.
 
-The connected kernel comes first, because its notebook shows the user what happens. Where no kernel
-is connected, or the connected one hangs, ``jupyter sky`` asks the cluster's agents.
+The connected kernel is preferred, because its notebook shows the user what happens. If no kernel is
+connected, or it hangs, ``jupyter sky`` asks the cluster's agents.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ClusterActions:
     Parameters
     ----------
     reports
-        Tells which kernels are connected to a cluster, and how they are reached.
+        Tells which kernels are connected to a cluster, and how to reach them.
     """
 
     def __init__(self, reports: KernelReports) -> None:
@@ -49,12 +49,12 @@ class ClusterActions:
     ) -> str:
         """Run an action on a cluster, and return a sentence about the result.
 
-        It goes on after `_REPLY_WITHIN` seconds, and when the page that asked is closed.
+        It continues after `_REPLY_WITHIN` seconds, and even if the page is closed.
 
         Parameters
         ----------
         inventory
-            The clusters as they are now.
+            The present clusters.
         identity
             The id of the cluster.
         action
@@ -65,12 +65,12 @@ class ClusterActions:
         Raises
         ------
         SkyError
-            When it fails.
+            If it fails.
         """
         row = inventory.row(identity)
         name = row.name if row else identity
         task = asyncio.create_task(_execute(self._reports, inventory, identity, action, options))
-        self._tasks.add(task)  # the loop alone would let it be garbage collected
+        self._tasks.add(task)  # the loop has only weak references to tasks
         task.add_done_callback(partial(self._finished, identity, action))
         done, _ = await asyncio.wait({task}, timeout=_REPLY_WITHIN)
         return (
@@ -80,13 +80,13 @@ class ClusterActions:
         )
 
     async def foresee_stop(self, inventory: ClusterInventory, identity: str) -> str:
-        """Return a sentence about what stopping the machines of a cluster loses, and costs.
+        """Return a sentence about what stopping the machines of a cluster would lose and cost.
 
         Raises
         ------
         SkyError
-            When they cannot be stopped, or that is not known in time. It is kept nowhere: nothing
-            was to be done yet.
+            If they cannot be stopped, or that is not known in time. The error is not recorded,
+            since nothing was to be done yet.
         """
         asked = _execute(self._reports, inventory, identity, "stop", {"dry_run": True})
         try:
@@ -99,12 +99,12 @@ class ClusterActions:
     async def record(
         self, inventory: ClusterInventory, identity: str, run: str
     ) -> Mapping[str, Any]:
-        """Return a `Record` of the schema: how a run goes or how it ended.
+        """Return a `Record` of the schema: the state of a run, or how it ended.
 
         Raises
         ------
         SkyError
-            When no live kernel knows the run, or what one says cannot be shown.
+            If no live kernel knows the run, or its answer cannot be shown.
         """
         message = {"action": "record", "cluster": identity, "run": run}
         for report in inventory.live_reports(identity):
@@ -118,12 +118,12 @@ class ClusterActions:
     async def ask(
         self, inventory: ClusterInventory, identity: str, question: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Return what a page asks of a cluster: a `History`, `Variables` or a `Profile`.
+        """Return the answer to a page's question: a `History`, `Variables` or a `Profile`.
 
         Raises
         ------
         SkyError
-            When no kernel is connected to the cluster, or with the kernel's own sentence.
+            If no kernel is connected to the cluster, or with the kernel's own sentence.
         """
         trouble = SkyError("no notebook is connected to this cluster: attach it first.")
         for report in inventory.live_reports(identity):
@@ -131,7 +131,7 @@ class ClusterActions:
             message = {"action": "ask", "cluster": identity, "question": dict(question)}
             try:
                 answer = json.loads(await kernel_client.request(file, message))
-                # In a thread: ten minutes of many ranks are long.
+                # In a thread: ten minutes of many ranks are a lot of data.
                 await asyncio.to_thread(check, str(question["about"]).title(), answer)
             except SkyError as error:
                 trouble = error
@@ -142,7 +142,7 @@ class ClusterActions:
         raise trouble
 
     def failures(self, inventory: ClusterInventory) -> Mapping[str, str]:
-        """Return the error of the last action, by the ids of clusters that still exist."""
+        """Return the errors of last actions, by the ids of clusters that still exist."""
         if inventory.home is not None:
             existing = {row.id for row in inventory.rows} | set(inventory.reports)
             for identity in self._failures.keys() - existing:
@@ -150,7 +150,7 @@ class ClusterActions:
         return self._failures
 
     def _finished(self, identity: str, action: str, task: asyncio.Task[str]) -> None:
-        # The page may be closed by now: the error is kept for the next list of clusters.
+        # The page may have been closed: keep the error for the next list of clusters.
         self._tasks.discard(task)
         if task.cancelled():
             return
@@ -196,7 +196,7 @@ def command_line(action: str, name: str, options: Mapping[str, Any]) -> list[str
     Raises
     ------
     SkyError
-        When the name is not one that a cluster can have; a damaged registry can hold anything.
+        If the name is not valid for a cluster; a damaged registry may contain anything.
     """
     if not CLUSTER_NAME.fullmatch(name):
         raise SkyError(f"no cluster can have the name {name[:60]!r}: the registry is damaged.")

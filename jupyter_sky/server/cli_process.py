@@ -1,7 +1,7 @@
-"""Processes of ``jupyter sky``, for what no kernel does.
+"""Runs ``jupyter sky`` in processes, for everything that kernels do not do.
 
-SSH and AWS libraries are loaded there, and never into the server. Threads wait for the processes:
-on Windows, the server's event loop cannot.
+SSH and AWS libraries are loaded there, never in the server. Threads wait for the processes, since
+the server's event loop cannot on Windows.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _streaming: set[subprocess.Popen[bytes]] = set()
 
 
 async def run(*words: str) -> str:
-    """Run a command and return what it prints.
+    """Run a command and return its output.
 
     Raises
     ------
     SkyError
-        When it fails, with the sentence that it printed; a UsageError if the words were wrong.
+        If it fails, with the sentence that it printed; a UsageError if the words were wrong.
     """
     process = partial(capture, command(*words), _TIMEOUT, env=_environment())
     try:
@@ -54,14 +54,14 @@ def capture(
     env: dict[str, str] | None = None,
     cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a process without input to its end, in this thread; return status and output.
+    """Run a process without input to its end, in this thread; return its status and output.
 
     Raises
     ------
     OSError
-        When it cannot be started.
+        If it cannot be started.
     subprocess.TimeoutExpired
-        When it takes more than ``timeout`` seconds; it is killed then.
+        If it takes more than ``timeout`` seconds; it is then killed.
     """
     return subprocess.run(
         command,
@@ -76,16 +76,16 @@ def capture(
 
 
 class StreamingCommand:
-    """A command whose output is passed on as it comes.
+    """A command whose output is passed on as it arrives.
 
     Parameters
     ----------
     words
         The command.
     on_output
-        Called with each chunk of its output, in the thread of `run`, which waits for it.
+        Called with each chunk of its output, in the thread of `run`, which waits for the call.
     on_end
-        Called in that thread at the end, with the sentence of an error, or with an empty text.
+        Called in that thread at the end, with the sentence of an error, or an empty string.
     """
 
     def __init__(
@@ -111,13 +111,13 @@ class StreamingCommand:
             self._on_end(error)
 
     def kill(self) -> None:
-        """End the command; from any thread, also before it has been started."""
+        """End the command; callable from any thread, even before it was started."""
         self._killed = True
         if self._process:
             self._process.kill()
 
     def _stream(self) -> str:
-        """Run the process, and return the sentence of an error, or an empty text."""
+        """Run the process, and return the sentence of an error, or an empty string."""
         process = self._process = subprocess.Popen(
             command(*self._words),
             stdin=subprocess.DEVNULL,
@@ -146,7 +146,7 @@ def _kill_all() -> None:
 
 
 def command(*words: str) -> list[str]:
-    """Return the command line of ``jupyter sky`` and some words."""
+    """Return the command line of ``jupyter sky`` with some words."""
     # -P: a `types.py` in the server's working directory must not hide the library's.
     return [sys.executable, "-P", "-m", "jupyter_sky", *words]
 

@@ -1,7 +1,7 @@
-"""The list of clusters that the sidebar shows: the registry's, and those that kernels report.
+"""The list of clusters for the sidebar: those of the registry, and those that kernels report.
 
-No row of the registry and no file of a kernel is trusted to be well-formed. What cannot be read is
-shown as such, and never hides the rest.
+Neither rows of the registry nor files of kernels are trusted to be well-formed. Unreadable ones are
+shown as such, and never hide the rest.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ class ServerKernel:
 
 @dataclass(frozen=True)
 class ClusterInventory:
-    """What registry and kernels say, without asking any node.
+    """The clusters according to registry and kernels, without asking any node.
 
     Attributes
     ----------
     rows
-        The registry's.
+        The rows of the registry.
     reports
-        The kernels', by the ids of clusters.
+        The kernels' reports, by the ids of clusters.
     problems
-        Why some clusters may be missing, a sentence each.
+        Sentences about why some clusters may be missing.
     home
         The folder of the registry; ``None`` if it cannot be read.
     """
@@ -60,7 +60,7 @@ class ClusterInventory:
 
     @property
     def unattended(self) -> list[Row]:
-        """The clusters that have machines, and that no live kernel reports on."""
+        """The clusters with machines that no live kernel reports on."""
         return [
             row
             for row in self.rows
@@ -79,7 +79,7 @@ class ClusterInventory:
         return any(self.home != each.kernel.home for each in self.live_reports(identity))
 
     def live_reports(self, identity: str) -> list[CheckedReport]:
-        """Return the reports of live kernels on a cluster, of those that run something first."""
+        """Return the reports of live kernels on a cluster, those with a run first."""
         live = [each for each in self.reports.get(identity, ()) if each.is_live]
         return sorted(live, key=lambda each: (each.is_running, each.kernel.seen), reverse=True)
 
@@ -89,7 +89,7 @@ class ClusterInventory:
 
 
 def read_inventory(kernel_reports: KernelReports) -> ClusterInventory:
-    """Read the registry and the kernels' files; blocks while it reads."""
+    """Read the registry and the kernels' files; this blocks."""
     reports, problems = kernel_reports.all()
     rows: Sequence[Row | Broken] = ()
     registry_home = None
@@ -117,13 +117,13 @@ def answer(
     Parameters
     ----------
     inventory
-        What registry and kernels say.
+        The clusters according to registry and kernels.
     states
-        The states of unattended clusters by their ids, as far as their agents have answered.
+        The states of unattended clusters, by id, as far as their agents have answered.
     failures
-        Why the last action on a cluster failed, by its id.
+        Why the last action on a cluster failed, by cluster id.
     kernels
-        The kernels of this server, by their ids.
+        The kernels of this server, by id.
     root
         The folder of the server's notebooks.
     """
@@ -183,7 +183,7 @@ def _entry(
 
 @dataclass(frozen=True)
 class _RegistryFacts:
-    """What the registry says of a cluster, each field checked; units as in the schema."""
+    """The registry's facts about a cluster, each field checked; units as in the schema."""
 
     name: str = ""
     provider: str = ""
@@ -234,7 +234,7 @@ def _state(
         return "unknown"
     if not row.machines:
         return "starting" if row.is_starting else "lost"
-    # Once nodes have been asked, the registry knows what is stopped.
+    # Once nodes were asked, the registry knows which clusters are stopped.
     told = states.get(row.id, "unknown")
     return "unknown" if told == "stopped" else told
 
@@ -317,7 +317,7 @@ def _kernel(kernel: KernelFile, kernels: Mapping[str, ServerKernel], root: Path)
 
 
 def _path_below(root: Path, notebook: str) -> str | None:
-    """Return the path by which the server serves a notebook's file, if it does."""
+    """Return the path at which the server serves a notebook's file, if it does."""
     path = os.path.normpath(notebook)
     if not path.endswith(".ipynb") or not path.startswith(f"{root}{os.sep}"):
         return None

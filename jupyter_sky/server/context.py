@@ -1,4 +1,4 @@
-"""What the routes share: the server's kernels and folders, and the objects behind the routes."""
+"""The context shared by the routes: the server's kernels and folders, and our objects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jupyter_sky.server.status_poller import StatusPoller
 
 
 class ServerContext:
-    """One for each Jupyter server; every handler is given it.
+    """One for each Jupyter server; every handler gets it.
 
     Parameters
     ----------
@@ -29,11 +29,11 @@ class ServerContext:
     root
         The folder of the server's notebooks.
     reports
-        What kernels write about their clusters.
+        Reads the kernels' reports about their clusters.
     poller
         Asks the agents of clusters that no kernel reports on.
     actions
-        Runs what the sidebar asks for.
+        Runs actions of the sidebar.
     """
 
     def __init__(self, serverapp: Any) -> None:
@@ -53,7 +53,7 @@ class ServerContext:
         Raises
         ------
         HTTPError
-            404, when there is none.
+            404, if there is none.
         """
         row = (await self.inventory()).row(identity)
         if row is None or not CLUSTER_NAME.fullmatch(row.name):
@@ -61,7 +61,7 @@ class ServerContext:
         return row.name
 
     async def kernels(self) -> dict[str, ServerKernel]:
-        """Return the kernels of this server, by their ids."""
+        """Return the kernels of this server, by id."""
         manager = self._serverapp.kernel_manager
         paths = {
             session["kernel"]["id"]: session["path"]

@@ -1,9 +1,9 @@
-"""Pages of nodes in the browser: what it asks for below ``forward/`` is asked of the node.
+"""Pages of nodes in the browser: requests below ``forward/`` are passed on to the node.
 
-The way there is that of the kernel which is connected to the cluster: it opens a port of this
-computer for who has a key, and both are told to this process on the kernel's control channel. The
-node hears nothing of who the user is: neither cookies nor tokens leave this process, and none that
-the node sets reach the browser.
+They go through the kernel that is connected to the cluster: it opens a port on this computer,
+protected by a key, and tells this process both on its control channel. The node learns nothing
+about the user: neither cookies nor tokens leave this process, and cookies that the node sets do not
+reach the browser.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from jupyter_sky.server.context import ServerContext
 from jupyter_sky.server.page_ways import PageWays, Way
 
 _LARGEST_HEAD = 64 * 1024  # bytes
-_LARGEST_BODY = 16 * 2**30  # bytes, of an answer: it is passed on piece by piece
+_LARGEST_BODY = 16 * 2**30  # bytes of a piece of an answer, which is passed on piece by piece
 _PIECE = 64 * 1024
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _READING = ("GET", "HEAD")
 
-# What is said about one connection, and not about what is asked or answered over it.
+# Headers about a single connection, not about the request or answer.
 _HOP_BY_HOP = {
     *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
     *("te", "trailer", "transfer-encoding", "upgrade"),
 }
 _OF_THE_USER = {"cookie", "authorization", "x-xsrftoken", "host", "origin", "referer"}
-# With these a page would have a say over the rest of Jupyter, which has the same address.
+# With these headers, a page could affect the rest of Jupyter, which has the same origin.
 _OF_JUPYTER = {
     *("set-cookie", "clear-site-data", "strict-transport-security", "service-worker-allowed"),
     *("access-control-allow-origin", "access-control-allow-credentials"),
@@ -59,7 +59,7 @@ _OTHER = "That did not work; the server's log says why."
 
 
 class ForwardHandler(JupyterHandler):  # type: ignore[misc, unused-ignore]
-    """Passes on what a page of a node asks for and is answered, WebSockets included."""
+    """Passes on requests of a node's page and the answers, including WebSockets."""
 
     SUPPORTED_METHODS = _METHODS
     auth_resource = "jupyter_sky"
@@ -71,13 +71,13 @@ class ForwardHandler(JupyterHandler):  # type: ignore[misc, unused-ignore]
         self._path = self._host = ""
 
     def check_xsrf_cookie(self) -> None:
-        """Leave it to `prepare`: pages of nodes know nothing of Jupyter's tokens."""
+        """Leave this to `prepare`: pages of nodes do not know Jupyter's tokens."""
 
     def compute_etag(self) -> None:
         """Leave this to the node."""
 
     async def prepare(self) -> None:
-        """Refuse who is not logged in, who may not, and what other pages ask for."""
+        """Refuse users who are not logged in or authorized, and requests of other pages."""
         is_page = self.request.method == "GET" and "text/html" in self._asked("Accept")
         await ensure_async(super().prepare(_redirect_to_login=is_page))
         if self._finished:
@@ -93,7 +93,7 @@ class ForwardHandler(JupyterHandler):  # type: ignore[misc, unused-ignore]
 
     async def get(self, cluster: str, name: str, path: str) -> None:
         """Pass on any request."""
-        # As it was asked for: what is escaped in it stays so.
+        # The original path: escapes in it are kept.
         self._path = self.request.path.split("/jupyter-sky/forward/", 1)[1].split("/", 2)[2]
         target = f"/{self._path}"
         if query := _without_token(self.request.query):
@@ -114,7 +114,7 @@ class ForwardHandler(JupyterHandler):  # type: ignore[misc, unused-ignore]
     head = post = put = patch = delete = options = get
 
     def on_connection_close(self) -> None:
-        """Ask no more of the node when the browser has gone."""
+        """Cancel the request when the browser has gone."""
         super().on_connection_close()
         if self._there is not None:
             self._there.close()
@@ -127,7 +127,7 @@ class ForwardHandler(JupyterHandler):  # type: ignore[misc, unused-ignore]
         self.set_header("Content-Type", "text/plain; charset=utf-8")
         self.finish(f"{text}\n")
 
-    # Who asks
+    # Access control
 
     def _asked(self, header: str) -> str:
         return str(self.request.headers.get(header, ""))
@@ -137,19 +137,19 @@ class ForwardHandler(JupyterHandler):  # type: ignore[misc, unused-ignore]
         return self._asked("Upgrade").lower() == "websocket"
 
     def _is_from_here(self) -> bool:
-        """Return whether no other page asks: none can show a token in a header."""
+        """Return whether no other page asks, since none can send a token in a header."""
         if self.token_authenticated:
             return True
         if not self.check_origin():
             return False
         if self._asked("Sec-Fetch-Site") in ("cross-site", "same-site") and not self.allow_origin:
-            # Others may have links to a page, but not take parts of it.
+            # Others may link to a page, but not load parts of it.
             return self._asked("Sec-Fetch-Mode") == "navigate" and self.request.method == "GET"
-        # Browsers tell the origin of each WebSocket, and of each request that changes something.
+        # Browsers send the origin of WebSockets, and of requests that change something.
         is_harmless = self.request.method in _READING and not self._is_websocket
         return is_harmless or bool(self._asked("Origin"))
 
-    # What is asked
+    # Requests
 
     def _headers_for(self, way: Way) -> HTTPHeaders:
         headers = HTTPHeaders()
@@ -165,7 +165,7 @@ class ForwardHandler(JupyterHandler):  # type: ignore[misc, unused-ignore]
             headers["Content-Length"] = str(len(self.request.body))
         return headers
 
-    # What is answered
+    # Answers
 
     async def _answer(self, there: IOStream, start: RequestStartLine, headers: HTTPHeaders) -> None:
         parameters = HTTP1ConnectionParameters(
@@ -182,7 +182,7 @@ class ForwardHandler(JupyterHandler):  # type: ignore[misc, unused-ignore]
         elif not self._headers_written:
             raise HTTPError(502, _ENDED)
         else:
-            # What the browser has is a part, and it has to see that.
+            # The browser has got only a part, and must be able to notice.
             self._auto_finish = False
             self.detach().close()
 
@@ -202,7 +202,7 @@ class ForwardHandler(JupyterHandler):  # type: ignore[misc, unused-ignore]
             await self.flush()  # the node waits for a slow browser
 
     async def _splice(self, there: IOStream, start: RequestStartLine, headers: HTTPHeaders) -> None:
-        """Carry a WebSocket both ways, as it is: only its beginning is HTTP."""
+        """Carry a WebSocket both ways unchanged: only its beginning is HTTP."""
         try:
             await there.write(_head(f"{start.method} {start.path} HTTP/1.1", headers))
             said = await there.read_until(b"\r\n\r\n", max_bytes=_LARGEST_HEAD)
@@ -230,7 +230,7 @@ class ForwardHandler(JupyterHandler):  # type: ignore[misc, unused-ignore]
                 yield name, value
 
     def _location(self, value: str) -> str:
-        """Return where a page leads to, as the browser finds it."""
+        """Return the target of a redirect as an address for the browser."""
         parts = urlsplit(value)
         if parts.netloc not in ("", self._host) or not parts.path.startswith("/"):
             return value
@@ -239,12 +239,12 @@ class ForwardHandler(JupyterHandler):  # type: ignore[misc, unused-ignore]
 
 
 class _Answer(HTTPMessageDelegate):  # type: ignore[misc, unused-ignore]
-    """What a node answers, passed on piece by piece.
+    """An answer of a node, passed on piece by piece.
 
     Attributes
     ----------
     is_whole
-        Whether it has come to its end.
+        Whether it is complete.
     """
 
     def __init__(
@@ -265,7 +265,7 @@ class _Answer(HTTPMessageDelegate):  # type: ignore[misc, unused-ignore]
         return self._go_on(chunk)
 
     def finish(self) -> None:
-        """Note that this was all."""
+        """Note that the answer is complete."""
         self.is_whole = True
 
 
@@ -280,7 +280,7 @@ def _without_token(query: str) -> str:
 
 
 async def _pump(source: IOStream, target: IOStream) -> None:
-    """Carry what comes, as fast as the other side takes it; its end ends both ways."""
+    """Carry data as fast as the other side takes it; the end of one direction ends both."""
     with contextlib.suppress(StreamClosedError):
         while True:
             await target.write(await source.read_bytes(_PIECE, partial=True))

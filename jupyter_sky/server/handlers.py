@@ -96,12 +96,12 @@ class Handler(APIHandler):  # type: ignore[misc, unused-ignore]
         self.finish({"message": message or _STATUS_MESSAGES.get(status_code, _OTHER_STATUS)})
 
     def options(self, action: str) -> dict[str, Any]:
-        """Return what the body of a request says.
+        """Return the content of a request's body.
 
         Raises
         ------
         HTTPError
-            400, when it cannot be read.
+            400, if it cannot be read.
         """
         if action not in _BODIES:
             return {}
@@ -113,12 +113,12 @@ class Handler(APIHandler):  # type: ignore[misc, unused-ignore]
         return dict(options)
 
     def whole_number(self, name: str, default: int, largest: int, smallest: int = 0) -> int:
-        """Return a number of the query.
+        """Return a number from the query.
 
         Raises
         ------
         HTTPError
-            400, when it is not a whole number from ``smallest`` to ``largest``.
+            400, if it is not a whole number from ``smallest`` to ``largest``.
         """
         given = self.get_query_argument(name, str(default))
         if not re.fullmatch(r"\d{1,16}", given, re.ASCII) or not smallest <= int(given) <= largest:
@@ -137,7 +137,7 @@ _STATUS_MESSAGES = {
 class ClustersHandler(Handler):
     """All clusters."""
 
-    _track_activity = False  # a page that polls is not a user at work: idle servers are culled
+    _track_activity = False  # a polling page is not user activity: idle servers must be culled
 
     @_route
     async def get(self) -> None:
@@ -171,7 +171,7 @@ class ActionHandler(Handler):
 
 
 class TerminalHandler(Handler):
-    """Makes a terminal of Jupyter's with a shell of a node in it."""
+    """Opens a Jupyter terminal with a shell on a node."""
 
     @_route
     async def post(self, identity: str) -> None:
@@ -191,7 +191,7 @@ class TerminalHandler(Handler):
 
 
 class AskHandler(Handler):
-    """What the kernel knows of a cluster, for a page that looks at it."""
+    """Answers a page's question about a cluster, from the kernel."""
 
     _track_activity = False
 
@@ -218,7 +218,7 @@ class AskHandler(Handler):
 
 
 class LogHandler(Handler):
-    """The end of what a rank wrote."""
+    """The end of a rank's log."""
 
     @_route
     async def get(self, identity: str, rank: str) -> None:
@@ -229,7 +229,7 @@ class LogHandler(Handler):
 
 
 class RunHandler(Handler):
-    """How a run goes or how it ended."""
+    """The state of a run, or how it ended."""
 
     _track_activity = False
 
@@ -240,7 +240,7 @@ class RunHandler(Handler):
 
 
 class LogFileHandler(Handler):
-    """All that a rank wrote, as a file to save."""
+    """A rank's whole log, as a file to save."""
 
     @_route
     async def get(self, identity: str, rank: str) -> None:
@@ -259,7 +259,7 @@ class LogFileHandler(Handler):
 
 
 class KernelHandler(Handler):
-    """Which jupyter_sky a kernel of this server has."""
+    """The jupyter_sky of a kernel of this server."""
 
     _track_activity = False
 
@@ -273,7 +273,7 @@ class KernelHandler(Handler):
 
 
 class OffersHandler(Handler):
-    """What a new cluster can be made of."""
+    """The offers for a new cluster."""
 
     @_route
     async def get(self) -> None:

@@ -24,14 +24,14 @@ DONE_WITHIN = 3600.0
 
 
 class KernelReply(TypedDict, total=False):
-    """The content of a kernel's reply: first ``begun``, then how it went.
+    """The content of a kernel's reply: first ``begun``, then the result.
 
     Attributes
     ----------
     said
-        The result as a sentence, with ``ok``.
+        With ``ok``: the result as a sentence.
     message
-        The sentence of an error, with ``error``.
+        With ``error``: the sentence of the error.
     """
 
     status: Literal["begun", "ok", "error"]
@@ -40,7 +40,7 @@ class KernelReply(TypedDict, total=False):
 
 
 class NoAnswer(SkyError):
-    """A kernel does not answer: it hangs, or has not loaded jupyter_sky any more."""
+    """A kernel does not answer: it hangs, or no longer has jupyter_sky loaded."""
 
 
 async def request(connection_file: Path, content: Mapping[str, Any]) -> str:
@@ -56,9 +56,9 @@ async def request(connection_file: Path, content: Mapping[str, Any]) -> str:
     Raises
     ------
     SkyError
-        With the kernel's own sentence, when it could not do it.
+        With the kernel's own sentence, if the request failed.
     NoAnswer
-        When it does not begin within `BEGIN_WITHIN` seconds.
+        If it does not begin within `BEGIN_WITHIN` seconds.
     """
     client = AsyncKernelClient(context=_zmq_context())
     try:
@@ -94,5 +94,5 @@ async def _reply_to(client: AsyncKernelClient, request_id: str) -> KernelReply:
 
 @cache
 def _zmq_context() -> zmq.asyncio.Context:
-    # One for all requests, since each context has a thread of its own.
+    # One for all requests, since each context has its own thread.
     return zmq.asyncio.Context()

@@ -1,4 +1,4 @@
-"""Which jupyter_sky the environment of a kernel has: the magics run there, not in the server."""
+"""The jupyter_sky in the environment of a kernel: the magics run there, not in the server."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _PYTHON = re.compile(r"python[\d.]*(\.exe)?", re.IGNORECASE)
 
 
 async def describe(spec: Any, report: KernelFile | None) -> Environment:
-    """Return which jupyter_sky a kernel has, and what to do if that is not enough.
+    """Return which jupyter_sky a kernel has, and what to do if it is missing or unsuitable.
 
     Parameters
     ----------
     spec
         The kernel's `jupyter_client.kernelspec.KernelSpec`.
     report
-        What the kernel has written, if it has loaded jupyter_sky.
+        The kernel's report, if it has loaded jupyter_sky.
     """
     if report is not None:
         return _answer(True, report.jupyter_sky, _mismatch(report.jupyter_sky))
@@ -66,16 +66,17 @@ def _interpreter(argv: list[str]) -> str | None:
     """Return the interpreter that starts a kernel; ``None`` if its command does not show one."""
     if not argv or not _PYTHON.fullmatch(Path(argv[0]).name):
         return None
-    # Of a bare name like `python`, Jupyter makes its own interpreter.
+    # For a bare name like `python`, Jupyter uses its own interpreter.
     return sys.executable if Path(argv[0]).name == argv[0] else argv[0]
 
 
 def _version(python: str) -> str | None:
-    """Return the version of jupyter_sky that an interpreter imports; blocks until it answers."""
+    """Return the version of jupyter_sky that an interpreter imports; this blocks."""
     if python == sys.executable:
         return __version__
     try:
-        # In its own folder: a `jupyter_sky` in the server's working directory is not meant.
+        # In its own folder, so that a `jupyter_sky` in the server's working directory is not
+        # imported.
         done = capture([python, "-c", _PRINT_VERSION], _TIMEOUT, cwd=Path(python).parent)
     except (OSError, subprocess.TimeoutExpired):
         return None

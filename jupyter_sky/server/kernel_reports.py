@@ -14,14 +14,14 @@ from jupyter_sky.server.schema import Invalid, check
 
 @dataclass(frozen=True)
 class CheckedReport:
-    """What one kernel reports of one cluster.
+    """A kernel's report about a cluster.
 
     Attributes
     ----------
     kernel
         The file of the kernel.
     cluster
-        Its part about the cluster.
+        The part of the file about the cluster.
     flaw
         Why the snapshot cannot be shown; empty if it can.
     is_live
@@ -42,7 +42,7 @@ class CheckedReport:
 
 @dataclass(frozen=True)
 class _CachedFile:
-    """A file as it was read: the kernel's part and a flaw for each cluster, or why it is unusable.
+    """A file that was read: the kernel's part and a flaw for each cluster, or why it is unusable.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class _CachedFile:
 
 
 class KernelReports:
-    """Reads what kernels write; a file that has not changed is not read again.
+    """Reads the kernels' files; a file that has not changed is not read again.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class KernelReports:
         self._files: dict[Path, _CachedFile] = {}
 
     def all(self) -> tuple[list[CheckedReport], list[str]]:
-        """Return the reports of live kernels and others, and a sentence for each unusable file."""
+        """Return the reports of all kernels, live or not, and a sentence for each unusable file."""
         found: list[CheckedReport] = []
         problems = []
         for path, file in self._current():
@@ -86,7 +86,7 @@ class KernelReports:
         return found, problems
 
     def kernel(self, identity: str) -> KernelFile | None:
-        """Return the file of a kernel; ``None`` if it has none, or if the kernel has ended."""
+        """Return the file of a kernel; ``None`` if it has none, or the kernel has ended."""
         for _, file in self._current():
             if file.kernel and file.kernel.kernel == identity and file.kernel.is_live:
                 return file.kernel
@@ -107,11 +107,11 @@ class KernelReports:
                     path.unlink()
 
     def _current(self) -> Iterator[tuple[Path, _CachedFile]]:
-        # Several threads do this at once: each fills a new dictionary, so that no thread sees one
-        # that is incomplete.
+        # Several threads may do this at once: each fills a new dictionary, so that no thread sees
+        # an incomplete one.
         before, files = self._files, {}
         for path in kernel_files.paths(self.runtime):
-            # Its kernel may end at any moment, and removes it then.
+            # Its kernel may end, and remove it, at any moment.
             with contextlib.suppress(OSError):
                 status = path.stat()
                 stamp = (status.st_mtime_ns, status.st_size)

@@ -20,7 +20,7 @@ from jupyter_sky.server.context import ServerContext
 
 _LINES = 200
 _LARGEST_TAIL = 10_000  # lines
-_LARGEST_COUNT = 16  # streams of one server: each is a process
+_LARGEST_COUNT = 16  # most streams of a server: each is a process
 
 
 class LogStreamHandler(WebSocketMixin, websocket.WebSocketHandler, JupyterHandler):  # type: ignore[misc, unused-ignore]
@@ -58,7 +58,7 @@ class LogStreamHandler(WebSocketMixin, websocket.WebSocketHandler, JupyterHandle
         self._loop = asyncio.get_running_loop()
         self._command = StreamingCommand(words, self._on_output, self._on_end)
         threading.Thread(target=self._command.run, name="sky-live", daemon=True).start()
-        LogStreamHandler._running += 1  # until `_finish`, which every started thread causes
+        LogStreamHandler._running += 1  # until `_finish`, which every started thread calls
 
     def on_message(self, message: str | bytes) -> None:
         """Ignore what a page sends: there is nothing to ask for."""
@@ -68,7 +68,7 @@ class LogStreamHandler(WebSocketMixin, websocket.WebSocketHandler, JupyterHandle
         if self._command:
             self._command.kill()
 
-    # In the thread of the command
+    # In the command's thread
 
     def _on_output(self, data: bytes) -> None:
         # Waiting for a slow page slows the command down, so that nothing piles up in the server.
@@ -82,7 +82,7 @@ class LogStreamHandler(WebSocketMixin, websocket.WebSocketHandler, JupyterHandle
 
     async def _send_text(self, data: bytes) -> None:
         if self.ws_connection:
-            # A page that is closed meanwhile ends the command, in `on_close`.
+            # If the page is closed meanwhile, `on_close` ends the command.
             with contextlib.suppress(websocket.WebSocketClosedError):
                 *lines, self._unfinished = (self._unfinished + data).split(b"\n")
                 await self._send([json.loads(line) for line in lines], None)

@@ -1,4 +1,4 @@
-"""The way to each page of a node: a port of this computer that a kernel opens for this server."""
+"""The ways to pages of nodes: ports of this computer that kernels open for this server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BUFFER = 1024 * 1024  # bytes
 
 @dataclass(frozen=True)
 class Way:
-    """The way to a page, as `jupyter_sky.cluster.network.pages` says it."""
+    """The way to a page, as given by `jupyter_sky.cluster.network.pages`."""
 
     port: int
     host: str
@@ -31,7 +31,7 @@ class Way:
 
 
 class PageWays:
-    """The ways that kernels have told, each asked for once as long as it leads somewhere."""
+    """The known ways to pages; a kernel is only asked again if a way no longer works."""
 
     def __init__(self) -> None:
         self._ways: dict[tuple[str, str], Way] = {}
@@ -43,14 +43,14 @@ class PageWays:
         Raises
         ------
         SkyError
-            When there is no such page, or no kernel that leads to it.
+            If there is no such page, or no kernel that leads to it.
         """
         known = self._ways.get((cluster, name))
         if known is not None:
             try:
                 return known, await _connect(known)
             except (OSError, StreamClosedError, TimeoutError):
-                pass  # its kernel has ended, or shows another page in its place
+                pass  # its kernel has ended, or the port has another page now
         async with self._asking[cluster, name]:
             way = self._ways.get((cluster, name))
             if way is None or way is known:

@@ -1,7 +1,7 @@
 """The messages between the sidebar and the server: their types, and a check against the schema.
 
-``schema.json`` describes all of them; the classes here are those that the server makes. A test
-compares the two.
+``schema.json`` describes all of them; the classes here are the messages that the server creates. A
+test compares the two.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Clusters(TypedDict):
 
 
 class Entry(TypedDict):
-    """One cluster; ``schema.json`` says what its fields are."""
+    """One cluster; ``schema.json`` explains its fields."""
 
     id: str
     name: str
@@ -62,7 +62,7 @@ class Kernel(TypedDict):
 
 
 class IdleTimeout(TypedDict):
-    """When an idle cluster ends itself, in seconds, and whether its disks are kept then."""
+    """When an idle cluster ends itself, in seconds, and whether it then keeps its disks."""
 
     timeout: float
     left: float | None
@@ -78,7 +78,7 @@ class Environment(TypedDict):
 
 
 class Invalid(ValueError):
-    """A value does not match the schema; the text says where and why."""
+    """A value does not match the schema; the message says where and why."""
 
 
 def check(name: str, value: Any) -> None:
@@ -87,7 +87,7 @@ def check(name: str, value: Any) -> None:
     Raises
     ------
     Invalid
-        When it does not match.
+        If it does not match.
     """
     error = best_match(_validator(name).iter_errors(value))
     if error is not None:

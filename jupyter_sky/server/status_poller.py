@@ -1,4 +1,4 @@
-"""Asks the agents of clusters that no notebook is connected to how these are."""
+"""Asks the agents of clusters without a connected notebook for their states."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _STATES: dict[str, ClusterStatus] = {
 
 
 class StatusPoller:
-    """Asks for the states of clusters, those on this computer more often than others."""
+    """Asks for the states of clusters, more often for those on this computer."""
 
     def __init__(self) -> None:
         self._here = _Poll(lambda rows: asyncio.to_thread(probe.probe_local, rows), interval=2.0)
         self._elsewhere = _Poll(_ask_command_line, interval=30.0)
 
     async def states(self, rows: Sequence[Row]) -> dict[str, ClusterStatus]:
-        """Return the states of clusters by their ids, as far as they are known by now."""
+        """Return the states of clusters, by id, as far as they are known."""
         tasks = [
             self._here.start_if_due([row for row in rows if row.provider == "local"]),
             self._elsewhere.start_if_due([row for row in rows if row.provider != "local"]),
@@ -48,16 +48,16 @@ class StatusPoller:
 
 @dataclass
 class _Poll:
-    """One way of asking, and the last answers.
+    """A method of asking, and its last answers.
 
     Attributes
     ----------
     ask
-        Returns the phases of clusters by their ids.
+        Returns the phases of clusters by id.
     interval
-        Seconds between two calls of it, unless there is a new cluster to ask about.
+        Seconds between two calls, unless there is a new cluster.
     phases
-        What it returned last.
+        The last result.
     """
 
     ask: Callable[[Sequence[Row]], Awaitable[dict[str, str]]]
@@ -68,7 +68,7 @@ class _Poll:
     _task: asyncio.Task[None] | None = None
 
     def start_if_due(self, rows: Sequence[Row]) -> asyncio.Task[None] | None:
-        """Ask again if it is time, and return the task that is under way."""
+        """Ask again if it is time; return the task in progress."""
         asked = frozenset(row.id for row in rows)
         due = asked - self._asked or time.monotonic() > self._last + self.interval
         if asked and due and (self._task is None or self._task.done()):
@@ -82,6 +82,6 @@ class _Poll:
 
 
 async def _ask_command_line(rows: Sequence[Row]) -> dict[str, str]:
-    """Ask nodes elsewhere in a process of its own: SSH and AWS are never imported by the server."""
+    """Ask remote nodes in a separate process: the server never imports SSH and AWS libraries."""
     found = json.loads(await cli_process.run("status", "--json"))
     return {each["id"]: each["state"] for each in found}

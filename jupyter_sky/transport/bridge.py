@@ -1,4 +1,4 @@
-"""What `jupyter_sky.node.bridge` and a notebook that starts it over SSH agree on."""
+"""Constants shared by `jupyter_sky.node.bridge` and the notebook that starts it over SSH."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What certificates are known by: the agents of a cluster let in whose fingerprint they know."""
+"""Fingerprints of certificates, by which the agents of a cluster know each other."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ def fingerprint(certificate: str) -> str:
 
 
 def fingerprint_of_der(certificate: bytes) -> str:
-    """Return the SHA-256 digest of a certificate as it goes over the wire."""
+    """Return the SHA-256 digest of a certificate in DER, its form on the wire."""
     return hashlib.sha256(certificate).hexdigest()

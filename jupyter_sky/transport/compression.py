@@ -1,8 +1,8 @@
-"""Adaptive compression: pieces of blobs are compressed where they arrive sooner for it.
+"""Adaptive compression: pieces of blobs are compressed if that makes them arrive sooner.
 
-Whether they do depends on the link's rate and on the data. The rate is measured while the link is
-used, and speed and ratio of the compression on samples of the data. Data that does not compress is
-sampled ever more rarely, and sent as it is.
+That depends on the link's rate and on the data. The rate is measured while the link is used; speed
+and ratio of compression are measured on samples of the data. Data that does not compress is sampled
+less and less often, and sent as it is.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-_QUICK, _THOROUGH = 1, 4  # levels of zlib: a sixth less is left for one and a half times the work
-_SLOW = 12.5e6  # bytes per second; there the processor has time for the work
-_FASTEST = 100e6  # bytes per second; a link that takes more is faster than compression
+_QUICK, _THOROUGH = 1, 4  # levels of zlib: a sixth smaller for 1.5 times the work
+_SLOW = 12.5e6  # bytes per second; below it, the processor has time for the higher level
+_FASTEST = 100e6  # bytes per second; a faster link outruns compression
 _SAMPLE = 32 * 1024  # bytes
-_WORTHWHILE = 0.9  # of the time without compression, at most
-_WEIGHT = 0.3  # of a new measurement in the moving average
-_PAUSE, _LONGEST_PAUSE = 8, 512  # pieces between two samples of data that does not compress
+_WORTHWHILE = 0.9  # compress only if it takes at most this part of the time without
+_WEIGHT = 0.3  # weight of a new measurement in the moving average
+_PAUSE, _LONGEST_PAUSE = 8, 512  # most pieces between two samples of data that does not compress
 
 
 class Rate:
-    """A moving average of the bytes per second that a link takes.
+    """A moving average of a link's rate, in bytes per second.
 
     Attributes
     ----------
@@ -50,20 +50,20 @@ class Rate:
         seconds
             How long that took.
         full
-            Whether the link had bytes to carry all the time; if not, it may be faster than that.
+            Whether the link was busy all the time; if not, it may be faster than that.
         """
         rate = count / max(seconds, 1e-6)
         if self.value is None:
             self.value = rate
         elif full:
-            # The mean of times, not of rates: bytes that fit into a buffer seem to take no time.
+            # The mean of times, not of rates: bytes that fit into a buffer seem to take none.
             self.value = 1 / ((1 - _WEIGHT) / self.value + _WEIGHT / rate)
         else:
             self.value = max(self.value, rate)
 
 
 class Compressor:
-    """Compresses the pieces of one blob where they arrive sooner for it.
+    """Compresses the pieces of one blob if that makes them arrive sooner.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class Compressor:
         self._wait = 0
 
     async def pack(self, piece: memoryview) -> tuple[Message, Buffer]:
-        """Return what is sent of a piece: fields of its message, and its payload."""
+        """Return the fields of a piece's message, and its payload."""
         if await self._is_worth_trying(piece):
             compressed = await self._compress(piece, time.perf_counter)
             if len(compressed) < piece.nbytes:
@@ -102,8 +102,8 @@ class Compressor:
                 self._wait -= 1
                 return False
             middle = max(0, piece.nbytes - _SAMPLE) // 2
-            # Of a sample, the processor's time: a thread that begins late for once would have the
-            # pieces up to the next sample sent as they are.
+            # Samples are measured in processor time: if a thread once began late, all pieces up to
+            # the next sample would be sent uncompressed.
             await self._compress(piece[middle : middle + _SAMPLE], time.thread_time)
         if self._pays:
             self._pause = _PAUSE
@@ -119,7 +119,7 @@ class Compressor:
             compressed = zlib.compress(piece, level)
             return compressed, clock() - began
 
-        # In a thread: the loop has other links, and this one is sending meanwhile.
+        # In a thread: the loop serves other links, and this link is sending meanwhile.
         compressed, seconds = await asyncio.to_thread(compress)
         speed = piece.nbytes / max(seconds, 1e-6)
         ratio = len(compressed) / piece.nbytes
@@ -137,12 +137,12 @@ def expand(message: Message, payload: memoryview, largest: int) -> memoryview:
     message, payload
         What `Compressor.pack` made of it.
     largest
-        Bytes of a piece, at most.
+        The most bytes that a piece may have.
 
     Raises
     ------
     ProtocolError
-        When it is larger, or damaged.
+        If it is larger, or damaged.
     """
     whole = message.get("whole")
     if whole is None:

@@ -1,7 +1,7 @@
 """The event loop of this process, in a background thread that owns all links.
 
-The main thread runs the user's code and can be busy with it for hours. Links have to be served all
-the same, so they belong to an asyncio loop in a thread of its own.
+The main thread may be busy with the user's code for hours. Links have to be served meanwhile, so
+they belong to an asyncio loop in its own thread.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _loop: asyncio.AbstractEventLoop | None = None
 _thread: threading.Thread | None = None
 _stops = threading.local()
 
-# Seconds of one wait: where Ctrl-C does not interrupt a blocked lock, it is noticed after that.
+# Seconds: where Ctrl-C does not interrupt a blocked lock, it is noticed after this time.
 _SLICE = 0.5
 
 _Request = tuple[Callable[[], Any], "concurrent.futures.Future[Any]"]
-# For each thread that waits for the loop, what it should call meanwhile; `None` when it is done.
+# For each thread that waits for the loop, the calls that it should make; `None` ends its wait.
 _waiting: list[queue.SimpleQueue[_Request | None]] = []
 
 
 class NoWaitingThread(RuntimeError):
-    """A function should be called in the user's thread, but none waits for the event loop."""
+    """A function should be called in the user's thread, but no thread waits for the event loop."""
 
 
 def loop() -> asyncio.AbstractEventLoop:
-    """Return the loop of the background thread; the thread starts when it is first needed."""
+    """Return the loop of the background thread, which starts when it is first needed."""
     global _loop, _thread
     with _lock:
         if _loop is None:
@@ -47,7 +47,7 @@ def loop() -> asyncio.AbstractEventLoop:
 
 
 def is_here() -> bool:
-    """Return whether the calling thread is that of the loop: nothing may block there."""
+    """Return whether the caller is in the loop's thread, where nothing may block."""
     return _thread is threading.current_thread()
 
 
@@ -57,13 +57,13 @@ def submit(coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
 
 
 def call(function: Callable[..., object], *args: object) -> None:
-    """Call ``function`` in the background thread, as soon as the loop comes to it."""
+    """Call ``function`` soon in the background thread."""
     loop().call_soon_threadsafe(function, *args)
 
 
 @contextlib.contextmanager
 def interrupted_by(stop: threading.Event) -> Iterator[None]:
-    """Have the next wait of this thread end by `KeyboardInterrupt` when an event is set, once."""
+    """End this thread's next wait with `KeyboardInterrupt` when an event is set, once."""
     _stops.event = stop
     try:
         yield
@@ -97,7 +97,7 @@ def wait(coroutine: Coroutine[Any, Any, T]) -> T:
 def wait_with_cleanup(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run ``coroutine`` and wait for it; Ctrl-C cancels it and waits for its clean-up.
 
-    A second Ctrl-C does not wait for the clean-up, which is done all the same.
+    A second Ctrl-C stops waiting for the clean-up, which is completed nevertheless.
     """
     work = _CancelledOnce(coroutine)
     try:
@@ -108,7 +108,7 @@ def wait_with_cleanup(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class _CancelledOnce(Generic[T]):
-    """A coroutine that is cancelled once at most, by `stop`; belongs to the event loop."""
+    """A coroutine that `stop` cancels at most once; it belongs to the event loop."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self._coroutine = coroutine
@@ -133,12 +133,12 @@ class _CancelledOnce(Generic[T]):
 def call_in_waiting_thread(function: Callable[..., T], *args: object) -> T:
     """Call ``function`` in the thread that waits for the event loop; return what it returns.
 
-    It is for questions to the user: a notebook takes input only for the cell that runs.
+    Used for questions to the user: a notebook accepts input only for the running cell.
 
     Raises
     ------
     NoWaitingThread
-        When no thread waits for the loop.
+        If no thread waits for the loop.
     """
     answer: concurrent.futures.Future[T] = concurrent.futures.Future()
     with _waiting_lock:
@@ -151,7 +151,7 @@ def call_in_waiting_thread(function: Callable[..., T], *args: object) -> T:
 def _check_stop() -> None:
     stop: threading.Event | None = getattr(_stops, "event", None)
     if stop is not None and stop.is_set():
-        _stops.event = None  # cleaning up waits, too
+        _stops.event = None  # cleaning up may wait for the loop, too
         raise KeyboardInterrupt
 
 
@@ -172,7 +172,7 @@ def _serve(requests: queue.SimpleQueue[_Request | None]) -> None:
 
 
 def _forget_loop() -> None:
-    # A forked child does not have the thread; it starts its own when it needs one.
+    # A forked child does not have this thread; it starts its own if it needs one.
     global _loop, _thread, _lock, _waiting_lock
     _loop, _thread, _lock, _waiting_lock = None, None, threading.Lock(), threading.Lock()
     _waiting.clear()

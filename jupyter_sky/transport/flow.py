@@ -1,7 +1,7 @@
-"""How much one side has in flight to the other: as much as the link carries in a moment.
+"""Flow control: no more is in flight than the link carries in a moment.
 
-What is in flight lies in buffers on the way, and whatever else is sent waits behind it. So the
-other side acknowledges every now and then what has arrived, which tells the rate of the link too.
+Data in flight fills buffers on the way, and whatever else is sent has to wait behind it. So the
+other side acknowledges from time to time what has arrived, which also shows the link's rate.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Callable
 from jupyter_sky.transport.compression import Rate
 from jupyter_sky.transport.link import Link
 
-_MOMENT = 0.5  # seconds of what a link carries that are in flight at most
+_MOMENT = 0.5  # most seconds' worth of data in flight
 _LEAST, _MOST = 1024 * 1024, 8 * 1024 * 1024  # bytes
 
 
 class Flow:
-    """What one side has in flight to the other.
+    """The data that one side has in flight to the other.
 
     Attributes
     ----------
     rate
-        The rate of the link, as far as it was measured.
+        The rate of the link, once it was measured.
     """
 
     def __init__(self) -> None:
@@ -37,25 +37,25 @@ class Flow:
         return int(min(max(_LEAST, _MOMENT * (self.rate.value or 0)), _MOST))
 
     async def wait_for_room(self, size: int, link: Link, ask: Callable[[], object]) -> bool:
-        """Wait until so many bytes may leave; return whether there still is a link for them.
+        """Wait until ``size`` bytes may be sent; return whether the link still exists.
 
         Parameters
         ----------
         size
-            The bytes.
+            The number of bytes.
         link
-            The link that they are to go over.
+            The link to send them on.
         ask
-            Asks for an acknowledgement of what was not yet asked for.
+            Asks for an acknowledgement of bytes for which none was requested yet.
         """
         while self._in_flight and self._in_flight + size > self._room and not link.closed:
-            ask()  # where the link got slower, no acknowledgement would come otherwise
+            ask()  # if the link got slower, no acknowledgement would come otherwise
             self._changed.clear()
             await self._changed.wait()
         return not link.closed
 
     def on_leaving(self, size: int) -> bool:
-        """Count bytes that leave now; return whether it is time to ask what has arrived."""
+        """Count bytes that are sent now; return whether to ask for an acknowledgement."""
         if not self._in_flight:
             self._since, self._was_idle = asyncio.get_running_loop().time(), True
         self._in_flight += size
@@ -63,7 +63,7 @@ class Flow:
         return self._unasked >= self._room // 2
 
     def take_unasked(self) -> int:
-        """Return of how many bytes nobody has asked yet whether they have arrived, and note it."""
+        """Return, and reset, the number of bytes for which no acknowledgement was requested yet."""
         count, self._unasked = self._unasked, 0
         return count
 
@@ -71,11 +71,11 @@ class Flow:
         """Count bytes that have arrived, in the order in which they were asked for."""
         self.on_lost(count)
         now = asyncio.get_running_loop().time()
-        # For what began on an idle link, the time includes the way there and back.
+        # If the link was idle before, the time includes a round trip.
         self.rate.measured(count, now - self._since, full=not self._was_idle)
         self._since, self._was_idle = now, False
 
     def on_lost(self, count: int = 0) -> None:
-        """Count bytes that are no longer in flight; also without any, who waits looks again."""
+        """Count bytes that are no longer in flight, even if none, and wake those who wait."""
         self._in_flight -= count
         self._changed.set()

@@ -1,10 +1,10 @@
-"""Frames: one msgpack message, and behind it a payload of raw bytes that is not copied.
+"""Frames: a msgpack message, followed by a payload of raw bytes that is never copied.
 
 A frame is a prefix of two lengths in network order, the message, and the payload::
 
     uint32 message length | uint64 payload length | message | payload
 
-Messages are plain data: whoever can connect to the socket can send one, and nothing in a frame is
+Messages are plain data. Anyone who can connect to the socket can send one, so nothing in a frame is
 unpickled here.
 """
 
@@ -31,8 +31,8 @@ LARGEST_MESSAGE = 64 * 1024 * 1024
 SCRATCH = 256 * 1024
 """Bytes that are received at once, where they are no part of something larger."""
 
-_UNCHECKED = 4096  # bytes of a message that cannot claim much
-_ADDED = 64 * 1024  # bytes that who receives a message may add to it before it goes on
+_UNCHECKED = 4096  # bytes of a message too small to claim much memory
+_ADDED = 64 * 1024  # bytes that a receiver may add to a message before passing it on
 
 Message = dict[str, Any]
 Destination = Callable[[Message, int], memoryview]
@@ -46,27 +46,27 @@ class ProtocolError(Exception):
 def encode(
     message: Mapping[str, Any], payload_size: int = 0, largest: int = LARGEST_MESSAGE
 ) -> bytes:
-    """Return prefix and message; a payload of ``payload_size`` bytes has to follow."""
+    """Return the prefix and message of a frame; ``payload_size`` bytes have to follow."""
     return _framed(_packed(message), payload_size, largest)
 
 
 class SharedFields:
-    """What messages to many have in common, encoded once.
+    """Fields that messages to many receivers share, encoded once.
 
     Parameters
     ----------
     fields
-        The fields, and what they stand for.
+        The fields by name.
     """
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self.fields = fields
-        # Kept: to make one takes longer than what it does for each of many.
+        # Kept, since making a packer takes longer than encoding one of many messages with it.
         self._packer = msgpack.Packer(
             use_bin_type=True, unicode_errors="surrogatepass", default=_plain
         )
         self._body = self._without_header(fields)
-        self._starts: dict[int, bytes] = {}  # by the number of other fields
+        self._starts: dict[int, bytes] = {}  # by the number of further fields
 
     def encode(self, own: Mapping[str, Any]) -> bytes:
         """Return prefix and message, with what it has of its own; no name may be in both."""
@@ -107,7 +107,7 @@ def _framed(body: bytes, payload_size: int, largest: int) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Convert what msgpack cannot encode, like a number of NumPy."""
+    """Convert a value that msgpack cannot encode, like a NumPy number."""
     return value.item() if hasattr(value, "item") else str(value)
 
 
@@ -117,7 +117,7 @@ def decode_message(body: Buffer) -> Message:
     Raises
     ------
     ProtocolError
-        When there is none. What is asked of memory for it is in proportion to its size.
+        If it is not a message. Memory is only allocated in proportion to its size.
     """
     try:
         if memoryview(body).nbytes > _UNCHECKED:
@@ -133,10 +133,11 @@ def decode_message(body: Buffer) -> Message:
 
 
 def _check_complete(body: Buffer) -> None:
-    """Raise an error if there is less in ``body`` than its lists say that they have.
+    """Raise an error if ``body`` is shorter than the lengths of its lists claim.
 
-    Memory for a list is taken as soon as its length is read. A megabyte of lists in lists, each of
-    which claims a million items, would take gigabytes before the first of them turns out to lack.
+    msgpack allocates memory for a list as soon as it has read its length. A megabyte of nested
+    lists, each claiming a million items, would take gigabytes before the first missing item is
+    noticed.
     """
     unpacker = msgpack.Unpacker(max_buffer_size=memoryview(body).nbytes)
     unpacker.feed(body)
@@ -153,15 +154,15 @@ class Decoder:
     """Decodes a stream of frames.
 
     It owns the memory that the stream is received into, so that large messages and payloads are not
-    copied: the caller receives into `buffer`, and calls `received` with the number of bytes.
+    copied: the caller receives into `buffer`, then calls `received` with the number of bytes.
 
     Parameters
     ----------
     destination
         Where to receive payloads; by default each gets memory of its own, up to `LARGEST_MESSAGE`.
     scratch
-        Where to receive what is small, at first. Decoders can share it if each has been told what
-        it `received` before the next one's `buffer` is used.
+        Where to receive small frames first. Decoders may share it if `received` is called on each
+        before the next one's `buffer` is used.
     """
 
     def __init__(
@@ -177,7 +178,7 @@ class Decoder:
         self._filled = 0
 
     def buffer(self) -> memoryview:
-        """Return where the next bytes of the stream should be received."""
+        """Return the memory into which to receive the next bytes of the stream."""
         if self._body is not None:
             return self._body[self._filled :]
         if self._message is not None:
@@ -185,13 +186,13 @@ class Decoder:
         return self._scratch
 
     def close(self) -> None:
-        """Let go of the memory that the stream was received into; nothing follows after that."""
+        """Release the memory that the stream was received into; nothing may follow."""
         self._scratch = self._payload = memoryview(b"")
         self._body = None
         self._pending = bytearray()
 
     def received(self, count: int) -> Iterator[tuple[Message, memoryview]]:
-        """Yield each frame that ``count`` new bytes in `buffer` complete."""
+        """Yield the frames that are completed by ``count`` new bytes in `buffer`."""
         if self._body is not None:
             self._filled += count
             if self._filled == len(self._body):
@@ -259,7 +260,7 @@ class Decoder:
 
 
 class BlockingFrames:
-    """Messages over a blocking socket, for a process that does one thing at a time."""
+    """Sends and receives messages over a blocking socket."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -268,11 +269,11 @@ class BlockingFrames:
 
     @property
     def has_message(self) -> bool:
-        """Whether a message has been received that was not asked for yet."""
+        """Whether a message has arrived that `receive` has not returned yet."""
         return bool(self._ready)
 
     def receive(self) -> Message | None:
-        """Return the next message, or ``None`` when the other side is gone."""
+        """Return the next message, or ``None`` if the other side is gone."""
         while not self._ready:
             try:
                 count = self.sock.recv_into(self._decoder.buffer())

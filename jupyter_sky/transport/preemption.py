@@ -1,4 +1,4 @@
-"""The notice that a node will be taken away, and the user's functions that are called then."""
+"""Notices that a node will be taken away, and the user's hooks for them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Interruption:
     Attributes
     ----------
     kind
-        What becomes of it: ``"terminate"``, ``"stop"`` or ``"hibernate"``; or ``"rebalance"``, when
-        that is not certain, but likely.
+        What will happen to it: ``"terminate"``, ``"stop"`` or ``"hibernate"``; or ``"rebalance"``,
+        if that is likely, but not certain.
     at
-        When, in seconds as of `time.time`; ``None`` if that is not known.
+        When, as `time.time` counts; ``None`` if that is not known.
     ranks
         The ranks on it.
     here
@@ -46,7 +46,7 @@ class Interruption:
 
 
 def pending() -> Interruption | None:
-    """Return the last notice, if there is still time to do something about it."""
+    """Return the last notice, if its time has not come yet."""
     return notices[-1] if notices and notices[-1].seconds else None
 
 

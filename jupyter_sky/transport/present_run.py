@@ -1,7 +1,6 @@
-"""The run that this process takes part in, if it is a rank: who else does, and who has ended it.
+"""The run that this process takes part in as a rank: who else does, and who has finished it.
 
-What all ranks of a process group do together would otherwise wait for ever for one that has ended
-the cell without it.
+Without this, a collective would wait for ever for a rank that has already finished the cell.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ def begin(run: RunFields, ranks: Sequence[int], rank: int, tell: Tell) -> None:
     run
         The run.
     ranks
-        The ranks that do the same in it.
+        The ranks that carry out the same code in it.
     rank
         This rank.
     tell
-        Tells the notebook that there is a new checkpoint.
+        Reports a new checkpoint to the notebook.
     """
     global _present, _checkpoint, _tell
     _present, _checkpoint = (run["run"], tuple(ranks)), run["checkpoint"]
@@ -54,8 +53,9 @@ def end(well: bool) -> None:
 def tell_end(rank: int) -> None:
     """Tell the other ranks of the process group, if there is one, that this rank is done.
 
-    Called when the rank has nothing to do for a moment: while others are still in the run nothing
-    else begins here, and telling what nobody asks would be a good part of the time of a short cell.
+    Called when the rank is idle for a moment. Nothing else begins here while others are still in
+    the run, and telling it at once, which nobody may ask for, would take a good part of a short
+    cell's time.
     """
     global _ended
     told, _ended = _ended, None
@@ -65,12 +65,12 @@ def tell_end(rank: int) -> None:
 
 
 def ranks() -> tuple[int, ...]:
-    """Return the ranks that do the same in the present run; none outside of one."""
+    """Return the ranks that carry out the present run; none outside a run."""
     return _present[1] if _present else ()
 
 
 def identity() -> str:
-    """Return the id of the present run; empty outside of one."""
+    """Return the id of the present run; empty outside a run."""
     return _present[0] if _present else ""
 
 
@@ -80,14 +80,14 @@ def checkpoint() -> str | None:
 
 
 def report_saved(path: str, step: float | None) -> None:
-    """Tell the notebook that a checkpoint holds, if this process is a rank in a run."""
+    """Report a complete checkpoint to the notebook, if this process is a rank in a run."""
     if _present and _tell:
         with suppress(OSError):  # the agent is gone
             _tell(path, step)
 
 
 def have_ended(others: Sequence[int]) -> list[int]:
-    """Return those of these ranks that have come to the end of the present run."""
+    """Return those of ``ranks`` that have finished the present run."""
     store = group_store()
     if _present is None or store is None:
         return []

@@ -1,7 +1,7 @@
-"""Many ranks in few words: as ranges, so that a message costs the same for a thousand as for one.
+"""Sets of ranks as ranges, so that a message costs as little for a thousand ranks as for one.
 
-Ranges come from other machines, and can be of any length: `includes` and `among` ask of ranks that
-are known, and `ranks_of` is for those that the notebook itself has sent.
+Ranges that come from other machines may be of any length: ask `includes` and `among` about known
+ranks, and use `ranks_of` only for ranges that the notebook itself has sent.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def to_ranges(ranks: Iterable[int]) -> RankRanges:
 
 
 def ranks_of(ranges: RankRanges) -> list[int]:
-    """Return the ranks of ranges, in order."""
+    """Return the ranks in ranges, in order."""
     return [rank for first, last in ranges for rank in range(first, last + 1)]
 
 
 def count(ranges: RankRanges) -> int:
-    """Return how many ranks there are in ranges."""
+    """Return the number of ranks in ranges."""
     return sum(last + 1 - first for first, last in ranges)
 
 

@@ -1,4 +1,4 @@
-"""A folder of the notebook's computer as it is sent, and the names that a node keeps beside it."""
+"""How a folder is sent to nodes, and the names of files that a node keeps about it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NotRequired, TypedDict
 
 
 class FilePart(TypedDict):
-    """A part of a file as a blob, and where in the file it begins."""
+    """A part of a file as a blob, and its position in the file."""
 
     blob: str
     size: int
@@ -20,13 +20,13 @@ class SentFile(TypedDict):
     Attributes
     ----------
     blob
-        The digest of all of it.
+        The digest of the whole file.
     size
-        Its bytes.
+        Its size in bytes.
     executable
         Whether the user may execute it.
     part
-        What comes of it now, if that is not all.
+        The part that is sent now, if not all of it.
     """
 
     blob: str
@@ -36,24 +36,24 @@ class SentFile(TypedDict):
 
 
 class SentFolder(TypedDict):
-    """A folder as it is to be on a node.
+    """A folder to make on a node.
 
     Attributes
     ----------
     name
-        Tells it from others that are sent to the same place.
+        Distinguishes it from others that are sent to the same place.
     target
-        Where it is to be, from the folder that ranks begin in; ``~`` is the user's home.
+        Where to put it, relative to the folder that ranks start in; ``~`` is the user's home.
     files
-        Its files by their paths in it.
+        Its files by their relative paths.
     links
-        Its symbolic links, and where they lead.
+        Its symbolic links and their targets.
     force
-        Whether files of the node that are in the way are replaced.
+        Whether to replace files of the node that are in the way.
     only
-        The files that come now, if others have come before or come later.
+        The files that are sent now, if others were sent before or follow later.
     more
-        Whether others come later.
+        Whether others follow later.
     """
 
     name: str
@@ -66,27 +66,27 @@ class SentFolder(TypedDict):
 
 
 def blobs_of(folder: SentFolder) -> set[str]:
-    """Return the digests of the blobs that a node needs to lay down what comes of a folder now."""
+    """Return the digests of the blobs that a node needs for the part of a folder sent now."""
     files = [folder["files"][path] for path in folder.get("only", folder["files"])]
     return {file.get("part", file)["blob"] for file in files if file["size"]}
 
 
 def portions_of(folders: Iterable[SentFolder]) -> set[str]:
-    """Return the digests of the blobs of which nothing is left to do when folders are laid down.
+    """Return the digests of the blobs that are not needed any more once folders are written.
 
-    What is sent in portions is more than a node may have room for at once.
+    A folder is sent in portions if a node may not have room for all of its blobs at once.
     """
     return {key for each in folders if "only" in each for key in blobs_of(each)}
 
 
 def record_name(folder: SentFolder) -> str:
-    """Return the name of the file that says what was sent last: ``{path: [digest, time, size]}``.
+    """Return the name of the record of what was sent last: ``{path: [digest, time, size]}``.
 
-    Times are nanoseconds since the epoch, as the file system dates the file there.
+    Times are modification times on the node, in nanoseconds since the epoch.
     """
     return f".sky-sent-{folder['name']}.json"
 
 
 def unfinished_name(name: str, file: SentFile) -> str:
-    """Return what a file is called as long as parts of it are still to come."""
+    """Return the name of a file of which parts are still missing."""
     return f".{name}.{file['blob'][:16]}.part"

@@ -1,10 +1,13 @@
-"""The order of what a process writes to two streams, and how they read as one.
+"""The order in which a process writes to two streams, and how to read them as one.
 
-What is wanted: lines of stdout and stderr in the order in which they were written. What does not
-work: two pipes alone, as both can have something when they are read; and one pipe for both, as
-nobody can tell them apart there. The solution: wherever Python goes on with the other stream, it
-leaves a numbered mark in both pipes, which the reader takes out again. Marks of another kind say
-which of several calls at once has written what follows in their pipe.
+What is wanted: lines of stdout and stderr in the order in which they were written.
+
+What does not work: two separate pipes, since both may hold data when they are read; or one pipe for
+both, since the streams cannot be told apart then.
+
+The solution: whenever Python switches to the other stream, it puts a numbered mark in both pipes,
+which the reader removes. Marks of another kind say which of several concurrent calls wrote the data
+that follows in their pipe.
 """
 
 from __future__ import annotations
@@ -27,12 +30,12 @@ place says no more than that, and is moved behind what else is known to be writt
 
 
 def mark(begins: bool, number: int) -> bytes:
-    """Return the mark where a stretch of a stream begins, or where the one before it ended."""
+    """Return the mark at which a stretch of one stream begins and that of the other ends."""
     return _mark(b"B" if begins else b"E", number)
 
 
 def call_mark(call: int) -> bytes:
-    """Return the mark behind which a stream is written by a call; 0 stands for none of them."""
+    """Return the mark after which a call writes to a stream; 0 stands for no call."""
     return _mark(b"C", call)
 
 
@@ -41,7 +44,7 @@ def _mark(kind: bytes, number: int) -> bytes:
 
 
 class Piece(NamedTuple):
-    """A piece of what was read: its place, the call that has written it, and what it is."""
+    """A piece of data: its place in the order, the call that has written it, and the bytes."""
 
     place: int
     call: int
@@ -49,7 +52,7 @@ class Piece(NamedTuple):
 
 
 class MarkReader:
-    """Takes the marks out of what is read from one pipe."""
+    """Removes the marks from data that is read from one pipe."""
 
     def __init__(self) -> None:
         self._place = FIRST_PLACE
@@ -57,7 +60,7 @@ class MarkReader:
         self._rest = b""
 
     def split(self, data: bytes) -> list[Piece]:
-        """Return what was read in pieces."""
+        """Split data at its marks."""
         if not self._rest and b"\x00" not in data:
             return [Piece(self._place, self._call, data)]
         data = self._rest + data
@@ -71,17 +74,17 @@ class MarkReader:
                 self._place = 2 * int(found[2], 16) + (found[1] == b"E")
             at = found.end()
         pieces.append(Piece(self._place, self._call, data[at:]))
-        # A piece without data says which place has come.
+        # A piece without data tells which place was reached.
         return [piece for piece in pieces if piece.data] or [pieces[-1]]
 
     def end(self) -> Piece:
-        """Return what looked like the beginning of a mark, and was none."""
+        """Return data held back because it looked like the beginning of a mark, but was none."""
         rest, self._rest = self._rest, b""
         return Piece(self._place, self._call, rest)
 
 
 def _without_part_of_mark(data: bytes) -> tuple[bytes, bytes]:
-    """Cut off the beginning of a mark of which the end has not come yet."""
+    """Cut off the beginning of a mark whose end has not arrived yet."""
     at = data.rfind(b"\x00", max(0, len(data) - _LENGTH + 1))
     while at >= 0:
         tail = data[at:]
@@ -101,10 +104,10 @@ def _could_begin(tail: bytes) -> bool:
 
 @dataclass
 class LineJoiner:
-    """Says what has to stand between two pieces of different streams so that they read as lines.
+    """Tells what to insert between pieces of different streams so that they read as lines.
 
-    A terminal glues a line to the progress bar before it. Here the line takes the place of the bar,
-    which is drawn again with its next state, and other unfinished lines are ended.
+    A terminal would append a line to the progress bar before it. Here the line replaces the bar,
+    which is redrawn when it next changes; other unfinished lines are ended.
     """
 
     _source: object = ""
@@ -112,7 +115,7 @@ class LineJoiner:
     _is_bar: bool = False
 
     def between(self, source: object, data: bytes) -> bytes:
-        """Return what has to come before ``data``; ``source`` is its stream, and who wrote it."""
+        """Return what to insert before ``data``; ``source`` is its stream and its writer."""
         gap = b""
         if self._is_open and source != self._source and data[:1] not in (b"\n", b"\r"):
             gap = b"\r\x1b[K" if self._is_bar else b"\n"

@@ -1,4 +1,4 @@
-"""Tasks beside others, and what a task does that must not be cut off, or that may block."""
+"""Helpers for asyncio tasks: background tasks, batches, uninterruptible and blocking work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Flag:
-    """What happens once, for threads that wait for it: a `threading.Event` at a tenth of its cost.
+    """An event that is set once: a `threading.Event` at a tenth of the cost.
 
     Only one thread sets it.
     """
@@ -24,17 +24,17 @@ class Flag:
         self._is_set = False
 
     def set(self) -> None:
-        """Let those go on that wait for it, now and later."""
+        """Set it, and release all threads that wait for it, now or later."""
         if not self._is_set:
             self._is_set = True
             self._lock.release()
 
     def is_set(self) -> bool:
-        """Return whether it has happened."""
+        """Return whether it is set."""
         return self._is_set
 
     def wait(self, seconds: float) -> bool:
-        """Wait for it so long at most, and return whether it has happened."""
+        """Wait for it at most that long; return whether it is set."""
         if self._is_set:
             return True
         if self._lock.acquire(timeout=seconds):
@@ -56,24 +56,24 @@ class BackgroundTasks:
         return task
 
     async def finish(self, within: float) -> None:
-        """Wait until all are done, at most ``within`` seconds."""
+        """Wait until all tasks are done, at most ``within`` seconds."""
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=within)
 
     async def cancel(self, within: float) -> None:
-        """Cancel all, and wait for their ends, at most ``within`` seconds."""
+        """Cancel all tasks and wait until they end, at most ``within`` seconds."""
         for task in self._tasks:
             task.cancel()
         await self.finish(within)
 
 
 class Changes:
-    """Tells tasks and observers of a loop that something has changed.
+    """Notifies tasks and observers of a loop of changes.
 
     Parameters
     ----------
     observers
-        Called, without arguments, at each change; one that fails disturbs nothing.
+        Called without arguments at each change; errors in one do not affect the others.
     """
 
     def __init__(self, observers: Sequence[Callable[[], None]]) -> None:
@@ -81,7 +81,7 @@ class Changes:
         self._waiting: list[asyncio.Future[None]] = []
 
     def tell(self) -> None:
-        """Tell of a change; from the loop's thread."""
+        """Announce a change; call it in the loop's thread."""
         waiting, self._waiting = self._waiting, []
         for changed in waiting:
             if not changed.done():
@@ -98,12 +98,12 @@ class Changes:
 
 
 class Batch(Generic[T]):
-    """Collects what comes at one time, and hands it on as one when the loop has read all of it.
+    """Collects the items of one turn of the event loop, and hands them on together.
 
     Parameters
     ----------
     take
-        Called with what has come, in its order.
+        Called with the items, in order.
     """
 
     def __init__(self, take: Callable[[list[T]], object]) -> None:
@@ -111,50 +111,50 @@ class Batch(Generic[T]):
         self._items: list[T] = []
 
     def add(self, item: T) -> None:
-        """Hand something on soon; from the loop's thread."""
+        """Add an item, to be handed on soon; call it in the loop's thread."""
         if not self._items:
             asyncio.get_running_loop().call_soon(self.flush)
         self._items.append(item)
 
     def flush(self) -> None:
-        """Hand on now what is there: something comes that belongs behind it."""
+        """Hand on all items now, because something follows that must come after them."""
         if self._items:
             items, self._items = self._items, []
             self._take(items)
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks, and wait for their end; errors of those that have failed go nowhere."""
+    """Cancel tasks and wait until they end, ignoring their errors."""
     tasks = list(tasks)
     for task in tasks:
         task.cancel()
-    # Asked for, since asyncio prints an error that nobody has asked for.
+    # Retrieved, since asyncio prints errors that nobody retrieves.
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def uninterrupted(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, also when the task that waits for it is cancelled."""
+    """Run a coroutine to its end, even if the task that waits for it is cancelled."""
     task = asyncio.ensure_future(coroutine)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait({task})
         if not task.cancelled():
-            task.exception()  # else asyncio prints that nobody has asked for it
+            task.exception()  # otherwise asyncio prints that the error was never retrieved
         raise
 
 
 async def blocking(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function that may block in a thread, so that the loop goes on.
+    """Call a function that may block in a thread, so that the loop continues.
 
-    A task that is cancelled waits for it all the same: what it writes would else come after what
-    the task writes next.
+    A cancelled task still waits for it: otherwise the function might write after whatever the task
+    writes next.
     """
     return await uninterrupted(asyncio.to_thread(function, *args, **kwargs))
 
 
 async def either(task: asyncio.Task[None], other: Coroutine[Any, Any, object]) -> None:
-    """Wait until a task has ended or something else has happened; the task goes on then."""
+    """Wait until a task has ended or something else has happened, without cancelling the task."""
     waiting = asyncio.ensure_future(other)
     try:
         await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)

@@ -2,7 +2,7 @@
 
 import type { History, Profile, Variables } from './snapshot.ts';
 
-/** A rank can be chosen before there is a run: what it prints later is shown then. */
+/** A rank can be chosen before there is a run: its later output is then shown. */
 export type Action =
   | { kind: 'select'; run: string | null; rank: number | null }
   | { kind: 'stop'; run: string }
@@ -15,10 +15,10 @@ export type Action =
 /** What a page can ask of a cluster beside its snapshots; `jupyter_sky/notebook/sidebar/answers.py` knows
     the answers. */
 export interface Ask {
-  /** What was used since the `at` of the last answer, or in the last ten minutes with 0. */
+  /** Usage since the `at` of the last answer or, with 0, in the last ten minutes. */
   history(since: number): Promise<History>;
   variables(): Promise<Variables>;
-  /** Looks at what the ranks do for ten seconds. */
+  /** Profiles the ranks for ten seconds. */
   profile(): Promise<Profile>;
 }
 

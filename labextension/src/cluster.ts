@@ -21,7 +21,7 @@ export class ClusterName {
     this.element.addEventListener('click', () => show(this.#id));
   }
 
-  /** Shows the cluster of a run in that state; a click does something where `isLink` says so. */
+  /** Shows the cluster of a run in that state; it can be clicked if `isLink`. */
   show(cluster: Cluster, run: Run['state'] | 'unknown' | undefined, isLink: boolean): void {
     this.#id = cluster.id;
     setName(this.#name, plain(cluster.name));

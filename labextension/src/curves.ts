@@ -5,7 +5,7 @@ import type { Curve } from './snapshot.ts';
 import { plain } from './text.ts';
 import type { Translation } from './words.ts';
 
-/** Charts that are shown at once; with more there is a button. */
+/** Charts that are shown at first; with more, there is a button. */
 const FIRST = 12;
 
 export const SVG = 'http://www.w3.org/2000/svg';
@@ -84,7 +84,7 @@ export class Curves {
   }
 }
 
-/** What a chart spans: the least and greatest step and value of its curves. */
+/** The range of a chart: the least and greatest step and value of its curves. */
 export interface Span {
   left: number;
   right: number;
@@ -164,7 +164,7 @@ class Chart {
     this.#tell();
   }
 
-  /** Says the latest value, and what a chart does not show. */
+  /** Shows the latest value, and what the chart leaves out. */
   #tell(): void {
     const [curve] = this.#curves;
     const others = this.#curves.length > 1 ? this.#trans.__('%1 ranks', this.#curves.length) : '';
@@ -175,7 +175,7 @@ class Chart {
     setText(this.#figure, curve ? figure(curve.last) : '');
   }
 
-  /** Says the value that is nearest to the pointer. */
+  /** Shows the value nearest to the pointer. */
   #point(event: PointerEvent): void {
     const box = this.#svg.getBoundingClientRect();
     const { left, right, low, high } = this.#span;
@@ -218,7 +218,7 @@ function spanOf(curves: Curve[]): Span {
   return span.low > span.high ? { ...span, low: NaN, high: NaN } : span;
 }
 
-/** Returns a curve as an SVG path; where a value is missing there is a gap. */
+/** Returns a curve as an SVG path, with a gap for each missing value. */
 export function pathOf({ steps, values }: Pick<Curve, 'steps' | 'values'>, span: Span): string {
   const wide = span.right - span.left || 1;
   const tall = span.high - span.low;
@@ -234,7 +234,7 @@ export function pathOf({ steps, values }: Pick<Curve, 'steps' | 'values'>, span:
     const part = tall > 0 ? (value - span.low) / tall : 0.5;
     const y = HEIGHT - MARGIN - part * (HEIGHT - 2 * MARGIN);
     const place = `${x.toFixed(1)} ${y.toFixed(1)}`;
-    // A line of no length, so that a point that stands alone is seen.
+    // A line of zero length, so that an isolated point is visible.
     parts.push(isDrawing ? `L${place}` : `M${place}h0`);
     isDrawing = true;
   }
@@ -251,7 +251,7 @@ function nearest(steps: number[], x: number): number {
   return best;
 }
 
-/** A colour for each rank that is seen on white and on black. */
+/** A colour for each rank, visible on white and on black. */
 function colour(rank: number): string {
   return `hsl(${Math.round(rank * 137.5 + 20) % 360} 60% 50%)`;
 }

@@ -43,10 +43,10 @@ export function setOptional(node: HTMLElement, text: string | null): void {
   setText(node, text ?? '');
 }
 
-/** Characters at the end of a name that are always shown: names of one family differ there. */
+/** Characters at the end of a name that are always shown: similar names differ there. */
 const TAIL = 8;
 
-/** Shows a name, which is shortened in its middle where there is little room. */
+/** Shows a name, shortened in the middle if there is little room. */
 export function setName(node: HTMLElement, name: string): void {
   if (node.textContent === name) {
     return;

@@ -10,7 +10,7 @@ import { percent, size, type Translation } from './words.ts';
 /** Milliseconds that are shown. */
 const SHOWN = 600_000;
 
-/** Milliseconds between two samples from which on there is a gap in the curve. */
+/** Milliseconds between two samples above which the curve has a gap. */
 const GAP = 20_000;
 
 /** The rows of all nodes; those of ranks are made when their node is unfolded. */
@@ -218,7 +218,7 @@ class Row {
   }
 }
 
-/** A small curve from nothing up to a scale that it shares with others, and the latest figure. */
+/** A small curve from zero up to a scale shared with others, and the latest value. */
 class Spark {
   readonly element: HTMLElement;
   readonly #svg = document.createElementNS(SVG, 'svg');
@@ -244,7 +244,7 @@ class Spark {
   }
 }
 
-/** Returns a curve that is not drawn over times at which nothing was measured. */
+/** Returns a curve with gaps at times at which nothing was measured. */
 function withGaps(times: number[], values: Values, since: number): { steps: number[]; values: Values } {
   const drawn: { steps: number[]; values: Values } = { steps: [], values: [] };
   let before = Infinity;

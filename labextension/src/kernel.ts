@@ -1,6 +1,6 @@
 /* The kernel of a page, as far as the panel sends messages to it without ipywidgets. */
 
-/** What Jupyter's own pages let a widget do with its kernel; others have less of it, or nothing. */
+/** What Jupyter's pages let a widget do with its kernel; others offer less or nothing. */
 export interface Kernel {
   clientId?: string;
   username?: string;
@@ -17,7 +17,7 @@ export function ask(kernel: Kernel, content: object): boolean {
   kernel.sendControlMessage({
     channel: 'control',
     header: {
-      // `crypto.randomUUID` exists on pages of a secure origin only.
+      // `crypto.randomUUID` only exists on pages with a secure origin.
       msg_id: `${Date.now()}-${Math.random()}`,
       msg_type: 'sky_request',
       session: kernel.clientId,

@@ -7,7 +7,7 @@ const OURS = new Set([
   ...['Home', 'End', 'PageUp', 'PageDown']
 ]);
 
-/** Pages of Jupyter heed no shortcut while the target of a key has this attribute. */
+/** Jupyter ignores shortcuts while the target of a key has this attribute. */
 const SUPPRESS = 'data-lm-suppress-shortcuts';
 
 /** Keeps the keys that work in `root` from the page's shortcuts, until the function that is returned
@@ -19,7 +19,7 @@ export function keepKeys(root: HTMLElement): () => void {
       (event.target as Element).toggleAttribute(SUPPRESS, isOurs(event));
     }
   };
-  // Before anyone else: Notebook 7 looks at keys while they are on their way to their target.
+  // In the capture phase, as Notebook 7 handles keys before they reach their target.
   page.addEventListener('keydown', decide, true);
   return () => page.removeEventListener('keydown', decide, true);
 }

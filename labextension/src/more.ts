@@ -10,7 +10,7 @@ import type { Snapshot, Variables } from './snapshot.ts';
 import { plain, plainLines } from './text.ts';
 import type { Translation } from './words.ts';
 
-/** Milliseconds between two questions for what was used; nodes measure it as often. */
+/** Milliseconds between two requests for usage; nodes measure it as often. */
 const EVERY = 5000;
 
 export class More {
@@ -26,7 +26,7 @@ export class More {
   #timer: ReturnType<typeof setInterval> | undefined;
   #isAsking = false;
 
-  /** `usage` outlives the view, which a page makes anew now and then. */
+  /** `usage` outlives the view, which a page recreates from time to time. */
   constructor(trans: Translation, usage: Usage) {
     this.#trans = trans;
     this.#usage = usage;
@@ -55,7 +55,7 @@ export class More {
     }
   }
 
-  /** Shows what can be asked; without `ask` there is nobody to answer. */
+  /** Shows the possible questions; without `ask`, nobody can answer. */
   show(snapshot: Snapshot, ask: Ask | null): void {
     this.#snapshot = snapshot;
     this.#ask = ask;
@@ -64,7 +64,7 @@ export class More {
     this.#keepAsking();
   }
 
-  /** Asks no more, since nobody sees it. */
+  /** Stops asking, since nobody sees it. */
   pause(): void {
     clearInterval(this.#timer);
     this.#timer = undefined;
@@ -173,7 +173,7 @@ class Part {
     }
   }
 
-  /** Says what went wrong, or with null that nothing did. */
+  /** Shows an error, or removes it if null. */
   complain(trouble: Error | null): void {
     this.say(trouble && plainLines(trouble.message));
   }
@@ -182,7 +182,7 @@ class Part {
     setOptional(this.#note, note);
   }
 
-  /** Shows the answer to a question, unless it is closed or asked again before that comes. */
+  /** Shows the answer to a question, unless it is closed or asked again before. */
   async fill<Answer>(
     note: string,
     ask: (() => Promise<Answer>) | null,
@@ -207,7 +207,7 @@ class Part {
   }
 }
 
-/** The names of the ranks: a row that differs is marked, to the eye and to the ear. */
+/** The variables of the ranks: rows that differ are marked, for screen readers, too. */
 function tableOf(trans: Translation, { head, rows, notes }: Variables): HTMLElement {
   const headings = head.map((text) => element('th', '', { scope: 'col' }, plain(text)));
   const lines = rows.map(({ cells, differs }) => {

@@ -6,7 +6,7 @@ import type { Output } from './snapshot.ts';
 import { linesOf, pieces, placeIn, plain } from './text.ts';
 import type { Translation } from './words.ts';
 
-/** Lines that are shown by default; those above them are in the rank's log. */
+/** Lines shown by default; earlier ones are in the rank's log. */
 const MOST = 200;
 
 export class OutputPane {
@@ -83,7 +83,7 @@ export class OutputPane {
     return text ? null : this.#trans.__('nothing printed yet');
   }
 
-  /** Shows `lines`: most often some are added, and as many are removed at the top. */
+  /** Shows `lines`: usually some are added, and as many are removed at the top. */
   #write(lines: string[]): void {
     const gone = dropped(this.#lines, lines);
     for (let count = 0; count < gone; count++) {
@@ -107,7 +107,7 @@ export class OutputPane {
     }
   }
 
-  /** Shows a line; one that names a line of code leads there. */
+  /** Shows a line; if it names a line of code, it links to it. */
   #fill(node: Element, line: string): HTMLElement {
     const shown = pieces(line).map(({ text, style }) =>
       style ? element('span', style, {}, text) : text

@@ -5,7 +5,7 @@ import type { Page } from './snapshot.ts';
 import { plain } from './text.ts';
 import type { Translation } from './words.ts';
 
-/** Returns where the browser finds what Jupyter's server has at a path. */
+/** Returns the address of a path of Jupyter's server. */
 export type Address = (path: string) => string;
 
 export class PageLinks {
@@ -20,7 +20,7 @@ export class PageLinks {
   }
 
   show(pages: Page[], address: Address): void {
-    // Compared as text, so that what has not changed keeps the focus.
+    // Compared as text, so that unchanged elements keep the focus.
     const shown = JSON.stringify(pages);
     if (this.#shown === shown) {
       return;

@@ -8,10 +8,10 @@ import { ask, type Kernel } from './kernel.ts';
 import type { Rank } from './snapshot.ts';
 import { release, render, type Snapshot } from './view.ts';
 
-/** The event of the document by which the extension hears of a snapshot. */
+/** The event of the document that passes a snapshot to the extension. */
 export const CHANGED = 'jupyter-sky:snapshot';
 
-/** What anywidget gives us of the widget's model. */
+/** The part of the widget's model that anywidget provides. */
 export interface Model {
   get(name: string): any;
   send(content: unknown): void;
@@ -20,7 +20,7 @@ export interface Model {
   widget_manager?: { kernel?: Kernel | null };
 }
 
-/** Shows the panel in `el` and keeps it up to date; returns what ends that. */
+/** Shows the panel in `el` and keeps it up to date; returns a function that ends this. */
 function show({ model, el }: { model: Model; el: HTMLElement }): () => void {
   const act = (action: Action) => {
     // Messages to a widget wait until the cell is over. Jupyter's own pages have ways around that: a
@@ -45,7 +45,7 @@ function show({ model, el }: { model: Model; el: HTMLElement }): () => void {
   };
 }
 
-/** Asks the kernel about the cluster, over the same ways as actions go. */
+/** Asks the kernel about the cluster, in the same ways as for actions. */
 class Questions {
   readonly ask: Ask = {
     history: (since) => this.#send({ about: 'history', since }),
@@ -90,7 +90,7 @@ class Questions {
   }
 }
 
-/** Tells the page's extension of each change; returns what ends that. */
+/** Tells the page's extension of each change; returns a function that ends this. */
 function initialize({ model }: { model: Model }): () => void {
   const changed = () =>
     document.dispatchEvent(new CustomEvent(CHANGED, { detail: snapshotOf(model) }));
@@ -99,7 +99,7 @@ function initialize({ model }: { model: Model }): () => void {
   return () => model.off('change', changed);
 }
 
-/** Returns the snapshot from its parts, each of which is sent when it has changed. */
+/** Returns the snapshot from its parts, each of which is sent when it changes. */
 function snapshotOf(model: Model): Snapshot {
   const { rank, lines } = model.get('output');
   const { drop, keep, added } = model.get('more');
@@ -116,10 +116,10 @@ function snapshotOf(model: Model): Snapshot {
   };
 }
 
-/** The ranks as they were last put together, by what they use: what is the same is not shown again. */
+/** A cache of assembled ranks, so that unchanged ranks are not shown again. */
 const ranks = new WeakMap<object, { rest: object; rank: Rank }>();
 
-/** Returns a rank from its two parts: what it uses and prints, and all else. */
+/** Returns a rank from its two parts: usage and last line, and everything else. */
 function rankOf(model: Model, at: number): Rank {
   const [use, rest] = [model.get(`use_${at}`), model.get(`rank_${at}`)];
   const known = ranks.get(use);

@@ -9,7 +9,7 @@ const MOST = 20_000;
 
 const HTML = 'http://www.w3.org/1999/xhtml';
 
-/** The elements that are taken over; others go with all that is in them. */
+/** The allowed elements; others are removed with everything in them. */
 const ELEMENTS = new Map([
   [SVG, new Set(['svg', 'rect', 'text', 'title'])],
   [
@@ -18,16 +18,16 @@ const ELEMENTS = new Map([
   ]
 ]);
 
-/** What of them is taken over, where it is a word or a number: no address can be written so. */
+/** The allowed attributes, if they are words or numbers, which cannot be addresses. */
 const ATTRIBUTES = new Set([
   ...['x', 'y', 'width', 'height', 'rx', 'fill', 'text-anchor', 'font-size'],
   ...['role', 'aria-label']
 ]);
 const WORD = /^[#\w.%-]{1,40}$/;
 
-/** Returns what can be shown of a picture. */
+/** Returns the parts of a picture that are safe to show. */
 export function pictureOf(html: string): DocumentFragment {
-  // What is parsed so belongs to no page: no script of it runs, and nothing is loaded.
+  // A parsed document belongs to no page: no script runs, and nothing is loaded.
   const parsed = new DOMParser().parseFromString(html, 'text/html');
   const made = document.createDocumentFragment();
   let left = MOST;

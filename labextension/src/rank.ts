@@ -93,7 +93,7 @@ export class RankRow {
     return parts.filter(Boolean).join(', ');
   }
 
-  /** What makes a rank differ from others in its state. */
+  /** What distinguishes a rank from others in its state. */
   #markOf(rank: Rank): string | null {
     if (rank.restarted) {
       return this.#trans.__('restarted, empty');
@@ -111,7 +111,7 @@ export class RankRow {
     return rank.gpu === null ? plain(gpu) : `${plain(gpu)} #${rank.gpu}`;
   }
 
-  /** A cell shows how a rank came to the end of the run; elsewhere it counts what it is doing now. */
+  /** A cell shows how a rank's part ended; elsewhere, its present state counts. */
   #keyOf({ outcome, phase }: Rank): string {
     const hasFailed = outcome === 'error' && phase === 'idle';
     return this.#isCell || hasFailed ? (outcome ?? phase) : phase;

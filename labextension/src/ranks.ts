@@ -6,7 +6,7 @@ import type { Node, Rank, Run } from './snapshot.ts';
 import { plain } from './text.ts';
 import type { Translation } from './words.ts';
 
-/** More ranks than this stand in a grid, one card a node, instead of one line each. */
+/** More ranks than this are shown in a grid, one card per node, instead of lines. */
 const ROOMY = 16;
 
 interface Group {
@@ -55,11 +55,11 @@ export class RankList {
 
   show(nodes: Node[], ranks: Rank[], selected: number | null, run: Run | null): void {
     this.#arrange(ranks);
-    // What a device is doing says nothing of a run that is over.
+    // The present usage of a device says nothing about a finished run.
     const runs = run === null || run.state === 'running' || run.state === 'waiting';
     setAttribute(this.element, 'data-over', this.#isCell && !runs ? '' : null);
     const places = new Map(nodes.map((node) => [node.node, node]));
-    // One address for all says nothing: they are processes of this machine.
+    // A single address is not informative: all are processes on this machine.
     const isOne = new Set(nodes.map(({ addr }) => addr)).size < 2;
     setAttribute(this.element, 'data-plain', isOne && ranks.length === this.#groups.size ? '' : null);
     for (const [number, { title, where }] of this.#groups) {
@@ -112,7 +112,7 @@ export class RankList {
     return row.element;
   }
 
-  /** Moves the focus as a list does; returns whether the key is one that moves it. */
+  /** Moves the focus as in a list; returns whether the key moves it. */
   #move(rank: number, key: string): boolean {
     const all = [...this.#rows.keys()];
     const step = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[key];
@@ -130,7 +130,7 @@ export class RankList {
     this.#rows.get(rank)?.element.focus();
   }
 
-  /** The Tab key reaches one row only, the arrows go from there. */
+  /** The Tab key reaches only one row; arrows move between rows. */
   #reachable(rank: number): void {
     for (const [number, row] of this.#rows) {
       row.element.tabIndex = number === rank ? 0 : -1;
@@ -138,7 +138,7 @@ export class RankList {
   }
 }
 
-/** The headings of the columns; to a screen reader each row says itself what its figures are. */
+/** The headings of the columns; for screen readers, each row labels its own numbers. */
 function headings(trans: Translation): HTMLElement {
   const columns: [string, string][] = [
     ['jsky-number', trans.__('Rank')],

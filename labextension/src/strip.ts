@@ -13,7 +13,7 @@ import { amount, duration, money, size, span, type Translation } from './words.t
 /** Milliseconds for a kernel to react to Stop before the user is told of another way. */
 const PATIENCE = 4000;
 
-/** Bytes that were sent for a run, from which on that is said. */
+/** Least bytes sent for a run that are shown. */
 const WORTH_SAYING = 100_000;
 
 interface Hooks {
@@ -121,14 +121,14 @@ export class Strip {
     setAttribute(this.element, 'data-state', state ?? null);
     this.setOpen(open);
     setText(this.#state, state ? this.#words(state) : this.#trans.__('Nothing has run yet'));
-    // A cell is its run's title itself, unless the run goes on behind it.
+    // The cell itself is the title, unless the run is in the background.
     setOptional(this.#title, run && (run.background || !this.#isCell) ? plain(run.title) : null);
     this.#showProgress(run);
     this.#showFailed(snapshot);
     setOptional(this.#facts, this.#factsOf(snapshot));
     setShown(this.#restore, Boolean(place.isIncomplete));
     this.#cluster.show(cluster, state, Boolean(place.hasSidebar));
-    // Of a run that is over, the sidebar knows what its cluster serves now.
+    // For a finished run, the sidebar knows which pages its cluster serves now.
     this.#pages.show(place.address && runs ? cluster.pages : [], place.address ?? String);
     setShown(this.#where, state === 'running');
     setShown(this.#stop, runs);
@@ -140,7 +140,7 @@ export class Strip {
     setAttribute(this.#toggle, 'title', title);
   }
 
-  /** What a screen reader says when it changes; it leaves out figures, which change all the time. */
+  /** The text for screen readers; it leaves out numbers, which change all the time. */
   summary({ run, ranks }: Snapshot): string {
     if (!run) {
       return '';
@@ -161,7 +161,7 @@ export class Strip {
 
   #showProgress(run: Run | null): void {
     const progress = run?.progress ?? null;
-    // A bar that is full says nothing that "Finished" does not.
+    // A full bar adds nothing to "Finished".
     const shown = progress !== null && !(run?.state === 'ok' && progress.part === 1);
     setShown(this.#progress.element, shown);
     if (shown) {
@@ -174,7 +174,7 @@ export class Strip {
     }
   }
 
-  /** Names the ranks that failed; a click shows how. */
+  /** Lists the ranks that failed; a click shows the error. */
   #showFailed({ ranks }: Snapshot): void {
     const failed = ranks.filter(({ outcome }) => outcome === 'error');
     const lost = ranks.filter(({ outcome }) => outcome === 'lost');
@@ -192,7 +192,7 @@ export class Strip {
   }
 
   #factsOf({ run, sent_bytes, cluster }: Snapshot): string {
-    // Records in older notebooks say nothing of attempts.
+    // Records in older notebooks have no attempts.
     const attempt = run?.attempt ?? null;
     const facts = [
       attempt &&
@@ -207,7 +207,7 @@ export class Strip {
     return facts.filter(Boolean).join(' · ');
   }
 
-  /** Shows how long it has been running: seconds are counted here, with no message for each. */
+  /** Shows the elapsed time: seconds are counted here, without a message for each. */
   #tick(): void {
     if (!this.#run || this.#run.state === 'waiting') {
       setOptional(this.#elapsed, null);

@@ -30,7 +30,7 @@ export function plainLines(text: string): string {
   return lines.map((line) => harmless(line).slice(0, LONGEST).trimEnd()).join('\n');
 }
 
-/** Returns the lines of a text without what a carriage return has overwritten. */
+/** Returns the lines of a text, without what carriage returns have overwritten. */
 export function linesOf(text: string): string[] {
   return text.split('\n').map((line) => {
     const written = line.replace(/\r+$/, '');

@@ -2,14 +2,14 @@
 
 import type { History } from './snapshot.ts';
 
-/** Samples that are kept of a node. */
+/** Most samples to keep of a node. */
 const KEPT = 120;
 
 export type Values = (number | null)[];
 export const KINDS = ['processor', 'gpu', 'gpu_memory', 'memory', 'network'] as const;
 export type Kind = (typeof KINDS)[number];
 
-/** What a node or a rank has used, at the times of its node; and how much of it there is. */
+/** The usage of a node or a rank, at the times of its node, and the totals. */
 export interface Used {
   curves: Map<Kind, Values>;
   totals: Map<Kind, number>;
@@ -20,7 +20,7 @@ export interface NodeUse extends Used {
   ranks: Map<number, Used>;
 }
 
-/** What is known of the last ten minutes: a page asks for what came since. */
+/** The known usage of the last ten minutes: a page requests what is new. */
 export class Usage {
   readonly nodes = new Map<number, NodeUse>();
   /** The nodes that the user has unfolded. */
@@ -38,7 +38,7 @@ export class Usage {
       const node = this.nodes.get(part.node) ?? { times: [], ranks: new Map(), ...nothing() };
       this.nodes.set(part.node, node);
       const known = node.times.at(-1) ?? -Infinity;
-      // After a restart of the kernel some of them come again.
+      // After a restart of the kernel, some of them are repeated.
       const first = part.times.findIndex((time) => time > known);
       if (first < 0) {
         continue;
@@ -95,12 +95,12 @@ function extend(
   curves.set(kind, all);
 }
 
-/** Forgets what is too old, and ranks of which nothing is left. */
+/** Forgets values that are too old, and ranks without any. */
 function cut(node: NodeUse): void {
   const surplus = node.times.length - KEPT;
   for (const { curves } of [node, ...node.ranks.values()]) {
     for (const [kind, values] of curves) {
-      // A rank of which nothing came has a shorter list.
+      // A rank without new values has a shorter list.
       const whole = [...values, ...Array.from({ length: node.times.length - values.length }, () => null)];
       curves.set(kind, surplus > 0 ? whole.slice(surplus) : whole);
     }
@@ -115,7 +115,7 @@ function cut(node: NodeUse): void {
   }
 }
 
-/** The GPUs of a node are those of its ranks: how busy they are on average, and their memory in all. */
+/** The GPUs of a node's ranks: their average utilisation and total memory. */
 function addUp(node: NodeUse): void {
   const ranks = [...node.ranks.values()];
   for (const kind of ['gpu', 'gpu_memory'] as const) {

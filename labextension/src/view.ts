@@ -17,25 +17,25 @@ import { english, type Translation } from './words.ts';
 
 export type { Action, Ask, Snapshot, Translation };
 
-/** What the place of a view is like. */
+/** The surroundings of a view. */
 export interface Place {
-  /** A cell shows what its head prints itself, and its ranks only when it is opened. */
+  /** A cell shows its head's output itself, and the ranks only when opened. */
   kind: 'cell' | 'sidebar';
-  /** Whether the ranks are shown, until the user says otherwise. */
+  /** Whether the ranks are shown, until the user toggles them. */
   open?: boolean;
-  /** A sentence for the user, as of a kernel that was restarted. */
+  /** A sentence for the user, for example about a restarted kernel. */
   note?: string;
-  /** Whether nothing more will be heard of the run, though its end is not known. */
+  /** Whether no more news of the run will come, although its end is not known. */
   isLost?: boolean;
-  /** Whether text of the run is missing in the cell, which can be brought back. */
+  /** Whether text of the run is missing in the cell and can be restored. */
   isIncomplete?: boolean;
   /** Whether a click on the cluster's name shows it in the sidebar. */
   hasSidebar?: boolean;
-  /** Returns where the browser finds what Jupyter's server has at a path, where it is known. */
+  /** Returns the address of a path of Jupyter's server, if it is known. */
   address?: Address;
-  /** Answers what the user asks of the cluster, where somebody can. */
+  /** Answers the user's questions about the cluster, if somebody can. */
   ask?: Ask | null;
-  /** What is known of the cluster's last ten minutes, and whether the user looks at it. */
+  /** The known usage of the last ten minutes, and whether the user looks at it. */
   usage?: Usage;
 }
 
@@ -119,7 +119,7 @@ class View {
       if (this.#selected !== null) {
         this.#select(null);
       } else {
-        // To the notebook's cell, where the arrows go from cell to cell.
+        // Focus the notebook's cell, where the arrows go from cell to cell.
         this.element.parentElement?.closest<HTMLElement>('[tabindex]')?.focus();
       }
     });
@@ -128,7 +128,7 @@ class View {
 
   show(snapshot: Snapshot, place: Place): void {
     if (!this.#isCell && snapshot.output.rank !== this.#snapshot?.output.rank) {
-      // The rank whose output the snapshot has; a choice of the user's holds until that changes.
+      // The rank whose output the snapshot has; the user's choice holds until that changes.
       this.#selected = snapshot.output.rank;
     }
     this.#snapshot = snapshot;
@@ -162,14 +162,14 @@ class View {
     this.#redraw();
   }
 
-  /** Opens the ranks and shows what one of them has printed. */
+  /** Opens the ranks and shows the output of one of them. */
   #inspect(rank: number): void {
     this.#open = true;
     this.#select(rank);
     this.#redraw();
   }
 
-  /** In a cell, a second click on a rank puts its output away again. */
+  /** In a cell, a second click on a rank hides its output again. */
   #choose(rank: number): void {
     this.#select(this.#isCell && rank === this.#selected ? null : rank);
   }
@@ -191,7 +191,7 @@ class View {
     }
   }
 
-  /** What is asked of a cluster says nothing of a run that is over: the sidebar still has it. */
+  /** Answers about a cluster do not concern a finished run: the sidebar still has them. */
   #showMore(snapshot: Snapshot): void {
     const isPresent = !this.#isCell || snapshot.run?.state === 'running';
     if (this.#open && isPresent) {
@@ -215,7 +215,7 @@ class View {
   }
 }
 
-/** Returns what a snapshot has of a rank's output, or that of another rank where it has none. */
+/** Returns a snapshot's output of a rank, or of another rank if it has none. */
 function outputOf({ others, output, run }: Snapshot, rank: number): Output {
   const saved = others.find((each) => each.rank === rank);
   const isOver = run !== null && run.state !== 'running' && run.state !== 'waiting';

@@ -28,7 +28,7 @@ export function share([used, total]: [number, number]): string {
   return `${digits(used / factor)} / ${digits(total / factor)} ${unit}`;
 }
 
-/** 3723 seconds as "1:02:03"; below a minute "42 s", or "4.2 s" and "29 ms" where it is `exact`. */
+/** 3723 seconds as "1:02:03"; below a minute "42 s", or "4.2 s" and "29 ms" if `exact`. */
 export function duration(seconds: number, exact: boolean): string {
   if (exact && seconds < 0.1) {
     return `${Math.round(1000 * seconds)} ms`;
@@ -58,7 +58,7 @@ export function span(ranks: number[]): string {
   return parts.map(([from, to]) => (from === to ? `${from}` : `${from}-${to}`)).join(', ');
 }
 
-/** 1234.5 as "$1,234.50", 0.0123 as "$0.0123": what costs something is never shown as nothing. */
+/** 1234.5 as "$1,234.50", 0.0123 as "$0.0123": a cost is never shown as zero. */
 export function money(dollars: number): string {
   if (dollars > 0 && dollars < 0.0001) {
     return '< $0.0001';

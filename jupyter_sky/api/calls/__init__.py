@@ -1,1 +1,1 @@
-"""Many calls on a pool: sent to whichever rank is free, their results as they come."""
+"""Many calls on a pool: sent to free ranks, with results as they arrive."""

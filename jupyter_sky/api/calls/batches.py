@@ -1,4 +1,4 @@
-"""Batches of calls: pickled in the user's thread, followed there, stopped with Ctrl-C."""
+"""Batches of calls: pickled and followed in the user's thread, stopped with Ctrl-C."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ class Batches:
     Parameters
     ----------
     cluster
-        Where they run.
+        The cluster that they run on.
     plugins
-        What is put around each function.
+        The plugins, whose decorators are applied to each function.
     worker
-        How a rank carries calls out.
+        How ranks carry calls out.
     write
         Shows what ranks print.
     talking
-        Gets what keeps ranks busy until this thread goes on with it.
+        Receives the streams that keep ranks busy until this thread consumes them.
 
     Attributes
     ----------
     write, talking
-        The same.
+        As above.
     """
 
     def __init__(
@@ -69,12 +69,12 @@ class Batches:
     def pack(
         self, calls: Sequence[PendingCompute[Any]], sink: Callable[[Event], object]
     ) -> tuple[Batch, CallFeeds]:
-        """Return calls as they are sent, and what gives them the items of their iterators.
+        """Return packed calls, and the feeder of their iterators.
 
         Raises
         ------
         UsageError
-            When one of them cannot be pickled.
+            If one of them cannot be pickled.
         """
         needs: dict[str, None] = {}
         digests: dict[tuple[int, int], str] = {}
@@ -105,34 +105,34 @@ class Batches:
         return batch, CallFeeds(self._cluster, feeds, batch.spent)
 
     def results(self, calls: Sequence[PendingCompute[Any]], ordered: bool) -> Iterator[Any]:
-        """Carry calls out, and return an iterator over their results; they begin at once.
+        """Start calls at once, and return an iterator over their results.
 
         Parameters
         ----------
         calls
             The calls.
         ordered
-            Whether results come in the order of the calls, instead of as they are done.
+            Whether results come in the order of the calls, rather than as they finish.
         """
         if not calls:
             return iter(())
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         batch, feeds = self.pack(calls, events.put)
         results = self._follow(calls, batch, feeds, events, ordered)
-        # It submits them: from here on, Ctrl-C and whatever else ends this stops the calls.
+        # This submits them: from here on, Ctrl-C or any other end of the iterator stops the calls.
         next(results)
         return results
 
     def submit(self, batch: Batch) -> None:
-        """Carry out a batch; its sink hears of the answers."""
+        """Carry out a batch; its sink receives the answers."""
         self._cluster.calls.submit(batch)
 
     def withdraw(self, batch: Batch) -> None:
-        """Let a batch of one call not begin, or stop it."""
+        """Cancel a batch of one call, or stop it if it has begun."""
         self._cluster.calls.withdraw(batch, 0)
 
     def cancel(self, batch: Batch) -> None:
-        """Let no further call of a batch begin, and stop those that run."""
+        """Cancel a batch: no further call begins, and running ones are stopped."""
         self._cluster.calls.cancel(batch)
 
     def _follow(
@@ -182,18 +182,18 @@ class Batches:
             try:
                 event = events.get(timeout=_SLICE)
             except queue.Empty:
-                continue  # so that Ctrl-C is heard
+                continue  # so that Ctrl-C is noticed
             if isinstance(event, Answer):
                 return event
             if isinstance(event, Asked):
                 if left := feeds.on_ask(event):
-                    events.put(left)  # behind what came meanwhile
+                    events.put(left)  # after answers that arrived meanwhile
                 continue
             bar.clear()
             self.write(event)
 
     def value(self, answer: Answer, calls: Sequence[PendingCompute[Any]]) -> Any:
-        """Return what a call returned, or raise what it raised."""
+        """Return the result of a call, or raise its error."""
         if answer.trouble:
             raise answer.trouble
         if answer.failure:
@@ -222,7 +222,7 @@ def _title(calls: Sequence[PendingCompute[Any]]) -> str:
 
 
 def _place(calls: Sequence[PendingCompute[Any]], index: int) -> str:
-    """Return how the user finds a call among others: its position, and what it was called with."""
+    """Return what identifies a call for the user: its position and its arguments."""
     pending = calls[index]
     arguments = [_short.repr(value) for value in pending.args]
     arguments += [f"{name}={_short.repr(value)}" for name, value in pending.kwargs.items()]

@@ -1,4 +1,4 @@
-"""What is refused of a call before it goes to a pool."""
+"""Checks of a call before it is sent to a pool."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ F = TypeVar("F")
 
 
 def checked(function: F) -> F:
-    """Return a function, which ``@sky.compute`` goes above.
+    """Return a function if ``@sky.compute`` is its outermost decorator.
 
     Raises
     ------
     UsageError
-        When it is none.
+        If it is not a function.
     """
     if not callable(function) and not isinstance(function, classmethod):
         raise UsageError(
@@ -27,12 +27,12 @@ def checked(function: F) -> F:
 
 
 def check_limits(timeout: float | None, retries: int | None) -> None:
-    """Refuse limits of a call that are none.
+    """Refuse invalid limits of a call.
 
     Raises
     ------
     UsageError
-        With what to give.
+        With the valid values.
     """
     if timeout is not None and not (_is_number(timeout, float) and timeout > 0):
         raise UsageError(f"timeout={timeout!r}: give the seconds that a call may take.")
@@ -41,12 +41,12 @@ def check_limits(timeout: float | None, retries: int | None) -> None:
 
 
 def method_of(pool: object, name: str, operator: str) -> Callable[..., Any]:
-    """Return what a pool does with the call to the left of an operator.
+    """Return the pool's method for an operator.
 
     Raises
     ------
     UsageError
-        When it is no pool.
+        If the object is not a pool.
     """
     method = getattr(pool, name, None)
     if not callable(method):

@@ -1,6 +1,6 @@
-"""Iterators of the notebook's that calls are given: their items are fed to the ranks.
+"""Iterators of the notebook that are arguments of calls: their items are fed to the ranks.
 
-An iterator is asked for items as the ranks use them up, and never runs ahead of them by more than a
+Items are requested from an iterator as the ranks use them up; it never runs ahead by more than a
 few.
 """
 
@@ -30,7 +30,7 @@ from jupyter_sky.transport.protocol.messages import NameGroup
 def with_feeds(
     pending: PendingCompute[Any],
 ) -> tuple[PendingCompute[Any], list[Iterable[Any]]]:
-    """Return a call in which numbers stand for its iterators, and where their items come from."""
+    """Return a call in which its iterators are replaced by numbers, and the iterators."""
     feeds: list[Iterable[Any]] = []
     names = _iterator_parameters(pending.function.local_function)
 
@@ -47,7 +47,7 @@ def with_feeds(
 
 
 class Feeder:
-    """Gives the items of iterators to the ranks that ask for them; each rank gets all items.
+    """Feeds items of iterators to the ranks that ask for them; each rank gets all items.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class Feeder:
     handle
         The run.
     feeds
-        The iterators, or what they iterate over.
+        The iterators or iterables.
     ranks
         The ranks of the run.
     """
@@ -78,11 +78,11 @@ class Feeder:
 
     @property
     def keeps_ranks(self) -> bool:
-        """Whether the ranks are busy with the run until they are fed."""
+        """Whether the run keeps the ranks busy until they are fed."""
         return not self._is_over and not self._handle.finished
 
     def on_ask(self, event: Told) -> None:
-        """Give a rank the items that it asks for, as far as the others are not too far behind."""
+        """Give a rank the items that it asks for, unless other ranks are too far behind."""
         if event.kind != "ask" or not 0 <= event.feed < len(self._feeds):
             return
         feed = self._feeds[event.feed]
@@ -104,7 +104,7 @@ class Feeder:
                 self._handle.tell(rank, "item", 0, event.feed, message)
 
     def close(self) -> None:
-        """Report that what was sent has arrived, as far as the ranks are there."""
+        """Note that the names sent along have arrived on the ranks that are still there."""
         self._is_over = True
         for update in self._updates:
             for rank in self._ranks:
@@ -112,16 +112,16 @@ class Feeder:
 
 
 class CallFeeds:
-    """Gives the items of iterators to the ranks that carry out calls; each call has its own.
+    """Feeds items of iterators to calls, each of which has its own iterators.
 
     Parameters
     ----------
     cluster
         The cluster.
     feeds
-        The iterators of each call that has some, or what they iterate over, by its position.
+        The iterators or iterables of each call that has any, by its position.
     spent
-        Gets the calls that cannot be tried again.
+        Receives the calls that cannot be retried.
     """
 
     def __init__(
@@ -135,11 +135,11 @@ class CallFeeds:
 
     @property
     def keeps_ranks(self) -> bool:
-        """Whether ranks may be busy with calls until they are fed."""
+        """Whether calls may keep ranks busy until they are fed."""
         return not self._is_over
 
     def on_ask(self, asked: Asked) -> Asked | None:
-        """Give a rank the next item; return what is left of what it asks for."""
+        """Give a rank the next item; return the rest of its request."""
         call = self._calls.get(asked.number)
         if call is None or not call.begin(asked):
             return None
@@ -159,18 +159,18 @@ class CallFeeds:
         return replace(asked, count=left) if left > 0 else None
 
     def on_answer(self, number: int) -> None:
-        """Let go of the iterators of a call that is done."""
+        """Release the iterators of a finished call."""
         if self._calls.pop(number, None) and not self._calls:
             self._is_over = True
 
     def close(self) -> None:
-        """Give no more items."""
+        """Stop feeding."""
         self._calls.clear()
         self._is_over = True
 
 
 class _FedCall:
-    """The iterators of a call; another attempt at it begins with them anew, if that is possible."""
+    """The iterators of a call; a retry restarts them if possible."""
 
     def __init__(self, sources: Sequence[Iterable[Any]]) -> None:
         self._sources = sources
@@ -179,12 +179,12 @@ class _FedCall:
         self.can_begin_again = [iter(source) is not source for source in sources]
 
     def begin(self, asked: Asked) -> bool:
-        """Return whether a rank gets an item; its attempt may be a new one.
+        """Return whether a rank gets an item; restart the iterators for a new attempt.
 
         Raises
         ------
         SkyError
-            When it would have to begin anew with an iterator of which items are used up.
+            If it would have to restart an iterator that cannot be restarted.
         """
         if asked.attempt > self._attempt:
             again = zip(self.feeds, self.can_begin_again, strict=False)
@@ -200,7 +200,7 @@ class _FedCall:
 
 
 class _Feed:
-    """An iterator of the notebook's, and how many more items each rank has asked for."""
+    """An iterator of the notebook, and how many more items each rank has requested."""
 
     def __init__(self, items: Iterator[Any], ranks: Sequence[int]) -> None:
         self.items = items
@@ -209,14 +209,14 @@ class _Feed:
         self.is_over = False
 
     def is_next_wanted(self) -> bool:
-        """Return whether every rank has asked for the next item."""
+        """Return whether every rank has requested the next item."""
         return not self.is_over and all(count > 0 for count in self.asked.values())
 
 
 def _pack(
     cluster: Cluster, item: Any, position: int, ranks: Sequence[int]
 ) -> tuple[Message, NamespaceUpdate | None]:
-    """Return an item as it is sent, and which names ranks are sent for it, if any."""
+    """Return a packed item, and the names that ranks need for it, if any."""
     pickled = pickling.dump((position, item), "an item of an iterator")
     packed, parts = blobs.pack(pickled)
     if not pickled.needs:
@@ -228,7 +228,7 @@ def _pack(
 
 
 def _iterator_parameters(function: Callable[..., Any]) -> Mapping[object, str]:
-    """Return the parameters of a function that are annotated as iterators, by name and position."""
+    """Return a function's parameters that are annotated as iterators, by name and position."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Calls whose results are asked for later: ``call > pool`` returns a future."""
+"""Calls whose results are needed later: ``call > pool`` returns a future."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ R = TypeVar("R")
 
 
 class Futures:
-    """Carries out single calls, and gives their results to futures, in a thread of its own.
+    """Carries out single calls and sets the results of their futures, in a thread of its own.
 
-    A call that is fed has a thread besides, which waits for the items of its iterators.
+    A call with iterators has another thread, which waits for their items.
 
     Parameters
     ----------
     batches
-        What carries out the calls.
+        Carries out the calls.
     """
 
     def __init__(self, batches: Batches) -> None:
@@ -39,12 +39,12 @@ class Futures:
         self._thread: threading.Thread | None = None
 
     def submit(self, pending: PendingCompute[R]) -> CallFuture[R]:
-        """Carry out a call on a rank that is free.
+        """Carry out a call on a free rank.
 
         Raises
         ------
         SkyError
-            When the pool ends meanwhile.
+            If the pool ends meanwhile.
         """
         submitted = _Submitted(pending, CallFuture())
 
@@ -70,7 +70,7 @@ class Futures:
         return submitted.future
 
     def close(self) -> None:
-        """End the thread; a future that has no result by then says why it gets none."""
+        """End the thread; futures without a result get an error that says why."""
         with self._guard:
             self._is_over = True
             for submitted in self._waiting:
@@ -86,9 +86,9 @@ class Futures:
             self._settle(submitted)
 
     def _settle(self, submitted: _Submitted) -> bool:
-        """Let nobody cancel a future any more; say whether it gets a result.
+        """Make a future uncancellable; return whether it was not cancelled before.
 
-        Those who wait for several futures at once hear only here of one that was cancelled.
+        Functions that wait for several futures at once learn of a cancellation only from this.
         """
         with self._guard:
             if submitted.is_settled:
@@ -99,12 +99,12 @@ class Futures:
     def _feed(self, submitted: _Submitted, batch: Batch, feeds: CallFeeds) -> None:
         feeds.thread = threading.get_ident()
         self._batches.talking.add(feeds)
-        context = submitted.context.copy()  # which no two threads may enter
+        context = submitted.context.copy()  # which two threads may not enter at once
         try:
             while asked := submitted.asked.get():
                 if left := context.run(feeds.on_ask, asked):
                     submitted.asked.put(left)
-        except BaseException as error:  # of the user's iterator
+        except BaseException as error:  # an error of the user's iterator
             self._events.put((submitted, error))
             self._batches.cancel(batch)
         finally:
@@ -137,7 +137,7 @@ class _Submitted:
         self.future = future
         self.is_settled = False
         self.asked: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
-        # It says in which cell this is: what is printed goes there, whichever runs by then.
+        # It identifies the cell: output goes there, whichever cell is running by then.
         self.context = contextvars.copy_context()
 
 

@@ -1,4 +1,4 @@
-"""The program that makes calls, if it is one: ranks find its arguments, as its children would."""
+"""The program that makes calls, if any: ranks get its arguments, as its children would."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import sys
 
 
 def program_words() -> tuple[str, ...] | None:
-    """Return ``sys.argv`` of a script, or of what ``jupyter sky run`` runs; ``None`` in a notebook.
+    """Return ``sys.argv`` of a script, or of a program of ``jupyter sky run``; else ``None``.
 
-    The arguments of a kernel are nothing to the user's code.
+    In a notebook, the arguments of its kernel do not concern the user's code.
     """
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None

@@ -1,4 +1,4 @@
-"""The progress of many calls, in one line of the notebook's cell or of the terminal."""
+"""The progress of many calls, as a line in the notebook's cell or in the terminal."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _WIDTH, _LEAST = 30, 5
 
 
 class ProgressBar:
-    """A line that says how many calls are done.
+    """A line that shows how many calls are done.
 
     Parameters
     ----------
     total
-        How many there are.
+        The number of calls.
     title
-        What they are called.
+        The title of the line.
     began
-        When they began, by the monotonic clock, if that was before.
+        When they began, by the monotonic clock; now by default.
     """
 
     def __init__(self, total: int, title: str, began: float | None = None) -> None:
@@ -39,11 +39,11 @@ class ProgressBar:
         self._is_wanted = total >= _FEWEST and _is_read()
 
     def advance(self) -> None:
-        """Count a call that is done."""
+        """Count a finished call."""
         self.set(self._done + 1)
 
     def set(self, done: int) -> None:
-        """Say how many calls are done."""
+        """Set the number of finished calls."""
         self._done = done
         now = time.monotonic()
         if self._is_wanted and done and now > self._shown + _EVERY:
@@ -64,7 +64,7 @@ class ProgressBar:
             self._is_there = False
 
     def close(self) -> None:
-        """Leave the line as it is at the end."""
+        """Leave the final line."""
         if self._is_there:
             self._shown = 0.0
             if self._done == self._total:
@@ -76,18 +76,18 @@ class ProgressBar:
     def _write(self, text: str) -> None:
         self._is_there = True
         if not text.endswith("\n"):
-            text = text[-_columns() :]  # what takes two lines of a terminal cannot be taken back
+            text = text[-_columns() :]  # text that takes two lines of a terminal cannot be erased
         sys.stderr.write(f"\r\x1b[2K{text}")
         sys.stderr.flush()
 
 
 def _columns() -> int:
-    """Return how many characters a line of the terminal has room for."""
+    """Return the width of the terminal in characters."""
     return shutil.get_terminal_size().columns - 1 if sys.stderr.isatty() else 1000
 
 
 def _is_read() -> bool:
-    """Return whether somebody sees the line: in a terminal or a notebook, not in a log file."""
+    """Return whether somebody can see the line: in a terminal or notebook, not in a log file."""
     if sys.stderr is None:
         return False
     return sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel")

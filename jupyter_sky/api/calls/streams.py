@@ -1,6 +1,6 @@
-"""Calls that talk while they run: what they yield arrives at once.
+"""Calls that yield values while they run: the values arrive at once.
 
-Neither side runs ahead: a rank waits until what it sent was taken here.
+Neither side runs ahead: a rank waits until its values were taken here.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ def yields(pending: PendingCompute[Any]) -> bool:
 class Stream(Iterator[Any]):
     """The values that ranks yield, as they yield them.
 
-    It can be left before its end, in a ``with`` block, with ``close()`` or by a loop that breaks:
-    the generators on the ranks are closed then.
+    It can be closed before its end, by a ``with`` block, with ``close()`` or by breaking out of a
+    loop; this closes the generators on the ranks.
 
     Parameters
     ----------
     handle
         The run.
     feeder
-        Gives the ranks what they ask for.
+        Feeds the ranks the items that they ask for.
     load
-        Returns the value that a rank has packed.
+        Unpacks a value of a rank.
     write
         Shows what ranks print.
     with_ranks
         Whether each value comes with its rank.
     timeout
-        Seconds that it may take in all.
+        Seconds that it may take in total.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Stream(Iterator[Any]):
 
     @property
     def keeps_ranks(self) -> bool:
-        """Whether the ranks are busy with it until it is read."""
+        """Whether it keeps the ranks busy until it is read."""
         return not self._is_over and not self._handle.finished
 
     def __next__(self) -> Any:
@@ -78,7 +78,7 @@ class Stream(Iterator[Any]):
         try:
             for event in self._events:
                 if self._handle.failed and self._with_ranks:
-                    break  # the others may go on for long
+                    break  # the others may continue for a long time
                 if self._until is not None and time.monotonic() > self._until:
                     raise TimeoutError(f"the stream took longer than its {self._timeout:g} s")
                 if isinstance(event, Told) and event.kind == "value" and event.values:
@@ -123,15 +123,15 @@ Talking = Stream | Feeder | CallFeeds
 
 
 def refuse_nested(talking: Sequence[Talking]) -> None:
-    """Refuse a call in the loop over a stream, which keeps the ranks busy until it is over.
+    """Refuse a call in a loop over a stream, which keeps the ranks busy until its end.
 
-    The same holds inside of an iterator that is fed to ranks, and in the loop over the results of
-    calls of which one is fed.
+    The same holds inside an iterator that is fed to ranks, and in a loop over the results of calls
+    that are fed.
 
     Raises
     ------
     UsageError
-        When one of the streams was begun in this thread, and is not over.
+        If a stream was begun in this thread and is not finished.
     """
     here = threading.get_ident()
     if any(each.keeps_ranks and each.thread == here for each in talking):

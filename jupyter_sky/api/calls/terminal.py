@@ -1,4 +1,4 @@
-"""Where the user of a pool is: what ranks print goes there, and questions come from there."""
+"""The user's terminal or notebook: shows the output of ranks and answers their prompts."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def write(event: Output | Display) -> None:
 
 
 def debugging() -> Debugging:
-    """Return what the debugger has in a call that is waited for here."""
+    """Return how a call that is awaited here can use the debugger."""
     return {"keyboard": has_keyboard(), "stops": False, "looks_at": None}

@@ -1,4 +1,4 @@
-"""How a rank carries out calls that it gets one by one."""
+"""How ranks carry out calls that are sent one by one."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ class Worker:
     Parameters
     ----------
     concurrency
-        How many at once on each rank. One runs in the rank's main thread, as a cell does.
+        The number of calls at once on each rank. A single one runs in the rank's main thread, like
+        a cell.
     executor
-        Where several run: in a ``"thread"`` each, which share the rank's variables and its GIL, or
-        in a ``"process"`` each, which is forked from the rank and has the variables that it had.
-        ``"auto"`` stands for threads. What several at once print is shown where each was made, by
-        whichever of its threads or processes it is printed; of a thread's, what does not come from
-        Python (a program that it has started, a library in C) where one of them was made.
+        How concurrent calls run: in a ``"thread"`` each, sharing the rank's variables and its GIL,
+        or in a ``"process"`` each, which is forked from the rank and has a copy of its variables.
+        ``"auto"`` stands for threads. The output of a call is shown where the call was made,
+        whichever of its threads or processes prints it. With threads, output that does not come
+        from Python (from a program or a C library) is shown where any of the concurrent calls was
+        made.
     buffer
-        How many more calls wait on a rank, so that it goes on at once with the next. That is worth
-        it for short calls over a slow connection.
+        The number of further calls that wait on each rank, so that it can begin the next one at
+        once. This pays for short calls over a slow connection.
 
     Raises
     ------
     UsageError
-        When an argument is not possible.
+        If an argument is invalid.
 
     Examples
     --------
@@ -56,7 +58,7 @@ class Worker:
 
     @property
     def serving(self) -> Serving:
-        """What ranks are told of it."""
+        """The description for ranks."""
         executor = "process" if self.executor == "process" else "thread"
         return {"concurrency": self.concurrency, "executor": executor}
 

@@ -1,1 +1,1 @@
-"""Checkpoints of what ranks train, on torch.distributed.checkpoint."""
+"""Checkpoints of training, based on torch.distributed.checkpoint."""

@@ -1,8 +1,7 @@
-"""Checkpoints of what ranks train: `save` and `load`, on ``torch.distributed.checkpoint``.
+"""Checkpoints of training: `save` and `load`, based on ``torch.distributed.checkpoint``.
 
-Each rank writes and reads its own parts, at most once each, so nothing is gathered, and a
-checkpoint can be loaded on another number of ranks. Where it is, and what makes it whole or not
-there at all, is in `folder`.
+Each rank writes and reads only its own parts, so nothing is gathered, and a checkpoint can be
+loaded on another number of ranks. `folder` stores it, and makes saving atomic.
 """
 
 from __future__ import annotations
@@ -28,40 +27,40 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-_VALUES = "_values"  # the entry of what is neither a model nor an optimizer
+_VALUES = "_values"  # the entry for values that are neither models nor optimizers
 
 _latest: Saving | None = None
 
 
 def save(path: str | PathLike[str], *, wait: bool = True, **values: Any) -> Saving:
-    """Save a checkpoint, together with all ranks: each calls this, and writes its own parts.
+    """Save a checkpoint: all ranks call this together, and each writes its own parts.
 
-    The checkpoint before it at the same place is there, whole, until this one is; then it is
-    removed. A save that is cut off changes nothing.
+    A previous checkpoint at the same path is kept until this one is complete, and then removed. A
+    save that is interrupted changes nothing.
 
     Parameters
     ----------
     path
-        A folder that all nodes share; one of each node's own disk, where a node keeps the parts
-        that its ranks wrote; or one of a bucket (``"s3://…"``), for which fsspec and its driver,
-        like s3fs, have to be installed on the nodes (``--pip s3fs``).
+        A folder that all nodes share; a folder on each node's own disk, which then keeps the parts
+        of the node's ranks; or a folder in a bucket (``"s3://…"``), for which fsspec and its
+        driver, such as s3fs, must be installed on the nodes (``--pip s3fs``).
     wait
-        Whether to return when it is saved. With ``False`` a copy is made in the main memory, which
-        a thread saves while the ranks go on; the `Saving` that is returned can be waited for. Wait
-        for it before the cluster is scaled or ends.
+        Whether to return only when it is saved. With ``False``, a copy is made in main memory, and
+        a thread saves it while the ranks continue; wait for the returned `Saving` before the
+        cluster is scaled or ends.
     **values
-        What to save, by name: models, wrapped and sharded as they may be; optimizers, with the
-        model that they are of; what has a ``state_dict``, like a scheduler; and anything that can
-        be pickled, like ``step=100``. Of what is neither a model nor an optimizer, the value of
+        The values to save, by name: models, which may be wrapped or sharded; optimizers, along with
+        their models; objects with a ``state_dict``, such as schedulers; and anything that can be
+        pickled, like ``step=100``. For values that are neither models nor optimizers, the value of
         rank 0 is saved.
 
     Raises
     ------
     UsageError
-        When a rank cannot write there, an optimizer's model is not given, or not all ranks of
+        If a rank cannot write there, the model of an optimizer is not given, or not all ranks of
         the process group call this.
     SkyError
-        When it could not be saved.
+        If it could not be saved.
 
     Examples
     --------
@@ -90,14 +89,14 @@ def save(path: str | PathLike[str], *, wait: bool = True, **values: Any) -> Savi
 
 
 def restored() -> str | None:
-    """Return the checkpoint that this run goes on from, if it is one that ``--retry`` runs again.
+    """Return the checkpoint to resume from, if ``--retry`` runs this cell again.
 
     Returns
     -------
     str or None
-        The path that an earlier attempt at the cell has saved last, on every rank the same. None
-        in the first attempt, where none was saved, and outside of a cluster: then the cell begins
-        from the start, whatever lies there from other days.
+        The path of the last checkpoint of an earlier attempt at the cell, the same on every rank.
+        None in the first attempt, if none was saved, and outside a cluster: the cell then begins
+        from the start, whatever older checkpoints exist.
 
     Examples
     --------
@@ -111,29 +110,29 @@ def restored() -> str | None:
 
 
 def load(path: str | PathLike[str], **values: Any) -> dict[str, Any]:
-    """Load a checkpoint into what is given, together with all ranks, however many there are.
+    """Load a checkpoint into the given objects; all ranks, of any number, call this together.
 
-    It is unpickled, which can run what somebody has put into it: load only what you trust.
+    Parts of it are unpickled, which can run arbitrary code: load only checkpoints that you trust.
 
     Parameters
     ----------
     path
-        Where `save` put it. What is on the disk of one node alone is sent to the others, as far
-        as they need it.
+        The path that was given to `save`. Parts that are only on one node's disk are sent to the
+        nodes that need them.
     **values
-        The models, optimizers and other objects with a ``load_state_dict`` that are restored, in
-        place, by the names that they were saved under. What is not named here is left alone.
+        The models, optimizers and other objects with a ``load_state_dict`` to restore in place, by
+        the names under which they were saved. Saved objects that are not named here are ignored.
 
     Returns
     -------
     dict
-        What else was saved, like ``{"step": 100}``.
+        The other saved values, like ``{"step": 100}``.
 
     Raises
     ------
     UsageError
-        When there is no checkpoint, parts of it are on no node, it does not have what is named,
-        or not all ranks of the process group call this.
+        If there is no checkpoint, parts of it are missing on all nodes, a name was not saved, or
+        not all ranks of the process group call this.
 
     Examples
     --------
@@ -162,11 +161,11 @@ def load(path: str | PathLike[str], **values: Any) -> dict[str, Any]:
     return {name: _unpickled(data) for name, data in others.items() if kinds[name] == "value"}
 
 
-# What is saved of each value
+# Collecting and restoring state
 
 
 def _kinds(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return what each value is: it decides how it is restored."""
+    """Return the kind of each value, which decides how it is restored."""
     return {
         name: "sharded" if _is_model(value) or _is_optimizer(value) else _kind_of_other(value)
         for name, value in values.items()
@@ -178,7 +177,7 @@ def _kind_of_other(value: Any) -> str:
 
 
 def _state(values: Mapping[str, Any], *, with_others: bool = True) -> dict[str, Any]:
-    """Return the state of all values: of models and optimizers this rank's parts."""
+    """Return the state of all values; for models and optimizers, this rank's parts."""
     from torch.distributed.checkpoint import state_dict
 
     models = {name: value for name, value in values.items() if _is_model(value)}
@@ -199,7 +198,7 @@ def _state(values: Mapping[str, Any], *, with_others: bool = True) -> dict[str, 
 
 
 def _restore(values: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Give models and optimizers the state that was loaded."""
+    """Restore the loaded state of models and optimizers."""
     from torch.distributed.checkpoint import state_dict
 
     models = {name: value for name, value in values.items() if _is_model(value)}
@@ -232,7 +231,7 @@ def _unpickled(data: bytes) -> Any:
 
 
 def _model_of(name: str, optimizer: Optimizer, models: Mapping[str, nn.Module]) -> nn.Module:
-    """Return the model that an optimizer is of."""
+    """Return the model of an optimizer."""
     own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     for model in models.values():
         if any(id(parameter) in own for parameter in model.parameters()):
@@ -283,7 +282,7 @@ def _written(
     together: Together,
     wait: bool,
 ) -> Future[Any]:
-    """Write the state; return the future of its end, which has come if that was waited for."""
+    """Write the state; return a future, which is done already if the caller waits."""
     writer = folder.writer()
     if wait:
         with _quiet():
@@ -291,7 +290,7 @@ def _written(
         saved: Future[Any] = Future()
         saved.set_result(None)
         return saved
-    if not together:  # also in the thread that saves it
+    if not together:  # even in the thread that saves it
         warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable")
     with _quiet():
         future: Future[Any] = checkpoint.async_save(
@@ -304,13 +303,13 @@ def _written(
 
 
 def _alone(function: Any, together: Together) -> dict[str, bool]:
-    """Return what tells torch that no other rank takes part; releases before 2.9 see it alone."""
+    """Return arguments that tell torch that this rank is alone; before 2.9, torch knows itself."""
     takes = inspect.signature(function).parameters
     return {"no_dist": not together} if "no_dist" in takes else {}
 
 
 def _finish_latest() -> None:
-    """Wait for what is being saved; it uses the same connections, and perhaps the same folder."""
+    """Wait for a save in progress, which uses the same connections and perhaps the same folder."""
     global _latest
     saving, _latest = _latest, None
     if saving is not None:
@@ -326,12 +325,12 @@ def _checkpoint() -> Any:
 
 
 def _quiet() -> AbstractContextManager[Any]:
-    """Keep torch's remarks about its own parts out of every rank's output."""
+    """Keep torch's internal warnings out of every rank's output."""
     return warnings.catch_warnings(action="ignore")
 
 
 def _raise_interrupt(error: BaseException) -> None:
-    """Raise an interrupt as such: torch makes an error of its own of what a rank raised."""
+    """Raise an interrupt as such: torch wraps whatever a rank raises in an error of its own."""
     failures: Mapping[int, Any] = getattr(error, "failures", {})
     for each in (error, *(cause for cause, *_ in failures.values())):
         if isinstance(each, KeyboardInterrupt | SystemExit):

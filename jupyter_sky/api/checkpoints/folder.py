@@ -1,8 +1,8 @@
-"""Where a checkpoint is: a folder, or one of a bucket, with what makes it whole or not there.
+"""The folder of a checkpoint, on a file system or in a bucket, and how saving is atomic.
 
-The files of each save are in a folder of their own below the checkpoint's. A small file beside it
-names the one that holds: it is replaced in one step when all ranks have written theirs, and only
-then is the former one removed. So whoever looks finds one whole checkpoint, or none.
+The files of each save are in a folder of their own below the checkpoint's. A small marker file
+names the valid save: it is replaced atomically once all ranks have written their files, and only
+then is the previous save removed. So a reader finds one complete checkpoint, or none.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class CheckpointFolder:
     path
         As the user gave it.
     names
-        What it holds, by name: ``"sharded"``, ``"state"`` or ``"value"``.
+        The kind of each value, by name: ``"sharded"``, ``"state"`` or ``"value"``.
     is_first
-        Whether this is rank 0, which does for all what one has to.
+        Whether this is rank 0, which acts for all ranks.
     is_own
-        Whether it is on another disk than that of rank 0.
+        Whether it is on another disk than rank 0's.
     parts, together
-        Who sees which of its files, and the ranks that do, if not all of them see all.
+        Which ranks can see which of its files, and the ranks, if not all of them see all files.
     """
 
     path: str
@@ -61,12 +61,12 @@ class CheckpointFolder:
 
     @classmethod
     def begin(cls, path: str, names: Mapping[str, str], together: Together) -> CheckpointFolder:
-        """Make room for a new save, for all ranks at once.
+        """Prepare a new save, for all ranks at once.
 
         Raises
         ------
         UsageError
-            When it cannot be made, or not every rank sees it.
+            If that fails, or not every rank can see it.
         """
         made = None
         if together.is_first:
@@ -77,7 +77,7 @@ class CheckpointFolder:
         _, is_seen = _attempt(path, lambda place: place.exists(f"{save}/{_BEGUN}"))
         trouble = ""
         if not is_seen:
-            # It is the disk of another node: this one gets a folder of its own.
+            # This disk is not rank 0's: it gets a folder of its own.
             trouble, _ = _attempt(path, lambda place: place.join_save(save))
         troubles = together.tell(trouble)
         if failed := [rank for rank, said in enumerate(troubles) if said]:
@@ -89,12 +89,12 @@ class CheckpointFolder:
 
     @classmethod
     def open(cls, path: str, together: Together) -> CheckpointFolder:
-        """Find the save that holds, for all ranks at once.
+        """Find the valid save, for all ranks at once.
 
         Raises
         ------
         UsageError
-            When there is none, or not every rank sees it.
+            If there is none, or not every rank can see it.
         """
         answers = together.tell(_attempt(path, lambda place: place.read_marker()))
         marker = newest([found for _, found in answers])
@@ -122,13 +122,13 @@ class CheckpointFolder:
         return replace(made, parts=parts, together=together)
 
     def writer(self) -> Any:
-        """Return torch's writer for this save, which puts it in force when all is written."""
+        """Return torch's writer for this save, which makes it valid once everything is written."""
         from torch.distributed.checkpoint import FileSystemWriter
 
         if not self._place.is_local:
             from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
 
-        # What `finish` raises, torch tells all ranks; it is called on the first one.
+        # `finish` is called on the first rank; torch passes its errors on to all ranks.
         kind: Any = FileSystemWriter if self._place.is_local else FsspecWriter
         finished = self._put_in_force
 
@@ -159,16 +159,16 @@ class CheckpointFolder:
                 self._place.remove(other)
 
     def settle(self) -> None:
-        """Remove former saves from the disk of another node than rank 0's, whose does it itself."""
+        """Remove previous saves from this disk, unless it is rank 0's, which does so itself."""
         with suppress(Exception):
             for other in self._place.saves() if self.is_own else ():
                 if other != self._save:
                     self._place.remove(other)
 
     def discard(self) -> None:
-        """Remove what was written of a save that has failed; rank 0 does so for all.
+        """Remove the files of a failed save; rank 0 does so for all.
 
-        On other disks it stays until the next save: rank 0 alone knows whether it is in force.
+        On other disks they stay until the next save: only rank 0 knows whether it became valid.
         """
         with suppress(Exception):
             if not self.is_first:
@@ -179,10 +179,10 @@ class CheckpointFolder:
 
 
 def _attempt(path: str, action: Any) -> tuple[str, Any]:
-    """Return why something cannot be done at a place, and what came of it."""
+    """Return why an operation at a place failed, and its result."""
     try:
         return "", action(_Place.of(path))
-    except Exception as error:  # drivers of buckets raise what they like
+    except Exception as error:  # drivers of buckets raise all kinds of errors
         return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip("."), None
 
 
@@ -207,14 +207,14 @@ class _Place:
         return cls(path.rstrip("/"), files, root.rstrip("/"), isinstance(files, LocalFileSystem))
 
     def url(self, name: str) -> str:
-        """Return where something is, as torch's readers and writers take it."""
+        """Return the path of an entry, for torch's readers and writers."""
         return f"{self._root if self.is_local else self._path}/{name}"
 
     def new_save(self) -> str:
         save = uuid.uuid4().hex[:12]
         protocols = self._files.protocol
         if _BUCKETS.isdisjoint([protocols] if isinstance(protocols, str) else protocols):
-            # A bucket has no folders; drivers would make one of a name that was mistyped.
+            # Buckets have no folders, and drivers would create a bucket with a mistyped name.
             self._files.makedirs(f"{self._root}/{save}", exist_ok=True)
         self._files.pipe_file(f"{self._root}/{save}/{_BEGUN}", b"-")
         return save
@@ -248,7 +248,7 @@ class _Place:
     def write_marker(self, marker: Mapping[str, Any]) -> None:
         data, path = json.dumps(marker).encode(), f"{self._root}/{_MARKER}"
         if not self.is_local:
-            self._files.pipe_file(path, data)  # a bucket shows an object when it is whole
+            self._files.pipe_file(path, data)  # a bucket shows an object only once it is complete
             return
         part = Path(f"{path}.part")
         with part.open("wb") as file:

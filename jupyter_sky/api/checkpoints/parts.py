@@ -1,7 +1,7 @@
-"""A checkpoint that is on the nodes' own disks: each node has the parts that its ranks wrote.
+"""Checkpoints on the nodes' own disks: each node has the parts of its ranks.
 
-Loading it, ranks read what their node has. What another node has, one of its ranks sends them,
-piece by piece, and only what they need: on the same ranks as before, that is next to nothing.
+To load one, ranks read the parts that their node has. Other parts are sent by a rank of another
+node, piece by piece and only as needed: on the same ranks as before, that is next to nothing.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ Piece = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Parts:
-    """Who sees which file of a save.
+    """Which ranks can see which files of a save.
 
     Attributes
     ----------
     folder
-        Where the files are, on each node.
+        The folder of the files, on each node.
     metadata
-        What torch wrote of all of them, pickled.
+        The metadata that torch wrote about all of them, pickled.
     seen
-        The files that each rank sees.
+        The files that each rank can see.
     """
 
     folder: str
@@ -48,12 +48,12 @@ class Parts:
     seen: Sequence[Collection[str]]
 
     def check(self, path: str) -> None:
-        """Refuse a checkpoint of which a part is on no node.
+        """Refuse a checkpoint with parts that no node has.
 
         Raises
         ------
         UsageError
-            With what to do.
+            With advice on what to do.
         """
         needed = {info.relative_path for info in self.read().storage_data.values()}
         if lost := needed.difference(*self.seen):
@@ -65,16 +65,16 @@ class Parts:
             )
 
     def read(self) -> Any:
-        """Return what torch wrote of the files."""
+        """Return torch's metadata about the files."""
         return pickle.loads(self.metadata)
 
     def owner(self, name: str) -> int:
-        """Return the first rank that sees a file."""
+        """Return the first rank that can see a file."""
         return next(rank for rank, names in enumerate(self.seen) if name in names)
 
 
 def make_reader(parts: Parts, together: Together) -> Any:
-    """Return torch's reader for files of which each node has some; all ranks ask for it at once."""
+    """Return torch's reader for files that are spread over nodes; all ranks call this together."""
     from torch.distributed.checkpoint import FileSystemReader
 
     own, group = parts.seen[together.rank], together.background_group()
@@ -111,7 +111,7 @@ def make_reader(parts: Parts, together: Together) -> Any:
                             super().read_data(replace(plan, items=lacking[piece]), planner)
                         finally:
                             self.path = before
-                    except Exception as error:  # the others go on with theirs
+                    except Exception as error:  # the other ranks continue with their pieces
                         errors.append(error)
             if errors:
                 raise errors[0]
@@ -121,12 +121,12 @@ def make_reader(parts: Parts, together: Together) -> Any:
 
 
 def _in_turn(wanted: Sequence[Sequence[Piece]]) -> list[tuple[int, Piece]]:
-    """Return who gets which piece, in an order that is the same for all: none waits in a circle."""
+    """Return which rank gets which piece, in a common order, so that there is no deadlock."""
     return [(rank, piece) for rank, pieces in enumerate(wanted) for piece in pieces]
 
 
 def _send(file: Path, piece: Piece, to: int, group: Any) -> None:
-    """Send a piece; before it, whether it can be read."""
+    """Send whether a piece can be read, then the piece."""
     import torch
     import torch.distributed as dist
 
@@ -153,7 +153,7 @@ def _send(file: Path, piece: Piece, to: int, group: Any) -> None:
 
 
 def _receive(file: Path, piece: Piece, owner: int, group: Any) -> None:
-    """Write a piece that is sent, where it stands in its file; the rest of that is a hole."""
+    """Receive a piece, and write it at its offset in a sparse file."""
     import torch
     import torch.distributed as dist
 
@@ -174,6 +174,6 @@ def _receive(file: Path, piece: Piece, owner: int, group: Any) -> None:
 
 
 def newest(markers: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
-    """Return the newest of what ranks have found in force: nodes may have left and come back."""
+    """Return the newest valid save that ranks found: nodes may have left and come back."""
     found = [dict(marker) for marker in markers if marker]
     return max(found, key=lambda marker: marker.get("time", 0.0), default=None)

@@ -1,4 +1,4 @@
-"""A checkpoint on its way: waited for, and told to the notebook when it holds."""
+"""A checkpoint that is being saved: can be waited for, and is reported once it is complete."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Saving:
     Attributes
     ----------
     path
-        Where it is.
+        Its path.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Saving:
 
     @property
     def done(self) -> bool:
-        """Whether it is saved, or has failed."""
+        """Whether it is saved or has failed."""
         return self._over.is_set()
 
     def wait(self) -> None:
@@ -61,7 +61,7 @@ class Saving:
         Raises
         ------
         SkyError
-            When it could not be saved; the checkpoint before it is there, whole.
+            If it could not be saved; the previous checkpoint is kept.
         """
         self._over.wait()
         self._was_told = True
@@ -69,7 +69,7 @@ class Saving:
             raise explained(self._error, f"the checkpoint {self.path} was not saved")
 
     def warn(self) -> None:
-        """Wait, and say that it could not be saved, if nobody was told that."""
+        """Wait, and warn if it could not be saved and nobody was told."""
         self._over.wait()
         if self._error and not self._was_told:
             told = explained(self._error, f"the checkpoint {self.path} was not saved")
@@ -84,7 +84,7 @@ class Saving:
 
 
 def _not_written(path: str) -> SkyError | None:
-    """Write a checkpoint in a volume into its bucket; return why it is not there."""
+    """Write a checkpoint in a volume back to its bucket; return why that failed, if it did."""
     if "://" in path or find_volume(path) is None:
         return None
     try:
@@ -95,7 +95,7 @@ def _not_written(path: str) -> SkyError | None:
 
 
 def explained(error: BaseException, what: str) -> SkyError:
-    """Return the error as one sentence, which says what went wrong on which rank."""
+    """Return an error as one sentence that says what went wrong on which rank."""
     failures: Mapping[int, Any] = getattr(error, "failures", {})
     for rank, (cause, *_) in failures.items():
         return SkyError(f"{what}: {_first_line(cause)} (rank {rank}).")

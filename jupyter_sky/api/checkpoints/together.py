@@ -1,4 +1,4 @@
-"""What the ranks of a process group tell each other, where there is one."""
+"""Communication between the ranks of a process group, if there is one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _background: tuple[Any, Any] | None = None
 
 
 class Together:
-    """The ranks of the process group; without one, this process alone, which is false."""
+    """The ranks of the process group; falsy without a group, when this process is alone."""
 
     def __init__(self) -> None:
         import torch.distributed as dist
@@ -38,12 +38,12 @@ class Together:
         return self.rank == 0
 
     def meet(self, what: str) -> None:
-        """Wait until all ranks are here, to do something together.
+        """Wait until all ranks have called this.
 
         Raises
         ------
         UsageError
-            When some do not come: they are not in this run, or have ended it.
+            If some will not come, because they are not in this run or have finished it.
         """
         global _meetings
         store = present_run.group_store()
@@ -61,7 +61,7 @@ class Together:
         keys = [f"meeting {number} of rank {rank} in {run}" for rank in range(self.size)]
         store.set(keys[self.rank], "")
         pause, patience = 0.001, _LOOK_AFTER
-        while not store.check(keys):  # not `wait`, in which no interrupt would be heard
+        while not store.check(keys):  # not `wait`, during which an interrupt would not be noticed
             time.sleep(pause)
             pause, patience = min(2 * pause, _LONGEST_PAUSE), patience - pause
             if patience < 0:
@@ -71,7 +71,7 @@ class Together:
                 patience = _LOOK_AFTER
 
     def tell(self, value: Any) -> list[Any]:
-        """Return what each rank tells, by rank."""
+        """Exchange values; return that of each rank, by rank."""
         if self._dist is None:
             return [value]
         values: list[Any] = [None] * self.size
@@ -79,9 +79,9 @@ class Together:
         return values
 
     def background_group(self) -> Any:
-        """Return a group of gloo for a thread: what it does never mixes with the ranks' own.
+        """Return a gloo group for a thread, which is independent of the ranks' own group.
 
-        It is formed by all ranks at once, when it is asked for first.
+        All ranks form it together, when it is first needed.
         """
         global _background
         if self._dist is None:
@@ -93,7 +93,7 @@ class Together:
 
 
 def _check_missing(what: str, missing: list[int]) -> None:
-    """Refuse to wait for ranks that have come to the end of the run."""
+    """Refuse to wait for ranks that have finished the run."""
     if ended := present_run.have_ended(missing):
         raise UsageError(
             f"{what} takes all ranks together, and {format_ranks(ended)} ended the cell "

@@ -1,1 +1,1 @@
-"""What is shown of a cluster while it starts, in notebooks and elsewhere."""
+"""Shows the start of a cluster, in notebooks and elsewhere."""

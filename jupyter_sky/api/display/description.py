@@ -1,4 +1,4 @@
-"""What a cluster is made of, in words."""
+"""Describes a cluster in words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from jupyter_sky.formatting import format_count, format_dollars
 
 
 def describe(cluster: Cluster) -> str:
-    """Return what a cluster is made of: ``"2 local nodes, 2 ranks on CPU"``."""
+    """Describe a cluster: ``"2 local nodes, 2 ranks on CPU"``."""
     nodes, ranks = len(cluster.state.nodes), len(cluster.all_ranks)
     gpus = sorted({node.gpu for node in cluster.state.nodes if node.gpu})
     versions = dict(cluster.state.versions)

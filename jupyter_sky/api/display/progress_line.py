@@ -1,4 +1,4 @@
-"""A line that says what is going on while a cluster starts, in a notebook, a terminal or a file."""
+"""The progress of a cluster's start, in a notebook, a terminal or a file."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from jupyter_sky.providers.progress import Preparation
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-_REDRAW_INTERVAL = 1.0  # seconds; a step that takes long shows that it goes on
+_REDRAW_INTERVAL = 1.0  # seconds; a long step shows its elapsed time
 
 
 class ProgressLine:
-    """Shows what is going on while a cluster starts; a context manager around that.
+    """Shows the progress of a cluster's start; a context manager.
 
-    It is a line, and while nodes are prepared a bar for each of them below it. A notebook has one
-    output for it that is replaced, a terminal draws the bars again and again at one place, and a
-    file gets a line whenever a node has got on. What is installed stays to be seen below it.
+    It is a line and, while nodes are prepared, a bar for each of them below it. A notebook has one
+    output for it, which is replaced; a terminal redraws the bars in place; and a file gets a line
+    whenever a node makes progress. The list of installed packages stays visible below it.
 
     Parameters
     ----------
     shell
         The shell of the notebook; ``None`` in a script.
     title
-        What every line begins with.
+        The beginning of every line.
     file
-        Where lines go outside of a notebook; by default the standard output.
+        Where to write lines outside a notebook; by default, the standard output.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ProgressLine:
         return time.monotonic() - self._started
 
     def update(self, progress: str | Preparation) -> None:
-        """Replace what is shown; from any thread."""
+        """Replace what is shown; callable from any thread."""
         with self._lock:
             self._progress = progress
             self._show()
@@ -87,7 +87,7 @@ class ProgressLine:
         self._display.show([f"{self._title}: {first}", *others], f"{self._title}: {progress}")
 
     def _redraw(self) -> None:
-        """Show bars again while there is no news: they have the seconds that a step has taken."""
+        """Redraw bars while there is no news, since they show the elapsed seconds of a step."""
         while not self._ended.wait(_REDRAW_INTERVAL):
             with self._lock:
                 if isinstance(self._progress, Preparation) and not self._ended.is_set():
@@ -95,7 +95,7 @@ class ProgressLine:
 
 
 class _NotebookDisplay:
-    """One output of a cell, which is replaced; the single line is not used."""
+    """An output of a cell that is replaced; it does not use the single line."""
 
     def __init__(self) -> None:
         from IPython.display import DisplayHandle
@@ -105,7 +105,7 @@ class _NotebookDisplay:
         self._notes: list[str] = []
 
     def note(self, text: str) -> None:
-        """Add a line that stays, behind all others."""
+        """Add a permanent line, after all others."""
         self._notes.append(text)
 
     def show(self, lines: list[str], line: str) -> None:
@@ -121,7 +121,7 @@ class _NotebookDisplay:
 
 
 class _TerminalDisplay:
-    """Bars that are drawn over on a screen; in a file, each single line that is new."""
+    """Bars that are redrawn on a screen; in a file, each new single line."""
 
     def __init__(self, file: TextIO | None = None) -> None:
         self._file = file
@@ -129,7 +129,7 @@ class _TerminalDisplay:
         self._line = ""
 
     def note(self, text: str) -> None:
-        """Print a line that stays, above what is drawn."""
+        """Print a permanent line, above the bars."""
         over = f"\x1b[{self._drawn}F\x1b[J" if self._drawn else ""
         print(over + text, file=self._file, flush=True)
         self._drawn = 0
@@ -142,8 +142,8 @@ class _TerminalDisplay:
             return
         if len(lines) == 1 and not is_new:
             return
-        # Up to the first line of the bars, and erase all below. A single line stays: something else
-        # may have been printed below it.
+        # Move up to the first line of the bars, and erase everything below. A single line stays,
+        # since something else may have been printed below it.
         over = f"\x1b[{self._drawn}F\x1b[J" if self._drawn else ""
         columns = shutil.get_terminal_size().columns
         text = "\n".join(each[: columns - 1] for each in lines)

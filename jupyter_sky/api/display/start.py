@@ -1,4 +1,4 @@
-"""Starts the cluster of a pool, and shows how that goes on."""
+"""Starts the cluster of a pool, and shows the progress."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from jupyter_sky.serialization import pickling
 
 
 def start(place: Candidate, plugins: Sequence[Plugin]) -> Cluster:
-    """Start a cluster at a place.
+    """Start a cluster at a provider.
 
-    A notebook shows what goes on, as for a cell; a terminal too, and a script for machines that
+    The progress is shown in a notebook, as for a cell, in a terminal, and by a script if machines
     have to be prepared.
 
     Raises
     ------
     UsageError
-        When it is not possible.
+        If it is not possible.
     SkyError
-        When it does not come up.
+        If it does not start.
     """
     image = place.spec.image
     provider = able_to_complete(place.provider, plugins, _modules)
@@ -49,7 +49,7 @@ def start(place: Candidate, plugins: Sequence[Plugin]) -> Cluster:
         cluster = Cluster.start(spec, provider, runtime_env, line.update)
         try:
             line.update(f"{describe(cluster)}, ready in {line.seconds:.1f} s")
-        except BaseException:  # as where nobody reads it
+        except BaseException:  # for example if nobody can read it
             cluster.down()
             raise
     return cluster
@@ -61,7 +61,7 @@ def _modules() -> frozenset[str]:
 
 
 def _sources() -> Iterator[str]:
-    """Yield the cells of this notebook, or the script that runs."""
+    """Yield the source of this notebook's cells, or of the running script."""
     if shell := _shell():
         yield from getattr(shell.history_manager, "input_hist_raw", ())
     elif file := getattr(sys.modules.get("__main__"), "__file__", None):
@@ -70,6 +70,6 @@ def _sources() -> Iterator[str]:
 
 
 def _shell() -> Any:
-    """Return IPython's shell, if this is a notebook or its terminal."""
+    """Return IPython's shell, if this is a notebook or an IPython terminal."""
     ipython = sys.modules.get("IPython")
     return ipython.get_ipython() if ipython else None

@@ -1,1 +1,1 @@
-"""What nodes get beside what was named: what the notebook imports, or what a file says."""
+"""Which packages nodes get: those that the notebook imports, or those of a file."""

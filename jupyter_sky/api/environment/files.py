@@ -1,4 +1,4 @@
-"""Files that say what an environment has: of uv, pip or a project; of conda as far as pip goes."""
+"""Files that describe an environment: for uv, pip or a project; for conda, as far as pip can go."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class EnvironmentFile:
     Attributes
     ----------
     requirements
-        As pip writes them.
+        The requirements, in pip's syntax.
     indexes
-        Where they come from, beside the usual index.
+        Their indexes, besides the usual one.
     wheels
         Wheels of local folders that it names.
     left_out
-        Sentences about what is not done of it.
+        Sentences about parts of the file that are not applied.
     """
 
     requirements: list[str] = field(default_factory=list)
@@ -43,9 +43,9 @@ class EnvironmentFile:
     left_out: list[str] = field(default_factory=list)
 
     def add_folder(self, folder: Path) -> None:
-        """Take a local folder along, as source if that is how it is installed here."""
+        """Include a local folder, as source if it is installed like that here."""
         if is_editable_folder(folder):
-            return  # it travels with the cells that import it, as it is at that moment
+            return  # it is sent with the cells that import it, in its state at that time
         wheel = tools.build(folder)
         name, version = wheel.name.split("-")[:2]
         self.requirements.append(f"{name}=={version}")
@@ -53,12 +53,12 @@ class EnvironmentFile:
 
 
 def read_file(path: Path) -> EnvironmentFile:
-    """Read a file that says what an environment has.
+    """Read a file that describes an environment.
 
     Raises
     ------
     UsageError
-        When it cannot be read, or is of no known kind.
+        If it cannot be read, or its kind is unknown.
     """
     kinds: Mapping[str, Callable[[Path], EnvironmentFile]] = {
         ".lock": _lock,
@@ -211,11 +211,11 @@ def _conda(path: Path) -> EnvironmentFile:
 
 
 def _conda_parts(text: str) -> tuple[str, str]:
-    """Return name and version of what conda would install, the version as pip writes it."""
+    """Return the name of a conda package, and its version in pip's syntax."""
     match = re.match(r"(?:\S+::)?([\w.-]+)\s*([<>=!~].*)?", text)
     if match is None:
         return text, ""
-    # Conda's `=1.2` is any 1.2, and a build may stand behind a second `=`.
+    # Conda's `=1.2` means any 1.2, and a build may follow a second `=`.
     name, version = match[1].lower(), (match[2] or "").strip()
     if exact := re.match(r"=(?!=)\s*([^=\s]+)", version):
         number = exact[1].removesuffix(".*").removesuffix("*")
@@ -224,7 +224,7 @@ def _conda_parts(text: str) -> tuple[str, str]:
 
 
 def _as_pip(name: str, version: str) -> str | None:
-    """Return the requirement of pip for a package of conda that is known to be the same."""
+    """Return pip's requirement for a conda package that is known to be the same."""
     if name in _NOT_NEEDED:
         return None
     if name in _PIP_NAMES:

@@ -1,4 +1,4 @@
-"""Which packages a notebook or script imports: their names here, and where they came from."""
+"""The packages that a notebook or script imports, and where they came from."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from typing import Any
 from jupyter_sky.providers.packages import package_name
 from jupyter_sky.serialization.user_modules import imports_of
 
-# What a notebook is made of, and what nodes have in any case.
+# Packages of a notebook itself, and those that nodes have in any case.
 _OURS = frozenset({"ipykernel", "ipython", "jupyter-sky", "pip", "setuptools"})
 
 
 @dataclass(frozen=True)
 class Package:
-    """A package that is installed here.
+    """An installed package.
 
     Attributes
     ----------
     name, version
-        As pip knows them; the version without the kind of its build, like ``+cpu``.
+        As in pip; the version without its build tag, like ``+cpu``.
     build
-        That kind: ``"cpu"``, ``"cu128"``; empty if it has none.
+        The build tag: ``"cpu"``, ``"cu128"``; empty if it has none.
     is_from_index
-        Whether it came from an index: another machine can have it from there too.
+        Whether it came from an index, so that other machines can install it, too.
     distribution
-        Its files, and what it says of itself.
+        Its files and metadata.
     """
 
     name: str
@@ -46,12 +46,12 @@ class Package:
 
     @property
     def requirement(self) -> str:
-        """It in this version, as pip writes it."""
+        """This version of it, in pip's syntax."""
         return f"{self.name}=={self.version}"
 
 
 def modules_in(namespace: Mapping[str, Any]) -> frozenset[str]:
-    """Return the modules that a namespace has, or whose classes and functions it has."""
+    """Return the modules in a namespace, and those of its classes and functions."""
     found = set()
     for name, value in namespace.items():
         if name.startswith("_"):
@@ -69,7 +69,7 @@ _IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import\b|import[ \t]+([
 
 
 def modules_typed(sources: Iterable[str]) -> frozenset[str]:
-    """Return the modules that code imports, also within functions and in what did not run."""
+    """Return the modules that code imports, even in functions or code that did not run."""
     found: set[str] = set()
     for source in sources:
         for one, several in _IMPORT.findall(source):
@@ -81,9 +81,9 @@ def modules_typed(sources: Iterable[str]) -> frozenset[str]:
 
 
 def packages(modules: Iterable[str]) -> list[Package]:
-    """Return the packages that modules belong to, and those that the user's own modules import.
+    """Return the packages of modules, and those that the user's own modules import.
 
-    Editable packages are among the user's own modules, which travel as they are.
+    Editable packages count as the user's own modules, which are sent as source.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def installed(name: str) -> Package:
     Raises
     ------
     importlib.metadata.PackageNotFoundError
-        When it is not installed here.
+        If it is not installed here.
     """
     distribution = importlib.metadata.distribution(name)
     version, _, build = distribution.version.partition("+")
@@ -123,7 +123,7 @@ def _is_installed(module: str) -> bool:
 
 
 def _names(module: str, known: Mapping[str, list[str]]) -> Iterator[str]:
-    """Yield the packages of a module: one, or those that share its first name and have it."""
+    """Yield the packages of a module: one, or all that share its top-level name."""
     top = module.partition(".")[0]
     names = list(dict.fromkeys(known.get(top, ())))
     if len(names) < 2:
@@ -131,20 +131,20 @@ def _names(module: str, known: Mapping[str, list[str]]) -> Iterator[str]:
         return
     path = module.replace(".", "/")
     for name in names:
-        # Of a first name alone, which several share, nothing says which of them is meant.
+        # A top-level name that several packages share does not tell which of them is meant.
         files = importlib.metadata.files(name) or ()
         if module != top and any(f"{each}".startswith((f"{path}/", f"{path}.")) for each in files):
             yield name
 
 
 def _origin(distribution: Distribution) -> dict[str, Any] | None:
-    """Return where a package came from, if that was no index."""
+    """Return where a package came from, if not from an index."""
     text = distribution.read_text("direct_url.json")
     return dict(json.loads(text)) if text else None
 
 
 def is_editable_folder(folder: Path) -> bool:
-    """Return whether a package is installed here as the source in a folder."""
+    """Return whether a package is installed here from source in a folder (editable)."""
     address = folder.resolve().as_uri()
     for distribution in importlib.metadata.distributions():
         if _is_editable(distribution) and (_origin(distribution) or {}).get("url") == address:

@@ -1,7 +1,7 @@
-"""Wheels of packages that are installed here and that no index has, packed again from their files.
+"""Repacks installed packages that no index has into wheels.
 
-A package that was installed from a local folder, a repository or a file is taken along as it is
-installed: a node needs neither its source nor what builds it.
+A package that was installed from a local folder, a repository or a file is sent as it is installed:
+a node needs neither its source nor its build tools.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from jupyter_sky.paths import home
 
 
 def wheel_of(distribution: Distribution) -> Path | None:
-    """Return a wheel of what is installed; ``None`` where nodes could not use one.
+    """Return a wheel of an installed package; ``None`` if nodes could not use one.
 
-    That is where its files are not known, or where it was built for a system that nodes do not run.
+    They cannot if its files are not known, or if it was built for another system than theirs.
     """
     record, about = distribution.read_text("RECORD"), distribution.read_text("WHEEL")
     if not record or not about or not re.search(r"^Tag: \S+-(any|\S*linux\S*)$", about, re.M):
@@ -45,7 +45,7 @@ def _pack(distribution: Distribution, path: Path) -> None:
     about = next(str(each.parent) for each in files if each.parent.suffix == ".dist-info")
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
         for file in files:
-            # What an installer has put elsewhere, or made itself, is in no wheel.
+            # Wheels do not contain files that an installer has put elsewhere or made itself.
             if ".." in file.parts or "__pycache__" in file.parts:
                 continue
             if str(file.parent) == about and file.name in _MADE_BY_INSTALLERS:

@@ -1,4 +1,4 @@
-"""What `Image.like` comes to when a cluster starts: requirements, wheels, and what is left out."""
+"""Resolves `Image.like` when a cluster starts: to requirements, wheels, and notes on the rest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jupyter_sky.providers.spec import Image
 
 
 def makes_environments(provider: Provider) -> bool:
-    """Return whether nodes of a provider get an environment of their own."""
+    """Return whether nodes of a provider get their own environment."""
     usual = provider.name != "local" and getattr(provider, "python", None) is None
     return bool(getattr(provider, "makes_environments", usual))
 
@@ -27,16 +27,16 @@ def makes_environments(provider: Provider) -> bool:
 def able_to_complete(
     provider: Provider, plugins: Iterable[Plugin], modules: Callable[[], Iterable[str]]
 ) -> Provider:
-    """Return a provider that can `resolve` an image, if its nodes turn out to need environments.
+    """Return a provider that can `resolve` an image later, if its nodes need environments.
 
     Parameters
     ----------
     provider
-        The provider; most know before they start nodes.
+        The provider; most know this before they start nodes.
     plugins
         As in `resolve`.
     modules
-        Returns them; they are what there is now, however long nodes are waited for.
+        Returns the modules; they are the present ones, however long the wait for nodes takes.
     """
     if not hasattr(provider, "complete"):
         return provider
@@ -48,21 +48,21 @@ def able_to_complete(
 def resolve(
     image: Image, plugins: Iterable[Plugin], modules: Iterable[str]
 ) -> tuple[Image, tuple[str, ...]]:
-    """Return an image with all that `Image.like` comes to here, and sentences about the rest.
+    """Return an image with `Image.like` resolved, and sentences about what is left out.
 
     Parameters
     ----------
     image
         What the user asked for.
     plugins
-        Those of the cluster, whose frameworks nodes get in the notebook's version too.
+        The cluster's plugins, whose frameworks nodes also get in the notebook's version.
     modules
-        Modules that the notebook has imported, or that a cell is about to.
+        Modules that the notebook has imported, or that a cell is about to import.
 
     Raises
     ------
     UsageError
-        When a file cannot be read.
+        If a file cannot be read.
     """
     if image.like is None:
         return image, ()
@@ -94,7 +94,7 @@ def _as_here(
     pins, wheels, lacking, bound = [], [], [], []
     for each in found:
         if package_name(each.name) in sent:
-            continue  # a wheel of the user's own choice
+            continue  # a wheel that the user has chosen
         if not each.is_from_index:
             if wheel := wheel_of(each.distribution):
                 pins.append(f"{each.name}=={each.distribution.version}")

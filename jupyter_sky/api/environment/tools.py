@@ -1,4 +1,4 @@
-"""uv on this computer: what a lock file comes to, and wheels of local folders."""
+"""uv on this computer: exports lock files, and builds wheels of local folders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def export(project: Path) -> str:
     Raises
     ------
     UsageError
-        When uv cannot read it.
+        If uv cannot read it.
     """
     words = ["--frozen", "--no-dev", "--no-hashes", "--no-header", "--no-annotate"]
     return _uv(["export", *words, "--no-emit-project"], project, f"{project / 'uv.lock'}")
@@ -35,7 +35,7 @@ def build(folder: Path) -> Path:
     Raises
     ------
     UsageError
-        When there is no such folder, or it cannot be built.
+        If there is no such folder, or it cannot be built.
     """
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder} to take along: correct its name.")
@@ -48,7 +48,7 @@ def build(folder: Path) -> Path:
 
 
 def is_python_package(name: str) -> bool:
-    """Return whether something of this name is installed here as a package of Python."""
+    """Return whether a Python package of this name is installed here."""
     try:
         importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError:
@@ -75,7 +75,7 @@ def _uv(words: Sequence[str], folder: Path, what: str) -> str:
 
 
 def _program() -> str | None:
-    """Return where uv is on this computer."""
+    """Return the path of uv on this computer."""
     with contextlib.suppress(ImportError, FileNotFoundError):
         from uv import find_uv_bin
 

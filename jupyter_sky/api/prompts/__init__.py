@@ -1,1 +1,1 @@
-"""The prompts of ranks where the user is: commands of the debugger, lines, passwords."""
+"""Prompts of ranks at the user's side: debugger commands, lines, passwords."""

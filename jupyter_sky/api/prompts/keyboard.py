@@ -1,4 +1,4 @@
-"""The user's keyboard, as far as there is one, and a question that can be taken back."""
+"""The user's keyboard, if there is one, and questions that can be withdrawn."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 
 def has_keyboard() -> bool:
-    """Return whether somebody can be asked in this thread: papermill and nbconvert take no input.
+    """Return whether this thread can ask the user: papermill and nbconvert take no input.
 
-    Only the main thread can take a question back, whose answer is not needed any more.
+    Only questions in the main thread can be withdrawn when the answer is no longer needed.
     """
     if threading.current_thread() is not threading.main_thread():
         return False
@@ -24,7 +24,7 @@ def has_keyboard() -> bool:
         return bool(getattr(kernel, "_allow_stdin", False))
     try:
         return sys.stdin is not None and sys.stdin.isatty()
-    except ValueError:  # it is closed, as by what runs in the background
+    except ValueError:  # it is closed, for example in a background process
         return False
 
 
@@ -33,12 +33,12 @@ class TakenBack(Exception):
 
 
 class Question:
-    """Asks in the main thread, where another thread can take the question back.
+    """A question in the main thread that another thread can withdraw.
 
     Parameters
     ----------
     lock
-        Held by the thread that takes it back.
+        Held by the thread that withdraws it.
     """
 
     def __init__(self, lock: threading.RLock) -> None:
@@ -51,11 +51,11 @@ class Question:
         Raises
         ------
         TakenBack
-            When the answer is not needed any more.
+            If the answer is no longer needed.
         EOFError
-            When the user ended the input.
+            If the user ended the input.
         KeyboardInterrupt
-            When the user stopped the cell.
+            If the user stopped the cell.
         """
         try:
             with self._lock:
@@ -73,12 +73,12 @@ class Question:
             raise
 
     def take_back(self) -> None:
-        """Take the question back, if it is open; called with the lock held."""
+        """Withdraw the question, if it is open; called with the lock held."""
         if not self._is_open or self._was_taken_back:
             return
         self._was_taken_back = True
         if hasattr(signal, "pthread_kill"):
-            # Only a signal wakes from the system call in which a terminal is read.
+            # Only a signal interrupts the system call that reads from a terminal.
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         else:
             _thread.interrupt_main()

@@ -1,7 +1,8 @@
-"""Asks in the cell what ranks want to know: commands of the debugger, lines, and passwords.
+"""Shows the prompts of ranks in the cell: for debugger commands, lines, and passwords.
 
-It is called again and again while ranks wait. Several may be at a prompt: commands go to those that
-the user has chosen, and these are waited for a moment before others are asked for.
+It is called repeatedly while ranks wait. Several ranks may be at a prompt: commands go to those
+that the user has chosen, and after a command, these get a moment to return to their prompts before
+others are shown.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ _SEVERAL = " `rank 1` goes to another rank, `ranks all` gives commands to all; `
 
 
 class Prompter:
-    """Asks the user what the ranks of a run want to know.
+    """Shows the prompts of a run's ranks to the user.
 
     Parameters
     ----------
     run
         The run.
     flush
-        Shows what was printed before.
+        Shows the output so far.
     everyone
-        Whether commands go to all ranks at first.
+        Whether commands initially go to all ranks.
     """
 
     def __init__(
@@ -67,12 +68,12 @@ class Prompter:
         run.answers.prompts.observe(self)
 
     def __call__(self, event: Prompted | None) -> None:
-        """Take notice of a prompt, and ask, if it is time for that."""
+        """Note a prompt, and ask the user if it is time to."""
         if event is not None:
             if not self._has_begun:
                 self._has_begun = True
                 self._answers.hold()
-                # Others may be about to come: the first of them is asked for first.
+                # Other prompts may be about to arrive: the lowest rank is asked first.
                 self._awaited = self._chosen or frozenset(self._ranks)
                 self._told = time.monotonic() - (0 if self._chosen else _PATIENCE - _TOGETHER)
             if event.kind == "debugger":
@@ -88,10 +89,10 @@ class Prompter:
         if at_prompt and not self._is_too_early(at_prompt):
             self._ask_command(at_prompt)
 
-    # When to ask whom
+    # When to ask, and for which ranks
 
     def _is_too_early(self, at_prompt: Collection[int]) -> bool:
-        """Return whether ranks that were told something will soon be at their prompts again."""
+        """Return whether ranks that got a command may soon be at their prompts again."""
         if self._awaited <= set(at_prompt):
             return False
         return time.monotonic() - self._told < _PATIENCE
@@ -105,7 +106,7 @@ class Prompter:
         return list(at_prompt[:1])
 
     def on_removed(self, rank: int) -> None:
-        """Take the question back that ranks do not wait for any more; in the background loop."""
+        """Withdraw a question that ranks no longer wait for; called in the background loop."""
         self._asked -= {rank}
         if not self._asked:
             self._question.take_back()
@@ -151,14 +152,14 @@ class Prompter:
         except NotImplementedError:
             self._answer(events, "none")
         else:
-            # `rank` alone is a name that many cells have: the debugger shows its value.
+            # `rank` alone is a variable in many cells: the debugger shows its value.
             if (choice := _CHOICE.fullmatch(line)) and line.strip() != "rank":
                 self._change_choice(choice[1])
                 return
             self._answer(events, "line", line[:LONGEST_ANSWER])
 
     def _change_choice(self, words: str | None) -> None:
-        """Let commands go to other ranks, or list those at a prompt."""
+        """Send commands to other ranks from now on, or list those at a prompt."""
         if words is None:
             self._say(f"{self._answers.prompts.sentence}\n")
             return
@@ -172,7 +173,7 @@ class Prompter:
         self._awaited = frozenset()
 
     def _show_texts(self, at_prompt: Mapping[int, Prompted]) -> None:
-        """Show what the debuggers of ranks say, once, and what is the same once."""
+        """Show new output of the ranks' debuggers, combining equal output."""
         groups: dict[str, list[int]] = {}
         for rank, event in at_prompt.items():
             if event.text and (rank, event.number) not in self._shown:
@@ -188,7 +189,8 @@ class Prompter:
         sys.stdout.flush()
 
     def _end_line(self) -> None:
-        # A terminal still stands behind the prompt; a page takes it away with the cell's end.
+        # A terminal's cursor is still behind the prompt; a page removes the prompt when the cell
+        # ends.
         if sys.stdout.isatty():
             self._say("\n")
 

@@ -1,1 +1,1 @@
-"""What ranks can ask of the volumes of their node."""
+"""Requests of ranks to the volumes of their node."""

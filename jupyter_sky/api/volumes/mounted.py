@@ -1,4 +1,4 @@
-"""`sky.volume`: what a rank can ask of a volume of its node."""
+"""`sky.volume`: a volume of a rank's node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class MountedVolume:
     Attributes
     ----------
     url, path
-        Where the data is, and where it is seen.
+        The address of the data, and the path at which it is mounted.
     read_only
         Whether nothing is written back.
     """
@@ -28,7 +28,7 @@ class MountedVolume:
         self._socket: str = note["socket"]
 
     def fetch(self, *patterns: str) -> None:
-        """Fetch files before they are opened, and wait for them, however long that takes.
+        """Fetch files before they are opened, and wait for as long as it takes.
 
         Parameters
         ----------
@@ -39,30 +39,30 @@ class MountedVolume:
         Raises
         ------
         SkyError
-            When one cannot be had.
+            If a file cannot be fetched.
         """
         trouble = self._ask(op="fetch", path=self.path, patterns=list(patterns))["trouble"]
         if trouble:
             raise SkyError(f"{self.url}: {trouble}.")
 
     def refresh(self) -> None:
-        """Show what others have written to the bucket meanwhile.
+        """Show what others have written to the bucket since it was mounted or refreshed.
 
         Raises
         ------
         SkyError
-            When it cannot be listed.
+            If it cannot be listed.
         """
         if trouble := self._ask(op="refresh", path=self.path)["trouble"]:
             raise SkyError(f"{trouble}.")
 
     def write_back(self) -> None:
-        """Write what ranks of this node have written into the bucket, and wait for that.
+        """Write the files that ranks of this node wrote back to the bucket, and wait.
 
         Raises
         ------
         SkyError
-            When some of it cannot be; it stays on the node.
+            If some files cannot be written back; they stay on the node.
         """
         for each in self._ask(op="write_back", path=self.path)["volumes"]:
             if each["left"]:
@@ -93,17 +93,17 @@ class MountedVolume:
 
 
 def volume(path: str | PathLike[str]) -> MountedVolume:
-    """Return the volume of this node that a path is in; for cells and functions on ranks.
+    """Return the volume of this node that contains a path; for cells and functions on ranks.
 
     Parameters
     ----------
     path
-        Where it is, as in ``--volume s3://bucket/prefix:/data``, or a path below.
+        Its path, as in ``--volume s3://bucket/prefix:/data``, or a path below it.
 
     Raises
     ------
     UsageError
-        When there is none.
+        If there is none.
 
     Examples
     --------

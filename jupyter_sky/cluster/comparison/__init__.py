@@ -1,1 +1,1 @@
-"""Whether the ranks are alike: what their names stand for, and where they differ first."""
+"""Compares the ranks' variables: whether they are equal, and where they first differ."""

@@ -1,4 +1,4 @@
-"""Asks the ranks of a cluster what their names stand for; for the user's thread."""
+"""Asks the ranks of a cluster about their variables; for the user's thread."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _LINK_WITHIN = 10.0
 
 @dataclass(frozen=True)
 class Names:
-    """What names stand for on the ranks.
+    """The variables of the ranks.
 
     Attributes
     ----------
     rows
-        What there is, a row for each name; several where ranks differ.
+        A row for each name, or several if ranks differ.
     missing
         Names that were asked for and that no rank has; unknown where none answers.
     has_answer
         Whether any rank answers.
     notes
-        What else the user should know, a sentence each.
+        Further sentences for the user.
     """
 
     rows: tuple[NameRow, ...]
@@ -43,7 +43,7 @@ class Names:
 
 
 class Looks:
-    """What names stand for on the ranks of a cluster.
+    """Examines the variables on the ranks of a cluster.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Looks:
         self._controller = controller
 
     def names(self, names: Sequence[str] = ()) -> Names:
-        """Return what names stand for, all of them by default; also while a run is going on."""
+        """Return the values of names, by default of all; works during a run, too."""
         looked = wait(self._ask("names", names))
         answered = [each for each in looked if each["state"] == "answered"]
         found = {seen["name"] for each in answered for seen in each["names"]}
@@ -67,12 +67,12 @@ class Looks:
         return Names(table, missing, bool(answered), tuple(notes))
 
     def same(self, names: Sequence[str], random: bool = False) -> Compared:
-        """Return whether names stand for the same on all ranks, and where they differ first.
+        """Return whether names have equal values on all ranks, and where these first differ.
 
         Raises
         ------
         SkyError
-            When ranks are busy, or do not answer: then nothing can be said.
+            If ranks are busy or do not answer, so that nothing can be said.
         """
 
         def ask(
@@ -118,7 +118,7 @@ class Looks:
         ranks: Sequence[int] = (),
         start: int = 0,
     ) -> list[LookedRank]:
-        """Return what ranks answer, all of them by default, in order."""
+        """Return the answers of ranks, by default of all, in order."""
         asked = set(ranks or self._controller.ranks)
 
         async def ask(connection: Connection) -> list[LookedRank]:

@@ -1,7 +1,7 @@
-"""Where the ranks' values of a name differ first, in a sentence.
+"""Says in a sentence where the ranks' values of a name first differ.
 
-Digests of whole values come first. Only where they differ, one rank of each kind is asked for its
-parts, and for the numbers of the first part that differs.
+Digests of whole values are compared first. Only if they differ, one rank of each kind is asked for
+its parts, and for the numbers of the first different part.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from jupyter_sky.transport.protocol.inspection import (
     SeenPart,
 )
 
-_PAGES = 60  # of parts that are looked through for the first difference
+_PAGES = 60  # most parts to search for the first difference
 _LONGEST = 160
 
 
 class Ask(Protocol):
-    """Asks ranks a question, all of them by default."""
+    """Asks ranks a question, by default all of them."""
 
     def __call__(
         self, what: Question, names: Sequence[str], ranks: Sequence[int] = (), start: int = 0
     ) -> list[LookedRank]:
-        """Return what they answer, in order."""
+        """Return their answers, in order."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """How names compare on the ranks.
+    """The result of comparing names on the ranks.
 
     Attributes
     ----------
     lines
         A sentence for each name.
     differ
-        The names that do not stand for the same on all ranks.
+        The names whose values differ between ranks.
     """
 
     lines: tuple[str, ...]
@@ -53,19 +53,19 @@ class Compared:
 
     @property
     def text(self) -> str:
-        """All sentences, a line each."""
+        """All sentences, one per line."""
         return "\n".join(self.lines)
 
 
 def compare(ask: Ask, names: Sequence[str]) -> Compared:
-    """Return how names compare.
+    """Compare names on the ranks.
 
     Parameters
     ----------
     ask
         Asks the ranks.
     names
-        The names; `RANDOM` may stand for the states of random number generators.
+        The names; `RANDOM` stands for the states of random number generators.
     """
     looked = ask("digests", [name for name in names if name != RANDOM])
     ranks = [each["rank"] for each in looked]
@@ -113,7 +113,7 @@ def _extent(seen: SeenName) -> str:
 
 
 def _uncompared(ask: Ask, name: str, rank: int, seen: SeenName) -> str:
-    """Say what digests leave out: pieces of sharded tensors, and what has no digest."""
+    """Say what was not compared: pieces of sharded tensors, and values without a digest."""
     parts = _all_parts(ask, name, [rank], seen["parts"])[rank]
     split = [each for each in parts if each["sharded"]]
     opaque = [each for each in parts if not each["digest"] and not each["sharded"]]
@@ -131,7 +131,7 @@ def _uncompared(ask: Ask, name: str, rank: int, seen: SeenName) -> str:
 
 
 def _all_parts(ask: Ask, name: str, ranks: Sequence[int], count: int) -> dict[int, list[SeenPart]]:
-    """Return the parts of a name on some ranks, as far as they are looked through."""
+    """Return the parts of a name on some ranks, up to the limit."""
     found: dict[int, list[SeenPart]] = {rank: [] for rank in ranks}
     for _ in range(_PAGES):
         start = max(len(parts) for parts in found.values())
@@ -150,7 +150,7 @@ def _difference(
     chosen: Sequence[int],
     groups: dict[str, list[int]],
 ) -> str:
-    """Say where ranks differ first; ``chosen`` has one rank of each kind."""
+    """Say where ranks first differ; ``chosen`` has one rank of each kind."""
     alike = {ranks[0]: ranks for ranks in groups.values()}
     count = max(each["parts"] for each in seen.values())
     tables = {
@@ -185,7 +185,7 @@ _NOTHING: SeenPart = {"path": "", "what": "", "digest": "", "sharded": False}
 
 
 def _kinds(path: str, tables: dict[int, dict[str, SeenPart]]) -> dict[tuple[str, str], list[int]]:
-    """Return which ranks have the same there, by what they have."""
+    """Group ranks by the value that they have there."""
     kinds: dict[tuple[str, str], list[int]] = {}
     for rank, table in tables.items():
         part = table.get(path)
@@ -197,25 +197,25 @@ def _kinds(path: str, tables: dict[int, dict[str, SeenPart]]) -> dict[tuple[str,
 
 
 def _who(groups: Sequence[Sequence[int]], path: str) -> str:
-    """Say which ranks differ from which; the largest group comes first."""
+    """Say which ranks differ from which, the largest group first."""
     most, *others = groups
     if len(most) == 1 and len(groups) > 2:
         everyone = sorted(rank for group in groups for rank in group)
         return f"{format_ranks(everyone)} all differ from each other in {path}"
     rest = sorted(rank for group in others for rank in group)
-    if len(most) == 1:  # two ranks: the head is what the other one is compared with
+    if len(most) == 1:  # two ranks: compare the other one with the head
         most, rest = sorted([list(most), rest])
     verb = "differs" if len(rest) == 1 else "differ"
     return f"{format_ranks(rest)} {verb} from {format_ranks(most)} in {path}"
 
 
 def _apart(ask: Ask, name: str, path: str, one: int, other: int) -> str:
-    """Return how far apart the numbers of two ranks are; empty where there are none."""
+    """Describe how far apart the numbers of two ranks are; empty if there are none."""
     answers = {each["rank"]: each for each in ask("numbers", [name, path], [one, other])}
     first, second = (_doubles(answers[rank]["numbers"]) for rank in (one, other))
     if not first or len(first) != len(second):
         return ""
-    # Not a number beside a number is as far apart as can be, two of them are not.
+    # NaN and a number are infinitely far apart; two NaNs are equal.
     apart = [abs(a - b) for a, b in zip(first, second, strict=True) if a == a and b == b]
     broken = sum((a != a) != (b != b) for a, b in zip(first, second, strict=True))
     largest = max(apart, default=0.0)

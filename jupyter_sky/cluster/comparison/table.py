@@ -1,4 +1,4 @@
-"""The names of all ranks as rows of a table: one row for a name where ranks are alike."""
+"""The variables of all ranks as rows of a table: one row for a name if ranks agree."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from jupyter_sky.transport.protocol.inspection import LookedRank, SeenName
 
 @dataclass(frozen=True)
 class NameRow:
-    """What a name stands for on some ranks.
+    """The value of a name on some ranks.
 
     Attributes
     ----------
     ranks
         The ranks.
     type, shape, dtype, device
-        As a user reads them; empty where there is none.
+        As shown to users; empty if there is none.
     size
-        In bytes, the largest of them; ``None`` if that is not known.
+        The largest size in bytes; ``None`` if that is not known.
     is_everywhere
         Whether all ranks that answered have the name.
     differ
-        Whether their values differ; ``None`` where only types and shapes were compared.
+        Whether their values differ; ``None`` if only types and shapes were compared.
     """
 
     name: str
@@ -38,7 +38,7 @@ class NameRow:
 
 
 def rows(looked: Sequence[LookedRank]) -> tuple[NameRow, ...]:
-    """Return the rows for what ranks have answered, by name and then by rank."""
+    """Return the rows for the answers of ranks, sorted by name and then by rank."""
     by_name: dict[str, dict[int, SeenName]] = {}
     for each in looked:
         for seen in each["names"]:
@@ -48,7 +48,7 @@ def rows(looked: Sequence[LookedRank]) -> tuple[NameRow, ...]:
         there = by_name[name]
         groups: dict[tuple[str, str, str, str], list[int]] = {}
         for rank, seen in there.items():
-            # Each rank of a node has a GPU of its own.
+            # Each rank of a node has its own GPU.
             device = seen["device"].partition(":")[0]
             key = (seen["type"], seen["shape"], seen["dtype"], device)
             groups.setdefault(key, []).append(rank)

@@ -1,4 +1,4 @@
-"""Attaching to a cluster that another kernel has started: its state is restored from its agents."""
+"""Attaching to a cluster of another kernel: its state is restored from its agents."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from jupyter_sky.transport.rank_ranges import among, to_ranges
 async def restore(
     controller: Controller, machines: Sequence[Machine], leaving: Sequence[Machine]
 ) -> None:
-    """Connect to the agents of a cluster, and make its state what they say.
+    """Connect to the agents of a cluster, and restore its state from their messages.
 
     Parameters
     ----------
     controller
         The cluster.
     machines
-        Those that it is on.
+        Its machines.
     leaving
-        Those that a kernel which was killed was about to remove from it.
+        Machines that a killed kernel was about to remove.
 
     Raises
     ------
     AgentGone
-        When one of its agents has ended, or is about to.
+        If one of its agents has ended, or is about to.
     """
     welcomes = await controller.connect(machines, since=None)
     for connection, welcome in zip(controller.connections, welcomes, strict=True):
@@ -50,7 +50,7 @@ async def restore(
             raise AgentGone("the cluster is ending")
         _restore_ranks(controller, connection, welcome)
     newest = max(rank.generation for rank in controller.state.ranks)
-    # Before any events come: how this group was formed may be among those that come once more.
+    # Before events arrive, since those about the formation of this group may be repeated.
     controller.state = replace(controller.state, generation=newest)
     controller.shared = any(welcome["shared"] for welcome in welcomes)
     await _follow_from_unseen_run(controller, welcomes)
@@ -65,7 +65,7 @@ def _restore_ranks(controller: Controller, connection: Connection, welcome: Welc
     for rank in welcome["ranks"]:
         number, state = rank["rank"], controller.state
         if number not in connection.ranks:
-            continue  # of another node, or left by a kernel that was killed while it scaled
+            continue  # from another node, or left by a kernel that was killed while scaling
         controller.sync.remember(number, rank["names"])
         if rank["pid"]:
             state = reduce(state, RankStarted(number, rank["pid"]))
@@ -80,8 +80,8 @@ def _restore_ranks(controller: Controller, connection: Connection, welcome: Welc
 
 
 async def _follow_from_unseen_run(controller: Controller, welcomes: Sequence[Welcome]) -> None:
-    """Ask for events; those of a run whose end no notebook has seen come from its beginning."""
-    # A node's word on who takes part counts for its own ranks alone.
+    """Ask for events, including all events of a run whose end no notebook has seen."""
+    # What a node says about participants only counts for its own ranks.
     own: dict[Connection, dict[str, Any]] = {}
     for connection, welcome in zip(controller.connections, welcomes, strict=True):
         latest = welcome["latest"]
@@ -103,7 +103,7 @@ async def _follow_from_unseen_run(controller: Controller, welcomes: Sequence[Wel
             if each["run"] == run
             for rank in among(each["ranks"], connection.ranks)
         }
-        # Its kernel ended before it had told the others. A node that lies only ends its own run.
+        # The kernel ended before it had told the others. A node that lies only ends its own run.
         begun = [each["latest"] for each in welcomes if each["latest"]]
         all_ranks = {
             rank

@@ -1,7 +1,7 @@
-"""The controller of a cluster: its connections, its state, the events that change it, and waiting.
+"""The controller of a cluster: its connections, its state, and the events that change it.
 
-All of it runs in the background loop. What is done to a cluster stands in the files beside this
-one, as functions of a controller: `lifecycle`, `process_group`, `scaling`, `recovery`.
+All of it runs in the background loop. Operations on a cluster are functions of a controller, in the
+files beside this one: `lifecycle`, `process_group`, `scaling`, `recovery`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from jupyter_sky.transport.protocol.topology import Topology
 from jupyter_sky.transport.tasks import BackgroundTasks, Batch, Changes
 
 _RUN_AGAIN = "Run the cell again to start a new one."
-_LEFT_WITHIN = 1.0  # seconds until the user does not wait any more for tasks that end
+_LEFT_WITHIN = 1.0  # most seconds that the user waits for tasks to end
 
 
 class Controller(ConnectionListener):
@@ -58,44 +58,44 @@ class Controller(ConnectionListener):
     Parameters
     ----------
     config
-        What is known of the cluster; the attributes of the same names can change later.
+        The initial knowledge about the cluster; attributes of the same names may change later.
     listener
-        Told of what happens to the cluster.
+        Notified of everything that happens to the cluster.
 
     Attributes
     ----------
     shared
-        Whether a notebook was connected to it already, which looks after the group.
+        Whether another notebook was already connected, and takes care of the group.
     state
-        What is known; replaced at each event.
+        The present state; replaced at each event.
     warnings
-        What the user should know of the nodes and their versions, a sentence each.
+        Sentences for the user about the nodes and their versions.
     reports
-        What each rank used last.
+        The latest resource usage of each rank.
     versions
-        What is installed on each node, by its host, as far as it has said so.
+        The versions on each node, by host, as far as reported.
     activity
-        What is being done to the cluster, in words; empty if nothing is.
+        The present operation, in words; empty if there is none.
     outdated
-        Whether another kernel has formed a group of it: ranks may have come and gone.
+        Whether another kernel has formed a group since: ranks may have come and gone.
     launch
         The task that starts its machines.
     repair
-        The task that replaces nodes which were lost.
+        The task that replaces lost nodes.
     loss
-        Why the cluster cannot be used, once it cannot.
+        Why the cluster is lost, once it is.
     forming
         Held while a group is formed.
     form_errors
-        What keeps ranks from joining it.
+        The errors of ranks that could not join it.
     topology
-        The one with which this kernel has formed the present group, if it has.
+        The topology with which this kernel formed the present group, if it did.
     observers
         Called, without arguments, after every change.
     common
-        What its connections have in common.
+        The settings that its connections share.
     pages, work
-        What its nodes serve for the browser; what is done there beside its runs.
+        Pages of its nodes for the browser; work on nodes outside runs.
     """
 
     def __init__(self, config: ClusterConfig, listener: ClusterListener) -> None:
@@ -140,7 +140,7 @@ class Controller(ConnectionListener):
         self._rate: tuple[tuple[Node, ...], Rate] | None = None
         self._tasks = BackgroundTasks()
 
-    # What is known
+    # State
 
     @property
     def alive(self) -> bool:
@@ -154,7 +154,7 @@ class Controller(ConnectionListener):
 
     @property
     def rate(self) -> Rate:
-        """What it costs an hour."""
+        """Its cost per hour."""
         nodes = self.state.nodes
         if self._rate is None or self._rate[0] is not nodes:
             messages = [each.message() for each in nodes]
@@ -163,28 +163,28 @@ class Controller(ConnectionListener):
 
     @property
     def cost(self) -> float | None:
-        """What it has cost so far, in the unit of its rate; ``None`` if that is nothing."""
+        """Its cost so far, in the unit of its rate; ``None`` if it is free."""
         return self.meter.cost(self.rate.amount, time.time())
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes that have left for the cluster on the present connections."""
+        """Bytes sent to the cluster on the present connections."""
         return sum(connection.sent_bytes for connection in self.connections)
 
     @property
     def note(self) -> str:
-        """What it is doing, and what is wrong with its links and nodes; empty if nothing is."""
+        """The present operation, and problems of links and nodes; empty if there are none."""
         notes = (self.activity, self._links.note, self._preemptions.note, self._faults.note)
         return "; ".join(filter(None, notes))
 
     @property
     def unreached(self) -> list[str]:
-        """The nodes that neither this process nor the other nodes reach."""
+        """The nodes that neither this process nor other nodes can reach."""
         return [connection.name for connection in self._links.unreached]
 
     @property
     def link_note(self) -> str:
-        """What is wrong with its links, in words; empty if nothing is."""
+        """Problems of its links, in words; empty if there are none."""
         return self._links.note
 
     def connection(self, rank: int) -> Connection:
@@ -197,14 +197,14 @@ class Controller(ConnectionListener):
         )
 
     def host(self, rank: int) -> str:
-        """Return what the user calls the node of a rank."""
+        """Return the user's name for the node of a rank."""
         return self.state.node_of(rank).host
 
     def is_idle(self, rank: int) -> bool:
-        """Return whether a rank is there, and has nothing to do."""
+        """Return whether a rank is alive and idle."""
         return any(r.rank == rank and r.phase is RankPhase.IDLE for r in self.state.ranks)
 
-    # Which machines belong to it
+    # Machines
 
     async def connect(self, machines: Sequence[Machine], since: int | None) -> list[Welcome]:
         """Connect to these machines; return each agent's welcome message.
@@ -214,14 +214,14 @@ class Controller(ConnectionListener):
         machines
             All machines of the cluster.
         since
-            Number of the last event that is known; ``None`` for events to come later.
+            Number of the last known event; ``None`` to request events later.
 
         Raises
         ------
         AgentGone
-            When one of them has no agent any more.
+            If one of them no longer has an agent.
         VersionMismatch
-            When an agent is of another version of jupyter_sky.
+            If an agent has another version of jupyter_sky.
         """
         common = self.common
         self.set_connections([Connection(each, self, self.visits, common) for each in machines])
@@ -231,9 +231,9 @@ class Controller(ConnectionListener):
         return welcomes
 
     def set_connections(self, connections: Sequence[Connection]) -> None:
-        """Make these the connections of the cluster, and their nodes and ranks its own."""
+        """Set the connections of the cluster, and with them its nodes and ranks."""
         if (spent := self.cost) is not None:
-            # From now on its rate is another.
+            # Its rate changes from now on.
             self.meter = CostMeter(spent, time.time())
         self.connections = list(connections)
         machines = [connection.machine for connection in connections]
@@ -246,28 +246,28 @@ class Controller(ConnectionListener):
         self.wake()
 
     def forget_ranks(self, ranks: Iterable[int]) -> None:
-        """Drop what is known of ranks that are gone."""
+        """Forget ranks that are gone."""
         for rank in ranks:
             self.sync.forget(rank)
             self.usage.forget(rank)
 
     def close(self) -> None:
-        """Close the connections to the agents; the agents go on."""
+        """Close the connections to the agents, which continue."""
         self.pages.close()
         for connection in self.connections:
             connection.close()
 
     async def leave(self) -> None:
-        """Close the connections, and end what is done for the cluster here."""
+        """Close the connections, and end this process's tasks for the cluster."""
         self.close()
         await self._tasks.cancel(_LEFT_WITHIN)
 
-    # What happens
+    # Events
 
     def on_event(self, connection: Connection, event: Event) -> None:
-        """Change the state according to an event of a node, and tell the listener."""
+        """Update the state by an event of a node, and notify the listener."""
         if isinstance(event, RankDone):
-            # Of a thousand ranks most end at one time, and well.
+            # Of a thousand ranks, most end at the same time and without error.
             self._done.add((connection, event))
             if event.outcome == "ok":
                 return
@@ -304,7 +304,7 @@ class Controller(ConnectionListener):
         self.wake()
 
     def on_ranks_done(self, connection: Connection, events: Sequence[RankDone]) -> None:
-        """Change the state, and tell the listener, when all is read that came at this time."""
+        """Update the state and notify the listener, once for all that arrived together."""
         for event in events:
             self._done.add((connection, event))
 
@@ -314,23 +314,23 @@ class Controller(ConnectionListener):
         self.wake()
 
     def on_report(self, connection: Connection, report: Report) -> None:
-        """Keep what the ranks of a node use; the minutes before are for those who ask for them."""
+        """Keep the usage of a node's ranks; earlier minutes are kept for those who ask."""
         if self.usage.add(connection.machine.nodes, report):
             self.wake()
 
     def on_foreign_ranks(self, connection: Connection, ranks: frozenset[int]) -> None:
-        """Say that a node spoke for ranks of others; ranks that were removed may come late."""
+        """Report a node that spoke for others' ranks, unless these are removed ranks."""
         if others := ranks.intersection(self.ranks):
             self._faults.report_foreign(connection.name, others)
 
     def on_malformed(self, connection: Connection, what: str) -> None:
-        """Say that a node sent what cannot be read, and leave to the listener what runs there."""
+        """Report that a node sent a malformed message; the listener handles its runs."""
         self._done.flush()
         self._faults.report_malformed(connection.name, what)
         self.listener.on_malformed(connection, what)
 
     def on_link_changed(self, connection: Connection) -> None:
-        """Watch a link that broke, or say that there is a new one."""
+        """Watch a broken link, or report that there is a new one."""
         self._links.on_link_changed(connection)
         self.wake()
 
@@ -339,7 +339,7 @@ class Controller(ConnectionListener):
             self.listener.on_unreached(connection, seconds)
 
     def on_agent_lost(self, connection: Connection) -> None:
-        """Leave it to the listener what becomes of a cluster that has lost an agent."""
+        """Let the listener decide about a cluster that has lost an agent."""
         self._done.flush()
         if self.state.phase in (ClusterPhase.LOST, ClusterPhase.DOWN):
             return
@@ -347,19 +347,19 @@ class Controller(ConnectionListener):
             self.listener.on_agent_lost(connection)
 
     def mark_lost(self, reason: str, then: str = _RUN_AGAIN, nodes: Iterable[str] = ()) -> None:
-        """Make the cluster one that cannot be used any more, and tell the listener why."""
+        """Mark the cluster as lost, and tell the listener why."""
         self.state = replace(self.state, phase=ClusterPhase.LOST)
         self.loss = ClusterLost(f"{reason} {then}", nodes)
         self.listener.on_end(self.loss)
         self.wake()
 
     def notify(self, text: str) -> None:
-        """Tell the listener what the user should know of links and nodes."""
+        """Pass a notice for the user about links and nodes to the listener."""
         self.listener.on_notice(text)
         self.wake()
 
     def warn(self, sentences: Iterable[str]) -> None:
-        """Add to the warnings what is not among them yet."""
+        """Add a warning that is not there yet."""
         self.warnings += tuple(each for each in sentences if each not in self.warnings)
 
     # Waiting
@@ -369,12 +369,12 @@ class Controller(ConnectionListener):
         self._changes.tell()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until a condition is true; it is asked after each change.
+        """Wait until a condition is true; it is checked after each change.
 
         Raises
         ------
         ClusterLost
-            When it cannot become true any more: the cluster is lost, or a rank is dead.
+            If it can no longer become true: the cluster is lost, or a rank is dead.
         """
         while not condition():
             if self.state.phase is ClusterPhase.LOST:
@@ -392,7 +392,7 @@ class Controller(ConnectionListener):
 
 
 def _what_was_lost(where: str, shown: int) -> str:
-    """Return the sentence that says which events of a node will not come."""
+    """Return the sentence about a node's events that were lost."""
     pieces = f"{format_count(shown, 'piece')} of output" if shown else "events"
     return (
         f"{pieces} of {where} are lost, as this notebook was not connected or slow, and the disk "

@@ -30,24 +30,24 @@ class Files:
         self._controller = controller
 
     def find(self, rank: int, patterns: Sequence[str]) -> FindAnswer:
-        """Return which files patterns stand for on the node of a rank.
+        """Return the files that match patterns on the node of a rank.
 
         Raises
         ------
         SkyError
-            When the node does not say.
+            If the node does not answer.
         """
         return wait(bring.find(self._controller.connection(rank), patterns))
 
     def bring(
         self, rank: int, places: Sequence[bring.Place], arrived: Callable[[int], object]
     ) -> None:
-        """Bring files from the node of a rank; ``arrived`` is called in another thread.
+        """Download files from the node of a rank; ``arrived`` is called in another thread.
 
         Raises
         ------
         SkyError
-            When one of them is gone, or there is no room here.
+            If one of them is gone, or there is no room here.
         """
         connection = self._controller.connection(rank)
         try:
@@ -56,7 +56,7 @@ class Files:
             raise SkyError(f"{error.filename or 'a file'}: {error.strerror or error}.") from None
 
     def written(self, ranks: Sequence[int]) -> dict[int, list[str]]:
-        """Return what the last run has written where ranks begin, on the node of each rank."""
+        """Return the files that the last run wrote where ranks start, on each rank's node."""
 
         async def ask(rank: int) -> list[str]:
             with contextlib.suppress(SkyError):

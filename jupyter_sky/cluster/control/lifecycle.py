@@ -41,14 +41,14 @@ def config_of(
     timeouts: Timeouts | None = None,
     visits: bool = False,
 ) -> ClusterConfig:
-    """Return what a controller has to know of the cluster of a registry row."""
+    """Return the configuration of a controller for a registry row."""
     spec, place = registry.recorded_spec(row), row.spec.get("place")
     timeouts = timeouts or Timeouts()
     return ClusterConfig(spec, row.id, provider, runtime_env, timeouts, visits, place, row.meter)
 
 
 async def identity(spec: ClusterSpec, provider: Provider) -> str:
-    """Return the id of a cluster: a new one, or that of a start that was left in a queue."""
+    """Return the id of a cluster: a new one, or that of a start left in a queue."""
     there = await blocking(registry.find, spec.name)
     is_left = there is not None and not there.machines and not there.is_starting
     if is_left and there and isinstance(provider, Queueing):
@@ -59,16 +59,16 @@ async def identity(spec: ClusterSpec, provider: Provider) -> str:
 
 
 async def record(controller: Controller) -> None:
-    """Write a cluster into the registry, in place of one of its name of which nothing is left.
+    """Write a cluster into the registry, replacing one of its name if nothing of that is left.
 
     Raises
     ------
     SkyError
-        When there is another cluster of that name.
+        If there is another cluster of that name.
     """
     provider = controller.provider
     if controller.spec.idle_timeout is None:
-        # What costs money does not go on for ever where a notebook stays open.
+        # Something that costs money must not run for ever while a notebook stays open.
         usual = getattr(provider, "idle_timeout", None)
         controller.spec = replace(controller.spec, idle_timeout=usual)
     spec = controller.spec
@@ -105,15 +105,15 @@ async def start(controller: Controller, progress: Progress) -> None:
     Raises
     ------
     SkyError
-        When one of these fails; `down` removes what is there then. Nothing is launched for a
-        volume that cannot be made.
+        If one of these fails; `down` then removes what was started. Nothing is launched if a volume
+        cannot be made.
     """
     runtime_env = controller.runtime_env
     if isinstance(controller.provider, Queueing):
         progress = _recorded(controller, progress)
     if volumes := controller.spec.volumes:
         await blocking(check_there, volumes, controller.provider)
-    # Stop may come while machines start: `down` ends the launch, which this task does not wait for.
+    # Stop may come while machines start: this task does not wait for the launch; `down` ends it.
     launch = controller.provider.launch(
         controller.spec, controller.id, runtime_env.imports, progress
     )
@@ -128,7 +128,7 @@ async def start(controller: Controller, progress: Progress) -> None:
         if stops.are_possible(controller.provider, machines):
             stops.record_possible(controller.id)
 
-    # The disk takes as long as a rank to start, and neither needs the other.
+    # Writing to disk takes as long as starting a rank, so do both at once.
     recorded = asyncio.get_running_loop().create_task(blocking(record_machines))
     try:
         await get_ready(controller, machines, progress)
@@ -137,7 +137,7 @@ async def start(controller: Controller, progress: Progress) -> None:
 
 
 def _recorded(controller: Controller, progress: Progress) -> Progress:
-    """Let others see how a start gets on that takes long, in the registry."""
+    """Record the progress of a long start in the registry, for others to see."""
     shown = ""
 
     def say(said: str | Preparation) -> None:
@@ -153,12 +153,12 @@ def _recorded(controller: Controller, progress: Progress) -> Progress:
 async def get_ready(
     controller: Controller, machines: Sequence[Machine], progress: Progress
 ) -> None:
-    """Connect to machines that were started, wait for the ranks, form the group.
+    """Connect to started machines, wait for the ranks, form the group.
 
     Raises
     ------
     SkyError
-        When one of these fails.
+        If one of these fails.
     """
     runtime_env = controller.runtime_env
     await controller.connect(machines, 0)
@@ -187,17 +187,17 @@ async def get_ready(
 
 
 async def attach(controller: Controller, row: registry.Row) -> bool:
-    """Take up a cluster that another kernel has started; if it is gone, remove what is left of it.
+    """Attach to a cluster that another kernel started; if it is gone, remove what is left of it.
 
     Returns
     -------
     bool
-        Whether it is there.
+        Whether it exists.
 
     Raises
     ------
     SkyError
-        When it is there and cannot be used now; nothing of it is touched then.
+        If it exists but cannot be used now; it is left untouched then.
     """
     provider = controller.provider
     if row.is_stopped:
@@ -207,11 +207,11 @@ async def attach(controller: Controller, row: registry.Row) -> bool:
     try:
         await restore(controller, machines, leaving)
     except (VersionMismatch, asyncio.CancelledError):
-        # Its nodes are well, and another kernel can use them.
+        # Its nodes are fine, and another kernel can use them.
         controller.close()
         raise
     except AgentGone:
-        # A visitor, and a kernel that comes while another replaces a node, removes nothing.
+        # A visitor, or a kernel that attaches while another one replaces a node, removes nothing.
         shared = controller.visits or controller.spec.replace
         if shared and await probe.has_agent(row, provider):
             controller.close()
@@ -241,8 +241,8 @@ async def restart(controller: Controller, ranks: Sequence[int]) -> None:
     """End rank processes, wait for new ones, form the group."""
     await process_group.renew_ranks(controller, ranks)
     if not controller.shared:
-        # Else the notebook that is connected forms it, now or before its next run: two attempts
-        # at once would disturb each other.
+        # Otherwise the connected notebook forms it, now or before its next run: two attempts at
+        # once would disturb each other.
         await process_group.form(controller)
 
 
@@ -251,21 +251,21 @@ async def down(
     machines: Sequence[Machine] = (),
     progress: Progress = lambda text: None,
 ) -> list[str]:
-    """End a cluster with everything of it, and remove it from the registry.
+    """End a cluster with everything that belongs to it, and remove it from the registry.
 
     Parameters
     ----------
     controller
         The cluster.
     machines
-        Machines of it to which there is no connection.
+        Its machines to which there is no connection.
     progress
-        Called with what is waited for, in words, if a node does not answer.
+        Called with a description of the wait if a node does not answer.
 
     Returns
     -------
     list of str
-        The nodes that could not be told, which is owed to them from now on.
+        The nodes that could not be told; they will be told when they answer again.
     """
     controller.listener.on_end(ClusterLost(f"cluster {controller.spec.name} was ended."))
     controller.state = replace(controller.state, phase=ClusterPhase.DOWN)
@@ -278,7 +278,7 @@ async def down(
             machines = [*machines, *await controller.launch]
     untold = await end(controller, controller.connections, machines, progress, whole=True)
     if isinstance(controller.provider, CloudProvider):
-        # It is told whatever becomes of the registry: its machines cost money.
+        # End it even if the registry fails: its machines cost money.
         with contextlib.suppress(registry.RegistryError):
             await blocking(registry.clear_starter, controller.id)
         await _release(controller, controller.id, controller.place)
@@ -295,12 +295,12 @@ async def down(
 
 
 async def _refuse_elsewhere(provider: Provider, row: registry.Row) -> None:
-    """Refuse to end what is rented and was started elsewhere: a row that was copied may be old.
+    """Refuse to end rented machines that were started elsewhere: a copied row may be outdated.
 
     Raises
     ------
     SkyError
-        When instances of it run.
+        If instances of it are running.
     """
     if not isinstance(provider, CloudProvider):
         return
@@ -315,6 +315,6 @@ async def _refuse_elsewhere(provider: Provider, row: registry.Row) -> None:
 
 
 async def _release(controller: Controller, identity: str, place: str | None) -> None:
-    """Release what a cluster has rented from the provider."""
+    """Release everything that a cluster has rented from its provider."""
     if isinstance(controller.provider, CloudProvider):
         await controller.provider.release_cluster(identity, place, lambda text: None)

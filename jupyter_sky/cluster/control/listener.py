@@ -1,4 +1,4 @@
-"""What a controller tells of its cluster, and whom."""
+"""The listener that a controller notifies of events of its cluster."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ Done = tuple[Connection, RankDone]
 
 
 class ClusterListener(Protocol):
-    """What a controller calls when something happens to its cluster: the scheduler of runs."""
+    """Notified when something happens to a cluster; implemented by the scheduler of runs."""
 
     def on_event(self, connection: Connection, event: Event) -> None:
         """Handle an event of a node; the state has changed already."""
 
     def on_ranks_done(self, done: Sequence[Done]) -> None:
-        """Handle that ranks have come to the end of their parts; the state has changed already."""
+        """Handle that ranks have finished their parts; the state has changed already."""
 
     def on_notice(self, text: str) -> None:
-        """Handle what the user should know of links and nodes."""
+        """Handle a notice for the user about links and nodes."""
 
     def on_unseen_run(
         self, began: RunBegan, asked: Mapping[int, Sequence[str]], untold: Sequence[int]
     ) -> None:
-        """Handle a run that another kernel began, before its events come.
+        """Handle a run that another kernel began, before its events arrive.
 
         Parameters
         ----------
         began
-            What the nodes say of it, each of its own ranks.
+            What the nodes report about it, each for its own ranks.
         asked
-            The names that it was asked for, for each rank, as the registry has them.
+            The names requested from each rank, from this computer's records.
         untold
-            The ranks of it that were never told.
+            Its ranks that were never told of it.
         """
 
     def on_malformed(self, connection: Connection, what: str) -> None:
-        """Handle that a node sent what is none of our messages."""
+        """Handle that a node sent a malformed message."""
 
     def on_unreached(self, connection: Connection, seconds: float) -> None:
-        """Handle, again and again, that nobody reaches a node for so many seconds."""
+        """Handle, repeatedly, that a node has been unreachable for that many seconds."""
 
     def on_agent_lost(self, connection: Connection) -> None:
         """Handle that an agent is gone for good, while the cluster is in use."""
@@ -54,7 +54,7 @@ class ClusterListener(Protocol):
 
 
 class NoRuns(ClusterListener):
-    """The listener of a cluster that is only ended: nothing runs on it that could be told."""
+    """The listener of a cluster that is only being ended, without runs."""
 
     def on_event(self, connection: Connection, event: Event) -> None:
         """Ignore it."""

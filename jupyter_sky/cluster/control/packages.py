@@ -1,4 +1,4 @@
-"""Packages that are added to a cluster while it is up; for the user's thread."""
+"""Packages that are added to a running cluster; for the user's thread."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Packages:
 
     @property
     def added(self) -> tuple[str, ...]:
-        """What was added, as pip writes it."""
+        """The added requirements, in pip's syntax."""
         return self._controller.runtime_env.added
 
     def set_image(self, image: Image) -> None:
-        """Say what is installed on the nodes, which the registry does not keep, for new ones."""
+        """Set the image for new nodes, which the registry does not keep."""
         self._controller.spec = replace(self._controller.spec, image=image)
 
     def add(
@@ -50,12 +50,11 @@ class Packages:
         Parameters
         ----------
         requirements
-            The packages as pip writes them; they take the place of what was asked for before under
-            the same names.
+            The packages, in pip's syntax; they replace earlier requirements of the same names.
         image
-            Says where packages come from; by default the cluster's own image.
+            Names the indexes; by default, the cluster's own image.
         progress
-            Called with what is going on on each node.
+            Called with the progress on each node.
 
         Returns
         -------
@@ -65,9 +64,9 @@ class Packages:
         Raises
         ------
         UsageError
-            When one of them lacks its password.
+            If the password of an index is missing.
         SkyError
-            When they cannot be installed on some node; all have what they had then.
+            If they cannot be installed on some node; all nodes are then as they were.
         """
         check_secrets([*self.added, *requirements])
         return wait_with_cleanup(

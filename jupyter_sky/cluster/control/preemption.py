@@ -1,4 +1,4 @@
-"""Preemption: nodes that their cloud is about to take away, and the countdown for the user."""
+"""Preemption: nodes that are about to be taken away, and the countdown for the user."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class PreemptionMonitor:
     spawn
         Runs a coroutine in the background.
     notify
-        Called with what the user should know.
+        Called with notices for the user.
     wake
         Called when `note` has changed, which a countdown does every second.
     cloud
-        Who takes nodes away, as the user knows them.
+        The user's name for the provider that takes nodes away.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class PreemptionMonitor:
 
     @property
     def note(self) -> str:
-        """Which nodes will be taken away and when, in words; empty if none will."""
+        """Describes which nodes will be taken away and when; empty if none."""
         there = (each for each in self._leaving.items() if not each[0].is_over)
         return "; ".join(_described(*each, self._cloud) for each in there)
 
@@ -62,7 +62,7 @@ class PreemptionMonitor:
         while not connection.is_over and (left := until - time.time()) > 0:
             await asyncio.sleep(min(1.0, left))
             self._wake()
-            # A notebook changes the line that it has shown; a terminal cannot, and is told again.
+            # A notebook updates the line that it shows; a terminal cannot, and gets further lines.
             if round(left) % _REPEAT_EVERY == 0:
                 self._notify(self.note)
 

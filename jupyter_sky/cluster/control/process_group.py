@@ -6,8 +6,8 @@ What does not work: asking the ranks and waiting. A rank that has entered the re
 in C++ until all others have; if one of them cannot come, the rest wait for it and answer nothing.
 
 The solution: each attempt has a generation and a deadline. When a rank reports an error or dies, or
-the deadline passes, the agents make every rank leave: by an interrupt, and where that is not heard
-in C++, by its side thread, which breaks the connections of the rendezvous.
+the deadline passes, the agents make every rank leave: by an interrupt or, if the rank is blocked in
+C++, by its side thread, which breaks the connections of the rendezvous.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PATIENCE = 0.5
 
 
 async def ensure_formed(controller: Controller) -> None:
-    """Wait until the ranks are there and in one group, forming it anew if it was broken."""
+    """Wait until all ranks are alive and in one group, forming it again if it was broken."""
     if controller.state.group and controller.state.settled:
         return
     limit = controller.timeouts.stop + controller.timeouts.start
@@ -49,7 +49,7 @@ async def ensure_formed(controller: Controller) -> None:
 def can_return(controller: Controller) -> bool:
     """Return whether a rank with a new process can enter the present group without the others.
 
-    It can where no framework connects the ranks: then they only know of each other.
+    It can if no framework connects the ranks, which then merely know of each other.
     """
     topology = controller.topology
     is_present = topology and topology["generation"] == controller.state.generation
@@ -62,7 +62,7 @@ async def let_return(controller: Controller, rank: int) -> None:
     Raises
     ------
     SkyError
-        When it does not come to that.
+        If that fails.
     """
     assert controller.topology is not None
     async with controller.forming:
@@ -80,7 +80,7 @@ async def form(controller: Controller) -> None:
     Raises
     ------
     SkyError
-        When a rank cannot enter it; the others have left the rendezvous then.
+        If a rank cannot enter it; the others have then left the rendezvous.
     """
     async with controller.forming:
         try:
@@ -97,7 +97,7 @@ async def form(controller: Controller) -> None:
 
 
 async def renew_ranks(controller: Controller, ranks: Collection[int]) -> None:
-    """End rank processes, and wait until others are there in their place."""
+    """End rank processes, and wait until new ones have replaced them."""
     pids = {rank.rank: rank.pid for rank in controller.state.ranks if rank.rank in ranks}
     await asyncio.gather(
         *(each.request("kill", ranks=list(ranks)) for each in controller.connections)
@@ -121,9 +121,9 @@ async def _form(controller: Controller) -> None:
 
 
 async def _enter(controller: Controller, topology: Topology, ranks: tuple[int, ...]) -> None:
-    """Let ranks enter the group of a topology, and return when they have."""
+    """Let ranks enter the group of a topology, and wait until they have."""
     runtime_env, sync = controller.runtime_env, controller.sync
-    # In a thread: what the plugins' hooks need is pickled, and the user's thread may be at it too.
+    # In a thread: the names for plugins' hooks are pickled, which may wait for the user's thread.
     update = await asyncio.to_thread(
         partial(sync.update, runtime_env.needs, main_namespace(), ranks, at_once=True)
     )
@@ -173,7 +173,7 @@ def _outside(controller: Controller, ranks: Collection[int]) -> list[int]:
 
 
 def _not_entered(controller: Controller, ranks: Collection[int]) -> str:
-    """Return the sentence that says which ranks did not enter the group, and what to look at."""
+    """Return a sentence about the ranks that did not enter the group, with advice."""
     plugins, late = controller.runtime_env.plugins, _outside(controller, ranks)
     hooks = f"a hook of {', '.join(plugins)} may hang there, or " if plugins else ""
     return (
@@ -184,7 +184,7 @@ def _not_entered(controller: Controller, ranks: Collection[int]) -> str:
 
 
 async def _topology(controller: Controller, generation: int) -> Topology:
-    """Return who is where, with a port that is free on the head."""
+    """Return the topology, with a free port of the head."""
     nodes = controller.state.nodes
     places: list[Any] = [node.message() for node in nodes]
     answer = await controller.connection(0).request("reserve", rank=0, addr=nodes[0].addr)
@@ -199,7 +199,7 @@ async def _topology(controller: Controller, generation: int) -> Topology:
 
 
 async def _abort(controller: Controller, patience: float) -> None:
-    """Take all ranks out of the rendezvous, those that do not finish it in ``patience`` seconds."""
+    """Take all ranks out of the rendezvous, unless they finish it in ``patience`` seconds."""
     within = patience + controller.timeouts.stop
 
     async def abort(connection: Connection) -> None:

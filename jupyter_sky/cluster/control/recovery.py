@@ -1,4 +1,4 @@
-"""Recovery from lost nodes: others take their place, and the ranks that are left go on."""
+"""Recovery from lost nodes: they are replaced, and the remaining ranks continue."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ IDLE_PATIENCE = 600.0
 
 
 async def make_whole(controller: Controller) -> None:
-    """Wait for all nodes, replace what is lost, and form the ranks' group if it is broken.
+    """Wait for all nodes, replace lost ones, and form the group again if it is broken.
 
     Raises
     ------
     SkyError
-        When the cluster is lost, or the group cannot be formed.
+        If the cluster is lost, or the group cannot be formed.
     """
     while True:
-        # Not only what is in the way now: a link may break while the group is formed.
+        # In a loop, since a link may break while the group is formed.
         await controller.until(
             lambda: all(each.is_up or each.is_over for each in controller.connections)
         )
@@ -57,15 +57,15 @@ async def make_whole(controller: Controller) -> None:
 
 
 async def renew(controller: Controller, ranks: Sequence[int]) -> None:
-    """Put new processes in the place of ranks, once all nodes are there, and form the group.
+    """Once all nodes are there, replace the ranks' processes, and form the group.
 
-    So a run that is begun again finds on every rank what it found first: nothing is left there of
-    what it has changed, and no memory is taken.
+    So every rank is in its initial state for a retry: none of the run's changes are left, and no
+    memory is in use.
 
     Raises
     ------
     SkyError
-        When the cluster is lost, or the ranks do not come.
+        If the cluster is lost, or the ranks do not start.
     """
     await make_whole(controller)
     await process_group.renew_ranks(controller, ranks)
@@ -75,7 +75,7 @@ async def renew(controller: Controller, ranks: Sequence[int]) -> None:
 def unreached(
     controller: Controller, connection: Connection, seconds: float, is_wanted: bool
 ) -> str | None:
-    """Give up a node that nobody reaches, when it was waited for long enough.
+    """Give up an unreachable node after waiting for it long enough.
 
     Parameters
     ----------
@@ -84,18 +84,18 @@ def unreached(
     connection
         The connection to the node's agent.
     seconds
-        For how long it is so.
+        For how long it has been unreachable.
     is_wanted
-        Whether something runs there, or waits for it.
+        Whether something runs there or waits for it.
 
     Returns
     -------
     str or None
-        Why runs on it are to be ended, if they are; the cluster goes on then when it is back.
+        Why to end runs on it, if they should be ended; the cluster then continues when it is back.
     """
     patience = controller.spec.patience
     is_over = seconds >= (patience or RUN_PATIENCE)
-    # Others can take its place; and what is about to start has nothing to lose.
+    # It can be replaced; and a run that has not started has nothing to lose.
     is_replaced = is_wanted and is_over and _can_replace(controller)
     if seconds >= (patience or IDLE_PATIENCE) or is_replaced or (is_over and not controller.alive):
         connection.declare_lost(
@@ -121,7 +121,7 @@ async def until_over(
     ranks: Callable[[], Collection[int]],
     notify: Callable[[str], None],
 ) -> None:
-    """Wait until a run is over, and see meanwhile that its nodes reach each other.
+    """Wait until a run is over, checking meanwhile that its nodes can reach each other.
 
     Parameters
     ----------
@@ -132,12 +132,12 @@ async def until_over(
     ranks
         Returns the ranks that are still in it.
     notify
-        Told of nodes that do not reach each other.
+        Called with a notice about nodes that cannot reach each other.
 
     Raises
     ------
     NoConnection
-        When they have not for too long, and the run is to be ended.
+        If they could not for too long, so that the run should be ended.
     """
     if not controller.runtime_env.together or len(controller.connections) < 2:
         await over.wait()
@@ -167,14 +167,14 @@ async def until_over(
 
 
 def not_understood(connection: Connection, what: str, rank: int, run: str) -> RankDone:
-    """Return the end of a run on a rank whose node has sent what cannot be read."""
+    """Return the outcome for a rank whose node has sent a malformed message."""
     text = f"{connection.name} sent what cannot be read ({what}): the run was ended there."
     error: Any = report(SkyError, text)
     return RankDone(rank, run, "error", error, broken=True, arrived=[])
 
 
 def outcome_not_kept(connection: Connection) -> SkyError:
-    """Return why a run ends whose end may be among what a node did not keep."""
+    """Return why to end a run whose end may be among a node's lost events."""
     return SkyError(
         f"{connection.name} did not keep the outcome of this run while the notebook was not "
         "connected, because its disk was full: run it again."
@@ -182,12 +182,12 @@ def outcome_not_kept(connection: Connection) -> SkyError:
 
 
 def agent_lost(controller: Controller, connection: Connection) -> bool:
-    """Record the loss of an agent: of its ranks if others can replace them, else of the cluster.
+    """Record the loss of an agent: of its ranks if they can be replaced, else of the cluster.
 
     Returns
     -------
     bool
-        Whether `replace_lost` is to be called.
+        Whether to call `replace_lost`.
     """
     if _can_replace(controller):
         _record_lost_ranks(controller, connection)
@@ -204,7 +204,7 @@ def agent_lost(controller: Controller, connection: Connection) -> bool:
 
 
 async def replace_lost(controller: Controller) -> None:
-    """Put new nodes in the place of all that are lost; if none come, the cluster is lost."""
+    """Replace all lost nodes; if that fails, the cluster is lost."""
     for _ in range(_TRIES):
         lost = [connection for connection in controller.connections if connection.is_over]
         if not lost or not controller.alive:
@@ -213,7 +213,7 @@ async def replace_lost(controller: Controller) -> None:
         controller.activity = f"replacing {names}"
         try:
             await _replace(controller, lost, names)
-        except Exception as error:  # whatever it is, every task that waits has to be told
+        except Exception as error:  # whatever the error, all waiting tasks must be told
             if {each for each in controller.connections if each.is_over} == set(lost):
                 controller.mark_lost(
                     f"cluster {controller.spec.name} is lost: no node could replace {names} "
@@ -236,7 +236,7 @@ async def _replace(controller: Controller, lost: list[Connection], names: str) -
     machines = [connection.machine for connection in lost]
     removed = await asyncio.gather(*map(_remove, lost))
     await scaling.grow(controller, controller.spec, provider, progress, lost)
-    # A host that took its own place has ended the agent that was there before.
+    # A host that replaced itself has ended its previous agent.
     there = {node.host for node in controller.state.nodes}
     left = [
         machine
@@ -251,9 +251,9 @@ async def _replace(controller: Controller, lost: list[Connection], names: str) -
 
 
 async def _remove(connection: Connection) -> bool:
-    """Remove what is left of an agent, unless its machine has been silent; say whether it was done.
+    """Remove what is left of an agent, unless its machine is silent; return whether that was done.
 
-    Whoever takes its place is not kept waiting for it: what is not done now is owed.
+    Its replacement does not wait for this: if it cannot be done now, it is done later.
     """
     since = connection.broken_since
     if since is not None and asyncio.get_running_loop().time() - since > RUN_PATIENCE / 2:
@@ -262,7 +262,7 @@ async def _remove(connection: Connection) -> bool:
 
 
 def _can_replace(controller: Controller) -> bool:
-    """Return whether others can take the place of nodes that are lost: some have to be left."""
+    """Return whether lost nodes can be replaced, which requires that some are left."""
     return (
         controller.spec.replace
         and isinstance(controller.provider, Scalable)
@@ -284,7 +284,7 @@ def _hosts(connections: Collection[Connection]) -> list[str]:
 
 
 def _advice(controller: Controller) -> str:
-    """Return what to add where a cluster ends because of a node that was not replaced."""
+    """Return advice for a cluster that ends because a node was not replaced."""
     if len(controller.connections) < 2 or not isinstance(controller.provider, Scalable):
         return ""
     return " (`%sky restart` does so too); with `--replace` it goes on with another node"

@@ -1,8 +1,8 @@
-"""Scaling: nodes join a cluster or leave it, and the ranks that stay keep their variables.
+"""Scaling: nodes join a cluster or leave it, and the remaining ranks keep their variables.
 
-Ranks are never renumbered. Nodes that join get the next numbers, those with the highest leave, and
-the head stays. Whoever is stopped in the middle, or fails, leaves the cluster as it was; from the
-moment when the new size is in the registry the cluster is the new one.
+Ranks are never renumbered. New nodes get the next numbers, those with the highest numbers leave,
+and the head stays. If scaling is interrupted or fails, the cluster stays as it was; once the new
+size is in the registry, the cluster has the new size.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ async def scale(
     controller
         The cluster; nothing may run on it.
     nodes
-        How many it is to have.
+        The new number.
     provider
-        Where those that it lacks come from.
+        Where new nodes come from.
     progress
-        Called with what is going on, in words.
+        Called with the present step, in words.
 
     Returns
     -------
     list of str
-        The nodes that left and could not be told, which is owed to them from now on.
+        The nodes that left and could not be told; they will be told when they answer again.
 
     Raises
     ------
     SkyError
-        When nodes do not come; the cluster is as it was.
+        If nodes do not start; the cluster is then as it was.
     """
     if nodes < len(controller.state.nodes):
         return await uninterrupted(_shrink(controller, nodes, provider))
@@ -83,13 +83,13 @@ async def grow(
     controller
         The cluster.
     spec
-        What it is to be.
+        The target specification.
     provider
         Where the nodes come from.
     progress
-        Called with what is going on, in words.
+        Called with the present step, in words.
     lost
-        Connections to agents that are gone, whose place others take.
+        Connections to agents that are gone and are to be replaced.
     """
     await owed_ends.settle_cluster(controller.id)
     there = [connection for connection in controller.connections if connection not in lost]
@@ -105,7 +105,7 @@ async def grow(
     try:
         growth = await provider.add_nodes(running, progress)
     finally:
-        # Without it, `gc` would leave alone for longer what a killed kernel has left.
+        # Without this, `gc` would spare the leftovers of a killed kernel for longer.
         with contextlib.suppress(registry.RegistryError):
             await blocking(registry.record_growth, controller.id, False)
     expansion = _Expansion(controller, provider, growth, lost)
@@ -120,10 +120,10 @@ async def grow(
 
 
 class _Expansion(ConnectionListener):
-    """Machines that are about to join a cluster; their connections report here.
+    """Machines that are about to join a cluster; their connections report to this object.
 
-    Until `commit`, what goes wrong with one of them ends the expansion and not the cluster. After
-    it, everything goes on to the controller.
+    Until `commit`, a failure of one of them ends the expansion but not the cluster. Afterwards,
+    everything is passed on to the controller.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class _Expansion(ConnectionListener):
         controller.wake()
 
     async def roll_back(self) -> None:
-        """Make the cluster what it was before, and end the new machines."""
+        """Restore the previous state of the cluster, and end the new machines."""
         controller = self._controller
         controller.set_connections([*self._with_machines(self._machines), *self._lost])
         controller.state = self._before.restored(controller.state, but=self._ranks)
@@ -205,7 +205,7 @@ class _Expansion(ConnectionListener):
         controller.wake()
 
     def _former_rows(self) -> list[dict[str, Any]]:
-        """Return what the registry says of the cluster as it was."""
+        """Return the registry's data about the previous state of the cluster."""
         lost = [connection.machine for connection in self._lost]
         return [machine.row() for machine in [*self._machines, *lost]]
 
@@ -215,7 +215,7 @@ class _Expansion(ConnectionListener):
         return self._kept
 
     async def _start_ranks(self) -> None:
-        """Ask agents that were there to start further ranks."""
+        """Ask existing agents to start further ranks."""
 
         async def start(connection: Connection) -> None:
             ranks = [asdict(each) for each in self._growth.ranks if each.rank in connection.ranks]
@@ -230,7 +230,7 @@ class _Expansion(ConnectionListener):
         return self._controller.state.settled and self._controller.versions.keys() >= set(hosts)
 
     def _check(self) -> None:
-        """Raise what is wrong with the new machines, or with those that are to go on with them."""
+        """Raise an error of the new machines, or of the existing ones."""
         if self.trouble:
             raise self.trouble
         for connection in self._kept:
@@ -245,7 +245,7 @@ class _Expansion(ConnectionListener):
         controller.warn(version_check.check(controller.versions))
 
     async def _introduce(self) -> None:
-        """Tell the agents that were there to trust those of the new machines."""
+        """Tell existing agents to trust those of the new machines."""
         growth, new = self._growth, self._new[0].machine.nodes[0]
         message: Message = {
             "authority": growth.authority,
@@ -261,7 +261,7 @@ class _Expansion(ConnectionListener):
                 connection.machine = connection.machine.with_nodes(nodes)
         self._controller.set_connections(self._controller.connections)
 
-    # What the connections of the new machines report
+    # Reports of the new machines' connections
 
     def on_event(self, connection: Connection, event: Event) -> None:
         """Pass an event on, unless it is the end of an agent that has not joined yet."""
@@ -302,14 +302,14 @@ class _Expansion(ConnectionListener):
 
     def _fail(self, connection: Connection, reason: str) -> None:
         self.trouble = self.trouble or SkyError(f"the agent of {connection.name} {reason}")
-        # The task that waits for the group need not wait any longer.
+        # Wake the task that waits for the group.
         error = report(ClusterLost, str(self.trouble))
         self._controller.form_errors.update(dict.fromkeys(connection.ranks, error))
         self._controller.wake()
 
 
 async def _shrink(controller: Controller, nodes: int, provider: Scalable) -> list[str]:
-    """End the last nodes; this cannot fail half-way, and is not stopped half-way either."""
+    """End the last nodes; this can neither fail nor be stopped half-way."""
     stay = {
         connection: [node for node in connection.machine.nodes if node.node < nodes]
         for connection in controller.connections
@@ -326,7 +326,7 @@ async def _shrink(controller: Controller, nodes: int, provider: Scalable) -> lis
         connection.machine = machine
     controller.set_connections(kept)
     controller.forget_ranks(gone := before - set(controller.ranks))
-    # All leave the former group at the same time, as the plugin that made it may require.
+    # All leave the previous group at the same time, as its plugin may require.
     untold, _, _ = await asyncio.gather(
         end(controller, leaving), _end_ranks(kept, gone), _form_again(controller)
     )
@@ -336,7 +336,7 @@ async def _shrink(controller: Controller, nodes: int, provider: Scalable) -> lis
 
 
 async def _form_again(controller: Controller) -> None:
-    """Form the group; where that fails, the next run tries again and says what is in the way."""
+    """Form the group; if that fails, the next run tries again and reports the error."""
     with contextlib.suppress(SkyError):
         if controller.alive:
             await process_group.form(controller)
@@ -345,21 +345,21 @@ async def _form_again(controller: Controller) -> None:
 async def finish_interrupted(
     controller: Controller, welcomes: Sequence[Welcome], leaving: Sequence[Machine]
 ) -> bool:
-    """Remove what a kernel that was killed while it scaled the cluster has left.
+    """Clean up after a kernel that was killed while scaling the cluster.
 
     Parameters
     ----------
     controller
-        The cluster as the registry has it.
+        The cluster, as recorded in the registry.
     welcomes
         The welcome messages of its agents.
     leaving
-        Machines that should not be part of it.
+        Machines that should not belong to it.
 
     Returns
     -------
     bool
-        Whether there was anything.
+        Whether anything was removed.
     """
     there = {rank["rank"] for welcome in welcomes for rank in welcome["ranks"]}
     surplus = there - set(controller.ranks)
@@ -378,7 +378,7 @@ async def finish_interrupted(
 
 
 async def _end_ranks(connections: Sequence[Connection], ranks: Collection[int]) -> None:
-    """End ranks of agents that go on."""
+    """End ranks of agents that continue."""
     if not ranks:
         return
     for connection in connections:

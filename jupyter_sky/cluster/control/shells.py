@@ -38,7 +38,7 @@ class Shells:
         self._controller = controller
 
     def open(self, rank: int, term: str, rows: int, columns: int) -> Shell:
-        """Return a new shell with what a rank has, in a terminal of this size.
+        """Return a new shell with the environment of a rank, in a terminal of this size.
 
         Parameters
         ----------
@@ -47,12 +47,12 @@ class Shells:
         term
             The variable ``TERM`` of the user's terminal.
         rows, columns
-            Of that terminal.
+            The size of that terminal.
 
         Raises
         ------
         SkyError
-            When the node has none, or is not reached.
+            If the node cannot open one, or cannot be reached.
         """
         connection = self._controller.connection(rank)
         size: dict[str, Any] = {"rows": rows, "columns": columns}
@@ -63,9 +63,9 @@ class Shells:
 
 
 class Shell:
-    """A shell on a node: what it prints, and what the user types.
+    """A shell on a node: its output and the user's input.
 
-    It outlives a link that breaks: what was typed and printed meanwhile comes in order.
+    It survives broken links: input and output of the meantime arrive in order.
 
     Parameters
     ----------
@@ -88,34 +88,34 @@ class Shell:
 
     @property
     def is_reached(self) -> bool:
-        """Whether there is a link to its node at this moment."""
+        """Whether its node is connected at the moment."""
         return self._connection.is_up
 
     @property
     def host(self) -> str:
-        """What the user calls its node."""
+        """The user's name for its node."""
         return self._connection.name
 
     def read(self) -> bytes:
-        """Return what it has printed since; nothing if that is so for a moment.
+        """Return new output; empty if there is none for a moment.
 
         Raises
         ------
         SkyError
-            When its node is not reached for too long, or gone.
+            If its node is gone, or unreachable for too long.
         """
         return wait(self._read())
 
     def type(self, data: bytes) -> None:
-        """Let it read what the user has typed; from any thread, and without waiting."""
+        """Send it what the user has typed; callable from any thread, without waiting."""
         submit(self._tell("type_in_shell", data=data))
 
     def resize(self, rows: int, columns: int) -> None:
-        """Give its terminal other rows and columns, without waiting."""
+        """Resize its terminal, without waiting."""
         submit(self._tell("resize_shell", rows=rows, columns=columns))
 
     def close(self) -> None:
-        """End it, if it has not ended."""
+        """End it, unless it has ended."""
 
         async def close() -> None:
             await cancel_all(self._asked)
@@ -148,7 +148,7 @@ class Shell:
         return printed
 
     async def _tell(self, op: str, **fields: Any) -> None:
-        # What cannot be told any more is told by `read`.
+        # An error that is missed here is raised by `read`.
         with contextlib.suppress(SkyError):
             await self._connection.request(
                 op, shell=self._number, link_within=_LINK_WITHIN, **fields

@@ -1,7 +1,8 @@
-"""Shutdown of agents: those that are reached now, and those that are told later.
+"""Shutdown of agents: those that can be reached now, and those that are told later.
 
-An agent that cannot be reached from here may be reached by the others, which pass the word on. What
-nobody reaches is owed: the registry keeps it, and it is done when the machine answers again.
+An agent that cannot be reached from here may be reachable by the others, which pass the request on.
+If nobody can reach it, the end is owed: the registry remembers it, and it is done when the machine
+answers again.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SIGN_WITHIN = 1.0
 """Seconds for a sign of life, before others are asked to pass the word on."""
 
 _PASS_ON_WITHIN = 8.0
-_MESSENGERS = 3  # agents that pass the word on
+_MESSENGERS = 3  # most agents that pass the request on
 
 
 async def end(
@@ -44,22 +45,23 @@ async def end(
     leaving
         The connections to the agents.
     machines
-        Machines of others, to which there is no connection.
+        Machines of other agents, to which there is no connection.
     progress
-        Called with what is waited for, in words, if a node does not answer.
+        Called with a description of the wait if a node does not answer.
     whole
-        Whether these are all, and other notebooks and programs are told that the cluster ends.
+        Whether these are all agents; other notebooks and programs are then told that the cluster
+        ends.
 
     Returns
     -------
     list of str
-        The nodes that could not be told, which is owed to them from now on.
+        The nodes that could not be told; they will be told when they answer again.
     """
     told = await _tell_through_others(controller, leaving, progress)
     ended = await asyncio.gather(*(_end(each, whole) for each in leaving))
     for connection in leaving:
         connection.close()
-    # What was told by others alone is out of reach from here: it looks after itself.
+    # An agent that was told by others is out of reach from here, and ends by itself.
     left = [
         each.machine
         for each, has_ended in zip(leaving, ended, strict=True)
@@ -69,13 +71,13 @@ async def end(
 
 
 def origin(controller: Controller) -> Origin:
-    """Return what is recorded of a cluster with machines that could not be told."""
+    """Return the record of a cluster for machines that could not be told."""
     spec = controller.spec
     return Origin(controller.id, spec.name, controller.provider, spec.unattended)
 
 
 async def _end(connection: Connection, whole: bool) -> bool:
-    """Have an agent end its node; say whether it has."""
+    """Let an agent end its node; return whether it has."""
     if connection.is_up:
         with contextlib.suppress(SkyError):
             await connection.request("end", whole=whole, within=END_WITHIN, link_within=0.0)
@@ -86,7 +88,7 @@ async def _end(connection: Connection, whole: bool) -> bool:
 async def _tell_through_others(
     controller: Controller, leaving: Sequence[Connection], progress: Progress
 ) -> list[Connection]:
-    """Have agents that answer tell those that do not; return whom they have told."""
+    """Let agents that answer tell those that do not; return which ones were told."""
     if broken := [each for each in leaving if not each.is_up and not each.is_over]:
         progress(_waits_for(broken))
     every = list(dict.fromkeys([*controller.connections, *leaving]))
@@ -120,7 +122,7 @@ def _waits_for(silent: Sequence[Connection]) -> str:
 
 
 async def _gives_sign(connection: Connection) -> bool:
-    """Return whether an agent answers at once, whatever it says."""
+    """Return whether an agent answers at once, with any answer."""
     if not connection.is_up:
         return False
     try:

@@ -16,7 +16,7 @@ _NAMES = ("SIGTERM", "SIGHUP")  # Windows has no SIGHUP
 def as_interrupt() -> Iterator[None]:
     """Raise `KeyboardInterrupt` for signals that end the process, which end it afterwards.
 
-    What has a handler already keeps it, and so does what is not the main thread.
+    Existing handlers are kept, and nothing is changed outside the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,1 +1,1 @@
-"""The prompts of ranks: who waits for the user, and what is answered."""
+"""The prompts of ranks: which of them wait for the user, and the answers."""

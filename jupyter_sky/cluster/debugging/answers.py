@@ -1,4 +1,4 @@
-"""Brings to the ranks of a run what the user answers at their prompts."""
+"""Sends the user's answers to the prompts of a run's ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jupyter_sky.transport.protocol.events import Prompted
 
 
 class Answers:
-    """The user's end of the prompts of a run, for the user's thread.
+    """The user's side of the prompts of a run; for the user's thread.
 
     Parameters
     ----------
@@ -39,12 +39,12 @@ class Answers:
         self._run = run
 
     def answer(self, event: Prompted, kind: AnswerKind, text: str = "") -> None:
-        """Answer a prompt; one that is over takes no notice."""
+        """Answer a prompt; ignored if the prompt is over."""
         fields = {"rank": event.rank, "number": event.number, "kind": kind, "text": text}
         event_loop.call(self._answer, event.rank, fields)
 
     def hold(self) -> None:
-        """Let the ranks of the run wait for each other without a time limit, to its end."""
+        """Until the end of the run, let its ranks wait for each other without a time limit."""
         event_loop.call(self._request, "hold", None, {})
 
     def _answer(self, rank: int, fields: dict[str, Any]) -> None:
@@ -60,6 +60,6 @@ class Answers:
 
 
 async def _request_quietly(connection: Connection, op: str, fields: dict[str, Any]) -> None:
-    # However long the link is broken: the rank waits, and the user can stop the run.
+    # Keep trying, however long the link is broken: the rank waits, and the user can stop the run.
     with contextlib.suppress(SkyError):
         await connection.request(op, link_within=None, **fields)

@@ -17,27 +17,27 @@ _MOST_NAMED = 8
 
 
 class PromptObserver(Protocol):
-    """What asks the user, and has to know when that is not needed any more."""
+    """Asks the user, and has to know when a prompt is withdrawn."""
 
     def on_removed(self, rank: int) -> None:
-        """Handle that nobody needs to answer the prompt of a rank, which has ended or goes on.
+        """Handle that the prompt of a rank needs no answer: the rank has ended or continued.
 
         Called in the background loop, with the lock of the prompts held.
         """
 
 
 class Prompts:
-    """The open prompts of a run, one a rank at most.
+    """The open prompts of a run, at most one per rank.
 
     Parameters
     ----------
     changed
-        Called when there is another one, or one less.
+        Called when a prompt is added or removed.
 
     Attributes
     ----------
     lock
-        Held while a prompt is added or taken away.
+        Held while a prompt is added or removed.
     """
 
     def __init__(self, changed: Callable[[], None]) -> None:
@@ -56,7 +56,7 @@ class Prompts:
 
     @property
     def sentence(self) -> str:
-        """Which ranks wait for the user, and where; empty if none does."""
+        """Describes which ranks wait for the user, and where; empty if none does."""
         groups: dict[tuple[str, str], list[int]] = {}
         for rank, event in self.open.items():
             groups.setdefault((event.kind, event.place[:_LONGEST]), []).append(rank)
@@ -64,12 +64,12 @@ class Prompts:
         return f"{format_list(parts)}." if parts else ""
 
     def observe(self, observer: PromptObserver) -> None:
-        """Tell an observer of prompts that are taken away, as long as the run lasts."""
+        """Notify an observer of removed prompts, until the end of the run."""
         with self.lock:
             self._observers.append(observer)
 
     def on_prompted(self, event: Prompted) -> None:
-        """Handle that a rank waits for the user, or goes on without an answer."""
+        """Handle that a rank waits for the user, or continues without an answer."""
         if event.kind == "over":
             asked = self.open.get(event.rank)
             if asked and asked.number == event.number:
@@ -80,8 +80,8 @@ class Prompts:
         self._changed()
 
     def remove(self, rank: int) -> None:
-        """Forget the prompt of a rank that goes on, or has ended."""
-        if not self._open:  # asked at the end of each rank
+        """Remove the prompt of a rank that has continued or ended."""
+        if not self._open:  # called at the end of each rank
             return
         with self.lock:
             if self._open.pop(rank, None) is None:
@@ -91,7 +91,7 @@ class Prompts:
         self._changed()
 
     def take(self, rank: int) -> Prompted | None:
-        """Take a prompt away, to answer it; ``None`` if there is none any more."""
+        """Remove a prompt to answer it; return ``None`` if it is gone."""
         with self.lock:
             taken = self._open.pop(rank, None)
         self._changed()

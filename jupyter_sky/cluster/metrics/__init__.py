@@ -1,1 +1,1 @@
-"""Figures that ranks have logged in a run: kept within limits, as curves and as a table."""
+"""Metrics that ranks have logged, within limits, as curves and tables; and resource usage."""

@@ -1,4 +1,4 @@
-"""What the ranks of a run have logged: a curve for each name and rank, within limits.
+"""The logged metrics of a run: a curve for each name and rank, within limits.
 
 Events come in the background loop; tables are made in the user's thread.
 """
@@ -26,7 +26,7 @@ KEPT_IN_ALL = 200_000
 
 _SMALLEST = 16
 _MOST_CURVES = 16_384
-_DRAWN = 150  # buckets of a curve as it is drawn
+_DRAWN = 150  # buckets of a drawn curve
 _DRAWN_IN_ALL = 3000
 _MOST_DRAWN = 512  # curves
 _DRAWN_EVERY = 0.5  # seconds
@@ -34,7 +34,7 @@ _DIGITS = 5
 
 
 class _Curve:
-    """A curve twice: as it is kept, and as it is drawn."""
+    """A curve in two forms: as it is kept, and as it is drawn."""
 
     def __init__(self, kept: int, drawn: int) -> None:
         self.kept = Series(kept)
@@ -63,7 +63,7 @@ class Curves:
             return max((each.kept.last[0] for each in self._curves.values()), default=None)
 
     def add(self, event: Metrics) -> None:
-        """Take what a rank has logged."""
+        """Add metrics of a rank."""
         with self._lock:
             self._version += 1
             for name, data in list(event.points.items())[:NAMES]:
@@ -76,7 +76,7 @@ class Curves:
                     if math.isfinite(step):
                         curve.kept.add(step, value)
                         curve.drawn.add(step, value)
-                # The rank may have left out some between the extremes.
+                # The rank may have left out values between the extremes.
                 added = curve.kept.count - before
                 curve.kept.count += max(0, event.counts.get(name, 0) - added)
 
@@ -85,7 +85,7 @@ class Curves:
         if key not in self._curves:
             if len(self._curves) >= _MOST_CURVES:
                 return None
-            # Others make room where there are twice as many, not for each one.
+            # Shrink the curves only when their number has doubled, not for each new one.
             if (count := len(self._curves) + 1) & (count - 1) == 0:
                 self._kept = max(_SMALLEST, min(KEPT, KEPT_IN_ALL // (2 * count)))
                 self._drawn = max(_SMALLEST, min(_DRAWN, _DRAWN_IN_ALL // (2 * count)))
@@ -96,13 +96,13 @@ class Curves:
         return self._curves[key]
 
     def view(self, is_last: bool = False) -> list[CurveView]:
-        """Return the curves as snapshots have them, made anew at most twice a second."""
+        """Return the curves for snapshots, recomputed at most twice a second."""
         version, at, view = self._view
         now = time.monotonic()
         if version == self._version or (now - at < _DRAWN_EVERY and not is_last):
             return view
         with self._lock:
-            # Names in the order in which they came, each rank's together: the head's first.
+            # Names in order of arrival, grouped by rank: the head's first.
             keys = sorted(self._curves, key=lambda key: key[1])[:_MOST_DRAWN]
             view = [_drawn(name, rank, self._curves[name, rank]) for name, rank in keys]
             self._view = (self._version, now, view)
@@ -111,7 +111,7 @@ class Curves:
     def rows(self) -> dict[str, list[Any]]:
         """Return a table as lists: the rank, the step, and a column for each name.
 
-        A row has what a rank has logged for a step, ``nan`` where that is nothing.
+        A row has the values of a rank for a step, or ``nan`` for names without a value.
         """
         with self._lock:
             keys = sorted(self._curves, key=lambda key: key[1])
@@ -140,7 +140,7 @@ class Curves:
 
     @property
     def left_out(self) -> int:
-        """How many figures were logged that the table does not have."""
+        """How many logged values the table does not have."""
         with self._lock:
             return sum(
                 max(0, each.kept.count - sum(1 for _ in each.kept.points()))
@@ -151,7 +151,7 @@ class Curves:
 def _numbered(
     points: Iterator[tuple[float, float]],
 ) -> Iterator[tuple[float, int, float]]:
-    """Yield step, how often that step came before, and value."""
+    """Yield step, number of earlier points with that step, and value."""
     seen: dict[float, int] = {}
     for step, value in points:
         again = seen.get(step, 0)
@@ -161,7 +161,7 @@ def _numbered(
 
 def _drawn(name: str, rank: int, curve: _Curve) -> CurveView:
     points = list(curve.drawn.points())
-    # So that a curve begins where it began, and ends where it has come to.
+    # So that the curve shows its true first and last points.
     if points and points[0][0] > curve.drawn.first[0]:
         points.insert(0, curve.drawn.first)
     if points and points[-1][0] < curve.drawn.last[0]:
@@ -178,7 +178,7 @@ def _drawn(name: str, rank: int, curve: _Curve) -> CurveView:
 
 
 def _short(number: float) -> float | None:
-    """Return a number with as many digits as are seen, for JSON."""
+    """Return a number, rounded to the visible digits, for JSON."""
     if not math.isfinite(number):
         return None
     if number.is_integer() and abs(number) < 1e15:

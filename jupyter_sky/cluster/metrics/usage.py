@@ -1,4 +1,4 @@
-"""What the ranks of a cluster use: now, and in the last ten minutes."""
+"""The resource usage of a cluster's ranks: now, and in the last ten minutes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class _Machine:
     Attributes
     ----------
     samples
-        What it has told.
+        Its samples.
     nodes
-        The nodes that it stands for.
+        The nodes on it.
     shift
-        Milliseconds by which its clock is behind the notebook's: curves of several machines stand
-        below each other.
+        Milliseconds by which its clock is behind the notebook's, to align the curves of several
+        machines.
     """
 
     samples: Samples
@@ -42,7 +42,7 @@ class _Machine:
 
 
 class Usage:
-    """What the ranks of a cluster use."""
+    """The resource usage of a cluster's ranks."""
 
     def __init__(self) -> None:
         self._latest: dict[int, dict[str, Any]] = {}
@@ -50,23 +50,23 @@ class Usage:
         self._arrived = 0
 
     def add(self, nodes: Sequence[Node], report: Report) -> bool:
-        """Keep what a machine has reported of itself and its ranks.
+        """Add a machine's report about itself and its ranks.
 
         Parameters
         ----------
         nodes
-            The nodes that the machine stands for.
+            The nodes on the machine.
         report
-            What it has reported.
+            The report.
 
         Returns
         -------
         bool
-            Whether it says what ranks use now.
+            Whether the report has the present usage of ranks.
         """
         self._latest.update({entry["rank"]: entry for entry in report.ranks})
         if report.history and nodes:
-            # No two samples that a page may have come at the same moment.
+            # No two samples may have the same arrival time.
             self._arrived = max(self._arrived + 1, int(1000 * time.time()))
             known = self._machines.get(nodes[0].node)
             samples = known.samples if known else Samples()
@@ -76,7 +76,7 @@ class Usage:
         return bool(report.ranks)
 
     def latest(self) -> Mapping[int, Mapping[str, Any]]:
-        """Return what each rank uses now, as far as it is known; it does not change later."""
+        """Return the present usage of each rank, as far as known, as a snapshot."""
         return dict(self._latest)
 
     def forget(self, rank: int) -> None:
@@ -84,23 +84,23 @@ class Usage:
         self._latest.pop(rank, None)
 
     def forget_lines(self, ranks: Iterable[int]) -> None:
-        """Forget the last lines of ranks, because they begin with something else."""
+        """Forget the last lines of ranks, because they begin a new run."""
         for rank in ranks:
             if rank in self._latest:
                 self._latest[rank] = {**self._latest[rank], "line": ""}
 
     def history(self, nodes: Sequence[Node], since: int) -> History:
-        """Return what was used in the last ten minutes.
+        """Return the usage in the last ten minutes.
 
         Parameters
         ----------
         nodes
             The nodes of the cluster.
         since
-            The ``at`` of what is known already; 0 for all there is.
+            The ``at`` of the previous answer; 0 for everything.
         """
         there = {node.node: node for node in nodes}
-        # A kernel that was restarted has another clock: what a page has of the former one is old.
+        # A restarted kernel has another clock: data that a page has from the former one is old.
         since = since if since <= self._arrived else 0
         found = [
             view
@@ -142,13 +142,13 @@ _NOTHING = RankSample()
 
 
 def _share(sample: Sample, node: Node) -> Sample:
-    """Return the part of a node that shares its machine: what its ranks use, in all."""
+    """Return the usage of a node that shares its machine: the sum of its ranks."""
     ranks = {rank: sample.ranks[rank] for rank in node.ranks if rank in sample.ranks}
     return Sample(
         sample.time,
         _total([each.processor for each in ranks.values()]),
         _total([each.memory for each in ranks.values()]),
-        None,  # nobody counts what single processes send
+        None,  # traffic is not counted per process
         ranks,
         sample.arrived,
     )

@@ -1,1 +1,1 @@
-"""Packages that are installed while a cluster is up."""
+"""Installing packages on a running cluster."""

@@ -1,4 +1,4 @@
-"""Installs packages on the nodes of a cluster that is up, on all of them side by side."""
+"""Installs packages on all nodes of a running cluster, in parallel."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from jupyter_sky.transport.protocol.agent_requests import InstallAnswer, WheelBl
 from jupyter_sky.transport.tasks import blocking
 
 _ASK_EVERY = 0.5  # seconds
-_ONGOING = 0.5  # how much of its bar a node has while it installs
+_ONGOING = 0.5  # fraction of a node's bar while it installs
 
 
 @dataclass(frozen=True)
 class _Files:
-    """Files that nodes need, as they are sent."""
+    """Files for nodes, ready to be sent."""
 
     by_name: Mapping[str, WheelBlob]
     blobs: Mapping[str, memoryview]
@@ -44,22 +44,22 @@ async def install(
     before: Sequence[str] = (),
     asked: Sequence[str] = (),
 ) -> list[str]:
-    """Install packages on these nodes, beside what the environment of their ranks has.
+    """Install packages on nodes, beside those in the environment of their ranks.
 
     Parameters
     ----------
     connections
         The connections to the nodes' agents.
     requirements
-        All that was added to the cluster, as pip writes it.
+        All requirements added to the cluster, in pip's syntax.
     image
-        Says where packages come from.
+        Names the indexes.
     progress
-        Called with what is going on on each node.
+        Called with the progress on each node.
     before
-        What was added until now, which nodes have again where others fail.
+        The requirements added before, which are restored on all nodes if some fail.
     asked
-        What an error is about; by default all of them.
+        The requirements to name in errors; by default, all of them.
 
     Returns
     -------
@@ -69,7 +69,7 @@ async def install(
     Raises
     ------
     SkyError
-        When they cannot be installed on some node; all have what they had then.
+        If they cannot be installed on some node; all nodes are then as they were.
     """
     installation = _Installation(connections, progress)
     try:
@@ -86,7 +86,7 @@ async def install(
 async def _request(
     requirements: Sequence[str], image: Image
 ) -> tuple[dict[str, Any], Mapping[str, memoryview]]:
-    """Return what nodes are asked for, and the files that they need for it."""
+    """Return the request to nodes, and the files that they need for it."""
     check_secrets(requirements)
     logins: dict[str, str] = {}
     wanted = [git_logins.without_logins(each, logins) for each in requirements]
@@ -104,7 +104,7 @@ async def _request(
 
 
 def _check(answers: Mapping[Connection, InstallAnswer], wanted: Sequence[str]) -> None:
-    """Raise what went wrong on some nodes, once."""
+    """Raise the errors of nodes, combined."""
     troubles: dict[str, list[str]] = {}
     for connection, answer in answers.items():
         if trouble := answer["trouble"]:
@@ -130,7 +130,7 @@ class _Installation:
         self._changed: list[Connection] = []
 
     async def carry_out(self, request: dict[str, Any]) -> dict[Connection, InstallAnswer]:
-        """Install on all of them, and return what came of it on each."""
+        """Install on all nodes, and return the result of each."""
         answers = await self._install(self._connections, request)
         machines: dict[str, list[Connection]] = {}
         for connection, answer in answers.items():
@@ -142,7 +142,7 @@ class _Installation:
         return answers
 
     async def undo(self, before: Sequence[str], image: Image) -> None:
-        """End what goes on, and give nodes back what they had."""
+        """Stop the installation, and restore the previous packages of all nodes."""
         ended = [each for each in self._connections if each not in self._changed]
         await asyncio.gather(*(_quietly(each.request("stop_install")) for each in ended))
         if self._changed:
@@ -173,7 +173,7 @@ class _Installation:
         return answer
 
     async def _watch(self, connection: Connection) -> None:
-        """Show what uv says on a node, until this is cancelled."""
+        """Show uv's output on a node, until cancelled."""
         while True:
             await asyncio.sleep(_ASK_EVERY)
             with contextlib.suppress(SkyError):
@@ -190,7 +190,7 @@ class _Installation:
 
 
 async def _uv(connections: Sequence[Connection], machine: str) -> WheelBlob:
-    """Send uv to nodes that have none: it leaves here once, and they give it to each other."""
+    """Send uv to nodes without it: it is sent once, and passed on between nodes."""
     try:
         program = await blocking(uv_program, machine)
     except SkyError as error:
@@ -201,13 +201,13 @@ async def _uv(connections: Sequence[Connection], machine: str) -> WheelBlob:
 
 
 async def _quietly(request: Coroutine[Any, Any, object]) -> None:
-    """Ask a node for something that it need not do: it may be gone."""
+    """Send a request to a node, ignoring errors: it may be gone."""
     with contextlib.suppress(SkyError):
         await request
 
 
 def _read(paths: Mapping[str, Path]) -> _Files:
-    """Map files into memory, which is not taken up by them then."""
+    """Map files, so that they do not take up memory."""
     by_name: dict[str, WheelBlob] = {}
     found: dict[str, memoryview] = {}
     for name, path in paths.items():

@@ -1,1 +1,1 @@
-"""Where the time of ranks goes: stacks of a run that goes on, and what ranks have recorded."""
+"""Profiles of ranks: sampled stacks of a running cell, and recordings of ranks."""

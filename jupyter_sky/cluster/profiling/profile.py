@@ -1,4 +1,4 @@
-"""A profile of ranks: how much of the time each of them did what, and in which lines."""
+"""A profile of ranks: the shares of their activities, and the lines that took the time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LESS = 0.25
 
 
 class Frame(NamedTuple):
-    """A call: what users call the place, its line, function and text, and whether it is theirs."""
+    """A call: its place as the user knows it, line, function, text, and whether it is theirs."""
 
     place: str
     line: int
@@ -39,7 +39,7 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True)
 class Stack:
-    """A stack that was found ``count`` times, the outermost call first; see `SampledStack`."""
+    """A stack that was sampled ``count`` times, the outermost call first; see `SampledStack`."""
 
     count: int
     activity: str
@@ -49,7 +49,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class RankSamples:
-    """What was found on a rank; see `RankProfile`."""
+    """The samples of a rank; see `RankProfile`."""
 
     rank: int
     asked: int
@@ -59,7 +59,7 @@ class RankSamples:
 
     @property
     def shares(self) -> Mapping[str, float]:
-        """The part of its time that it did each of the `ACTIVITIES`."""
+        """The share of each of the `ACTIVITIES` in its time."""
         counts = Counter[str]()
         for stack in self.stacks:
             if stack.activity in ACTIVITIES:
@@ -71,7 +71,7 @@ class RankSamples:
 
 @dataclass(frozen=True)
 class Alike:
-    """Ranks that do the same, and the mean of their shares."""
+    """Ranks with similar activities, and the mean of their shares."""
 
     ranks: tuple[int, ...]
     shares: Mapping[str, float]
@@ -79,7 +79,7 @@ class Alike:
 
 @dataclass(frozen=True)
 class HotLine:
-    """A line of the user's, the part of all the ranks' time that is spent in it, and by whom."""
+    """A line of the user, its share of all ranks' time, and the ranks that spend it there."""
 
     frame: Frame
     share: float
@@ -93,11 +93,11 @@ class Profile:
     Attributes
     ----------
     seconds
-        How long was looked.
+        The duration of sampling.
     ranks
-        What was found.
+        The samples of ranks.
     silent
-        Why there is nothing of other ranks.
+        Why there are no samples of other ranks.
     is_cut
         Whether the run ended before the time was over.
     """
@@ -109,17 +109,17 @@ class Profile:
 
     @property
     def groups(self) -> tuple[Alike, ...]:
-        """Ranks that do the same, together."""
+        """Groups of ranks with similar activities."""
         return alike({each.rank: each.shares for each in self.ranks}, ACTIVITIES)
 
     @property
     def sentence(self) -> str:
-        """Who waits for whom, or how all spend their time."""
+        """A sentence about which ranks wait for which, or how all spend their time."""
         return told(self.groups, ACTIVITIES)
 
     @property
     def came(self) -> str:
-        """How many samples came, and why not all, in a sentence."""
+        """A sentence about how many samples arrived, and why not all."""
         asked = sum(each.asked for each in self.ranks)
         came = sum(each.came for each in self.ranks)
         text = f"{came:,} of {asked:,} samples came"
@@ -133,7 +133,7 @@ class Profile:
         return text
 
     def hot_lines(self, most: int = 10) -> list[HotLine]:
-        """Return the user's lines in which most of the time is spent, the hottest first."""
+        """Return the user's lines that take the most time, the hottest first."""
         shares: dict[Frame, dict[int, float]] = {}
         for rank in self.ranks:
             for stack in rank.stacks:
@@ -151,7 +151,7 @@ class Profile:
 
 
 def samples(found: RankProfile) -> RankSamples:
-    """Return what a rank has told, as it came over the wire."""
+    """Return the samples of a rank from its message."""
     frames = [
         Frame(each["place"], each["line"], each["function"], each["text"], each["own"])
         for each in found["frames"]
@@ -169,15 +169,15 @@ def samples(found: RankProfile) -> RankSamples:
 
 
 def percent(share: float) -> str:
-    """Return a part of a time: ``"42 %"``."""
-    # What was measured in two ways may come out below nothing: "-0 %".
+    """Format a share of the time: ``"42 %"``."""
+    # A difference of two measurements may be slightly negative: "-0 %".
     return f"{100 * max(share, 0):.0f} %"
 
 
 def alike(
     by_rank: Mapping[int, Mapping[str, float]], activities: Mapping[str, str]
 ) -> tuple[Alike, ...]:
-    """Return ranks that spend their time alike together, with the mean of their shares."""
+    """Group ranks that spend their time alike, with the mean of their shares."""
     groups: list[list[int]] = []
     for rank, shares in by_rank.items():
         mine = next((group for group in groups if _are_alike(by_rank[group[0]], shares)), None)
@@ -195,7 +195,7 @@ def alike(
 
 
 def told(groups: Sequence[Alike], activities: Mapping[str, str]) -> str:
-    """Return who waits for whom, or how all spend their time; ``activities`` has the words."""
+    """Return which ranks wait for which, or how all spend their time, in ``activities``' words."""
     if not groups:
         return "no rank could be looked at"
     most = max(groups, key=lambda each: each.shares["communication"])
@@ -207,7 +207,7 @@ def told(groups: Sequence[Alike], activities: Mapping[str, str]) -> str:
             f"{format_ranks(each.ranks)}: {_said(each.shares, activities, 1)}"
             for each in groups[:4]
         )
-    # What it does more than those who wait for it is what makes it slow.
+    # The activity that it does more than the ranks that wait for it makes it slow.
     doing = max(activities, key=lambda each: slow.shares[each] - most.shares[each])
     one = len(most.ranks) == 1
     return (

@@ -1,4 +1,4 @@
-"""Asks the nodes of a cluster for profiles of their ranks, from the user's thread."""
+"""Asks the nodes of a cluster for profiles of their ranks; for the user's thread."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Begun = list[tuple[Connection, ProfileAnswer | None]]
 
 
 class Profiler:
-    """Makes profiles of what ranks do.
+    """Makes profiles of ranks.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class Profiler:
         ranks: Sequence[int],
         begun: Callable[[], object] = lambda: None,
     ) -> Profile:
-        """Look at ranks for a time, or until their run ends, or Ctrl-C comes.
+        """Profile ranks for some time, until their run ends, or until Ctrl-C.
 
         Parameters
         ----------
@@ -57,12 +57,12 @@ class Profiler:
         ranks
             The ranks.
         begun
-            Called when it has begun.
+            Called when profiling has begun.
 
         Raises
         ------
         UsageError
-            When they do nothing that can be looked at.
+            If they do nothing that can be profiled.
         """
         started = wait(self._begin(seconds, ranks))
         since = time.monotonic()
@@ -72,7 +72,7 @@ class Profiler:
             begun()
             is_cut = wait(self._until_over(seconds, ranks))
         except KeyboardInterrupt:
-            pass  # what has come so far is worth having
+            pass  # the samples so far are still useful
         finally:
             looked = min(time.monotonic() - since, seconds)
             answers = wait(self._take(started))
@@ -91,11 +91,11 @@ class Profiler:
         return Profile(looked, chosen, silent, is_cut)
 
     def recorded(self, run: str, kind: RecordKind, ranks: Sequence[int]) -> Fetched:
-        """Return what ranks have recorded in a run that is over."""
+        """Return the recordings of ranks in a finished run."""
         return wait(fetch(self._controller, run, kind, ranks))
 
     def _check(self, started: _Begun, ranks: Sequence[int]) -> None:
-        """Refuse what would show nothing."""
+        """Refuse a profile that would show nothing."""
         name = self._controller.spec.name
         there = [each for _, answer in started if answer for each in answer["ranks"]]
         busy = [each for each in there if each["run"]]
@@ -132,11 +132,11 @@ class Profiler:
             there = [each for answer in answers if answer for each in answer["ranks"]]
             if any(each["run"] for each in there) or loop.time() > until:
                 return list(zip(connections, answers, strict=True))
-            # A cell that was left in the background a moment ago is on its way.
+            # A cell that was started in the background a moment ago may not have begun.
             await asyncio.sleep(_AGAIN)
 
     async def _until_over(self, seconds: float, ranks: Sequence[int]) -> bool:
-        """Wait until the time is over; return whether the ranks came to the end of their run."""
+        """Wait until the time is over; return whether the ranks finished their run before."""
 
         def is_over() -> bool:
             states = self._controller.state.ranks
@@ -148,7 +148,7 @@ class Profiler:
         except TimeoutError:
             return False
         except SkyError:
-            return True  # the cluster is lost, and what has come shows why, perhaps
+            return True  # the cluster is lost, and the samples may show why
         return True
 
     async def _take(self, started: _Begun) -> list[ProfileAnswer | None]:

@@ -1,4 +1,4 @@
-"""Fetches what ranks have recorded in a run, and by how much the clocks of their nodes differ."""
+"""Fetches the recordings of ranks, and measures the differences of their nodes' clocks."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from jupyter_sky.transport.protocol.shape import check_for
 _PART = 1024 * 1024  # bytes
 _ANSWER_WITHIN = 20.0
 _LINK_WITHIN = 5.0
-_ASKED = 5  # times for the clock, of which the quickest answer counts
+_ASKED = 5  # measurements of the clock; the quickest answer counts
 
 _CHECKS = {"torch": check_for(TorchRecord), "memory": check_for(MemoryRecord)}
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """What ranks have recorded.
+    """The recordings of ranks.
 
     Attributes
     ----------
     by_rank
-        The records, of the type that their kind says.
+        The records, whose type depends on their kind.
     ahead
         For each rank, by how many nanoseconds the clock of its node is ahead of the clock here.
     missing
-        Ranks of which there is nothing.
+        Ranks without a recording.
     """
 
     by_rank: dict[int, Any]
@@ -53,7 +53,7 @@ class Fetched:
 async def fetch(
     controller: Controller, run: str, kind: RecordKind, ranks: Sequence[int]
 ) -> Fetched:
-    """Return what ranks have recorded in a run."""
+    """Return the recordings of ranks in a run."""
     by_rank: dict[int, Any] = {}
     ahead: dict[int, int] = {}
 
@@ -82,7 +82,7 @@ async def _data(connection: Connection, run: str, kind: RecordKind, rank: int) -
 
 
 async def _ahead(connection: Connection, run: str, kind: RecordKind, rank: int) -> int:
-    """Return by how much a node's clock is ahead, as its quickest answer tells."""
+    """Return by how much a node's clock is ahead, from its quickest answer."""
     quickest, ahead = float("inf"), 0
     for _ in range(_ASKED):
         before = time.time_ns()
@@ -114,7 +114,7 @@ async def _part(
 
 
 def _unpacked(data: bytes, largest: int = PLAIN_SIZE) -> Any:
-    """Return a record; ``None`` if it is none, or larger than one may be."""
+    """Return a record; ``None`` if it is malformed or too large."""
     unpack = zlib.decompressobj()
     try:
         plain = unpack.decompress(data, largest)

@@ -1,4 +1,4 @@
-"""What torch's profiler has recorded on the ranks of a run, put together."""
+"""The combined recordings of torch's profiler on the ranks of a run."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ WORDS = {
     "outside": "no operation of torch",
 }
 
-_MOST_EVENTS = 300_000  # in a file, of all ranks
+_MOST_EVENTS = 300_000  # most events in a file, of all ranks
 
 
 @dataclass(frozen=True)
 class Row:
-    """An operation of torch: its calls, and seconds in it alone on each rank."""
+    """A torch operation: its calls, and the seconds in it alone on each rank."""
 
     name: str
     calls: int
@@ -48,11 +48,11 @@ class Trace:
     Attributes
     ----------
     records
-        By rank.
+        The records by rank.
     ahead
         By how many ns each rank's clock is ahead.
     missing
-        Why there is nothing of other ranks.
+        Why there are no records of other ranks.
     """
 
     records: Mapping[int, TorchRecord]
@@ -69,17 +69,17 @@ class Trace:
 
     @property
     def groups(self) -> tuple[Alike, ...]:
-        """Ranks that do the same, together."""
+        """Groups of ranks with similar activities."""
         return alike({rank: _shares(each) for rank, each in self.records.items()}, WORDS)
 
     @property
     def sentence(self) -> str:
-        """Who waits for whom, or how all spend their time."""
+        """A sentence about which ranks wait for which, or how all spend their time."""
         return told(self.groups, WORDS)
 
     @property
     def cut(self) -> str:
-        """What was left out, in a sentence; empty if nothing was."""
+        """A sentence about what was left out; empty if nothing was."""
         parts = []
         late = [each for each in self.records.values() if each["end"] - each["stopped"] > 10**8]
         if late:
@@ -93,7 +93,7 @@ class Trace:
         return "; ".join(parts)
 
     def operations(self, most: int = 12) -> list[Row]:
-        """Return the operations that took most time on all ranks, the longest first."""
+        """Return the operations that took the most time on all ranks, the longest first."""
         seconds: defaultdict[str, dict[int, float]] = defaultdict(dict)
         calls: defaultdict[str, int] = defaultdict(int)
         for rank, record in self.records.items():
@@ -105,14 +105,14 @@ class Trace:
         return sorted(rows, key=lambda each: (-each.total, each.name))[:most]
 
     def write(self, file: Path) -> None:
-        """Write it as a file for Perfetto and Chrome: one process a rank, one clock.
+        """Write a file for Perfetto and Chrome: one process per rank, with a common clock.
 
         Raises
         ------
         OSError
-            When that is not possible.
+            If that is not possible.
         """
-        # What went on when the record began has begun before, and no time may be below 0.
+        # Events may have begun before the recording, and no time may be negative.
         starts = (
             each["start"] - self.ahead[rank]
             for rank, record in self.records.items()
@@ -152,7 +152,7 @@ class Trace:
 
 
 def trace(fetched: Fetched) -> Trace:
-    """Return what was fetched as a trace."""
+    """Return the fetched recordings as a trace."""
     records = {rank: each for rank, each in fetched.by_rank.items() if not each["trouble"]}
     missing = dict.fromkeys(fetched.missing, "nothing was recorded")
     for rank, each in fetched.by_rank.items():
@@ -162,7 +162,7 @@ def trace(fetched: Fetched) -> Trace:
 
 
 def missing_text(missing: Mapping[int, str]) -> list[str]:
-    """Return why there is nothing of ranks, in lines."""
+    """Return lines that say why there are no records of ranks."""
     by_reason: defaultdict[str, list[int]] = defaultdict(list)
     for rank, why in missing.items():
         by_reason[why].append(rank)
@@ -170,10 +170,10 @@ def missing_text(missing: Mapping[int, str]) -> list[str]:
 
 
 def _in_rows(events: Iterable[TraceEvent]) -> Iterator[tuple[str, TraceEvent]]:
-    """Yield events in order, each with the row that it is drawn in.
+    """Yield events in order, each with the row to draw it in.
 
-    In a row, what overlaps has to lie within what it overlaps with. Where a thread has begun what
-    another one ends, like a collective, it need not: that is drawn in a further row.
+    Overlapping events in a row must be nested. An event that one thread begins and another one
+    ends, like a collective, need not be nested: it is drawn in another row.
     """
     open_until: defaultdict[str, list[list[int]]] = defaultdict(list)
     for each in sorted(events, key=lambda each: (each["start"], -each["duration"])):

@@ -1,1 +1,1 @@
-"""Machines of a cluster that are stopped, and started again with the same disks."""
+"""Stopping the machines of a cluster, and starting them again with the same disks."""

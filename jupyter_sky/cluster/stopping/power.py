@@ -22,19 +22,19 @@ from jupyter_sky.transport.tasks import blocking
 
 
 class Power:
-    """The power of a cluster's machines: off and on again, with the disks that they have."""
+    """Turns a cluster's machines off and on again, keeping their disks."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._known_since = time.time()
 
     def check_stop(self) -> DiskCost:
-        """Refuse a cluster that cannot be stopped now; else return what its disks cost.
+        """Refuse a cluster that cannot be stopped now; else return the cost of its disks.
 
         Raises
         ------
         UsageError
-            Why it cannot, and what to do instead.
+            If it cannot be stopped, with what to do instead.
         """
         controller = self._controller
         if controller.state.busy_runs:
@@ -53,17 +53,17 @@ class Power:
         return wait(ask())
 
     def stop(self, cost: DiskCost) -> None:
-        """Stop the machines; what ranks have in memory is lost. Ctrl-C does not end it half-way.
+        """Stop the machines; the ranks' memory is lost. Ctrl-C does not end this half-way.
 
         Parameters
         ----------
         cost
-            What `check_stop` has returned.
+            The result of `check_stop`.
 
         Raises
         ------
         SkyError
-            When they are not stopped; the cluster goes on then.
+            If they are not stopped; the cluster then continues.
         """
 
         async def stop() -> None:
@@ -78,12 +78,12 @@ class Power:
         Parameters
         ----------
         money
-            Dollars that the cluster may cost from now on; by default what is left of its limit.
+            Dollars that the cluster may cost from now on; by default, the rest of its limit.
 
         Raises
         ------
         SkyError
-            When it does not come up; it stays stopped then.
+            If it does not start; it then stays stopped.
         """
         controller = self._controller
         try:
@@ -95,17 +95,17 @@ class Power:
             raise SkyError(f"cluster {row.name} stays stopped: {error}") from None
 
     def end_lost(self) -> bool:
-        """End what is left of a cluster that is lost, unless another process has started it again.
+        """End what is left of a lost cluster, unless another process has started it again.
 
         Returns
         -------
         bool
-            Whether it is ended; else it is up, and this process may attach it.
+            Whether it is ended; otherwise it is up, and this process may attach to it.
 
         Raises
         ------
         ClusterStopped
-            When its machines are only stopped; nothing is done then.
+            If its machines are only stopped; then nothing is done.
         """
 
         async def end() -> bool:
@@ -124,7 +124,7 @@ class Power:
 
 async def _stop(controller: Controller, cost: DiskCost) -> None:
     provider, before = _stoppable(controller.provider), controller.state.phase
-    # What is cut off now is not lost.
+    # An interrupted wait is not a lost machine.
     controller.state = replace(controller.state, phase=ClusterPhase.DOWN)
     try:
         await provider.stop_machines(_machines(controller))
@@ -136,7 +136,7 @@ async def _stop(controller: Controller, cost: DiskCost) -> None:
     controller.listener.on_end(controller.loss)
     controller.close()
     controller.wake()
-    # Where it cannot be written, a look at the machines shows it as well.
+    # If it cannot be written, examining the machines shows it as well.
     with contextlib.suppress(registry.RegistryError):
         await blocking(stops.record_stop, controller.id, time.time(), cost)
 
@@ -171,7 +171,7 @@ async def _start(
 async def _leave_stopped(
     controller: Controller, provider: Stoppable, machines: Sequence[Machine]
 ) -> None:
-    """Stop what was started of a cluster that has not come up."""
+    """Stop the started machines of a cluster that did not start."""
     assert controller.launch
     controller.state = replace(controller.state, phase=ClusterPhase.DOWN)
     controller.launch.cancel()

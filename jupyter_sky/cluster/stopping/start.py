@@ -1,4 +1,4 @@
-"""A stopped cluster, started again."""
+"""Starting a stopped cluster again."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def start_stopped(
     row
         Its row in the registry.
     spec, provider, runtime_env
-        As a new cluster would be started with; nodes are as many as it had.
+        As for starting a new cluster; the number of nodes is as before.
     money
-        Dollars that it may cost from now on; by default what is left of its limit, if it has one.
+        Dollars that it may cost from now on; by default, the rest of its limit, if any.
 
     Raises
     ------
     SkyError
-        When it does not come up; it stays stopped then.
+        If it does not start; it then stays stopped.
     """
     config = lifecycle.config_of(row, provider, runtime_env, timeouts)
     cluster = Cluster(replace(config, spec=replace(spec, nodes=config.spec.nodes)))

@@ -1,4 +1,4 @@
-"""Has nodes make volumes, and write back what their ranks have written."""
+"""Lets nodes make volumes, and write back what their ranks have written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jupyter_sky.transport.volumes.requests import MountAnswer, VolumeState, Wri
 _RENEW_BEFORE = 0.5
 """The share of their time that credentials have left when others are sent."""
 
-_NAMED = 3  # files in a sentence
+_NAMED = 3  # most files to name in a sentence
 
 
 async def mount(
@@ -28,28 +28,28 @@ async def mount(
     provider: Provider,
     warn: Callable[[Iterable[str]], None],
 ) -> float | None:
-    """Make volumes on nodes, or send new credentials for those that are there.
+    """Make volumes on nodes, or send new credentials for existing ones.
 
     Parameters
     ----------
     connections
-        To the nodes.
+        The connections to the nodes.
     volumes
         The volumes.
     provider
         The provider of the nodes.
     warn
-        Told what the user should know, in sentences.
+        Called with sentences for the user.
 
     Returns
     -------
     float or None
-        When credentials have to be sent again, in seconds since the epoch; ``None`` for never.
+        When credentials have to be renewed, in seconds since the epoch; ``None`` for never.
 
     Raises
     ------
     SkyError
-        When a node cannot make one, with what to do.
+        If a node cannot make one, with what to do.
     """
     if not volumes:
         return None
@@ -71,12 +71,12 @@ async def mount(
 
 
 async def write_back(connections: Iterable[Connection]) -> dict[str, list[WrittenVolume]]:
-    """Write back what ranks have written; return what became of it, by the names of the nodes.
+    """Write back what ranks have written; return the results, by node name.
 
     Raises
     ------
     SkyError
-        When a node does not answer.
+        If a node does not answer.
     """
 
     async def ask(connection: Connection) -> list[WrittenVolume]:
@@ -89,7 +89,7 @@ async def write_back(connections: Iterable[Connection]) -> dict[str, list[Writte
 
 
 async def states(connections: Iterable[Connection]) -> dict[str, list[VolumeState]]:
-    """Return what volumes are made of at this moment, by the names of the nodes."""
+    """Return the present state of volumes, by node name."""
 
     async def ask(connection: Connection) -> list[VolumeState]:
         return incoming.volumes(await connection.request("volumes", within=None))["volumes"]
@@ -100,7 +100,7 @@ async def states(connections: Iterable[Connection]) -> dict[str, list[VolumeStat
 
 
 def sentences(said: dict[str, list[WrittenVolume]]) -> tuple[list[str], list[str]]:
-    """Return what was written back, and what was not, in words."""
+    """Return sentences about what was written back, and what was not."""
     done: dict[str, list[int]] = {}
     troubles = []
     for node, volumes in said.items():

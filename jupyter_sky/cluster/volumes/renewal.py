@@ -1,4 +1,4 @@
-"""Sends nodes new credentials for their volumes before the former ones end, also during a run."""
+"""Sends nodes new credentials for their volumes before the old ones expire, even during a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _AGAIN_AFTER = 60.0
 
 
 class VolumesOwner(Protocol):
-    """A cluster, as far as its volumes need it: the controller of one."""
+    """What volumes need from their cluster: its controller."""
 
     spec: ClusterSpec
     runtime_env: RuntimeEnv
@@ -33,7 +33,7 @@ class VolumesOwner(Protocol):
         """The connections to its agents."""
 
     def warn(self, sentences: Iterable[str]) -> None:
-        """Add to what the user should know."""
+        """Add warnings for the user."""
 
 
 _tasks: WeakKeyDictionary[VolumesOwner, asyncio.Task[None]] = WeakKeyDictionary()
@@ -47,7 +47,7 @@ def begin(controller: VolumesOwner, at: float | None) -> None:
     controller
         The cluster.
     at
-        When that is first due, in seconds since the epoch; ``None`` for never.
+        When the first renewal is due, in seconds since the epoch; ``None`` for never.
     """
     controller.runtime_env = replace(controller.runtime_env, renew_at=at)
     former = _tasks.pop(controller, None)
@@ -75,5 +75,5 @@ async def _renew(controller: VolumesOwner) -> None:
 
 
 def _is_used(controller: VolumesOwner) -> bool:
-    """Return whether this process still has a connection to the cluster, or looks for one."""
+    """Return whether this process still has a connection to the cluster, or is reconnecting."""
     return any(not each.is_over for each in controller.connections)

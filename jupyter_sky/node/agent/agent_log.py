@@ -1,4 +1,4 @@
-"""The log of an agent, for who looks into what went wrong; whatever happens, it has a limit."""
+"""The log of an agent, for diagnosing problems; its size is always limited."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LIMIT = 1024 * 1024
 
 
 class AgentLog(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes what is logged to standard error, which is the agent's log.
+    """Writes log records to standard error, which is the agent's log.
 
     The fork server, and libraries that write there themselves, append to the same file.
 
@@ -38,7 +38,7 @@ class AgentLog(logging.StreamHandler):  # type: ignore[type-arg]
                 self._drop_older_half()
 
     def _drop_older_half(self) -> None:
-        # It is open for appending everywhere, so that the next line goes to its new end.
+        # All writers have it open for appending, so that the next line goes to its new end.
         with self._path.open("r+b") as file:
             file.seek(-self._limit // 2, os.SEEK_END)
             kept = file.read().partition(b"\n")[2]

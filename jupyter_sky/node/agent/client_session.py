@@ -45,11 +45,11 @@ _AT_ONCE = 64 * 1024  # bytes of events that are sent together
 ANY_VERSION = frozenset({"end", "interrupt", "log"})
 """What a client of another version may ask for: to read, to stop, and to end."""
 
-_UNSAID_VERSION = "0.1.0"  # of a client that does not say its version
+_UNSAID_VERSION = "0.1.0"  # for a client that does not send its version
 
 
 class SessionHost(Protocol):
-    """What a session needs of its agent."""
+    """What a session needs from its agent."""
 
     @property
     def cluster(self) -> str:
@@ -64,16 +64,16 @@ class SessionHost(Protocol):
         """The blobs of the node."""
 
     def welcome(self, session: ClientSession, missing: list[str]) -> Welcome:
-        """Return what a client should know that has just connected."""
+        """Return what a newly connected client should know."""
 
     def answer(self, token: str, message: Message) -> Answer:
-        """Carry out a request of the client with that token, unless that was done before."""
+        """Carry out a request of the client with that token, unless it was carried out before."""
 
     def on_session_changed(self) -> None:
-        """Called when the client has said whether it is a notebook."""
+        """Called when it is known whether the client is a notebook."""
 
     def on_seen(self, number: int) -> None:
-        """Called when a notebook says that it has the events up to a number."""
+        """Called when a notebook acknowledges the events up to a number."""
 
     def on_session_closed(self, session: ClientSession) -> None:
         """Called once when a client is gone."""
@@ -82,14 +82,14 @@ class SessionHost(Protocol):
 class ClientSession:
     """One connection of a client to the agent.
 
-    A client that is slower than the events are is served from the journal when it has room again:
-    neither does the agent's memory grow with it, nor does it miss anything.
+    A client that is slower than the events is served from the journal when it has room again: it
+    misses nothing, and the agent's memory does not grow.
 
-    Each time that something is sent, the client wakes for it, and on one machine the agent stops
-    for the client. So what is not urgent is held for a moment, and goes with what comes meanwhile:
-    that a run was taken, and that most of its ranks are done, as one message (`ranks_done`). That
-    the client's own run has begun leaves with the next event. All of it leaves in the order of the
-    journal, and an answer stays behind the events that were there before it.
+    Each message wakes the client, which on one machine competes with the agent for processors. So
+    messages that are not urgent are held for a moment and sent together with those that follow: the
+    acceptance of a run, and the end of most of its ranks, which become one message (`ranks_done`).
+    The beginning of the client's own run is sent with the next event. Everything is sent in the
+    order of the journal, and an answer comes after the events that preceded it.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class ClientSession:
     ----------
     is_notebook
         Whether the client is a notebook. A visitor's connection does not keep the node from ending,
-        and what a visitor sees stays unseen for notebooks.
+        and events that a visitor sees still count as unseen by notebooks.
     """
 
     def __init__(self, sock: socket.socket, host: SessionHost) -> None:
@@ -112,9 +112,9 @@ class ClientSession:
         self._next: int | None = None
         self._has_history = 0
         self._held: deque[tuple[int, Message]] = deque()  # answers, each behind an event
-        self._asked: str | None = None  # the last run that it has asked for
+        self._asked: str | None = None  # the last run that the client requested
         self._timer: asyncio.TimerHandle | None = None
-        self._piece = memoryview(b"")  # memory for pieces, once there is one
+        self._piece = memoryview(b"")  # memory for pieces of blobs, allocated for the first one
         self._tasks: set[asyncio.Task[None]] = set()
         self._link = Link(
             sock, self._receive, self._on_close, self._piece_buffer, SILENCE, on_drained=self.pump
@@ -124,11 +124,11 @@ class ClientSession:
 
     @property
     def silent_for(self) -> float:
-        """Seconds since the client gave a sign of life."""
+        """Seconds since the client's last sign of life."""
         return self._link.silent_for
 
     def close(self) -> None:
-        """Close the connection; what is held leaves before."""
+        """Send what is held, and close the connection."""
         if self._timer:
             self.pump()
         self._link.close()
@@ -136,16 +136,16 @@ class ClientSession:
     # What the agent sends
 
     def pump(self, is_urgent: bool = True) -> None:
-        """Send the events that the client has not got, as long as it takes them.
+        """Send the events that the client does not have yet, as long as it accepts them.
 
-        What goes wrong costs this client its connection, and nobody else anything: events come from
-        a rank's link, and go to other clients too.
+        An error closes the connection of this client, and affects nobody else: events come from a
+        rank's link, and go to other clients, too.
 
         Parameters
         ----------
         is_urgent
-            Whether somebody may wait for the last of them; otherwise they go a moment later, or
-            before whatever is sent next.
+            Whether somebody may be waiting for the last of them; otherwise they are sent a moment
+            later, or before whatever is sent next.
         """
         if not is_urgent and not self._link.unsent_bytes:
             return self._send_within(HELD_FOR) if self._has_news else None
@@ -173,7 +173,7 @@ class ClientSession:
         self._timer = loop.call_at(due, self.pump)
 
     def _send_events(self) -> None:
-        """Send what is held, and all events, as far as the client takes them."""
+        """Send what is held, and all events, as far as the client accepts them."""
         if self._timer:
             self._timer.cancel()
             self._timer = None
@@ -183,7 +183,7 @@ class ClientSession:
         while self._next is not None and self._next <= journal.last:
             together = self._together()
             if together and not together.has_ranks:
-                break  # that its run has begun leaves with the next event
+                break  # the beginning of its own run is sent with the next event
             while self._held and self._held[0][0] < self._next:
                 parts.append(encode(self._held.popleft()[1]))
             if size >= _AT_ONCE:
@@ -204,24 +204,24 @@ class ClientSession:
             link.send_encoded(parts[0] if len(parts) == 1 else b"".join(parts))
 
     def _together(self) -> Together | None:
-        """Return the next events that are one message, if they are."""
+        """Return the next events that can be joined to one message, if any."""
         together = Together(self._asked, cast(int, self._next), self._host.journal.brief)
         is_end = together.count and together.last == self._host.journal.last
         return together if together.has_ranks or is_end else None
 
     def _pop_taken(self) -> Message:
-        """Return the answer that is next if it says only that something was done, and is due."""
+        """Return the next answer if it is due and merely confirms a request."""
         is_due = self._held and self._held[0][0] < cast(int, self._next)
         return self._held.popleft()[1] if is_due and self._held[0][1].keys() == {"re"} else {}
 
     def send_report(self, message: Message) -> None:
-        """Send what is not worth a place in the journal, unless the client is behind already."""
+        """Send a message that is not kept in the journal, unless the client is already behind."""
         if self._next is not None and not self._link.unsent_bytes:
             self.pump()
             self._link.send(message)
 
     def send_history(self, samples: Samples) -> None:
-        """Send the samples that the client has not got: all of them to one that is new."""
+        """Send the samples that the client does not have: all of them to a new client."""
         if self._next is None or self._link.unsent_bytes:
             return
         if (part := samples.after(self._has_history)) is not None:
@@ -273,7 +273,7 @@ class ClientSession:
                 if op == "run":
                     self._asked = message["run"]
                 answer = self._host.answer(self._token, message)
-                # What the kernel has counted on already, unless it waits to tell the ranks more.
+                # The kernel expects this already, unless it waits to send the ranks more.
                 waits = message.get("serves") or message.get("talks")
                 is_taken, within = op == "run" and answer == {}, HELD_FOR if waits else TAKEN_WITHIN
                 self._send_answer(message["id"], answer, within if is_taken else None)
@@ -358,21 +358,21 @@ class ClientSessions:
         return len(self._sessions)
 
     def add(self, session: ClientSession) -> None:
-        """Count a client that has connected."""
+        """Add a client that has connected."""
         self._sessions.add(session)
 
     def discard(self, session: ClientSession) -> None:
-        """Forget a client that is gone."""
+        """Remove a client that is gone."""
         self._sessions.discard(session)
 
     def has_notebook(self) -> bool:
-        """Return whether a notebook is connected; one that is silent may have ended."""
+        """Return whether a notebook is connected; a silent one may have ended."""
         return any(each.is_notebook for each in self._sessions)
 
     def hears_notebook(
         self, within: float = HEARD_WITHIN, but: ClientSession | None = None
     ) -> bool:
-        """Return whether a notebook gave a sign of life lately, apart from that of one session."""
+        """Return whether a notebook, other than that of one session, gave a sign of life lately."""
         others = self._sessions - {but}
         return any(each.is_notebook and each.silent_for <= within for each in others)
 
@@ -382,16 +382,16 @@ class ClientSessions:
             session.close()
 
     def pump(self, is_urgent: bool = True) -> None:
-        """Send each client the events that it has not got."""
-        for session in list(self._sessions):  # one that is closed meanwhile leaves
+        """Send each client the events that it does not have yet."""
+        for session in list(self._sessions):  # one that is closed meanwhile removes itself
             session.pump(is_urgent)
 
     def send_report(self, message: Message) -> None:
-        """Send each client what is not worth a place in the journal."""
+        """Send each client a message that is not kept in the journal."""
         for session in self._sessions:
             session.send_report(message)
 
     def send_history(self, samples: Samples) -> None:
-        """Send each client the samples that it has not got."""
+        """Send each client the samples that it does not have."""
         for session in self._sessions:
             session.send_history(samples)

@@ -1,4 +1,4 @@
-"""What happens on a node, on its way to the clients: through the journal, to each that follows."""
+"""Publishes the events of a node: to the journal, and from there to all clients."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from jupyter_sky.transport.protocol.messages import LatestRun, Packed
 
 
 class EventPublisher:
-    """Publishes events, and remembers of them what a client that connects later has to know.
+    """Publishes events, and remembers what a client that connects later has to know.
 
     Parameters
     ----------
     journal
         Where events are numbered and kept.
     store
-        The node's blobs; those that a rank has written for its values are counted there.
+        The node's blobs, including those that ranks have written for their values.
     sessions
         The clients.
     idle
-        Is told when a rank may have come to rest.
+        The idle timer, which is updated when a rank may have become idle.
 
     Attributes
     ----------
     leaving
-        That the node is about to be taken away, if it is.
+        The event `Leaving`, if the node is about to be taken away.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class EventPublisher:
         self.leaving: Message | None = None
         self._latest_run: Message | None = None
         self._latest_began = 0.0
-        self._ended = 0  # the number of the last event with which a rank has ended its part of it
-        self._seen = 0  # that of the last event that a notebook has
+        self._ended = 0  # number of the last event with which a rank ended its part of that run
+        self._seen = 0  # number of the last event that a notebook has acknowledged
         self._journal = journal
         self._store = store
         self._sessions = sessions
@@ -59,12 +59,12 @@ class EventPublisher:
         Parameters
         ----------
         message
-            The event as it goes over the wire.
+            The event as a message.
         logged
-            Offset and size of its ``data`` in the rank's log, if the log has it.
+            Offset and size of its ``data`` in the rank's log, if it is there.
         is_urgent
-            Whether it leaves at once, and not with what comes within a moment: a rank that is done
-            while others of the node go on with the run is not.
+            Whether to send it at once, and not together with events of the next moment. The end of
+            a rank is not urgent while other ranks of the node continue the run.
         """
         if message["event"] in ("rank_done", "told") and message.get("values"):
             self._adopt_blobs(message["values"])
@@ -79,7 +79,7 @@ class EventPublisher:
                 self._idle.update()
 
     def publish_run(self, event: RunBegan) -> None:
-        """Publish that a run has begun; a rank that takes part again begins no other."""
+        """Publish that a run has begun, once per run, even if ranks join it later."""
         if self._latest_run and self._latest_run["run"] == event.run:
             return
         message = event.message()
@@ -102,24 +102,24 @@ class EventPublisher:
         return cast(LatestRun, {**self._latest_run, "unseen": unseen, "seconds": seconds})
 
     def on_seen(self, number: int) -> None:
-        """Remember that a notebook has the events up to a number.
+        """Remember that a notebook has acknowledged the events up to a number.
 
-        It has to say so: of a link that is broken the agent may not know yet.
+        It has to do so explicitly, since the agent may not know yet that a link is broken.
         """
         self._seen = max(self._seen, min(number, self._journal.last))
 
     def trim_blobs(self, wanted: frozenset[str]) -> None:
-        """Keep the limits of the blob store, and publish which blobs that has cost.
+        """Enforce the limits of the blob store, and publish which blobs were dropped.
 
         Parameters
         ----------
         wanted
-            Digests of blobs that have to stay.
+            Digests of blobs to keep.
         """
         self.publish_forgotten(self._store.trim(wanted))
 
     def publish_forgotten(self, dropped: list[str]) -> None:
-        """Publish which blobs are here no longer, if there are any."""
+        """Publish which blobs are no longer here, if any."""
         if dropped:
             self.publish(Forgotten(dropped).message())
 

@@ -1,4 +1,4 @@
-"""When a node has not been needed for long enough to end itself, so that it stops costing money."""
+"""Decides when a node has been idle for long enough to end itself and stop costing money."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from jupyter_sky.transport.frames import Message
 FIRST_GRACE = 120.0
 """Seconds that a new node waits for its first client."""
 
-_AGAIN_AFTER = 1.0  # seconds, at least, when another node is still needed
+_AGAIN_AFTER = 1.0  # least seconds to wait while another node is still needed
 
 
 @dataclass(frozen=True)
 class IdleTimes:
-    """For how many seconds a node has not been needed.
+    """For how many seconds a node has been idle, in three senses.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class IdleTimes:
 
     @classmethod
     def from_message(cls, message: Message) -> IdleTimes | None:
-        """Return what another agent says, perhaps one of a newer version; ``None`` if nothing."""
+        """Return the times in an agent's message, perhaps of a newer version, or ``None``."""
         unused, idle, unattended = map(message.get, ("unused", "idle", "unattended"))
         if not (_is_time(unused) and _is_time(idle) and _is_time(unattended)):
             return None
@@ -48,7 +48,7 @@ def _is_time(value: Any) -> TypeGuard[float]:
 
 
 class NodeUse(Protocol):
-    """What `IdleTimer` has to know of its agent."""
+    """What `IdleTimer` needs from its agent."""
 
     @property
     def is_busy(self) -> bool:
@@ -59,10 +59,10 @@ class NodeUse(Protocol):
         """Whether a notebook is connected."""
 
     def on_idle(self) -> None:
-        """Called when nothing runs any longer."""
+        """Called when nothing is running any more."""
 
     async def ask_others(self) -> list[IdleTimes]:
-        """Return the times of those other nodes of the cluster that answer."""
+        """Return the times of the other nodes of the cluster, as far as they answer."""
 
     def end_because(self, reason: str) -> None:
         """End the node; ``reason`` says why, in words."""
@@ -71,18 +71,19 @@ class NodeUse(Protocol):
 class IdleTimer:
     """Ends a node that nobody uses, or on which nothing runs.
 
-    A node on which nothing runs may be needed all the same, for a run on other nodes: they are
-    asked before it ends. A run that nobody looks at may be one that nobody can end any more, where
-    the network of its machine is broken: it is ended as well, after a time that is much longer.
+    A node on which nothing runs may still be needed for a run on other nodes, so these are asked
+    before it ends. A run without a notebook may be one that nobody can stop any more, because the
+    network of its machine is broken: it is ended as well, after a much longer time.
 
     Parameters
     ----------
     grace
         Seconds without a client and without a run after which the node ends.
     timeout
-        Seconds without a run after which it ends, also while there are clients; ``None`` for never.
+        Seconds without a run after which it ends, even if clients are connected; ``None`` for
+        never.
     unattended
-        Seconds without a notebook after which it ends although something runs; ``None`` for never.
+        Seconds without a notebook after which it ends even during a run; ``None`` for never.
     node
         The node's agent.
     """
@@ -102,18 +103,18 @@ class IdleTimer:
         self._asking: asyncio.Task[None] | None = None
 
     def start_timeout(self) -> None:
-        """Count time without a run from now on: before, the node was being prepared."""
+        """Start counting time without a run: until now, the node was being prepared."""
         self._timeout = self._limit
         self._worked = self._loop.time()
         self.update()
 
     def attend(self) -> None:
-        """Count from now on: a user does something on the node that is no run, as in a shell."""
+        """Start counting anew: a user is active on the node without a run, as in a shell."""
         self._used = self._worked = self._attended = self._loop.time()
         self.update()
 
     def update(self) -> None:
-        """Set the timer again; called whenever the use of the node may have changed."""
+        """Reset the timer; called whenever the use of the node may have changed."""
         now = self._loop.time()
         busy, used = self._node.is_busy, self._node.is_used
         if busy or self._was_busy:
@@ -130,7 +131,7 @@ class IdleTimer:
 
     @property
     def times(self) -> IdleTimes:
-        """How long nobody has needed this node."""
+        """How long this node has been idle."""
         return self._times(self._node.is_busy, self._node.is_used)
 
     def _times(self, busy: bool, used: bool) -> IdleTimes:
@@ -142,7 +143,7 @@ class IdleTimer:
         )
 
     def _seconds_left(self, times: IdleTimes, busy: bool, used: bool) -> float | None:
-        """Return in how many seconds the node ends if nothing happens; ``None`` for never."""
+        """Return the seconds until the node ends if nothing happens; ``None`` for never."""
         if busy:
             if self._unattended is None or used:
                 return None

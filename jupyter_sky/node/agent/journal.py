@@ -1,30 +1,29 @@
-"""The journal: every event of an agent, numbered, so that a client can take up where it left off.
+"""The journal: all events of an agent, numbered, so that a client can resume where it left off.
 
-What we want: a notebook whose link broke, or whose kernel was restarted, misses no event, however
-long it was away. A notebook that is connected gets each event at once. Neither a rank that prints
-gigabytes nor a client that reads slowly makes the agent's memory grow, or fills the node's disk.
+What is wanted: a notebook whose link broke, or whose kernel was restarted, misses no event, however
+long it was away. A connected notebook gets each event at once. Neither a rank that prints gigabytes
+nor a slow client makes the agent's memory grow or fills the node's disk.
 
-Things that don't work:
+What does not work:
 
-- A queue for each client. It grows as long as the client is away, and a client that is new has no
-  queue with what happened before.
-- Keeping all events in memory, or only the last few: the first has no bound, the second has gaps.
-- Writing whole events to disk. What ranks print is most of it, and their logs have that already:
-  everything would be written twice.
-- One file that only grows. Ranks that display figures for a week fill any disk, and on a full disk
-  the event that says how a run ended is lost with the rest.
+- A queue for each client. It grows for as long as the client is away, and a new client would have
+  no queue with earlier events.
+- Keeping all events in memory, or only the last few: the former is unbounded, the latter has gaps.
+- Writing whole events to disk. Most of their bytes are output of ranks, which their logs have
+  already: everything would be written twice.
+- One growing file. Ranks that display figures for a week fill any disk, and on a full disk the
+  event that says how a run ended is lost with the rest.
 
-Solution: events are numbered from 1, and each is written to one of two files of limited size, in
-which new events take the place of the oldest (`spool.Spool`): one for what ranks show, of which
-there can be any amount, and one for what happens to ranks and runs. A third file has the place of
-each event (`spool.Places`): one bit an event, which says of what kind it was, is all that stays in
-memory for ever. An event of output is spooled without its text; in its place stands where the
-rank's log has it. The most recent events are kept in memory as well, encoded as frames, since
-connected clients ask for them at once. What happens to ranks and runs also stays in memory if the
-disk is full. In place of events that were not kept, a client gets one that says how many they were
-(`protocol.events.Lost`).
+The solution: events are numbered from 1, and each is written to one of two files of limited size,
+in which new events replace the oldest (`spool.Spool`): one for what ranks show, which can be any
+amount, and one for changes of state of ranks and runs. A third file has the place of each event
+(`spool.Places`). All that stays in memory for ever is one bit per event, for its kind. An event
+with output is spooled without its text, but with the position of the text in the rank's log. The
+most recent events are kept in memory as well, encoded as frames, since connected clients ask for
+them at once. If the disk is full, changes of state stay in memory. In place of events that were not
+kept, a client gets one that says how many they were (`protocol.events.Lost`).
 
-A client only has to say the last number that it has: see `client_session.ClientSession.pump`.
+A client only has to send the last number that it has: see `client_session.ClientSession.pump`.
 """
 
 from __future__ import annotations
@@ -50,16 +49,16 @@ _RECENT_BYTES = 8 * 1024 * 1024
 
 
 class Journal:
-    """Numbered events, first number 1.
+    """Events, numbered from 1.
 
     Parameters
     ----------
     folder
-        Where its files are.
+        The folder for its files.
     read_log
-        Takes rank, offset and size, and returns those bytes of the rank's log.
+        Returns bytes of a rank's log, given rank, offset and size.
     shown_limit, state_limit
-        Bytes to keep of what ranks show, and of other events.
+        Most bytes to keep of what ranks show, and of other events.
     """
 
     def __init__(
@@ -74,9 +73,9 @@ class Journal:
         self._states = Spool(folder / "journal", state_limit)
         self._places = Places(folder / "journal.places")
         self._last = 0
-        self._shown_bits = bytearray(1)  # of which the first is that of number 0
+        self._shown_bits = bytearray(1)  # the first one is for number 0
         self._recent: collections.deque[bytes] = collections.deque()
-        self._briefs: collections.deque[Brief | None] = collections.deque()  # of the same events
+        self._briefs: collections.deque[Brief | None] = collections.deque()  # compact forms
         self._recent_bytes = 0
         self._unwritten: collections.OrderedDict[int, bytes] = collections.OrderedDict()
         self._unwritten_bytes = 0
@@ -93,9 +92,9 @@ class Journal:
         Parameters
         ----------
         message
-            The event as it goes over the wire, but for its number ``n``.
+            The event as a message, without its number ``n``.
         logged
-            Offset and size of its ``data`` in the rank's log, if the log has it.
+            Offset and size of its ``data`` in the rank's log, if it is there.
         """
         number = self.last + 1
         message = {**message, "n": number}
@@ -116,9 +115,9 @@ class Journal:
             self._briefs.popleft()
 
     def read(self, number: int) -> tuple[bytes, int]:
-        """Return an event as a frame, and the number of the one to read next.
+        """Return an event as a frame, and the number of the event to read next.
 
-        In place of events that were not kept there is one that says so, for all of them.
+        Consecutive events that were not kept are replaced by a single one that says so.
         """
         first, shown = number, 0
         while number <= self.last:
@@ -132,7 +131,7 @@ class Journal:
         return encode({**lost.message(), "n": number - 1}), number
 
     def brief(self, number: int) -> Brief | None:
-        """Return a recent event in few words, if there are such words for it."""
+        """Return a recent event in compact form, if it has one."""
         at = number - (self.last - len(self._briefs) + 1)
         return self._briefs[at] if 0 <= at < len(self._briefs) else None
 
@@ -149,10 +148,9 @@ class Journal:
         return self._with_text(number, record) if record else None
 
     def _with_text(self, number: int, record: bytes) -> bytes | None:
-        """Return an event as it was before its text was left to the rank's log.
+        """Return an event with its text, read from the rank's log.
 
-        ``None`` also for what is damaged: a client would close its link because of it, again and
-        again.
+        ``None`` also for a damaged event, which would make a client close its link again and again.
         """
         try:
             message = decode_message(record[PREFIX.size :])

@@ -19,14 +19,14 @@ def listen(path: Path, on_connect: Callable[[socket.socket], None]) -> Acceptor:
     Parameters
     ----------
     path
-        Where the socket is made; only its owner may open it.
+        The path of the socket; only its owner may open it.
     on_connect
-        Called for each connection of this user or of root.
+        Called for each connection by this user or root.
 
     Returns
     -------
     Acceptor
-        What accepts them, to close in the end.
+        The acceptor, to be closed in the end.
     """
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))

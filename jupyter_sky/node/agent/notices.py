@@ -1,4 +1,4 @@
-"""Notices that the machine of an agent will be taken away, from where its provider has them."""
+"""Notices that the agent's machine will be taken away, from the source that its provider names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _READ_EVERY = 1.0  # seconds
 
 @dataclass(frozen=True)
 class Notice:
-    """What will be done with the machine.
+    """What will happen to the machine.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ async def watch(source: str, folder: Path, on_notice: Callable[[Notice], None]) 
     Parameters
     ----------
     source
-        Where notices are, as in `AgentSpec.notices`.
+        The source of notices, as in `AgentSpec.notices`.
     folder
         The folder of the agent.
     """

@@ -1,4 +1,4 @@
-"""The requests of each client, so that none is carried out twice."""
+"""Remembers the requests of each client, so that none is carried out twice."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Answer = Message | asyncio.Task[Message]
 class RequestCache:
     """The requests of each client, and their answers.
 
-    A client whose link broke sends its requests again on the next one, with the same numbers: what
-    has begun is not begun a second time.
+    A client whose link broke sends its requests again on the next one, with the same numbers; those
+    that were begun are not begun again.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class RequestCache:
         self._answers: dict[str, OrderedDict[int, Answer]] = {}
 
     def answer(self, token: str, message: Message) -> Answer:
-        """Return the answer to a request, or a task with it; it is carried out if it is new.
+        """Return the answer to a request, or a task for it; carry the request out if it is new.
 
         Parameters
         ----------
@@ -48,7 +48,7 @@ class RequestCache:
         self._answers[token] = answers
         while len(self._answers) > _MOST_CLIENTS:
             del self._answers[next(iter(self._answers))]
-        # In the order of their numbers: clients send them in that, also a second time.
+        # Ordered by number, since clients send them in that order, even when they repeat them.
         while answers and next(iter(answers)) < message.get("settled", 0):
             answers.popitem(last=False)
         number = message["id"]
@@ -74,6 +74,6 @@ async def _wait(message: Message, answer: Awaitable[Message]) -> Message:
 
 
 def _failure(message: Message, error: Exception) -> Message:
-    """Return an answer that says what went wrong: the client waits for one, whatever it is."""
+    """Return an answer with the error: the client waits for an answer in any case."""
     trouble = "is incomplete" if isinstance(error, _INCOMPLETE) else "failed"
     return {"error": f"the request {message.get('op')!r} {trouble}: {error}"}

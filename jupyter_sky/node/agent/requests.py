@@ -1,4 +1,4 @@
-"""What clients can ask of an agent: every request, in one table."""
+"""The requests that clients can make to an agent, in one table."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ from jupyter_sky.transport.protocol.profiling import (
 )
 from jupyter_sky.transport.sent_folders import blobs_of, portions_of
 
-_CLOCK_REALTIME_COARSE = 5  # of Linux; Python has no name for it
+_CLOCK_REALTIME_COARSE = 5  # Linux's number; Python has no name for it
 
 
 class RequestHandlers:
@@ -79,17 +79,17 @@ class RequestHandlers:
     supervisor
         The ranks.
     store, relay
-        The blobs, and their way to other agents.
+        The blobs, and the relay of blobs to other agents.
     peers
         The other agents.
     events
-        Publishes what happens.
+        Publishes events.
     idle
         Ends the node when nobody needs it.
     metrics
         Measures the ranks.
     installer, shells, volumes
-        Installs packages for them; the shells of users; data in buckets.
+        Install packages for ranks; keep the shells of users; keep data in buckets.
     end
         Ends the agent.
     """
@@ -124,7 +124,8 @@ class RequestHandlers:
         self._own_address: Message = {}
         self._began = _file_time()
         self._passing: set[str] = set()
-        # The wire decides which fields a message has; each handler names those that it expects.
+        # The sender decides which fields a message has; each handler declares those that it
+        # expects.
         self._handlers: dict[str, Callable[[Any], Message | Awaitable[Message]]] = {
             # runs and the process group
             "run": self._on_run,
@@ -351,7 +352,7 @@ class RequestHandlers:
             return self._own_address
         if request["credentials"] is None:
             raise ValueError("an agent that was alone needs credentials")
-        # Without peers there was nothing so far by which to choose an address.
+        # An agent without peers had no way to choose an address before.
         addr, interface = interfaces.local_address(request["peer"], self._spec.interface)
         self._peers.set_credentials(request["credentials"])
         port = await self._peers.listen(addr)
@@ -373,14 +374,14 @@ class RequestHandlers:
 
     async def _on_end(self, request: Message) -> Message:
         if request.get("whole"):
-            # Or other clients would only see that their runs are stopped.
+            # Otherwise other clients would only see that their runs were stopped.
             self._events.publish(Ending("").message())
         await asyncio.shield(self._end())
         return {}
 
 
 def _file_time() -> int:
-    """Return the time in nanoseconds, by the clock that files are dated with."""
+    """Return the time in nanoseconds, by the clock of file modification times."""
     return time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
 
 

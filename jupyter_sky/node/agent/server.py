@@ -1,7 +1,7 @@
-"""The agent: the process of ours that supervises a node, and outlives every link to it.
+"""The agent: the process that supervises a node, and outlives every link to it.
 
-Clients come and go on a Unix socket; the agent keeps the journal of what happened, the blobs, and
-the ranks. It never unpickles anything: values pass through it as bytes.
+Clients come and go on a Unix socket; the agent keeps the journal of events, the blobs, and the
+ranks. It never unpickles anything: values pass through it as bytes.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ WRITE_BACK_WITHIN = 900.0
 TOUCH_EVERY = 3600.0
 """Seconds after which the folders that the node uses are marked as used again."""
 
-_MISSED = 2  # times that the others were not there
-_HEARD_WITHIN = 2.0  # seconds in which a notebook that is connected gives a sign of life
+_MISSED = 2  # times that the other nodes were found gone
+_HEARD_WITHIN = 2.0  # seconds within which a connected notebook shows a sign of life
 
 
 def main(
@@ -73,7 +73,7 @@ def main(
     fork_server_pid: int,
     ready: Callable[[int], None],
 ) -> None:
-    """Run the agent of ``folder`` until it ends; ``ready`` is told its port for other agents."""
+    """Run the agent of ``folder`` until it ends; call ``ready`` with its port for other agents."""
 
     async def serve() -> None:
         await Agent(folder, spec, fork_server, fork_server_pid).serve(addr, ready)
@@ -82,14 +82,14 @@ def main(
 
 
 class Agent:
-    """The life of a node: what it is made of, when it begins, and when it ends.
+    """Makes the parts of a node's agent, and controls its start and end.
 
     Parameters
     ----------
     folder
         The node's folder.
     spec
-        What the provider wants here.
+        The specification, from the provider.
     fork_server
         Socket to the fork server.
     fork_server_pid
@@ -148,7 +148,7 @@ class Agent:
         self._ended = asyncio.Event()
 
     async def serve(self, addr: str, ready: Callable[[int], None]) -> None:
-        """Listen, to other agents at ``addr``, start the ranks, and go on until the end."""
+        """Listen (to other agents at ``addr``), start the ranks, and serve until the end."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             loop.add_signal_handler(number, self._leave)
@@ -175,16 +175,16 @@ class Agent:
         self._peers.close()
 
     def end(self) -> asyncio.Task[None]:
-        """End the node: ranks first, which get time for that, then everything else."""
+        """End the node: first the ranks, which get some time, then everything else."""
         if not self._ending:
             self._ending = asyncio.get_running_loop().create_task(self._end())
         return self._ending
 
     def _leave(self) -> None:
-        """End because the system says so, as where it shuts down.
+        """End because the system demands it, as when it shuts down.
 
-        Clients hear nothing more, and find that the agent is gone: how its ranks end now would
-        read as if somebody had stopped their run.
+        Clients get no more events and find that the agent is gone. Otherwise the end of its ranks
+        would look as if somebody had stopped their run.
         """
         self.end()
         self._sessions.close()
@@ -198,25 +198,25 @@ class Agent:
         await end_of(self._fork_server_pid)
         self.store.remove()
         shutil.rmtree(self._folder, ignore_errors=True)
-        # The answer to the client that asked for the end still has to leave.
+        # The answer to the client that requested the end still has to be sent.
         asyncio.get_running_loop().call_later(0.05, self._ended.set)
 
-    # While it goes on
+    # While it runs
 
     async def _report_usage(self) -> None:
-        """Report to clients, while something runs, what ranks use; the journal has none of it."""
+        """During runs, report the resource usage of ranks to clients, outside the journal."""
         was_busy = True
         while True:
             await asyncio.sleep(REPORT_EVERY)
             if self._sessions and (self.is_busy or was_busy):
-                # There may be no descriptor to look into the system with.
+                # There may be no file descriptor left for reading /proc.
                 with contextlib.suppress(OSError):
                     report = self._metrics.measure(self._supervisor.ranks.values())
                     self._sessions.send_report({"report": report})
             was_busy = self.is_busy
 
     async def _record_usage(self) -> None:
-        """Record what is used, and send it; a client that comes later gets all of it once."""
+        """Record resource usage and send it; clients that connect later get the history."""
         while True:
             await asyncio.sleep(EVERY)
             with contextlib.suppress(OSError):
@@ -224,7 +224,7 @@ class Agent:
                 self._sessions.send_history(self._usage.samples)
 
     async def _touch_folders(self) -> None:
-        """Mark folders as used: machines that share a home do not see each other's processes."""
+        """Mark folders as used: machines that share a home cannot see each other's processes."""
         while True:
             for folder in self._spec.keeps:
                 with contextlib.suppress(OSError):
@@ -247,7 +247,7 @@ class Agent:
                 stale_files.claim(self.store.folder)
 
     async def _end_as_the_last(self) -> None:
-        """End with the other agents if the notebook that ended them could not reach this one."""
+        """End after the other agents, if the notebook that ended them could not reach this one."""
         missed = 0
         while missed < _MISSED:
             await asyncio.sleep(LOOK_AROUND_EVERY)
@@ -275,7 +275,7 @@ class Agent:
             case "idle_times":
                 await stream.send(asdict(self._idle.times))
             case "leaving":
-                # A node speaks for its own ranks alone.
+                # A node speaks only for its own ranks.
                 own = self._peers.ranks_of(stream.peer)
                 ranks = [rank for rank in message["ranks"] if rank in own]
                 self._supervisor.announce_leaving({**message, "ranks": ranks})
@@ -287,10 +287,10 @@ class Agent:
                 await stream.send({"op": "hello"})
 
     async def _end_unless_used(self) -> None:
-        """End because another node passes on that the notebook wants that.
+        """End because another node passes on that the notebook wants it.
 
-        It does so because the notebook has no connection to this node. If the notebook is heard of
-        now, the other node speaks for itself alone, and is not answered.
+        It does so because the notebook has no connection to this node. If a notebook is active
+        here, the other node is not trusted, and gets no answer.
         """
         await asyncio.sleep(_HEARD_WITHIN)
         if self._sessions.hears_notebook(_HEARD_WITHIN):
@@ -310,11 +310,11 @@ class Agent:
         return self._sessions.has_notebook()
 
     def on_idle(self) -> None:
-        """Write back what ranks have written, also where no notebook asks for it."""
+        """Write back what ranks have written, even if no notebook asks for it."""
         self._volumes.begin_write_back()
 
     async def ask_others(self) -> list[IdleTimes]:
-        """Return how long other nodes were not needed, of those that answer."""
+        """Return how long other nodes have been idle, for those that answer."""
         answers = await self._peers.ask_all({"op": "idle_times"})
         times = map(IdleTimes.from_message, answers)
         return [each for each in times if each is not None]
@@ -333,7 +333,7 @@ class Agent:
         self.end()
 
     async def _write_back(self) -> str:
-        """Write back what ranks have written, within limits; return what is left, in words."""
+        """Write back what ranks have written, within limits; describe what is left."""
         try:
             async with asyncio.timeout(WRITE_BACK_WITHIN):
                 return await self._volumes.write_back()
@@ -369,7 +369,7 @@ class Agent:
         return self._requests.answer(token, message)
 
     def on_session_changed(self) -> None:
-        """Set the idle timer: it is known now whether the client is a notebook."""
+        """Update the idle timer, since it is now known whether the client is a notebook."""
         self._idle.update()
         self._restore_blobs()  # it is told next which ones are here
 

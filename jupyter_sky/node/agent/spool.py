@@ -1,4 +1,4 @@
-"""Files that hold the last of what was written to them: whole records, and where these are."""
+"""Ring files, which keep the last records that were written, and an index of their places."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ import os
 import struct
 from pathlib import Path
 
-_PLACE = struct.Struct("<QQI")  # number of the event, position, size
+_PLACE = struct.Struct("<QQI")  # event number, position, size
 
 MOST = 2_000_000
 """Events whose places are kept, in 40 MB: those of weeks."""
 
 
 class Spool:
-    """A ring of records in a file: when it is full, new ones take the place of the oldest.
+    """A ring of records in a file: when it is full, new records replace the oldest.
 
-    A record has a position, which only grows; its place in the file is that modulo the limit. A
-    disk that is full, or a write that ends in the middle, costs the record that was being written
-    and those whose place it was to take. The others stay readable.
+    A record has a position, which only grows; its offset in the file is the position modulo the
+    limit. A full disk, or a write that ends early, costs the record that was being written and
+    those that it was to replace. The others stay readable.
 
     Parameters
     ----------
     path
         The file.
     limit
-        Bytes that it has at most.
+        The most bytes that it may have.
     """
 
     def __init__(self, path: Path, limit: int) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         self._limit = limit
         self._end = 0
-        self._oldest = 0  # what begins before this position may be overwritten
+        self._oldest = 0  # records that begin before this position may be overwritten
 
     def append(self, record: bytes) -> int | None:
         """Write a record, and return its position; ``None`` if there is no room for it."""
@@ -50,7 +50,7 @@ class Spool:
         return start
 
     def read(self, position: int, size: int) -> bytes | None:
-        """Return a record; ``None`` if it was overwritten meanwhile, or cannot be read."""
+        """Return a record; ``None`` if it was overwritten or cannot be read."""
         if position < self._oldest or position + size > self._end:
             return None
         try:
@@ -60,22 +60,22 @@ class Spool:
         return record if len(record) == size else None
 
     def _write(self, record: bytes, place: int) -> None:
-        # A write may take less than it is given, also at the moment when the disk is full.
+        # A write may be partial, for example when the disk becomes full.
         while (written := os.pwrite(self._fd, record, place)) < len(record):
             record, place = record[written:], place + written
 
 
 class Places:
-    """The places of the last events, by their numbers.
+    """The places of the last events, by number.
 
-    What the disk has no room for has no place.
+    Events for which the disk had no room have no place.
 
     Parameters
     ----------
     path
         The file.
     most
-        Events whose places are kept.
+        The number of events whose places are kept.
     """
 
     def __init__(self, path: Path, most: int = MOST) -> None:
@@ -83,7 +83,7 @@ class Places:
         self._most = most
 
     def add(self, number: int, position: int, size: int) -> bool:
-        """Write down where an event is; return whether there was room for that."""
+        """Record where an event is; return whether there was room for that."""
         record = _PLACE.pack(number, position, size)
         try:
             return os.pwrite(self._fd, record, self._offset(number)) == len(record)

@@ -1,6 +1,6 @@
-"""The notices that EC2 gives a spot instance before it takes the instance away.
+"""The notices that EC2 gives to a spot instance before it takes the instance away.
 
-They are in the instance's metadata; AWS recommends to ask every five seconds.
+They are in the instance's metadata; AWS recommends polling every five seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
 
 
 def current(metadata: Metadata) -> tuple[str, float | None] | None:
-    """Return kind and time of what is said now; ``None`` for nothing, or no answer."""
+    """Return kind and time of the present notice; ``None`` if there is none, or no answer."""
     try:
         if action := metadata.read(_INTERRUPTED):
             said = json.loads(action)
@@ -27,12 +27,12 @@ def current(metadata: Metadata) -> tuple[str, float | None] | None:
         if metadata.read(_REBALANCE):
             return "rebalance", None
     except (OSError, http.client.HTTPException, ValueError, TypeError, KeyError):
-        pass  # it is asked again soon
+        pass  # it is polled again soon
     return None
 
 
 class Metadata:
-    """The instance's metadata, version 2 of the service, which wants a token with each request."""
+    """The instance's metadata, by version 2 of the service, which requires a token per request."""
 
     def __init__(self) -> None:
         self._token = ""

@@ -1,6 +1,6 @@
-"""Folders that dead agents have left: an agent locks a file in its own, and the next looks for it.
+"""Removes folders of dead agents: each agent locks a file in its own, which later ones check.
 
-The system releases the lock however an agent ends, and processes in other containers see it.
+The system releases the lock however the agent ends, and other containers can see it.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from pathlib import Path
 _NAME = "alive"
 _SHARED_MEMORY = Path("/dev/shm")
 _OURS = "jupyter-sky-*"
-_NEVER_USED_AFTER = 3600.0  # seconds; an agent starts in a new folder at once
+_NEVER_USED_AFTER = 3600.0  # seconds; younger folders may belong to an agent that is starting
 
 
 def claim(folder: Path) -> None:
-    """Mark a folder as that of this process, for as long as the process lives."""
+    """Mark a folder as belonging to this process, for as long as the process lives."""
     new = folder / f"{_NAME}.{os.getpid()}"
     fd = os.open(new, os.O_WRONLY | os.O_CREAT, 0o600)
-    # Where a file system has no locks, no folder is taken for abandoned.
+    # On a file system without locks, no folder counts as abandoned.
     with contextlib.suppress(OSError):
         fcntl.flock(fd, fcntl.LOCK_EX)
-    # The file has its name only once it is locked.
+    # The file gets its name only once it is locked.
     new.rename(folder / _NAME)
 
 
 def is_abandoned(folder: Path) -> bool:
-    """Return whether the process is gone that claimed a folder; ``False`` if none ever did."""
+    """Return whether the process that claimed a folder is gone; ``False`` if none ever did."""
     try:
         fd = os.open(folder / _NAME, os.O_RDONLY)
     except OSError:
@@ -52,7 +52,8 @@ def sweep(runtime: Path) -> None:
     Parameters
     ----------
     runtime
-        Where the folders of agents are. In shared memory all folders with our name are looked at.
+        The folder that contains those of agents. In shared memory, all folders with our prefix are
+        checked.
     """
     for folder in _own_folders(runtime, "*"):
         if is_abandoned(folder):
@@ -63,7 +64,7 @@ def sweep(runtime: Path) -> None:
             continue
         with contextlib.suppress(OSError):
             if time.time() - folder.stat().st_mtime > _NEVER_USED_AFTER:
-                folder.rmdir()  # only if nothing is in it
+                folder.rmdir()  # only if it is empty
 
 
 def _own_folders(parent: Path, pattern: str) -> Iterator[Path]:

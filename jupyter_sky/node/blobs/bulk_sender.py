@@ -1,6 +1,6 @@
-"""Bulk data on its way to a client: compressed where that pays, and never more than flows off.
+"""Sends bulk data to a client: compressed if that pays, and never faster than the link takes it.
 
-What a rank prints meanwhile, and the end of a run, need not wait behind megabytes then.
+So output of ranks, and the end of a run, never have to wait behind megabytes.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from jupyter_sky.transport.link import Link
 
 
 class BulkSender:
-    """Sends blobs and parts of files to one client, which acknowledges what has arrived.
+    """Sends blobs and parts of files to one client, which acknowledges them.
 
     Parameters
     ----------
     link
-        The link to it.
+        The link to the client.
     """
 
     def __init__(self, link: Link) -> None:
         self._link = link
         self._flow = Flow()
         self._of_files = Compressor(self._flow.rate)
-        # One is compressed while another one waits to leave; more would be decided on too early.
+        # One piece is compressed while another waits to be sent; with more, the decision to
+        # compress would be made too early.
         self._turns = asyncio.Semaphore(2)
 
     async def send_blob(self, request: int, data: memoryview, start: int) -> None:
-        """Send a blob in pieces, from an offset on; the request for it has this number."""
+        """Send a blob in pieces from an offset on, in answer to the request with this number."""
         compressor = Compressor(self._flow.rate)
         for offset, piece in pieces(data[start:]):
             header = {"piece": request, "offset": start + offset}
@@ -39,7 +40,7 @@ class BulkSender:
             await self._send(header, piece, compressor, asks=is_last)
 
     async def send_parts(self, request: int, parts: list[bytes | None]) -> None:
-        """Answer a request with parts of files, one behind the other."""
+        """Answer a request with parts of files, one after the other."""
         sizes = [None if part is None else len(part) for part in parts]
         data = parts[0] if len(parts) == 1 else b"".join(filter(None, parts))
         header = {"re": request, "sizes": sizes}
@@ -63,9 +64,9 @@ class BulkSender:
             self._link.send({"ack": count})
 
     def on_arrived(self, count: int) -> None:
-        """Take the client's word that so many bytes more have arrived."""
+        """Note that the client has acknowledged further bytes."""
         self._flow.on_arrived(count)
 
     def close(self) -> None:
-        """Have nobody wait for a link that is closed."""
+        """Wake those who wait to send, since the link is closed."""
         self._flow.on_lost()

@@ -1,8 +1,8 @@
-"""Blobs on their way from agent to agent: as a tree, and while they are still arriving.
+"""Relays blobs from agent to agent, along a tree, even while they are still arriving.
 
 The notebook sends a blob to one agent, whatever the number of nodes. An agent that passes it on
-reads what has arrived so far. A connection that breaks is made again, and the receiver says how
-much it has.
+reads as much as has arrived so far. If a connection breaks it is made again, and the receiver says
+how much it has.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ class BlobRelay:
     async def pass_on(
         self, key: str, size: int, receivers: Sequence[AgentAddress]
     ) -> dict[int, str]:
-        """Give a blob, which may still be arriving, to other agents.
+        """Send a blob, which may still be arriving, to other agents.
 
         Parameters
         ----------
         key, size
-            Its digest, and its bytes.
+            Its digest, and its size in bytes.
         receivers
-            Who should get it, some from here and the others from those.
+            The agents that should get it, some from here and the others from those.
 
         Returns
         -------
         dict
-            For the node of each agent that did not get it what is wrong.
+            The node of each agent that did not get it, and why.
         """
         failed: dict[int, str] = {}
         branches = [receivers[start::_BRANCHES] for start in range(_BRANCHES)]
@@ -63,7 +63,7 @@ class BlobRelay:
         return failed
 
     async def receive(self, message: Message, stream: Stream) -> None:
-        """Receive a blob that a peer gives, and pass it on."""
+        """Receive a blob from a peer, and pass it on."""
         key, size = message["blob"], message["size"]
         offset = self._store.arrived(key)
         await stream.send({"have": offset})
@@ -85,7 +85,7 @@ class BlobRelay:
     async def _send_to_branch(
         self, key: str, size: int, branch: Sequence[AgentAddress]
     ) -> dict[int, str]:
-        """Give a blob to the first of some agents, which gives it to the others."""
+        """Send a blob to the first of a group of agents, which sends it to the others."""
         first, *others = branch
         trouble = "it could not be reached"
         for _ in range(_TRIES):
@@ -97,7 +97,7 @@ class BlobRelay:
                 return {peer["node"]: "the blob did not arrive here" for peer in branch}
         if not others:
             return {first["node"]: trouble}
-        # The others may be reachable: one of them takes its place.
+        # The others may be reachable: one of them replaces it.
         return {first["node"]: trouble, **await self.pass_on(key, size, others)}
 
     async def _send(
@@ -122,7 +122,7 @@ class BlobRelay:
             return {int(node): text for node, text in answer["failed"].items()}
 
     async def _next_piece(self, key: str, offset: int) -> bytes:
-        """Return the piece of a blob at an offset, as soon as there is one."""
+        """Return the piece of a blob at an offset, as soon as it has arrived."""
         while not (piece := self._store.read(key, offset, PIECE)):
             try:
                 await asyncio.wait_for(self._store.growth(key), STALLED)
@@ -132,4 +132,4 @@ class BlobRelay:
 
 
 class _Stalled(Exception):
-    """A blob does not arrive."""
+    """A blob has stopped arriving."""

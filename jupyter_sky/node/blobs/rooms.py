@@ -1,12 +1,12 @@
-"""Room for blobs that a notebook on this machine writes into the node's folder itself.
+"""Files into which a notebook on this machine writes blobs directly.
 
-Most of what a large blob costs is fresh pages of shared memory: the system has to clear them. So
-one that was used, and that no rank maps any more, gives its pages to the next of about its size.
-Whether it is mapped, the system knows: a lease for writing is given for a file that nobody else has
-open, and a mapping counts as that, also in processes that a rank has started.
+Most of the cost of a large blob is for fresh pages of shared memory, which the system has to clear.
+So a used blob that no rank maps any more gives its pages to the next one of about its size. The
+system knows whether it is mapped: it grants a write lease only for a file that nobody else has
+open, and a mapping counts as open, even in processes that a rank has started.
 
-Where nothing has run for a while, such pages go back to the system: whoever needs one of these
-blobs again writes it once more, which takes no link.
+If nothing has run for a while, such pages are returned to the system: a notebook that needs one of
+these blobs again writes it once more, without using a link.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ KEPT = 300.0
 
 
 class BlobRooms:
-    """The files that notebooks on this machine write blobs into.
+    """The files into which notebooks on this machine write blobs.
 
     Parameters
     ----------
     store
         The blobs of the node.
     is_busy
-        Returns whether some rank does anything, and so may be about to map a blob.
+        Returns whether any rank is busy, and so may be about to map a blob.
     on_forgotten
-        Told which blobs are gone because their pages are used again, or went back.
+        Called with the blobs that are gone because their pages were reused or returned.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class BlobRooms:
         self._is_busy = is_busy
         self._on_forgotten = on_forgotten
         self._writers: dict[str, int] = {}
-        self._filled: set[str] = set()  # what came over a link is not to come over it again
+        self._filled: set[str] = set()  # blobs that came over a link should not have to come again
 
     def make(self, request: MakeRoomRequest) -> Message:
-        """Make a file for a blob, and answer where it is."""
+        """Make a file for a blob; answer with its name."""
         here = request["blob"] in self._store
         return {
             "here": here,
@@ -79,7 +79,7 @@ class BlobRooms:
         return name
 
     def complete(self, request: FillRoomRequest) -> Message:
-        """Make a blob of a file that was written, and answer whether it is one."""
+        """Turn a written file into a blob; answer whether that succeeded."""
         key, name, size = request["blob"], request["part"], request["size"]
         if self._writers.pop(name, None) is None:
             return {"filled": False}
@@ -106,12 +106,12 @@ class BlobRooms:
                 continue
 
     async def give_back(self, idle: float) -> None:
-        """Give the pages of blobs that runs have used, and that nobody maps, to the system.
+        """Return the pages of used blobs that nobody maps to the system.
 
         Parameters
         ----------
         idle
-            Seconds for which nothing has run; before `KEPT`, all of them stay.
+            Seconds for which nothing has run; before `KEPT`, all pages stay.
         """
         self._filled = {key for key in self._filled if key in self._store}
         if idle < KEPT:
@@ -124,11 +124,11 @@ class BlobRooms:
                 gone.append(key)
         self._on_forgotten(gone)
         if parts:
-            # The system takes its time for many pages, and the agent has to answer its links.
+            # Freeing many pages takes a while, and the agent has to answer its links.
             await asyncio.to_thread(_remove, parts)
 
     def _take(self, keys: Iterable[str], part: Path) -> list[str]:
-        """Put the first of some blobs that nobody uses any more at ``part``; return its digest."""
+        """Move the first of some blobs that nobody maps to ``part``; return its digest."""
         for key in keys:
             path = self._store.folder / key
             with contextlib.suppress(OSError):

@@ -1,13 +1,14 @@
-"""Folders of the notebook's computer, laid down on a node file by file.
+"""Writes folders of the notebook's computer on a node, file by file.
 
-What we want: the node has the files as they are in the notebook, and what the user's code writes
-beside them stays, also from one run to the next. What it writes *over* them is not lost either.
+What is wanted: the node has the files as they are at the notebook, and files that the user's code
+writes beside them stay, even from one run to the next. What the code writes *over* them must not be
+lost, either.
 
-Solution: a record in the folder says what was sent last. A file that was not changed since, where
-it was sent from, is left as it is, whatever has become of it here. One that was changed replaces
-what was sent, and is refused if it has also been changed here. Each file is written beside its
-place and renamed, so that none is ever half there; one process at a time does this, and a record
-that is older than the files, because that was cut off, does no harm.
+The solution: a record in the folder says what was sent last. A file that has not changed at its
+source since is left as it is, whatever has happened to it here. A file that has changed at its
+source replaces what was sent, and is refused if it was changed here as well. Each file is written
+under another name and renamed, so that none is ever incomplete. One process at a time does this,
+and a record that is older than the files, because writing was interrupted, does no harm.
 """
 
 from __future__ import annotations
@@ -36,30 +37,30 @@ from jupyter_sky.transport.sent_folders import (
 )
 
 _COPIED = 2**20  # bytes at once
-_ARROW = "-> "  # no digest begins so
+_ARROW = "-> "  # no digest begins like this
 
 
 def lay_down(folder: SentFolder, begun_in: Path, store: Path) -> Path:
-    """Make a folder on this node what it is where it was sent from.
+    """Make a folder on this node equal to its source.
 
     Parameters
     ----------
     folder
         The folder.
     begun_in
-        The folder that ranks begin in.
+        The folder that ranks start in.
     store
         The folder of this node's blobs.
 
     Returns
     -------
     Path
-        Where it is.
+        Its path.
 
     Raises
     ------
     SkyError
-        When a file is in the way that was not sent.
+        If a file that was not sent is in the way.
     """
     root = begun_in / Path(folder["target"]).expanduser()
     try:
@@ -73,7 +74,7 @@ def lay_down(folder: SentFolder, begun_in: Path, store: Path) -> Path:
 
 @contextlib.contextmanager
 def _locked(root: Path) -> Iterator[None]:
-    """Keep other processes, whose nodes may share the folder, from laying it down meanwhile."""
+    """Keep other processes, perhaps of nodes that share the folder, from writing it meanwhile."""
     descriptor = os.open(root, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -84,9 +85,9 @@ def _locked(root: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Entry:
-    """A file as it was sent last: its digest, and what the file system said of it then.
+    """A file as it was last sent: its digest, and its status in the file system then.
 
-    A symbolic link has in place of the digest where it leads, behind an arrow.
+    For a symbolic link, the digest is an arrow followed by its target.
     """
 
     blob: str
@@ -95,14 +96,14 @@ class _Entry:
 
 
 class _Laying:
-    """Lays one folder down.
+    """Writes one folder.
 
     Parameters
     ----------
     root
-        Where.
+        Its path on this node.
     record
-        The file that says what was sent last.
+        The file that records what was sent last.
     store
         The folder of blobs.
     """
@@ -113,15 +114,15 @@ class _Laying:
         self._record = record
         self._store = store
         self._force = False
-        self._inside: set[Path] = set()  # folders that do not lead out of it
+        self._inside: set[Path] = set()  # folders known not to lead outside
 
     def carry_out(self, folder: SentFolder) -> None:
-        """Write what is new, and remove what is not in it any more."""
+        """Write what is new, and remove what was removed at the source."""
         self._force = folder.get("force", False)
         links = {path: _Entry(_ARROW + target, 0, 0) for path, target in folder["links"].items()}
         recorded = self._read_record()
         before = {**recorded}
-        # First: where a file was there may be a folder now, and the other way round.
+        # Remove first: a folder may now be where a file was, or the other way round.
         for path, entry in recorded.items():
             if path not in (links if entry.blob.startswith(_ARROW) else folder["files"]):
                 self._remove(path, before.pop(path))
@@ -138,7 +139,7 @@ class _Laying:
             self._write_record(after)
 
     def _lay_file(self, path: str, file: SentFile, sent: _Entry | None) -> _Entry | None:
-        """Return what is there now; ``None`` if parts of it are still to come."""
+        """Write a file; return its entry, or ``None`` if parts of it are still to come."""
         place = self._place(path)
         here = _status(place)
         if here is not None and sent is not None:
@@ -150,7 +151,7 @@ class _Laying:
         else:
             is_as_sent = here is None
         is_refused = not is_as_sent and not self._force
-        # To read a large file takes long: not for each of its parts.
+        # Reading a large file takes long, so it is not done for each of its parts.
         is_first = "part" not in file or file["part"]["offset"] == 0
         if is_refused and not (is_first and self._has_content(place, file)):
             self._refuse(path, was_sent=sent is not None)
@@ -160,10 +161,10 @@ class _Laying:
         return self._write(place, file)
 
     def _append(self, place: Path, file: SentFile, part: FilePart) -> _Entry | None:
-        """Add a part to what is there of a file; the last one makes it a file."""
+        """Append a part to an unfinished file; the last one completes it."""
         unfinished = place.with_name(unfinished_name(place.name, file))
         for other in place.parent.glob(f".{glob.escape(place.name)}.*.part"):
-            if other != unfinished:  # of what the file was when its sending broke off
+            if other != unfinished:  # a leftover from an interrupted sending
                 other.unlink()
         unfinished.touch()
         end = part["offset"] + part["size"]
@@ -238,7 +239,7 @@ class _Laying:
         return place
 
     def _make_folder_of(self, path: str) -> None:
-        """Make the folder of a file; refuse where something of the node's is in its place."""
+        """Make the folder for a file; refuse if something of the node's own is in its place."""
         try:
             (self._root / path).parent.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""The blobs of a node: files in shared memory, and on its disk those that have no room there."""
+"""The blobs of a node: files in shared memory or, if there is no room, on its disk."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ STALLED = 300.0
 
 
 class BlobStore:
-    """Blobs by digest, with a limit in memory and one on the disk.
+    """Blobs by digest, with one limit in memory and one on disk.
 
-    The least recently used blob leaves first: from memory to the disk, and from the disk for good.
-    Ranks find all blobs in one folder, which has a link for each that is on the disk. A blob that
-    is dropped stays mapped in the ranks that use it; only later runs need it again.
+    The least recently used blobs are moved from memory to disk, and dropped from disk. Ranks find
+    all blobs in one folder, which has a link for each that is on disk. A dropped blob stays mapped
+    in the ranks that use it; only later runs need it again.
 
     Parameters
     ----------
     folder
         Where ranks find blobs; in shared memory, if that is large enough.
     limit
-        Bytes to keep there.
+        Most bytes to keep there.
     disk
-        A folder on the disk for blobs above that; ``None`` where ``folder`` is on the disk itself.
+        A folder on disk for blobs beyond that; ``None`` if ``folder`` is itself on disk.
     disk_limit
-        Bytes to keep in that.
+        Most bytes to keep in that.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class BlobStore:
         self.folder = folder
         self._limit = limit
         self._sizes: collections.OrderedDict[str, int] = collections.OrderedDict()
-        self._total = 0  # the sum of them: there can be many
+        self._total = 0  # their sum, kept since there can be many
         self._spill = _Spill(folder, disk, disk_limit)
         self._partial: dict[str, PartialBlob] = {}
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
@@ -57,9 +57,9 @@ class BlobStore:
     def add(self, key: str, offset: int, piece: memoryview, size: int) -> None:
         """Add a piece of a blob; the last one completes the blob if its digest is right.
 
-        Several senders may send the same blob at once, each in order: what one of them has sent is
-        not needed from the others. A blob that was damaged on its way, or that there is no room
-        for, is not in the store in the end; the run that needs it is told so.
+        Several senders may send the same blob at once, each in order: a piece is needed from only
+        one of them. A blob that was damaged on its way, or for which there is no room, does not get
+        into the store; the run that needs it is told so.
 
         Parameters
         ----------
@@ -70,7 +70,7 @@ class BlobStore:
         piece
             The bytes.
         size
-            Bytes of the whole blob.
+            Size of the whole blob.
         """
         if key in self:
             return
@@ -95,7 +95,7 @@ class BlobStore:
         self._wake_readers(key)
 
     def drop_stalled(self, seconds: float = STALLED) -> None:
-        """Give up the blobs of which nothing has come for so long; who sends one begins anew."""
+        """Drop blobs whose arrival has stalled for that long; their senders start over."""
         before = time.monotonic() - seconds
         for key in [key for key, partial in self._partial.items() if partial.changed <= before]:
             self._give_up(key)
@@ -110,7 +110,7 @@ class BlobStore:
         return PartialBlob(path, size, self._spill.folder if is_full else None)
 
     def has_room_in_memory(self, size: int) -> bool:
-        """Return whether so many bytes more are within the limit."""
+        """Return whether that many more bytes are within the limit."""
         partial = sum(each.full_size for each in self._partial.values() if not each.is_spilled)
         return self._total + partial + size <= self._limit
 
@@ -124,14 +124,14 @@ class BlobStore:
         return size
 
     def arrived(self, key: str) -> int:
-        """Return how many bytes of a blob are here, so that its sender can go on there."""
+        """Return how many bytes of a blob are here, so that its sender can continue there."""
         partial = self._partial.get(key)
         if partial is None:
             return self._sizes.get(key) or self._spill.sizes.get(key, 0)
         return partial.size
 
     def read(self, key: str, offset: int, limit: int) -> bytes:
-        """Return up to ``limit`` bytes of a blob from an offset on, also while it is arriving."""
+        """Return up to ``limit`` bytes of a blob at an offset, even while it is arriving."""
         partial = self._partial.get(key)
         here = self.arrived(key)
         if offset >= here:
@@ -142,7 +142,7 @@ class BlobStore:
             return file.read(min(limit, here - offset)) or b""
 
     def growth(self, key: str) -> asyncio.Future[None]:
-        """Return a future that is done when more of a blob has arrived, from this moment on."""
+        """Return a future that is done once more of a blob arrives from now on."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, []).append(waiter)
         return waiter
@@ -153,7 +153,7 @@ class BlobStore:
                 waiter.set_result(None)
 
     def adopt(self, key: str, size: int) -> None:
-        """Count a blob from now on that a rank of this node has written into the folder.
+        """Take charge of a blob that a rank of this node has written into the folder.
 
         Raises
         ------
@@ -168,7 +168,7 @@ class BlobStore:
         self._wake_readers(key)
 
     def take_over(self, key: str, part: Path, size: int) -> None:
-        """Count a blob from now on that was written into a file of the folder.
+        """Take charge of a blob that was written into a file of the folder.
 
         Raises
         ------
@@ -179,46 +179,46 @@ class BlobStore:
             part.unlink()
             return
         part.rename(self.folder / file_name(key))
-        if partial := self._partial.pop(key, None):  # of a link that broke
+        if partial := self._partial.pop(key, None):  # left by a broken link
             partial.discard()
         self.adopt(key, size)
 
     def note_used(self, keys: Iterable[str]) -> None:
-        """Remember that a run uses these blobs: when no rank maps one any more, it has done so."""
+        """Remember that a run uses these blobs: once no rank maps one any more, it is unused."""
         self._used.update(keys)
 
     def used(self, least: int, most: float) -> list[str]:
-        """Return the blobs of so many bytes in memory that runs have used, least recent first."""
+        """Return used blobs in memory of at least that size, the least recently used first."""
         self._used.intersection_update(self._sizes)
         return [
             key for key, size in self._sizes.items() if least <= size <= most and key in self._used
         ]
 
     def forget(self, key: str) -> None:
-        """Count a blob no longer whose file is taken for another one."""
+        """Forget a blob whose file is reused for another one."""
         self._uncount(key)
         self._used.discard(key)
 
     def drop_unfinished(self, pid: int) -> None:
         """Remove what a rank was writing into the folder when its process ended."""
-        with contextlib.suppress(OSError):  # without a descriptor to look: it goes with the node
+        with contextlib.suppress(OSError):  # no descriptor left to look with
             for part in self.folder.glob(f"{pid}-*.part"):
                 part.unlink(missing_ok=True)
 
     def touch(self, keys: Iterable[str]) -> None:
-        """Make these blobs the most recently used ones."""
+        """Mark blobs as the most recently used ones."""
         for key in keys:
             for sizes in (self._sizes, self._spill.sizes):
                 if key in sizes:
                     sizes.move_to_end(key)
 
     def trim(self, wanted: frozenset[str] = frozenset()) -> list[str]:
-        """Move or drop blobs that are not ``wanted`` until the limits are kept.
+        """Move or drop blobs that are not ``wanted`` until the limits are met.
 
         Returns
         -------
         list of str
-            The digests of those that were dropped.
+            The digests of the dropped ones.
         """
         dropped = []
         is_full = self._total > self._limit
@@ -234,7 +234,7 @@ class BlobStore:
         return dropped + self._spill.trim(wanted)
 
     def drop(self, keys: Iterable[str]) -> list[str]:
-        """Remove these blobs; return those of them that were here."""
+        """Remove blobs; return those of them that were here."""
         dropped = [key for key in keys if key in self]
         for key in dropped:
             self._spill.drop(key)
@@ -260,7 +260,7 @@ class BlobStore:
 
 
 class _Spill:
-    """The blobs that are on the disk; in the folder where ranks look, each has a link."""
+    """The blobs on disk, each with a link in the folder where ranks look."""
 
     def __init__(self, links: Path, folder: Path | None, limit: int) -> None:
         self.folder = folder
@@ -268,24 +268,24 @@ class _Spill:
         self._links = links
         self._limit = limit if folder else 0
         self._lock = threading.Lock()
-        # Disks are slow, and the agent's loop has to answer its links in time.
+        # In a thread: disks are slow, and the agent's loop has to answer its links in time.
         self._mover = ThreadPoolExecutor(1, "sky-spill")
         if folder:
             folder.mkdir(mode=0o700, exist_ok=True)
 
     def has_room(self, size: int) -> bool:
-        """Return whether a blob can be here at all; `trim` makes room for it."""
+        """Return whether a blob fits here at all; `trim` makes room for it."""
         return size <= self._limit
 
     def add(self, key: str, size: int) -> None:
-        """Move a blob here, in another thread; it can be mapped all the while."""
+        """Move a blob here, in another thread; it can be mapped meanwhile."""
         self.sizes[key] = size
         self._mover.submit(self._move, key)
 
     def _move(self, key: str) -> None:
         assert self.folder is not None
         path, part = self.folder / key, self.folder / f"{uuid.uuid4().hex}.part"
-        # A blob that cannot be moved stays where it is, and is counted here all the same.
+        # A blob that cannot be moved stays where it is, but is counted here.
         with contextlib.suppress(OSError):
             shutil.copyfile(self._links / key, part)
             with self._lock:
@@ -295,7 +295,7 @@ class _Spill:
         part.unlink(missing_ok=True)
 
     def trim(self, wanted: frozenset[str]) -> list[str]:
-        """Drop blobs that are not ``wanted`` until the limit is kept; return their digests."""
+        """Drop blobs that are not ``wanted`` until the limit is met; return their digests."""
         dropped = []
         total = sum(self.sizes.values())
         for key in [key for key in self.sizes if key not in wanted]:
@@ -306,7 +306,7 @@ class _Spill:
         return dropped
 
     def drop(self, key: str) -> int:
-        """Remove a blob, if it is here; return how many bytes it had."""
+        """Remove a blob, if it is here; return its size."""
         with self._lock:
             if (size := self.sizes.pop(key, None)) is None:
                 return 0
@@ -316,7 +316,7 @@ class _Spill:
         return size
 
     def remove(self) -> None:
-        """Remove all blobs that are here."""
+        """Remove all of them."""
         self._mover.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             self.sizes.clear()
@@ -325,10 +325,10 @@ class _Spill:
 
 
 def default_limit(folder: Path) -> int:
-    """Return how many bytes of blobs a node keeps: half of what is free where they are."""
+    """Return how many bytes of blobs a node keeps: half of the free space in their folder."""
     return shutil.disk_usage(folder).free // 2
 
 
 def default_disk(folder: Path, beside: Path) -> Path | None:
-    """Return the folder ``beside`` if that is on another disk than ``folder``."""
+    """Return the folder ``beside`` if it is on another disk than ``folder``."""
     return beside if beside.parent.stat().st_dev != folder.stat().st_dev else None

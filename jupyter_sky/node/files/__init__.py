@@ -1,1 +1,1 @@
-"""Files of a node that the notebook asks for."""
+"""Finding and reading files that the notebook asks for."""

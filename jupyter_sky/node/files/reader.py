@@ -1,4 +1,4 @@
-"""Finds files on a node and reads parts of them, for a notebook that brings them to itself."""
+"""Finds files on a node and reads parts of them, for a notebook that downloads them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _MOST_MADE = 1 << 26
 
 
 def find(base: Path, patterns: Sequence[str], most: int) -> FindAnswer:
-    """Return the files that patterns stand for.
+    """Return the files that match patterns.
 
     Parameters
     ----------
     base
-        The folder that ranks begin in, from which patterns are read.
+        The folder that ranks start in, to which patterns are relative.
     patterns
-        Names of files and folders, as a shell expands them; of a folder, all that is in it.
+        Names of files and folders, as a shell expands them; a folder stands for all of its content.
     most
-        How many are returned at most.
+        The most files to return.
     """
     found: dict[str, FoundFile] = {}
     missing: list[str] = []
@@ -61,14 +61,14 @@ def read(parts: Sequence[FilePart]) -> list[bytes | None]:
 
 
 def written(base: Path, since: int) -> list[str]:
-    """Return what is new or has changed in a folder since a time: names there, folders with a /.
+    """Return the entries of a folder that are new or changed since a time; folders end with a /.
 
     Parameters
     ----------
     base
         The folder that ranks begin in.
     since
-        By the clock of this node's files, in nanoseconds since the epoch.
+        The time by this node's file system, in nanoseconds since the epoch.
     """
     left = _MOST_LOOKED_AT
     names = []

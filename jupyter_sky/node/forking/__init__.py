@@ -1,1 +1,1 @@
-"""How ranks get their processes: forked by one that has imported what all of them need."""
+"""How ranks get their processes: forks of a process that has imported what all of them need."""

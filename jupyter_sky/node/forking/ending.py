@@ -10,12 +10,12 @@ import psutil
 
 
 async def end_of(pid: int) -> None:
-    """Wait until a process has ended, which need not be a child."""
+    """Wait until a process has ended; it need not be a child."""
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
         return
-    except (AttributeError, OSError):  # a system without such descriptors
+    except (AttributeError, OSError):  # a system without pidfds
         await asyncio.to_thread(_wait, pid)
         return
     ended = asyncio.Event()

@@ -1,8 +1,8 @@
 """The fork server: imports what ranks need once, and forks them.
 
-It never touches CUDA and has one thread, so that forking it is safe. It is the parent of the ranks,
-reaps them, and outlives a killed agent by the moment it takes to end them and to remove what they
-leave: nothing stays behind.
+It never touches CUDA and has a single thread, so that it can be forked safely. It is the parent of
+the ranks and reaps them. If the agent is killed, it ends the ranks and removes whatever they leave
+before it ends itself: nothing stays behind.
 """
 
 from __future__ import annotations
@@ -64,18 +64,19 @@ def main(agent_fd: int, folder: Path, place: str) -> None:
     Parameters
     ----------
     place
-        Where a template listens from now on; empty for none.
+        Where to let a template listen from now on; empty for none.
     """
     agent = socket.socket(fileno=agent_fd)
     spec = AgentSpec.from_json((folder / "spec.json").read_text())
     own = own_entries()
-    # During the imports this process does not listen to the agent; if that ends, so does this.
+    # During the imports this process does not listen to the agent, but must end when the agent
+    # does.
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _set_up_imports(spec, own)
     shell, imported = _import_all(spec)
     _libc.prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0)
-    # What could not be imported may be there next time.
+    # Modules that could not be imported may be there next time.
     if (
         place
         and not imported["missing"]
@@ -86,24 +87,24 @@ def main(agent_fd: int, folder: Path, place: str) -> None:
         spec = AgentSpec.from_json((folder / "spec.json").read_text())
         _set_up_imports(spec, own)
         shell.find_profile()
-    # What is installed later belongs to one cluster, and a template to none.
+    # Packages installed later belong to one cluster, and a template belongs to none.
     overlay.add_to_path(folder)
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     wakeup, waker = socket.socketpair()
     waker.setblocking(False)
     signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    # An agent that has ended already is noticed by the loop.
+    # The loop notices if the agent has already ended.
     with contextlib.suppress(OSError):
         agent.send(msgpack.packb(imported))
     ForkServer(agent, wakeup, shell, spec).serve()
-    # At once: to take down what torch has imported takes half as long as the import, and the agent
-    # waits for it.
+    # Exit without clean-up: tearing down torch's modules takes half as long as importing them, and
+    # the agent waits for it.
     os._exit(0)
 
 
 def _set_up_imports(spec: AgentSpec, own: Sequence[str]) -> None:
-    """Take the working folder and the import path that the specification wants for ranks."""
+    """Set the working folder and the import path that the specification asks for."""
     sys.path[:] = import_path(spec.sys_path, os.environ, own)
     os.environ.pop("PYTHONPATH", None)
     if spec.python_path is not None:
@@ -113,8 +114,8 @@ def _set_up_imports(spec: AgentSpec, own: Sequence[str]) -> None:
 
 
 def _import_all(spec: AgentSpec) -> tuple[RankShell, Imported]:
-    """Import what ranks need; return the shell that they inherit, and what to tell the agent."""
-    # Imports make no garbage, and looking for it takes a quarter of their time.
+    """Import what ranks need; return the shell that they inherit, and the message to the agent."""
+    # Imports make no garbage, and collecting it takes a quarter of their time.
     gc.disable()
     missing = {}
     for name in spec.preload:
@@ -122,7 +123,7 @@ def _import_all(spec: AgentSpec) -> tuple[RankShell, Imported]:
             importlib.import_module(name)
         except Exception as error:
             missing[name] = f"{type(error).__name__}: {error}"
-    # Every rank needs these; the second one is what looking up a host brings.
+    # Every rank needs these; looking up a host imports the second one.
     from encodings import idna  # noqa: F401
 
     from jupyter_sky.node.rank import module_reloader, worker  # noqa: F401
@@ -133,8 +134,8 @@ def _import_all(spec: AgentSpec) -> tuple[RankShell, Imported]:
     imported_versions.remember()
     module_reloader.look_ahead()
     _keep_finalizers()
-    # All objects that exist now stay: without this, the first collection in every rank would touch,
-    # and so copy, every page.
+    # Exempt all present objects from collection: otherwise the first collection in every rank would
+    # touch, and so copy, every page.
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -142,10 +143,10 @@ def _import_all(spec: AgentSpec) -> tuple[RankShell, Imported]:
 
 
 def _keep_finalizers() -> None:
-    """Let ranks end without what this process would finalize at its own end.
+    """Let ranks end without running finalizers that belong to this process.
 
-    torch would take back thousands of operators, for which a rank copies half of its memory; and a
-    temporary folder that a module has made while it was imported belongs to all ranks.
+    torch would deregister thousands of operators, for which a rank would copy half of its memory;
+    and a temporary folder that a module made during its import belongs to all ranks.
     """
     registry: Mapping[Any, object] = getattr(weakref.finalize, "_registry", {})
     for finalizer in list(registry):
@@ -153,14 +154,14 @@ def _keep_finalizers() -> None:
 
 
 class ForkServer:
-    """The loop of the fork server: forks what the agent asks for, and reaps it.
+    """The loop of the fork server: forks ranks for the agent, and reaps them.
 
     Parameters
     ----------
     agent
         Socket to the agent; the fork server ends when the agent does.
     wakeup
-        Has a byte for each signal, so that the end of a child wakes the loop.
+        Receives a byte for each signal, so that the end of a child wakes the loop.
     shell
         The shell that ranks inherit.
     spec
@@ -177,7 +178,7 @@ class ForkServer:
         self._ranks: set[int] = set()
 
     def serve(self) -> None:
-        """Serve the agent until it has ended, and end the ranks then."""
+        """Serve the agent until it ends, then end the ranks."""
         selector = selectors.DefaultSelector()
         selector.register(self._agent, selectors.EVENT_READ)
         selector.register(self._wakeup, selectors.EVENT_READ)
@@ -191,7 +192,7 @@ class ForkServer:
                     return
 
     def _serve_request(self) -> bool:
-        """Fork what the agent asks for; return whether there still is an agent."""
+        """Fork a rank for the agent; return whether the agent is still there."""
         try:
             data, fds, _, _ = socket.recv_fds(self._agent, 256 * 1024, 8)
         except ConnectionError:
@@ -202,7 +203,7 @@ class ForkServer:
         try:
             pid = self._fork(request, fds)
         except OSError as error:
-            # The other ranks go on; the agent asks again.
+            # The other ranks continue; the agent asks again.
             reason = error.strerror or str(error)
             self._send({"not_forked": request["rank"], "reason": reason})
         else:
@@ -214,7 +215,7 @@ class ForkServer:
         return True
 
     def _fork(self, request: ForkRequest, fds: list[int]) -> int:
-        if len(fds) < _DESCRIPTORS:  # the system drops those that there is no room for
+        if len(fds) < _DESCRIPTORS:  # the system drops descriptors for which there is no room
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         fork_server = os.getpid()
         has_group, begins = os.pipe()
@@ -225,8 +226,8 @@ class ForkServer:
             os.close(begins)
             raise
         if pid:
-            # Whoever learns of the rank may signal its group at once: until the rank has called
-            # setsid there is none, and the signal would be lost.
+            # Once the agent knows of the rank, it may signal its process group. Until the rank has
+            # called setsid there is no such group, and the signal would be lost.
             os.close(begins)
             os.read(has_group, 1)
             os.close(has_group)
@@ -263,7 +264,7 @@ class ForkServer:
         commands, side, out, err, log, stacks = fds
         streams.redirect(out, err)
         _libc.prctl(PR_SET_NAME, f"sky-rank-{request['rank']}".encode(), 0, 0, 0)
-        # After a crash in C code, the last lines of the log say where it was.
+        # After a crash in C code, the last lines of the log say where it happened.
         faulthandler.enable()
         if self._spec.umask is not None:
             os.umask(self._spec.umask)
@@ -272,8 +273,8 @@ class ForkServer:
         os.environ[_RANK_PID] = str(os.getpid())
         os.environ["JUPYTER_SKY_LOG_FD"] = str(log)
         with contextlib.suppress(OSError):
-            os.chdir(self._spec.cwd)  # which may have been replaced since this process was there
-        sys.argv = [""]  # those of the fork server are nothing to a script that parses its own
+            os.chdir(self._spec.cwd)  # which may have been replaced since this process started
+        sys.argv = [""]  # a script that parses its arguments must not see those of the fork server
         _draw_seeds()
         RankWorker(
             request["rank"],
@@ -292,7 +293,7 @@ class ForkServer:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if not pid:
                     break
-                # As the reaper of this subtree the fork server also gets what ranks left behind.
+                # As the subreaper, the fork server also gets the orphans that ranks leave behind.
                 if pid in self._ranks:
                     self._ranks.discard(pid)
                     kill_group(pid)
@@ -315,9 +316,9 @@ class ForkServer:
 
 
 def _draw_seeds() -> None:
-    """Let libraries draw new seeds that had drawn theirs when they were imported, before the fork.
+    """Renew the seeds of libraries that were seeded on import, before the fork.
 
-    Or all ranks would shuffle, drop out and augment alike, also those of later clusters.
+    Otherwise all ranks, even of later clusters, would shuffle, drop out and augment alike.
     """
     with contextlib.suppress(KeyError, AttributeError):
         sys.modules["torch"].default_generator.seed()
@@ -326,7 +327,7 @@ def _draw_seeds() -> None:
 
 
 def end_with_parent() -> None:
-    """Let the system kill this process when its parent ends."""
+    """Have the system kill this process when its parent ends."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
@@ -337,17 +338,17 @@ def kill_group(leader: int) -> None:
 
 
 def kill_descendants(of: Collection[int] | None = None) -> None:
-    """Kill what the ranks, or some of them, started in sessions of their own."""
+    """Kill processes that ranks have started in sessions of their own."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
-        return  # to look at all processes of a machine takes longer than all else here
+        return  # looking at all processes of a machine takes longer than all else here
     ranks = {str(pid) for pid in of or ()}
-    # Where no descriptor is left to look into the system with, they live as long as the node.
+    # If no descriptor is left for reading /proc, they live as long as the node.
     with contextlib.suppress(psutil.Error, OSError):
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error, OSError):
-                # A process that a rank left is our child now; its variables tell whose it was.
+                # An orphan of a rank is now our child; its environment tells whose it was.
                 if of is None or process.environ().get(_RANK_PID) in ranks:
                     process.kill()
 

@@ -1,6 +1,6 @@
-"""The agent's part in starting a fork server: it asks a template for one, or starts its own.
+"""Starts the fork server of an agent: by asking a template, or as a new process.
 
-An agent starts it before it imports anything else, so that little is imported here.
+An agent does this before it imports anything else, so this module imports little.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def start_fork_server(folder: Path, spec: Mapping[str, Any]) -> tuple[socket.soc
     folder
         The agent's folder.
     spec
-        Its specification, as ``spec.json`` has it.
+        Its specification, from ``spec.json``.
 
     Returns
     -------
     socket.socket
-        The agent's end of the socket to it, which is closed to end it.
+        The agent's end of the socket to it; closing it ends the fork server.
     int
         Its process id. It is a child of this process, or of a template.
     """
@@ -39,7 +39,7 @@ def start_fork_server(folder: Path, spec: Mapping[str, Any]) -> tuple[socket.soc
         "folder": str(folder),
         "path": spec["sys_path"],
         "env": env,
-        "cwd": "",  # which is in the specification, for each
+        "cwd": "",  # the specification has it, for each rank
     }
     pid = asking.ask(place, [theirs.fileno(), sys.stderr.fileno()], order)
     if not pid:

@@ -1,13 +1,16 @@
-"""A process with everything imported is left behind for the clusters that start next.
+"""Templates: a process with everything imported is left behind for the next clusters.
 
-What is wanted: the second cluster on a machine does not wait for `import torch` again. A fork
-server could be handed on when its cluster ends, but it would have that cluster's history, and a
-cluster beside the first one would wait all the same. So a fork server, before its first rank, forks
-a *template*: it has one thread, no descriptor but the socket that it listens to, and forks a fork
-server for each agent that asks. An agent finds it by its name, which says what both have in common
-(`likeness`). It ends a minute after the last fork server of its own; it costs hardly any memory
-until then, as it shares that of its forks. An agent of this computer leaves one for agents in the
-same way, since most of what it does in its life is to import what it needs.
+What is wanted: the second cluster on a machine should not wait for `import torch` again.
+
+What does not work: handing the fork server on when its cluster ends. It would carry that cluster's
+history, and a cluster that starts beside the first one would still have to wait.
+
+The solution: before its first rank, a fork server forks a *template*. It has one thread and no
+descriptor except the socket that it listens on, and forks a fork server for each agent that asks.
+An agent finds it by its name, which encodes what both must have in common (`likeness`). It ends a
+minute after the last of its fork servers. Until then it costs hardly any memory, since it shares
+pages with its forks. In the same way, an agent on this computer leaves a template for further
+agents, since imports are most of its work.
 """
 
 from __future__ import annotations
@@ -34,8 +37,8 @@ from jupyter_sky.transport.templates.import_path import import_path, locations
 UNUSED_FOR = 60.0
 """Seconds after which a template ends from which no fork server is left."""
 
-_SETTLED = 5.0  # seconds after an order in which the cluster needs the processors itself
-_SOON = 1.0  # seconds after an order where the next clusters need what comes later
+_SETTLED = 5.0  # seconds after an order for which the cluster needs the processors itself
+_SOON = 1.0  # seconds after an order, if the next clusters need later imports as well
 
 _AT_START = frozenset({"sitecustomize", "usercustomize"})
 """What Python imports by itself at its start, from wherever there is one."""
@@ -53,7 +56,7 @@ _needed = mmap.mmap(-1, mmap.PAGESIZE)
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a fork of a template becomes: one that answers at ``fd`` and works for ``folder``."""
+    """What a fork of a template becomes: it answers on ``fd`` and works for ``folder``."""
 
     fd: int
     folder: Path
@@ -62,27 +65,27 @@ class Wanted:
 def leave_template(
     place: str, let_go: Callable[[], object], own: Sequence[str], users: str
 ) -> Wanted | None:
-    """Leave a template behind; this returns once here, and once in each of its forks.
+    """Leave a template behind; returns once here, and once in each fork of the template.
 
     Parameters
     ----------
     place
         Where it listens.
     let_go
-        Closes the sockets and pipes of this process, of which a template knows nothing.
+        Closes the sockets and pipes of this process, which a template must not have.
     own
-        The import path that the interpreter has by itself.
+        The interpreter's own import path.
     users
-        What it forks, in words.
+        What it forks, for its title.
 
     Returns
     -------
     Wanted or None
-        ``None`` here; in a fork of the template what it becomes.
+        ``None`` here; in a fork of the template, what it becomes.
     """
     user = os.getpid()
     try:
-        # From now on, agents wait for the template instead of importing all of it themselves.
+        # From now on, agents wait for the template instead of importing everything themselves.
         listener = _listen(Path(place))
         child = os.fork()
     except OSError:
@@ -93,7 +96,7 @@ def leave_template(
         return None
     order = None
     try:
-        # Nobody has to wait for a process whose parent has ended.
+        # Nobody has to reap a process whose parent has ended.
         if not os.fork():
             let_go()
             os.setsid()
@@ -108,24 +111,24 @@ def leave_template(
 
 
 def tell_template() -> None:
-    """Let the template know, at the end of a rank, that the rank has imported what comes later."""
+    """Tell the template, at the end of a rank, that the rank made the later imports."""
     if any(name in sys.modules for name in _LATER.values()):
         _needed[0] = 1
 
 
 class Template:
-    """Forks what it is asked for, until none of that is left.
+    """Forks processes on request, until none of them is left.
 
     Parameters
     ----------
     listener
-        The socket that it is asked at.
+        The socket on which requests arrive.
     user
-        Process id of what it was forked from.
+        Process id of the process that it was forked from.
     own
-        The import path that the interpreter has by itself.
+        The interpreter's own import path.
     users
-        What it forks, in words.
+        What it forks, for its title.
     """
 
     def __init__(self, listener: socket.socket, user: int, own: Sequence[str], users: str) -> None:
@@ -146,7 +149,7 @@ class Template:
         self._used = time.monotonic()
 
     def serve(self) -> Wanted | None:
-        """Fork what is ordered; return the order in each fork, and ``None`` at the end."""
+        """Fork on request; return the order in each fork, and ``None`` at the end."""
         while self._is_found():
             ends_in = self._used + UNUSED_FOR - time.monotonic()
             if not self._users and ends_in <= 0:
@@ -166,13 +169,13 @@ class Template:
         return None
 
     def _is_found(self) -> bool:
-        """Return whether agents come here; another template may have taken the name."""
+        """Return whether agents find this template; another one may have taken its name."""
         with contextlib.suppress(OSError):
             return self._place.stat().st_ino == self._inode
         return False
 
     def _answer(self) -> Wanted | None:
-        """Fork for somebody; return what is wanted in the fork."""
+        """Fork for an agent; in the fork, return what is wanted."""
         asker, _ = self._listener.accept()
         descriptors: list[int] = []
         with asker:
@@ -190,7 +193,7 @@ class Template:
                     return self._become(order, descriptors, asker)
                 self._add_user(pid)
             except (OSError, ValueError, LookupError):
-                pass  # the asker does without a template
+                pass  # the agent does without a template
         for fd in descriptors:
             os.close(fd)
         return None
@@ -198,7 +201,7 @@ class Template:
     def _become(
         self, order: asking.Order, descriptors: Sequence[int], asker: socket.socket
     ) -> Wanted:
-        """Become what is ordered, in a fork, unless nobody waits for it any more."""
+        """In a fork, become what was ordered, unless nobody waits for it any more."""
         try:
             self._close()
             answers_at, *logs = descriptors
@@ -219,16 +222,16 @@ class Template:
         return Wanted(answers_at, Path(order["folder"]))
 
     def _is_like_new(self) -> bool:
-        """Return whether an agent that imported the same now would have the same."""
+        """Return whether an agent would get the same modules if it imported them now."""
         threads = list(Path("/proc/self/task").iterdir())
         return len(threads) == 1 and self._files == _stamps(self._files)
 
     def _is_found_from(self, path: Sequence[str]) -> bool:
-        """Return whether modules are where this import path finds them, too."""
+        """Return whether this import path finds the modules where they are."""
         return locations(_AT_START.union(self._found), path) == self._found
 
     def _look_at_modules(self) -> None:
-        """Keep where the modules are that are imported now, and what their files are like."""
+        """Record where the modules imported so far are, and the state of their files."""
         self._files = {**_stamps(_imported_files()), **self._files}
         names = _AT_START.union(name for name in sys.modules if "." not in name)
         self._found = {**locations(names, sys.path), **self._found}
@@ -265,23 +268,23 @@ class Template:
 
 
 def _is_quiet() -> bool:
-    """Return whether half of the processors have had nothing to do in the last minute."""
+    """Return whether half of the processors were idle in the last minute."""
     with contextlib.suppress(OSError):
         return os.getloadavg()[0] < (os.cpu_count() or 1) / 2
     return False
 
 
 def write_command(*words: str, fill: str = "\0") -> None:
-    """Have the system show the module of this process with other words behind it.
+    """Set the arguments that the system shows behind this process's module.
 
-    A fork has those of its parent; by the folder in it, what belongs to a cluster is found. What
-    the words leave of the room is filled.
+    A fork has those of its parent, and the folder among them identifies processes of a cluster.
+    Unused room is filled.
     """
     write_title("\0".join([*sys.orig_argv[:4], *words]), fill)
 
 
 def write_title(text: str, fill: str = "\0") -> None:
-    """Have the system show another command line for this process, where there is room for it."""
+    """Set the command line that the system shows for this process, if there is room for it."""
     title = os.fsencode(text)
     with contextlib.suppress(OSError, ValueError, IndexError):
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
@@ -292,11 +295,11 @@ def write_title(text: str, fill: str = "\0") -> None:
 
 
 def _listen(place: Path) -> socket.socket:
-    """Listen at a place for this user alone, also if a dead process has left a socket there."""
+    """Listen at a place, for this user only, even if a dead process left a socket there."""
     place.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(place))
-    place.chmod(0o600)  # the folder is for this user alone
+    place.chmod(0o600)  # the folder is private to this user
     listener.listen()
     return listener
 
@@ -318,7 +321,7 @@ def _imported_files() -> set[str]:
 
 
 def _stamps(files: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Return when files were changed, and how large they are."""
+    """Return the modification times and sizes of files."""
     found = {}
     for file in files:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Accepting connections: as many as there is room for, and no busy loop when there is none."""
+"""Accepts connections, without a busy loop when no descriptors are left."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _SAY_EVERY = 60.0  # seconds
 
 
 class Acceptor:
-    """Accepts connections at a listening socket, in the running loop.
+    """Accepts connections on a listening socket, in the running loop.
 
-    The system reports a connection that waits until it is accepted. Where no descriptor is left for
-    it, one that tries again at once does nothing else any more.
+    The system reports a waiting connection until it is accepted. If no descriptor is left for it,
+    trying again at once would do nothing else any more.
 
     Parameters
     ----------
     listener
-        The listening socket; it is closed with this.
+        The listening socket; it is closed with the acceptor.
     on_connect
         Called for each connection, which it owns from then on.
     on_exhausted
-        Called when there is no descriptor for a connection; it may close others.
+        Called if no descriptor is left for a connection; it may close others.
     pause
-        Seconds until connections are accepted again after that.
+        Seconds after that until connections are accepted again.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Acceptor:
         self._loop.add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
-        # A bounded number, so that others have their turn.
+        # A bounded number, so that other tasks have their turn.
         for _ in range(_AT_ONCE):
             try:
                 sock, _ = self._listener.accept()

@@ -1,4 +1,4 @@
-"""The address and the network interface of a node that lead to another node."""
+"""Finds the address and the network interface of a node that lead to another node."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ def local_address(peer: str | None, interface: str | None = None) -> tuple[str, 
     Parameters
     ----------
     peer
-        An address of another node; ``None`` when there is none.
+        An address of another node; ``None`` if there is none.
     interface
-        An interface that the user chose.
+        The interface that the user has chosen, if any.
 
     Raises
     ------
     ValueError
-        When there is no such interface, or no route to the peer.
+        If there is no such interface, or no route to the peer.
     """
     interfaces = psutil.net_if_addrs()
     if interface is not None:
         for family in (socket.AF_INET, socket.AF_INET6):
             for each in interfaces.get(interface, ()):
-                # An address with a % is valid on one link only.
+                # An address with a % is only valid on one link.
                 if each.family == family and "%" not in each.address:
                     return each.address, interface
         known = ", ".join(sorted(interfaces))
@@ -38,7 +38,7 @@ def local_address(peer: str | None, interface: str | None = None) -> tuple[str, 
     family = socket.AF_INET6 if ":" in peer else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as sock:
         try:
-            # Sends nothing: the system only chooses the route.
+            # This sends nothing: the system only chooses the route.
             sock.connect((peer, 9))
         except OSError as error:
             raise ValueError(f"there is no way to {peer} ({error.strerror})") from None

@@ -1,4 +1,4 @@
-"""Connections between the agents of a cluster: mutual TLS with certificates of the cluster."""
+"""Connections between the agents of a cluster: mutual TLS with the cluster's certificates."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Stream:
         self.peer = fingerprint_of_der(shown)
 
     async def send(self, message: Message, payload: memoryview | None = None) -> None:
-        """Send a frame; returns when there is room for the next."""
+        """Send a frame; return once there is room for the next."""
         self._writer.write(encode(message, payload.nbytes if payload else 0))
         if payload:
             self._writer.write(payload)
@@ -68,14 +68,14 @@ class Stream:
         Parameters
         ----------
         largest
-            Bytes that a payload may have.
+            The most bytes that a payload may have.
 
         Raises
         ------
         OSError
             At the end of the connection.
         ProtocolError
-            When the frame is too large, or no frame.
+            If the frame is too large or malformed.
         """
         try:
             message_size, size = PREFIX.unpack(await self._reader.readexactly(PREFIX.size))
@@ -92,24 +92,24 @@ class Stream:
 
 
 class Peers:
-    """The other agents of a cluster, and the port at which they reach this one.
+    """The other agents of a cluster, and the port on which they reach this one.
 
     An agent that is alone in its cluster has no credentials, and neither peers nor a port.
 
     Parameters
     ----------
     folder
-        Where the agent's files are.
+        The folder of the agent's files.
     serve
-        Called for each peer that connects; the connection ends when it returns.
+        Called for each peer that connects; the connection is closed when it returns.
     handshake_within
-        Seconds for who connects to show a certificate of the cluster.
+        Seconds within which a peer must show a certificate of the cluster.
 
     Attributes
     ----------
     authority
-        The certificates of those who sign for agents of the cluster, as PEM; empty for an agent
-        that is alone.
+        The certificates of the authorities of the cluster, in PEM; empty for an agent that is
+        alone.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Peers:
     # Who may connect
 
     def set_credentials(self, credentials: Mapping[str, Any]) -> None:
-        """Take what `jupyter_sky.providers.mtls.Credentials` says for this agent."""
+        """Set the credentials of this agent (`jupyter_sky.providers.mtls.Credentials`)."""
         # The ssl module reads certificates from files only.
         path = self._folder / "peers.pem"
         with open(path, "w", opener=_private) as file:
@@ -145,7 +145,7 @@ class Peers:
         )
 
     def trust(self, authority: str, peers: Iterable[str]) -> None:
-        """Let in further agents, for whom another authority has signed."""
+        """Accept further agents, whose certificates another authority has signed."""
         contexts = self._known_contexts()
         for context in (contexts.server, contexts.client):
             context.load_verify_locations(cadata=authority)
@@ -153,14 +153,14 @@ class Peers:
         self._members.update(peers)
 
     async def listen(self, addr: str) -> int:
-        """Listen to other agents at a free port, and return it."""
+        """Listen to other agents on a free port, and return it."""
         family = socket.AF_INET6 if ":" in addr else socket.AF_INET
         listener = socket.create_server((addr, 0), family=family, backlog=256)
         self._acceptor = Acceptor(listener, self._on_connect, self._drop_strangers)
         return int(listener.getsockname()[1])
 
     def close(self) -> None:
-        """Listen no more, and end the connections of peers."""
+        """Stop listening, and close the connections of peers."""
         if self._acceptor:
             self._acceptor.close()
         for task in [*self._strangers, *self._connected]:
@@ -181,12 +181,12 @@ class Peers:
         self._connected.discard(task)
 
     def _drop_strangers(self) -> None:
-        """Give back the descriptors of those who have not shown a certificate."""
+        """Close the connections of those who have not shown a certificate."""
         for task in self._strangers:
             task.cancel()
 
     async def _let_in(self, sock: socket.socket) -> None:
-        """Serve who connects, if it is of the cluster."""
+        """Serve a connection, if it is from the cluster."""
         with contextlib.suppress(OSError, ProtocolError):
             try:
                 stream = await self._greet(sock)
@@ -194,7 +194,7 @@ class Peers:
                 self._strangers.pop(_this_task(), None)
             self._connected.add(_this_task())
             try:
-                # The authority has signed for peers as well that have left.
+                # The authority has also signed for peers that have left.
                 if stream.peer in self._members:
                     await self._serve(stream)
             finally:
@@ -224,41 +224,41 @@ class Peers:
     # Talking to them
 
     def set_others(self, nodes: Iterable[NodePlace]) -> None:
-        """Say which nodes of the cluster are those of other agents; no others are let in then."""
+        """Set the nodes of other agents; from now on, no others are accepted."""
         self._others = list(nodes)
         self._members = {node["fingerprint"] for node in self._others}
 
     def ranks_of(self, peer: str) -> frozenset[int]:
-        """Return the ranks of the agent that is known by a fingerprint."""
+        """Return the ranks of the agent with a fingerprint."""
         theirs = (node["ranks"] for node in self._others if node["fingerprint"] == peer)
         return frozenset(itertools.chain.from_iterable(theirs))
 
     async def ask_all(self, message: Message) -> list[Message]:
-        """Ask all other agents the same, and return the answers of those that can be reached."""
+        """Send all other agents a request; return the answers of those that can be reached."""
         if self._contexts is None:
             return []
-        # A machine can stand for several nodes; its agent is asked once.
+        # One agent may serve several nodes; it is asked once.
         agents = {node["fingerprint"]: node for node in self._others}.values()
         answers = await asyncio.gather(*(self._try_to_ask(node, message) for node in agents))
         return [answer for answer in answers if answer]
 
     async def reach(self, peers: Sequence[AgentAddress]) -> dict[int, str]:
-        """Try to reach peers, and return for the node of each that cannot be what is wrong.
+        """Try to reach peers; return the errors, by node.
 
         Raises
         ------
         ConnectionError
-            When this agent is alone, so that it cannot tell.
+            If this agent is alone, so that it cannot tell.
         """
         return await self.tell(peers, {"op": "hello"})
 
     async def tell(self, peers: Sequence[AgentAddress], message: Message) -> dict[int, str]:
-        """Tell peers something, and return for the node of each that did not hear it why.
+        """Send peers a message; return the errors, by node.
 
         Raises
         ------
         ConnectionError
-            When this agent is alone, so that it cannot tell.
+            If this agent is alone, so that it cannot tell.
         """
         self._known_contexts()
 
@@ -273,9 +273,9 @@ class Peers:
         return {peer["node"]: text for peer, text in zip(peers, said, strict=True) if text}
 
     async def have_ended(self) -> bool:
-        """Return whether the machines of all other agents answer, and none has its agent any more.
+        """Return whether the machines of all other agents answer, but none has an agent any more.
 
-        What does not answer may be there, behind a network that is broken.
+        A machine that does not answer may still have its agent, behind a broken network.
         """
         for node in self._others:
             try:
@@ -297,15 +297,15 @@ class Peers:
 
     async def _ask(self, peer: AgentAddress, message: Message) -> Message:
         async with self.connect(peer) as stream:
-            # In TLS 1.3 a client is connected before the server has looked at its certificate: only
-            # an answer says that it was let in.
+            # In TLS 1.3, a client is connected before the server has checked its certificate: only
+            # an answer shows that it was accepted.
             await stream.send(message)
             answer, _ = await asyncio.wait_for(stream.receive(), REACH_WITHIN)
             return answer
 
     @contextlib.asynccontextmanager
     async def connect(self, peer: AgentAddress) -> AsyncIterator[Stream]:
-        """Connect to a peer; ``OSError`` when it is not there."""
+        """Connect to a peer; raise ``OSError`` if it is not there."""
         try:
             async with asyncio.timeout(REACH_WITHIN):
                 reader, writer = await asyncio.open_connection(
@@ -339,7 +339,7 @@ def _this_task() -> asyncio.Task[None]:
 def _context(protocol: int, path: Path, authority: str) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # An agent is known by its certificate, at whatever address it is.
+    # An agent is identified by its certificate, whatever its address.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=authority)

@@ -1,12 +1,12 @@
-"""Does TCP pass between two machines, at any port, whatever the size of its packets?
+"""Checks that TCP passes between machines, on any port and with packets of any size.
 
-A process group of torch, like those of other frameworks, listens at ports that are free by chance.
-So a node listens on such a port for a test, and the other nodes connect to it, before ranks do: a
-rank that a firewall keeps out would wait for minutes, and not say for which peer.
+Process groups of torch and other frameworks listen on arbitrary free ports. So, before ranks
+connect, each node listens on such a port and the others connect to it as a test: a rank that is
+blocked by a firewall would wait for minutes, without saying for which peer.
 
-Agents use this file. So does ``%sky doctor`` on hosts without an agent, where it is the standard
-input of whatever Python there is, 3.7 or later: ``python3 - listen PEER CALLERS INTERFACE`` and
-``python3 - connect NAME=ADDRESS:PORT…``.
+Agents import this file. ``%sky doctor`` uses it on hosts without an agent, as the standard input of
+whatever Python they have, 3.7 or later: ``python3 - listen PEER CALLERS INTERFACE`` and ``python3 -
+connect NAME=ADDRESS:PORT…``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CONNECT_WITHIN = 5.0
 _ANSWER_WITHIN = 10.0
 _OPEN_FOR = 30.0
 _SIOCGIFADDR = 0x8915
-_SIZE = 64 * 1024  # bytes: more than one packet, of any network
+_SIZE = 64 * 1024  # bytes: more than one packet on any network
 
 
 def listen_on_test_port(address: str, callers: int) -> int:
@@ -41,9 +41,10 @@ def listen_on_test_port(address: str, callers: int) -> int:
     Parameters
     ----------
     address
-        Where to listen.
+        The address to listen on.
     callers
-        How many connections are expected; after them, or half a minute, the port is closed.
+        The number of connections to expect; after these, or after half a minute, the port is
+        closed.
     """
     server = _listen(address, callers)
     threading.Thread(target=_serve, args=(server, callers), daemon=True).start()
@@ -56,12 +57,12 @@ def connect_to_test_ports(listeners: Mapping[K, tuple[str, int]]) -> dict[K, str
     Parameters
     ----------
     listeners
-        Address and port of each, by any name for it.
+        Address and port of each, by any name.
 
     Returns
     -------
     dict
-        What is wrong, by the names of those that cannot be reached.
+        Error messages, by the names of those that cannot be reached.
     """
     with ThreadPoolExecutor(max(1, len(listeners))) as threads:
         attempts = {name: threads.submit(_connect, where) for name, where in listeners.items()}
@@ -141,7 +142,7 @@ def _main(command: str, *words: str) -> None:
     server = _listen(address, int(callers))
     where = {"address": address, "interface": interface, "port": server.getsockname()[1]}
     print(json.dumps(where), flush=True)
-    # The caller waits until this process ends: a child of it goes on listening.
+    # The caller waits until this process ends, so a child goes on listening.
     if os.fork() == 0:
         os.setsid()
         nowhere = os.open(os.devnull, os.O_RDWR)
@@ -159,7 +160,7 @@ def _listener(word: str) -> tuple[str, tuple[str, int]]:
 def _local_address(peer: str, interface: str) -> tuple[str, str]:
     """Return the address and interface that lead to a peer, or those of a chosen interface.
 
-    As ``node.network.interfaces`` does, which needs more than Python's own library.
+    Like ``node.network.interfaces``, which needs more than the standard library.
     """
     if not interface:
         family = socket.AF_INET6 if ":" in peer else socket.AF_INET
@@ -179,9 +180,9 @@ def _addresses() -> Iterator[tuple[str, str]]:
     for _, name in socket.if_nameindex():
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             request = struct.pack("256s", name.encode())
-            with contextlib.suppress(OSError):  # it may have no IPv4 address
+            with contextlib.suppress(OSError):  # the interface may have no IPv4 address
                 yield name, socket.inet_ntoa(fcntl.ioctl(sock, _SIOCGIFADDR, request)[20:24])
-    # A system may have no IPv6.
+    # The system may have no IPv6.
     with contextlib.suppress(OSError), open("/proc/net/if_inet6") as file:  # noqa: PTH123
         for line in file:
             number, *_, name = line.split()

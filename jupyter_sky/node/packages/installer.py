@@ -1,4 +1,4 @@
-"""Installs packages for the ranks of a node, with uv, while they go on."""
+"""Installs packages for the ranks of a node, with uv, while they are running."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from jupyter_sky.node.packages import overlay
 from jupyter_sky.serialization.blobs import file_name
 from jupyter_sky.transport.protocol.agent_requests import InstallAnswer, InstallRequest
 
-_LINE = 300  # characters of what uv says that are shown
+_LINE = 300  # most characters of uv's output to show
 
 _ADDED = re.compile(r"^ \+ (\S+?)==(\S+)(?: \(from (.+)\))?$")
 
 
 class PackageInstaller:
-    """Installs packages beside the environment of a node's ranks, for one request at a time.
+    """Installs packages beside the environment of a node's ranks, one request at a time.
 
     Parameters
     ----------
     folder
         The agent's folder.
     store
-        The blobs of this node, among which are wheels that were sent.
+        The blobs of this node, including wheels that were sent.
     """
 
     def __init__(self, folder: Path, store: BlobStore) -> None:
@@ -46,9 +46,9 @@ class PackageInstaller:
         self.line = ""
 
     async def install(self, request: InstallRequest) -> InstallAnswer:
-        """Make these requirements importable, beside what the environment of the ranks has.
+        """Make requirements importable, beside the packages in the environment of the ranks.
 
-        Whatever fails leaves what was there.
+        If this fails, the previous packages stay.
         """
         async with self._turn:
             self._stopped, self.line = False, "resolving"
@@ -69,7 +69,7 @@ class PackageInstaller:
                     shutil.rmtree(new, ignore_errors=True)
 
     def stop(self) -> None:
-        """End an installation that goes on."""
+        """End an installation in progress."""
         self._stopped = True
         if self._process and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -81,8 +81,8 @@ class PackageInstaller:
         options = [*request["options"], *(["--find-links", str(wheels)] if wheels else [])]
         source = ["-r", str(project), "--python", sys.executable, *options]
         project.write_text(_project(request["requirements"], request["settings"]))
-        # What the environment has in a version that will do is not installed once more. Nothing is
-        # changed there, so that it may be one which a system's own installer looks after.
+        # Packages that the environment has in a suitable version are not installed again. Nothing
+        # is changed there, so it may be managed by the system's own installer.
         said = await self._run(
             [uv, "pip", "install", "--dry-run", "--break-system-packages", *source],
             request["env"],
@@ -107,7 +107,7 @@ class PackageInstaller:
         return _answer(installed=added)
 
     def _program(self, request: InstallRequest) -> Path | None:
-        """Return where uv is that was sent, if it was."""
+        """Return the path of uv, if it was sent."""
         kept = _cache() / "bin" / "uv"
         if request["uv"] is not None and not kept.exists():
             kept.parent.mkdir(parents=True, exist_ok=True)
@@ -118,10 +118,10 @@ class PackageInstaller:
         return kept if kept.exists() else None
 
     def _wheels(self, request: InstallRequest) -> Path | None:
-        """Put the wheels that were sent into a folder by their names."""
+        """Put the wheels that were sent into a folder, by their names."""
         if not request["wheels"]:
             return None
-        # uv knows a wheel again by where it is: one that was built again has the same name.
+        # uv identifies a wheel by its path, and a rebuilt one has the same name: use a new folder.
         told = json.dumps(sorted((n, each["blob"]) for n, each in request["wheels"].items()))
         mark = hashlib.sha256(told.encode()).hexdigest()[:16]
         folder = self._folder / "packages" / f"wheels-{mark}"
@@ -135,12 +135,12 @@ class PackageInstaller:
         return folder
 
     async def _run(self, words: Sequence[str], env: dict[str, str], folder: Path) -> list[str]:
-        """Run uv where the project is that says which indexes it asks; return what it writes.
+        """Run uv in the folder of the project file that names its indexes; return its output.
 
         Raises
         ------
         _Failed
-            When it fails, with what it says of that.
+            If it fails, with its error message.
         """
         if self._stopped:
             raise _Failed("it was stopped")
@@ -170,7 +170,7 @@ class PackageInstaller:
 
 
 class _Failed(Exception):
-    """uv has failed, or was stopped; the text says how."""
+    """uv has failed or was stopped; the message says how."""
 
 
 _QUIET = {"NO_COLOR": "1", "UV_NO_PROGRESS": "1", "UV_NO_WRAP": "1"}
@@ -179,10 +179,10 @@ _NOTHING = ("hint:", "[std", "Using Python", "Resolved", "Prepared")
 
 
 def what_failed(lines: Sequence[str]) -> str:
-    """Return what uv says of its failure, in one line.
+    """Return uv's error message, in one line.
 
-    It names what it could not do and then the causes, the last of which says most; what a build
-    has written stands behind them, and then the last line of that does.
+    uv names what it could not do and then the causes, the last of which is the most specific; if
+    the output of a build follows, its last line is.
     """
     causes: list[str] = []
     output: list[str] = []
@@ -216,7 +216,7 @@ def _cache() -> Path:
 
 
 def _find_uv(sent: Path | None) -> str | None:
-    """Return where uv is: beside Python, where its installer puts it, or where we have."""
+    """Return the path of uv: beside Python, where its installer puts it, or where we put it."""
     places = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
     places += [str(Path.home() / ".local" / "bin"), str(Path.home() / ".cargo" / "bin")]
     found = shutil.which("uv", path=os.pathsep.join(places))

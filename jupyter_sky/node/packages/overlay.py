@@ -1,9 +1,9 @@
 """The folder of packages that were added to a cluster after its start.
 
-The environment of a node is shared: with the notebook on this computer, and with other clusters
-that ask for the same elsewhere. What is added later is this cluster's own. It is installed in a new
-folder each time, and a link that all ranks have in their path then leads there: a rank never sees
-half of an installation, and one that was stopped leaves no trace.
+The environment of a node is shared: on this computer with the notebook, elsewhere with clusters
+that need the same packages. Later additions belong to one cluster. They are installed into a new
+folder each time, and a link that all ranks have on their import path is then switched to it: a rank
+never sees half of an installation, and an interrupted one leaves no trace.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import sys
 import tempfile
 from pathlib import Path
 
-# By this name everything knows that what is in it is installed, and not the user's own code.
+# The name marks its modules as installed packages, as opposed to the user's own code.
 _NAME = "site-packages"
 
 
 def link(folder: Path) -> Path:
-    """Return the path from which ranks import, of the agent whose files are in ``folder``."""
+    """Return the link from which ranks import, for the agent whose files are in ``folder``."""
     return folder / "packages" / _NAME
 
 
 def prepare(folder: Path) -> Path:
-    """Make it, still without a package, and return its path."""
+    """Make the link, with an empty folder, and return its path."""
     place = link(folder)
     if not place.is_symlink():
         place.parent.mkdir(mode=0o700, exist_ok=True)
@@ -33,7 +33,7 @@ def prepare(folder: Path) -> Path:
 
 
 def add_to_path(folder: Path) -> None:
-    """Let this process and those that it starts import what is there, before what is installed."""
+    """Let this process and its children import from the link before installed packages."""
     place = str(prepare(folder))
     others = [path for path in sys.path if path != place]
     names = [Path(path).name for path in others]

@@ -1,1 +1,1 @@
-"""What runs inside a rank's process: its main loop, IPython shell, namespace, interrupts."""
+"""The code inside a rank's process: its main loop, IPython shell, namespace, interrupts."""

@@ -1,40 +1,40 @@
 """Breaking a collective that waits for a peer, without losing the rank.
 
-What we want: a rank that is blocked in an all-reduce, whose peer has failed or was stopped, returns
-to Python within a moment, with an error that its code can handle, and with all its variables.
+What is wanted: a rank that is blocked in an all-reduce, because a peer has failed or was stopped,
+returns to Python within a moment, with an error that its code can handle, and with all its
+variables.
 
-Things that don't work:
+What does not work:
 
 - A signal. The main thread waits in C++, and Python runs no signal handler until that returns.
-- Destroying the group from another thread. NCCL has an abort for that; gloo has none, and its wait
-  goes on.
-- torch's time-out of collectives. It is minutes, for good reason: a short one would break those
-  that are only slow.
+- Destroying the group from another thread. NCCL has an abort for that; gloo has none, and
+  continues to wait.
+- torch's time-out of collectives. It is minutes, for good reason: a short one would break
+  collectives that are merely slow.
 - Closing the group's file descriptors. A thread that polls a descriptor is not woken when another
-  closes it, and the next file that is opened gets its number: gloo would read from that.
+  one closes it, and the next file to be opened gets its number: gloo would read from that.
 
-- Shutting the group's connections down for both directions, or letting gloo close them at once. A
-  peer that is about to send then has its write refused; gloo takes that for a full buffer and keeps
-  what it sends, and when it finds the connection closed it tells all who wait but this one
+- Shutting the group's connections down in both directions, or letting gloo close them at once. The
+  write of a peer that is about to send then fails. gloo takes that for a full buffer and keeps the
+  data; when it finds the connection closed, it notifies all waiters except this one
   (``Pair::write`` and ``Pair::signalException`` in gloo/transport/tcp/pair.cc). That rank stays in
-  the collective for torch's time-out. It was one of a hundred, and most where a host had been cut
-  off and came back.
+  the collective until torch's time-out. This happened once in a hundred times, and mostly when a
+  host had been cut off and came back.
 
-Solution: another thread of the same process shuts the connections of the group down for reading
-(``shutdown(SHUT_RD)``). For gloo this looks as if the peer had died: the collective raises in the
-main thread, and the group can be destroyed and formed anew. A second descriptor of each keeps it
-open until then, so that whoever still sends to this rank may do so; the peers are told to break
-the collective on their own.
+The solution: another thread of the same process shuts the connections of the group down for reading
+(``shutdown(SHUT_RD)``). To gloo this looks as if the peer had died: the collective raises an error
+in the main thread, and the group can be destroyed and formed anew. Until then, a second descriptor
+keeps each connection open, so that peers can still send to this rank; they are told to break the
+collective on their own.
 
-torch does not say which sockets are the group's, so they are looked up in ``/proc``. The user's own
-connections have to stay: on this machine only those count whose other end is a socket of another
-rank, and elsewhere only those that lead to a node of the cluster.
+torch does not tell which sockets belong to the group, so they are looked up in ``/proc``. The
+user's own connections must not be touched: within this machine, only connections whose other end is
+a socket of another rank count, and otherwise only those that lead to a node of the cluster.
 
-While a group forms, a rank can also wait for a peer that has no connection to it yet: one that has
-told its address, and was killed before it connected. gloo waits for that on a condition variable,
-until its time-out. So connections are made to the listening sockets that gloo has opened for the
-group, with each number by which a peer would say which pair it is for, and closed: again as if the
-peer had died, this time just after it came.
+While a group forms, a rank may also wait for a peer that has published its address and was killed
+before it connected. gloo waits for it on a condition variable, until its time-out. So connections
+are made to the listening sockets that gloo has opened for the group, one for each pair number that
+a peer would announce, and closed: again as if the peer had died, this time just after connecting.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Endpoint = tuple[str, int]
 """Address and port of one end of a connection."""
 
 _TCP = (socket.AF_INET, socket.AF_INET6)
-_PAIR = struct.Struct("=q")  # what connects to gloo begins with the number of its pair
+_PAIR = struct.Struct("=q")  # a connection to gloo begins with the number of its pair
 _CONNECT_WITHIN = 1.0
 
 _broken: dict[str, socket.socket] = {}
@@ -62,7 +62,7 @@ _broken: dict[str, socket.socket] = {}
 def break_group(
     siblings: Iterable[int], addresses: Iterable[str], store: Endpoint | None = None
 ) -> bool:
-    """Release this process from the collective that it may be blocked in.
+    """Release this process from a collective that it may be blocked in.
 
     Parameters
     ----------
@@ -71,8 +71,8 @@ def break_group(
     addresses
         Addresses of the other machines of the cluster.
     store
-        Where ranks meet to form a group, if this process may be about to: while it waits there for
-        its peers, they may be gone.
+        Where ranks meet to form a group, if this process may be doing so: it may be waiting there
+        for peers that are gone.
 
     Returns
     -------
@@ -102,13 +102,13 @@ def break_group(
 
 
 def close_broken() -> None:
-    """Close what `break_group` has shut down: no rank is in that collective any more."""
+    """Close the connections that `break_group` shut down, once no rank is in the collective."""
     while _broken:
         _broken.popitem()[1].close()
 
 
 def listening_sockets() -> dict[str, int]:
-    """Return the TCP sockets at which this process listens: descriptors by inode."""
+    """Return the descriptors, by inode, of the TCP sockets on which this process listens."""
     found = {}
     for fd, inode in _sockets(os.getpid()):
         with contextlib.suppress(OSError), _duplicate(fd) as sock:
@@ -118,14 +118,14 @@ def listening_sockets() -> dict[str, int]:
 
 
 def release_waiting_pairs(before: Collection[str], peers: int) -> None:
-    """Release this process from waiting, while it forms a group, for peers that do not connect.
+    """Stop waiting for peers that do not connect while this process forms a group.
 
     Parameters
     ----------
     before
-        The inodes of the sockets at which it listened before.
+        The inodes of the sockets on which it listened before.
     peers
-        How many other ranks there are in the group.
+        The number of other ranks in the group.
     """
     for inode, fd in listening_sockets().items():
         if inode in before:
@@ -139,12 +139,12 @@ def release_waiting_pairs(before: Collection[str], peers: int) -> None:
 
 
 def _duplicate(fd: int) -> socket.socket:
-    """Return a socket of its own for a descriptor: closing it leaves the other one open."""
+    """Return a new socket for a descriptor, which can be closed without closing the latter."""
     return socket.socket(fileno=os.dup(fd))
 
 
 def _sockets(pid: int) -> Iterator[tuple[int, str]]:
-    """Yield descriptor and inode of each socket of a process."""
+    """Yield the descriptor and the inode of each socket of a process."""
     folder = Path(f"/proc/{pid}/fd")
     with contextlib.suppress(OSError):
         for entry in folder.iterdir():
@@ -159,7 +159,7 @@ def _endpoint(name: tuple[Any, ...]) -> Endpoint:
 
 
 def _owners() -> dict[tuple[Endpoint, Endpoint], str]:
-    """Return the inode of each TCP connection of this machine by its two endpoints."""
+    """Return the inode of each TCP connection of this machine, by its two endpoints."""
     owners = {}
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
@@ -170,7 +170,7 @@ def _owners() -> dict[tuple[Endpoint, Endpoint], str]:
 
 
 def _parse(text: str) -> Endpoint:
-    # The kernel prints addresses as words in the byte order of the machine.
+    # The kernel prints addresses as words in the machine's byte order.
     address, port = text.split(":")
     words = [int(address[i : i + 8], 16) for i in range(0, len(address), 8)]
     packed = struct.pack(f"={len(words)}I", *words)

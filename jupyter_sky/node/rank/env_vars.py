@@ -59,15 +59,15 @@ def script_variables(
     rank
         The rank whose node it runs on.
     everyone
-        The ranks on whose nodes the script runs: only those nodes are counted.
+        The ranks on whose nodes the script runs: only these nodes count.
     port
-        A free port of the head; 0 if the head takes no part.
+        A free port of the head; 0 if the head does not take part.
 
     Returns
     -------
     dict
-        The variables that SkyPilot sets, the interface that leads to the other nodes, and where
-        processes of the script can meet.
+        The variables that SkyPilot sets, the interface that leads to the other nodes, and the
+        rendezvous for processes of the script.
     """
     nodes = [node for node in topology["nodes"] if not set(node["ranks"]).isdisjoint(everyone)]
     here = next(node for node in nodes if rank in node["ranks"])
@@ -84,7 +84,7 @@ def _of_skypilot(topology: Topology, here: NodePlace, nodes: Sequence[NodePlace]
         "SKYPILOT_NODE_RANK": str(nodes.index(here)),
         "SKYPILOT_NODE_IPS": "\n".join(node["addr"] for node in nodes),
         "SKYPILOT_NUM_NODES": str(len(nodes)),
-        # On a node without a GPU, the number of processes that torchrun should start there.
+        # On a node without a GPU, it is the number of processes that torchrun should start.
         "SKYPILOT_NUM_GPUS_PER_NODE": str(here["accelerators"] or len(here["ranks"])),
         "SKYPILOT_TASK_ID": topology["task_id"],
     }

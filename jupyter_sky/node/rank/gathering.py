@@ -1,17 +1,17 @@
-"""Gathering what is sharded: the ranks bring together whole what the notebook asks one of them for.
+"""Gathering sharded values: the ranks assemble whole tensors when the notebook asks for them.
 
-A part of a sharded model is of no use without the others, and to gather them is a collective: all
-ranks that have a part take part in it. So every rank of a run is told what any of them is asked
-for, and after its cell
+A part of a sharded model is of no use without the others, and gathering them is a collective, in
+which every rank with a part takes part. So every rank of a run is told which names any of them is
+asked for, and after its cell it
 
-1. looks at what it has under these names, and writes a plan of it into the process group's store;
-2. goes on, if nothing of it is sharded. Otherwise it waits for the plans of the ranks that have
-   other parts, and compares: where they differ, or one of them cannot gather, none begins;
-3. gathers tensor by tensor. Who was asked puts each one where the node keeps blobs, and maps it
-   from there: it is in the node's memory once. The others drop it.
+1. looks for sharded parts of these names, and writes its plan into the process group's store;
+2. is done if nothing is sharded. Otherwise it waits for the plans of the ranks that have the other
+   parts: if these differ, or one of them cannot gather, none begins;
+3. gathers tensor by tensor. A rank that was asked puts each of them among the node's blobs and maps
+   it from there, so that it is in the node's memory once. The others drop it.
 
-A rank waits in Python, so that Stop reaches it: also that by which the agent stops the ranks of a
-run of which one has failed, and so never comes to write its plan.
+A rank waits in Python, so that Stop reaches it. This matters when another rank has failed and never
+writes its plan: the agent then stops the others.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _LONGEST_PAUSE = 0.05
 
 
 class _Plan(TypedDict):
-    """What a rank has under a name, for the ranks that have other parts of it.
+    """What a rank is about to gather for a name, for comparison by the other ranks.
 
     Attributes
     ----------
     steps
-        A digest of what it will gather, in which order; empty if nothing is sharded.
+        A digest of the steps that it will take, in order; empty if nothing is sharded.
     able
-        Whether it can.
+        Whether it is able to.
     """
 
     steps: str
@@ -53,7 +53,7 @@ class _Plan(TypedDict):
 
 
 class GatheredFiles:
-    """The tensors that were gathered for the notebook, in files among the blobs of the node.
+    """The tensors that were gathered for the notebook, in files among the node's blobs.
 
     Parameters
     ----------
@@ -75,12 +75,12 @@ class GatheredFiles:
         self._files: dict[str, Path] = {}
 
     def keep(self, tensor: Any) -> Any:
-        """Return a tensor that is in the node's memory once, among its blobs.
+        """Return a copy of a tensor that lies among the node's blobs.
 
         Raises
         ------
         OSError
-            When there is no room for it.
+            If there is no room for it.
         """
         import torch
 
@@ -98,25 +98,25 @@ class GatheredFiles:
         if (blob := self._folder / key).exists():
             return blob
         if key not in self._files:
-            # The agent removes what this process leaves unfinished if it is killed.
+            # The agent removes the unfinished files of this process if it is killed.
             part = self._folder / f"{os.getpid()}-{uuid.uuid4().hex}.part"
             self._files[key] = part
             part.write_bytes(memory)
         return self._files[key]
 
     def take(self, key: str) -> Path | None:
-        """Return the file that has the content of a blob, for the caller to give it its name."""
+        """Return the file with the content of a blob, for the caller to rename."""
         return self._files.pop(key, None)
 
     def discard(self) -> None:
-        """Remove the files that nobody has taken."""
+        """Remove the files that were not taken."""
         for path in self._files.values():
             path.unlink(missing_ok=True)
         self._files.clear()
 
 
 class Gatherer:
-    """Gathers what runs are asked for, together with the gatherers of the other ranks.
+    """Gathers the values that runs are asked for, together with the other ranks.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ class Gatherer:
         values: Mapping[str, Any],
         wanted: Collection[str],
     ) -> Iterator[GatheredFiles]:
-        """Gather what is sharded of some values; the files are there within the block.
+        """Gather the sharded parts of values; the files exist within the block.
 
         Parameters
         ----------
@@ -148,14 +148,14 @@ class Gatherer:
         everyone
             The ranks that take part in it.
         values
-            What this rank has of what any of them is asked for, in an order that all share.
+            This rank's values of all requested names, in an order that all ranks share.
         wanted
-            The names that this rank is asked for; of the others it only helps to gather the values.
+            The names that this rank is asked for; for the others it only helps to gather.
 
         Raises
         ------
         UsageError
-            When something that is wanted cannot be gathered.
+            If a wanted value cannot be gathered.
         """
         files = GatheredFiles(self._folder)
         try:
@@ -185,7 +185,7 @@ class Gatherer:
             room = name not in wanted or _has_room(parts, self._folder)
             plans[name] = {"steps": steps, "able": room and parts.ranks <= set(everyone)}
         if self._written and self._written[0] is store:
-            # All ranks have come to the end of that run.
+            # All ranks have finished that run.
             store.delete_key(self._written[1])
         self._written = store, _key(run, self._rank)
         store.set(self._written[1], json.dumps(plans))
@@ -200,13 +200,13 @@ def _all_agree(
     parts: Sharded,
     wanted: Collection[str],
 ) -> bool:
-    """Return whether the ranks that have the parts are about to gather them together."""
+    """Return whether all ranks that hold parts are about to gather the same."""
     if not plan["able"]:
         return False
     ranks = sorted(parts.ranks)
     keys = [_key(run, rank) for rank in ranks]
     pause = 0.001
-    while not store.check(keys):  # not `wait`, in which no interrupt would be heard
+    while not store.check(keys):  # not `wait`, during which an interrupt would not be noticed
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
     others = [json.loads(store.get(key)).get(name) for key in keys]
@@ -226,7 +226,7 @@ def _check(
     store: Any,
     folder: Path,
 ) -> None:
-    """Refuse to gather for this rank what cannot be gathered."""
+    """Raise an error if this rank's wanted values cannot be gathered."""
     if store is None:
         raise UsageError(
             f"{name} is sharded, and the process group that could gather it has been destroyed: "
@@ -254,7 +254,7 @@ def _key(run: str, rank: int) -> str:
 
 
 def _gather(name: str, parts: Sharded, files: GatheredFiles | None) -> None:
-    """Take part in gathering; keep what comes if there are files to keep it in."""
+    """Take part in gathering; keep the tensors if there are files for them."""
     import torch
 
     trouble: OSError | None = None
@@ -266,7 +266,7 @@ def _gather(name: str, parts: Sharded, files: GatheredFiles | None) -> None:
         try:
             return files.keep(tensor)
         except OSError as error:
-            trouble = error  # told at the end: the others count on this rank
+            trouble = error  # reported at the end, since the others count on this rank
             return None
 
     with torch.no_grad():
@@ -286,7 +286,7 @@ def _gather(name: str, parts: Sharded, files: GatheredFiles | None) -> None:
 
 
 def _gathered_unit(unit: Any, keep: Any) -> Iterator[tuple[Any, str, WholeParameter]]:
-    """Gather one module under FSDP1; yield each of its parameters with its module and name."""
+    """Gather one module under FSDP1; yield its parameters, with their modules and names."""
     flat = sharded.flat_parameter(unit)
     if flat is None:
         return
@@ -294,7 +294,7 @@ def _gathered_unit(unit: Any, keep: Any) -> Iterator[tuple[Any, str, WholeParame
     with type(unit).summon_full_params(unit, recurse=False, writeback=False):
         for name, module, _ in flat._param_infos:
             parameter = getattr(module, name)
-            # Of a tensor that shares its memory with numpy, torch could not free that memory again.
+            # If a tensor shared its memory with numpy, torch could not free it any more.
             whole = getattr(parameter, "full_tensor", parameter.clone)()
             kept[id(module), name] = WholeParameter(keep(whole), parameter.requires_grad)
             yield module, name, kept[id(module), name]

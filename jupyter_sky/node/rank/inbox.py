@@ -1,4 +1,4 @@
-"""What a rank's main thread is told: commands, one after the other, and messages within a run."""
+"""The messages to a rank's main thread: commands, and messages within a run."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _MOMENT = 100  # milliseconds
 
 
 class Inbox:
-    """Receives what the agent sends to the main thread.
+    """Receives the messages of the agent to the main thread.
 
     Parameters
     ----------
     frames
         The socket of the main thread.
     interrupts
-        What may be interrupted here is to wait for a message, never to read one.
+        Waiting for a message may be interrupted, but never reading one.
     """
 
     def __init__(self, frames: BlockingFrames, interrupts: Interrupts) -> None:
@@ -36,9 +36,9 @@ class Inbox:
         self._poll.register(frames.sock, select.POLLIN)
 
     def next_command(self, idle: Callable[[], None]) -> RankCommand | None:
-        """Return the next command; ``None`` when the agent is gone.
+        """Return the next command; ``None`` if the agent is gone.
 
-        ``idle`` is called if none comes for a moment.
+        ``idle`` is called if none arrives for a moment.
         """
         self._told.clear()  # what comes after the end of a run
         if not self._has_come(_MOMENT):
@@ -57,13 +57,13 @@ class Inbox:
             pass
 
     def _has_come(self, within: int | None) -> bool:
-        """Wait for a message; what a signal handler of the user's raises meanwhile is printed."""
+        """Wait for a message; print errors that a user's signal handler raises meanwhile."""
         with streams.errors_printed():
             return self._frames.has_message or bool(self._poll.poll(within))
         return False
 
     def next_told(self, run: str) -> TellCommand | None:
-        """Wait for what the rank is told in the middle of a run; ``None`` if the agent is gone."""
+        """Wait for a message in the middle of a run; return ``None`` if the agent is gone."""
         while True:
             if told := self.told_so_far(run):
                 return told
@@ -75,7 +75,7 @@ class Inbox:
             self._sort(message)
 
     def poll_told(self, run: str) -> TellCommand | None:
-        """Return what the rank was told in the middle of a run, if anything has come."""
+        """Return a message in the middle of a run, if one has arrived."""
         sock = self._frames.sock
         while not (told := self.told_so_far(run)):
             if not self._frames.has_message and not _is_readable(sock):
@@ -87,7 +87,7 @@ class Inbox:
         return told
 
     def told_so_far(self, run: str) -> TellCommand | None:
-        """Return what the rank was told in the middle of a run, without waiting for it."""
+        """Return all messages in the middle of a run that have arrived, without waiting."""
         while self._told:
             if (told := self._told.popleft())["run"] == run:
                 return told
@@ -97,14 +97,14 @@ class Inbox:
         """Wait until the agent has read what was printed before a display."""
         shown: int | None = -1
         while shown is not None and shown < number:
-            # Only the wait is interrupted, if this is: what is read may be for others, as the next
-            # call is where the time of this one is over.
+            # An interrupt only ends the waiting: a message that was read may be for others, such as
+            # the next call if the time of this one is over.
             if not self._frames.has_message:
                 _wait(self._frames.sock)
             shown = self._interrupts.run_protected(self._take_displayed)
 
     def _take_displayed(self) -> int | None:
-        """Take one message; return which display it is about, -1 for none, ``None`` at the end."""
+        """Read a message; return the number of its display, -1 if none, or ``None`` at the end."""
         if (message := self._frames.receive()) is None:
             return None
         if message["op"] == "displayed":

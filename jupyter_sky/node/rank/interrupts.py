@@ -1,21 +1,21 @@
-"""Where an interrupt may be raised in a rank: in the user's code, and never in ours around it.
+"""Where an interrupt may be raised in a rank: in the user's code, never in ours around it.
 
-What we want: SIGINT raises ``KeyboardInterrupt`` in the user's code, wherever that is, so that
+What is wanted: SIGINT raises ``KeyboardInterrupt`` in the user's code, wherever that is, so that
 ``except`` and ``finally`` work as in any Python program. Our code around it has to run to its end:
-an interrupt inside of the loop that receives commands would end the rank, and half a message would
-garble its socket. No interrupt is lost either, if the rank was about to enter the user's code.
+an interrupt inside the loop that receives commands would end the rank, and half a message would
+garble its socket. Nor may an interrupt be lost if the rank was just about to enter the user's code.
 
-Things that don't work:
+What does not work:
 
 - ``try`` around the user's code. Between its last line and the ``except`` there is a gap, as there
-  is in front of its first line: an interrupt in there is raised in ours.
-- A flag that says whose code runs. The gap is between the user's last line and the line that lowers
-  the flag. It gets worse where their code calls ours, which calls theirs: a cell that displays an
-  object, whose ``_repr_html_`` is theirs.
-- Blocking the signal with ``pthread_sigmask``. Threads of the user's, which do not block it, get it
-  instead, and Python runs the handler in the main thread all the same.
+  is before its first line: an interrupt in the gap is raised in our code.
+- A flag that says whose code is running. The gap is between the user's last line and the line that
+  clears the flag. It gets worse if the user's code calls ours, which calls the user's again: a cell
+  that displays an object with a ``_repr_html_`` of the user's.
+- Blocking the signal with ``pthread_sigmask``. The user's threads, which do not block it, get it
+  instead, and Python still runs the handler in the main thread.
 
-Solution: mark *stack frames*, as trio does. Code runs under one of the functions below, and the
+The solution: mark *stack frames*, as trio does. Code runs under one of the functions below, and the
 signal handler walks up the stack that it interrupts to the nearest of their frames. A frame is on
 the stack or it is not; there is no moment in between.
 
@@ -53,8 +53,8 @@ _CLEANS_UP = 5.0
 LONGEST_PAUSE = 60.0
 """Seconds that the user's code is paused at most."""
 
-# What `signal.signal` is made of. That looks for both handlers among its constants, where they are
-# not: as much work as the rest of the beginning of a short cell.
+# The C function behind `signal.signal`, which would look up both handlers among its enums in vain:
+# as much work as everything else at the beginning of a short cell.
 _set_handler: Callable[[int, Callable[[int, FrameType | None], None]], object] = vars(
     sys.modules["_signal"]
 )["signal"]
@@ -64,16 +64,16 @@ R = TypeVar("R")
 
 
 class Interrupts:
-    """What SIGINT does in this process; made in its main thread.
+    """Handles SIGINT in this process; created in its main thread.
 
     Attributes
     ----------
     was_requested
-        Whether an interrupt has come since `run_interruptible` was called last.
+        Whether an interrupt has arrived since `run_interruptible` was last called.
     was_raised
         Whether it was raised, so that the user's code could react to it.
     is_late
-        Whether a step was interrupted because its time was over, or it was not wanted any more.
+        Whether a step was interrupted because its time was over or because it was cancelled.
     """
 
     def __init__(self) -> None:
@@ -88,12 +88,12 @@ class Interrupts:
             (int(_REPEAT), self._on_repeat),
         )
         signal.signal(_PAUSE, self._on_pause)
-        # Without a handler it would end the process: a break may come before the first run does.
+        # Without a handler SIGINT would end the process: it may arrive before the first run.
         signal.signal(_REPEAT, self._on_repeat)
 
     def run_interruptible(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function in which interrupts are raised."""
-        # The run before may have installed handlers of its own.
+        # The previous run may have installed handlers of its own.
         for number, handler in self._handlers:
             _set_handler(number, handler)
         self.was_requested = self.was_raised = self._is_pending = self._force = False
@@ -102,13 +102,13 @@ class Interrupts:
     def run_step(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function in which interrupts are raised, as a part of longer work.
 
-        One that has waited for it is raised before.
+        An interrupt that is pending is raised first.
         """
         self._raise_pending()
         return function(*args, **kwargs)
 
     def run_protected(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call a function for whose end an interrupt waits."""
+        """Call a function during which an interrupt is deferred."""
         if threading.get_ident() != self._main:
             return function(*args, **kwargs)
         result = function(*args, **kwargs)
@@ -118,22 +118,22 @@ class Interrupts:
         return result
 
     def run_ignoring(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call a function in which, and at the end of which, no interrupt is raised.
+        """Call a function during and after which no interrupt is raised.
 
-        For what shows an error, of which an interrupt would become a part. The agent repeats the
+        Used to show errors, of which an interrupt would become a part. The agent repeats the
         interrupt.
         """
         return function(*args, **kwargs)
 
     def limit(self, seconds: float | None) -> threading.Event:
-        """Interrupt the main thread when its time for a step is over, until that has ended.
+        """Interrupt the main thread when the time for a step is over, until the step has ended.
 
-        Without a time, `end_step` alone does so.
+        Without a time limit, only `end_step` interrupts it.
 
         Returns
         -------
         threading.Event
-            For the main thread to set when the step has ended.
+            To be set by the main thread when the step has ended.
         """
         over = threading.Event()
         self.is_late = False
@@ -143,7 +143,7 @@ class Interrupts:
         return over
 
     def end_step(self, over: threading.Event) -> None:
-        """Interrupt a step, for which `limit` was called, from another thread."""
+        """Interrupt a step for which `limit` was called, from another thread."""
         self._watch(over, 0, _CLEANS_UP)
 
     def _watch(self, over: threading.Event, wait: float, again: float) -> None:
@@ -157,27 +157,27 @@ class Interrupts:
         threading.Thread(target=watch, name="sky-limit", daemon=True).start()
 
     def repeat(self, force: bool = False) -> None:
-        """Interrupt the main thread, from another one, if the interrupt was not raised there.
+        """Interrupt the main thread again, from another thread, if no interrupt was raised in it.
 
         Parameters
         ----------
         force
-            Whether to do so even if it was.
+            Whether to do so even if one was raised.
         """
         self._force = force
-        # Not `raise_signal`: only the thread that a signal is sent to wakes from a system call.
+        # Not `raise_signal`: only the thread that receives a signal wakes from a system call.
         signal.pthread_kill(self._main, _REPEAT)
 
     def pause(self, until: threading.Event) -> threading.Event:
-        """Pause the user's code in the main thread, from another one, until an event is set.
+        """Pause the user's code in the main thread, from another thread, until an event is set.
 
-        Our own code there goes on, and no pause is longer than `LONGEST_PAUSE`: the user's code may
-        hold a lock that the other thread needs.
+        Our own code there continues, and no pause is longer than `LONGEST_PAUSE`, since the user's
+        code may hold a lock that the other thread needs.
 
         Returns
         -------
         threading.Event
-            Set when the main thread has paused. Inside of a C function it does not.
+            Set once the main thread has paused, which it does not do inside a C function.
         """
         self._until, self._paused = until, threading.Event()
         signal.pthread_kill(self._main, _PAUSE)
@@ -185,7 +185,7 @@ class Interrupts:
 
     def _on_interrupt(self, signum: int, frame: FrameType | None) -> None:
         self.was_requested = True
-        # A stack without a frame of ours is a coroutine library's, with code of the user's.
+        # A stack without a marked frame belongs to a coroutine library that runs the user's code.
         if _is_interruptible(frame) is False:
             self._is_pending = True
         else:
@@ -198,7 +198,7 @@ class Interrupts:
             self._on_interrupt(signum, frame)
 
     def _on_limit(self, signum: int, frame: FrameType | None) -> None:
-        # What comes when the step has ended is too late, and not for what follows.
+        # An interrupt after the end of the step is too late, and not meant for what follows.
         if not self._over.is_set() and _is_interruptible(frame) is not False:
             self.is_late = True
             raise KeyboardInterrupt
@@ -215,7 +215,7 @@ class Interrupts:
 
 
 def _is_interruptible(frame: FrameType | None) -> bool | None:
-    """Return what the nearest marked frame on a stack says; ``None`` if there is none."""
+    """Return the mark of the nearest marked frame on a stack; ``None`` if there is none."""
     while frame is not None:
         if frame.f_code is _INTERRUPTIBLE or frame.f_code is _STEP:
             return True

@@ -1,4 +1,4 @@
-"""The user's own modules in a rank: those whose files were edited are reloaded before a run."""
+"""Reloads the user's own modules in a rank before a run, if their files were edited."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from jupyter_sky.serialization.user_modules import imported_by, is_user_code, us
 
 @dataclass
 class _SourceFile:
-    """A file as it was when its module was loaded.
+    """The state of a file when its module was loaded.
 
     Attributes
     ----------
     path
         Where it is.
     stamp
-        Its time of modification in nanoseconds, and its size in bytes.
+        Its modification time in nanoseconds, and its size in bytes.
     digest
-        That of its content; empty if it may have changed since the module was loaded.
+        The digest of its content; empty if it may have changed since the module was loaded.
     """
 
     path: Path
@@ -40,12 +40,12 @@ class _SourceFile:
 
 
 def file_clock() -> int:
-    """Return the time in nanoseconds, by the clock that files are dated with."""
+    """Return the time in nanoseconds, by the clock of file modification times."""
     return time.clock_gettime_ns(getattr(time, "CLOCK_REALTIME_COARSE", time.CLOCK_REALTIME))
 
 
 class ModuleReloader:
-    """Reloads the user's modules in a process when their files were edited."""
+    """Reloads the user's modules in a process if their files were edited."""
 
     def __init__(self) -> None:
         self._sources: dict[str, _SourceFile] = dict(_sources_before)
@@ -55,13 +55,13 @@ class ModuleReloader:
         self._folder_count = 0
 
     def record_imports(self, since: int) -> None:
-        """Remember the files of the modules that were imported meanwhile.
+        """Remember the files of newly imported modules.
 
         Parameters
         ----------
         since
-            When the first of them can have been imported, by `file_clock`. A file that was written
-            after that may be newer than its module.
+            The earliest time, by `file_clock`, at which they may have been imported. A file written
+            later may be newer than its module.
         """
         if len(sys.modules) == self._count:
             return
@@ -78,18 +78,18 @@ class ModuleReloader:
     def reload_edited(self, namespace: dict[str, Any]) -> None:
         """Reload the modules whose files were edited.
 
-        As with ``%autoreload``, functions and objects that were made before get the new code, and
-        what was imported with ``from module import name`` is bound again.
+        As with ``%autoreload``, existing functions and objects get the new code, and names imported
+        with ``from module import name`` are bound again.
 
         Parameters
         ----------
         namespace
-            The user's.
+            The user's namespace.
 
         Raises
         ------
         Exception
-            What loading an edited file raises. Its module stays as it was, and is reloaded next
+            Whatever loading an edited file raises. Its module stays as it was, and is reloaded next
             time.
         """
         self._invalidate_finders()
@@ -99,8 +99,8 @@ class ModuleReloader:
             self._sources[name] = edited[name]
 
     def _invalidate_finders(self) -> None:
-        # Python finds a file that is new in a folder only when it lists the folder again. Of the
-        # hundreds of folders that it looks into, a few are the user's.
+        # Python finds a new file in a folder only after it has listed the folder again. Only a few
+        # of the hundreds of folders that it searches are the user's.
         folders = sys.path_importer_cache
         if len(folders) != self._folder_count:
             self._folder_count = len(folders)
@@ -134,9 +134,9 @@ _seen_before: set[str] = set()
 
 
 def look_ahead() -> None:
-    """Look at the modules that are imported now, for the ranks that this process will fork.
+    """Examine the modules imported so far, for the ranks that this process will fork.
 
-    A rank that looked at thousands of modules would copy the memory that they lie in.
+    A rank that examined thousands of modules would copy the memory pages that hold them.
     """
     reloader = ModuleReloader()
     reloader.record_imports(since=0)
@@ -145,9 +145,9 @@ def look_ahead() -> None:
 
 
 def _is_as_before(module: ModuleType, source: _SourceFile) -> bool:
-    """Return whether a module is still from a file that has not changed by its looks.
+    """Return whether a module's file seems unchanged.
 
-    It is asked of each of the user's modules before each run.
+    This is called for each of the user's modules before each run.
     """
     name = str(source.path)
     if getattr(module, "__file__", None) != name or not source.digest:
@@ -160,9 +160,9 @@ def _is_as_before(module: ModuleType, source: _SourceFile) -> bool:
 
 
 def _is_importable(name: str, module: ModuleType) -> bool:
-    """Return whether Python finds a module by its name.
+    """Return whether Python can find a module by its name.
 
-    What `torch.compile` writes and loads is under names within a module that is no package.
+    Modules that `torch.compile` generates are named as children of a module that is not a package.
     """
     package = name.rpartition(".")[0]
     path = getattr(sys.modules.get(package), "__path__", None)
@@ -176,7 +176,7 @@ def _is_importable(name: str, module: ModuleType) -> bool:
 
 
 def _source(path: Path, known: _SourceFile | None = None) -> _SourceFile | None:
-    """Return what a file is like now; it is read only if it seems to differ from what is known."""
+    """Return the present state of a file, which is read only if it seems to have changed."""
     with contextlib.suppress(OSError):
         status = path.stat()
         stamp = status.st_mtime_ns, status.st_size
@@ -187,7 +187,7 @@ def _source(path: Path, known: _SourceFile | None = None) -> _SourceFile | None:
 
 
 def _in_order(edited: dict[str, _SourceFile]) -> list[str]:
-    """Return modules so that each comes after those that it uses."""
+    """Return modules in an order in which each follows those that it uses."""
     uses = {}
     for name, source in edited.items():
         package = name if hasattr(sys.modules[name], "__path__") else name.rpartition(".")[0]
@@ -200,7 +200,7 @@ def _in_order(edited: dict[str, _SourceFile]) -> list[str]:
 def _reload(module: ModuleType, namespaces: Sequence[dict[str, Any]]) -> None:
     from IPython.extensions.autoreload import superreload
 
-    # Python takes bytecode for current if the source has the same size and the same second.
+    # Python considers bytecode current if the source has the same size and second of modification.
     with contextlib.suppress(OSError, NotImplementedError):
         Path(importlib.util.cache_from_source(str(module.__file__))).unlink()
     former = dict(vars(module))
@@ -215,22 +215,22 @@ def _reload(module: ModuleType, namespaces: Sequence[dict[str, Any]]) -> None:
 
 
 def _move_subclasses(old: type, new: type) -> None:
-    """Make the subclasses of a class those of the class that takes its place."""
+    """Rebase the subclasses of a class on the class that replaces it."""
     children: list[type] = old.__subclasses__()
     for child in children:
-        with contextlib.suppress(TypeError):  # where the new one has another layout
+        with contextlib.suppress(TypeError):  # if the new class has another layout
             child.__bases__ = tuple(new if base is old else base for base in child.__bases__)
 
 
 def _rebind(namespace: dict[str, Any], module: ModuleType, former: dict[str, Any]) -> None:
-    """Bind names that were imported from a module to what the module has now in their place."""
+    """Rebind names that were imported from a module to the module's new objects."""
     now = vars(module)
     for name, value in list(namespace.items()):
         if name.startswith("__"):
             continue
         source = name
         if isinstance(value, (type, FunctionType)) and value.__module__ == module.__name__:
-            source = value.__name__  # also if it was imported as something else
+            source = value.__name__  # even if it was imported under another name
         if source in now and former.get(source, _MISSING) is value:
             namespace[name] = now[source]
 

@@ -1,4 +1,4 @@
-"""The user's names on a rank: what the notebook sends is bound, what it asks for is packed."""
+"""The user's names on a rank: binds what the notebook sends, packs what it asks for."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Namespace:
     names
         The namespace of its shell.
     folder
-        Where the node's blobs are.
+        The folder of the node's blobs.
     gatherer
-        Gathers what is sharded over the ranks.
+        Gathers values that are sharded over the ranks.
 
     Attributes
     ----------
     arrived
-        The shipments of the present run that were bound (`messages.NameGroup`).
+        The shipments that were bound for the present run (see `messages.NameGroup`).
     """
 
     def __init__(self, names: dict[str, Any], folder: Path, gatherer: Gatherer) -> None:
@@ -47,7 +47,7 @@ class Namespace:
         self._gatherer = gatherer
         self._modules = ModuleReloader()
         self._modules.record_imports(since=0)
-        # Objects hold on to their class, but not every class that is sent has objects yet.
+        # Objects keep their class alive, but a class that was sent may have no objects yet.
         self._classes: dict[str, type] = {}
         self._received: weakref.WeakSet[type] = weakref.WeakSet()
         self._writes = NamespaceDiff(names)
@@ -56,14 +56,14 @@ class Namespace:
         self.arrived: list[str] = []
 
     def receive(self, groups: Sequence[NameGroup], outdated: Iterable[str] = ()) -> None:
-        """Bind what the notebook sent, and reload those of the user's modules that were edited.
+        """Bind the names that the notebook sent, and reload the user's edited modules.
 
         Parameters
         ----------
         groups
-            What it sent.
+            The groups of names.
         outdated
-            Names to delete: the notebook has assigned other values, which are not needed now.
+            Names to delete: the notebook has other values for them, which are not needed now.
         """
         for name in outdated:
             self.names.pop(name, None)
@@ -95,15 +95,15 @@ class Namespace:
         self._received.update(each for each in values if isinstance(each, type))
 
     def _take_over(self, bound: dict[str, Any], changes: Mapping[str, Collection[str]]) -> None:
-        """Change models and optimizers as the notebook has changed its own, instead of binding."""
+        """Apply the notebook's changes to models and optimizers, instead of binding new ones."""
         is_replaced = False
-        # What refers to others comes after them.
+        # Objects that refer to others come after these.
         for name in sorted(
             changes.keys() & self.names.keys(), key=lambda name: _order(bound[name])
         ):
             received, present = bound[name], self.names[name]
             if is_replaced and _order(received):
-                continue  # it is that of another model now
+                continue  # it belongs to another model now
             try:
                 if _order(received):
                     _check_alone(received, bound)
@@ -123,10 +123,10 @@ class Namespace:
                 optimizers.refer_to(other, others)
 
     def _bind_class(self, kind: type) -> None:
-        """Let a class of the notebook be found by its name, as `pickle` and new processes want it.
+        """Make a class of the notebook available by name, as `pickle` and new processes need.
 
-        A cell need not name the class of what it uses. What is under the name is left there, unless
-        it was the notebook's class before.
+        A cell need not name the classes of the objects that it uses. A present value of the name is
+        kept, unless it is an earlier version of the class.
         """
         name = kind.__qualname__
         if kind.__module__ == "__main__" and name.isidentifier():
@@ -144,24 +144,24 @@ class Namespace:
             raise
 
     def watch(self, names: Sequence[str]) -> None:
-        """Watch what a run binds.
+        """Start watching which names a run binds.
 
         Parameters
         ----------
         names
-            Names of which `changes` also says whether they exist.
+            Names that `changes` reports even if they were not bound.
         """
         self._writes = NamespaceDiff(self.names)
         self._watched = names
 
     def changes(self) -> dict[str, bool]:
-        """Return names that were bound since `watch`, and of its names those that were not.
+        """Return the names bound since `watch`, and the watched ones that were not.
 
         Returns
         -------
         dict
-            ``True`` for a name that stands for another object than before, ``False`` for one of the
-            watched names that stands for the same.
+            ``True`` for a name that was bound to another object, ``False`` for a watched name that
+            is still bound to the same object.
         """
         self._modules.record_imports(self._since)
         received_objects.drop_unused()
@@ -169,7 +169,7 @@ class Namespace:
         return {**there, **dict.fromkeys(self._writes.changed(), True)}
 
     def pack(self, value: Any, run: str, everyone: Sequence[int]) -> Packed:
-        """Pack a value that a call returned, for the notebook.
+        """Pack a call's return value for the notebook.
 
         Parameters
         ----------
@@ -191,17 +191,17 @@ class Namespace:
         Parameters
         ----------
         wanted
-            The names that this rank is asked for; with ``:state`` behind it, the state dictionary
-            of what has that name.
+            The names that this rank is asked for. A name followed by ``:state`` asks for the state
+            dictionary of its value.
         asked
-            The names that any rank of the run is asked for: this one helps to gather their values.
+            The names that any rank of the run is asked for: this rank helps to gather their values.
         run, everyone
             The run, and the ranks that take part in it.
 
         Raises
         ------
         NameError
-            When a name does not exist.
+            If a name does not exist.
         """
         values = {name: self._found(name) for name in asked if _name(name) in self.names}
         with self._gatherer.gathered(run, everyone, values, wanted) as files:
@@ -216,11 +216,11 @@ class Namespace:
             return {**self._pack(pickled, files), "tokens": [tokens.first, dict(tokens.known)]}
 
     def _found(self, asked: str) -> Any:
-        """Return what is gathered for a name that is asked for."""
+        """Return the value to gather for a requested name."""
         value = self.names[_name(asked)]
         if asked == _name(asked) or sharded.is_model(value):
             return value
-        # A state dictionary of its own, like that of an optimizer.
+        # An object with a state dictionary of its own, like an optimizer.
         return value.state_dict() if hasattr(value, "state_dict") else value
 
     def _pack(self, pickled: Pickled, files: GatheredFiles) -> Packed:
@@ -232,8 +232,8 @@ class Namespace:
             if gathered := files.take(key):
                 gathered.rename(path)
                 continue
-            # Ranks of one node may write the same blob at once; each rename puts a whole one.
-            # The agent removes what this process leaves unfinished if it is killed.
+            # Ranks of a node may write the same blob at once; each rename yields a complete one.
+            # The agent removes the unfinished files of this process if it is killed.
             part = path.with_name(f"{os.getpid()}-{uuid.uuid4().hex}.part")
             try:
                 part.write_bytes(data)
@@ -249,7 +249,7 @@ def _order(value: Any) -> int:
 
 
 def _check_alone(received: Any, bound: Mapping[str, Any]) -> None:
-    """Check that nothing else is received which would refer to another one than its name."""
+    """Check that no other received object refers to a different object than the name does."""
     for other, value in bound.items():
         if optimizers.refers_to(value, received, lambda value: pickling.dump(value).memo):
             raise optimizers.CannotTakeOver(f"{other} refers to it")
@@ -260,7 +260,7 @@ def _name(asked: str) -> str:
 
 
 def _whole(asked: str, value: Any, files: GatheredFiles) -> Any:
-    """Return what is pickled for a name that is asked for."""
+    """Return the value to pickle for a requested name."""
     if asked == _name(asked):
         return value
     if sharded.is_model(value):
@@ -274,7 +274,7 @@ def _whole(asked: str, value: Any, files: GatheredFiles) -> Any:
 
 
 def own_frames(traceback: TracebackType | None) -> int:
-    """Return how many of the outermost frames are ours, or of what loads modules for us."""
+    """Return how many of the outermost frames are ours or the import system's."""
     count = 0
     while traceback is not None and _is_ours(traceback.tb_frame.f_code.co_filename):
         count += 1

@@ -1,4 +1,4 @@
-"""What plugins do around the life of a rank."""
+"""The hooks of plugins around the life of a rank."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from jupyter_sky.transport.protocol.messages import Packed
 
 
 class PluginHooks(Protocol):
-    """What plugins do around a rank, as `jupyter_sky.api.plugin_lifecycle` sends it."""
+    """The hooks of plugins, as sent by `jupyter_sky.api.plugin_lifecycle`."""
 
     def enter_process(self) -> None:
         """Called once, before the first group is formed."""
 
     def enter_further(self, other: Any) -> None:
-        """Called with others of its kind that have more plugins, before the next group."""
+        """Called with hooks of additional plugins, before the next group is formed."""
 
     def enter_app(self) -> None:
         """Called to form each group."""
@@ -29,12 +29,12 @@ class PluginHooks(Protocol):
 
 
 class RankPlugins:
-    """The plugins that a rank has entered; it may get more of them while it is there.
+    """The plugins that a rank has entered; more may be added during its life.
 
     Parameters
     ----------
     folder
-        Where the node's blobs are.
+        The folder of the node's blobs.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -43,7 +43,7 @@ class RankPlugins:
         self._hooks: PluginHooks | None = None
 
     def enter_process(self, life: Packed) -> None:
-        """Enter the process of those that were not entered yet."""
+        """Enter the process hooks of plugins that were not entered yet."""
         if life == self._life:
             return
         hooks: PluginHooks = blobs.unpack(life, self._folder)

@@ -1,4 +1,4 @@
-"""What a rank does when a node is about to be taken away: it calls the functions of the user's."""
+"""Calls the user's preemption hooks when a node is about to be taken away."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.transport import preemption
 from jupyter_sky.transport.protocol.rank_messages import LeavingCommand
 
-_PAUSE_WITHIN = 1.0  # seconds; inside of a collective the main thread does not pause
+_PAUSE_WITHIN = 1.0  # seconds; inside a collective, the main thread does not pause
 
 
 def run_hooks(rank: int, command: LeavingCommand, interrupts: Interrupts) -> None:
-    """Call the hooks of this rank, in a thread of their own, while its main thread is paused."""
+    """Call the hooks of this rank in their own thread, while the main thread is paused."""
     ranks = tuple(command["ranks"])
     notice = preemption.Interruption(command["kind"], command["at"], ranks, rank in ranks)
     preemption.notices.append(notice)
@@ -35,6 +35,6 @@ def run_hooks(rank: int, command: LeavingCommand, interrupts: Interrupts) -> Non
         finally:
             done.set()
 
-    # Paused, so that the variables that a hook saves are all of one moment.
+    # Paused, so that the variables that a hook saves are consistent.
     paused = interrupts.pause(done)
     threading.Thread(target=call_hooks, name="sky-preemption", daemon=True).start()

@@ -1,20 +1,20 @@
-"""A script beside a rank: bash in a process of its own, with all that it starts.
+"""A script beside a rank: bash in its own process, with everything that it starts.
 
-What we want: a script runs as the user's code does. What it prints is what the rank prints, its
-exit status is how the rank's part ends, Stop ends it with everything that it has started, and
-nothing of it is left when it is over.
+What is wanted: a script runs like the user's code. Its output is the rank's output, its exit status
+decides how the rank's part ends, Stop ends it with everything that it has started, and no process
+is left when it is over.
 
-Things that don't work:
+What does not work:
 
-- Signalling its process group. What torchrun starts is in sessions of its own, and so is a daemon,
-  which is not even a descendant any more.
-- Waiting with `subprocess.Popen.wait`. After an interrupt it waits for the child by itself, which
-  has not been told yet.
+- Signalling its process group. Processes of torchrun are in sessions of their own, and so are
+  daemons, which are no longer even descendants.
+- Waiting with `subprocess.Popen.wait`. After an interrupt it waits for the child by itself, before
+  the child was told.
 
-Solution: each process of a script inherits a variable that names the run, by which it is found
-among the descendants of the node's fork server, who adopts what daemons leave behind. Stop is a
-ladder, and quicker than that of the agent (`supervisor.stop`), which would end the rank as well:
-SIGINT for the script, as a terminal sends it; then SIGTERM, and then SIGKILL, for all processes.
+The solution: each process of a script inherits an environment variable that names the run, by which
+it is found among the descendants of the node's fork server, which adopts orphans. Stop is a ladder,
+faster than that of the agent (`supervisor.stop`), which would end the rank as well: SIGINT for the
+script, as from a terminal; then SIGTERM and SIGKILL for all processes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from jupyter_sky.transport.rank_ranges import ranks_of
 _SCRIPT_OF = "JUPYTER_SKY_SCRIPT"
 """The variable that tells which run, and which rank's part of it, a process belongs to."""
 
-# Of the time after which the agent kills the rank.
+# Fractions of the time after which the agent kills the rank.
 _SIGTERM_AFTER, _SIGKILL_AFTER = 0.4, 0.8
 
 _GRACE = 0.3
@@ -53,7 +53,7 @@ _GRACE = 0.3
 
 _ROUNDS = 5
 
-# They say where the rank itself is, or are of no use outside of it.
+# These describe the rank itself, or are of no use outside it.
 _OF_THE_RANK = {
     "COMPUTE_POOL",
     "GROUP_RANK",
@@ -81,11 +81,11 @@ class ScriptPlace:
     rank
         The rank beside which it runs.
     begun_in
-        The folder that ranks of this node begin in.
+        The folder that ranks of this node start in.
     store
-        The folder of this node's blobs, in which files can be made.
+        The folder of this node's blobs, in which files can be created.
     log
-        Takes what its processes log.
+        Receives the metrics of its processes.
     """
 
     topology: Topology
@@ -96,7 +96,7 @@ class ScriptPlace:
 
 
 def run(command: RunCommand, place: ScriptPlace, interrupts: Interrupts) -> None:
-    """Run the script of a command, and return when nothing of it is left.
+    """Run the script of a command, and return once none of its processes is left.
 
     Parameters
     ----------
@@ -105,16 +105,16 @@ def run(command: RunCommand, place: ScriptPlace, interrupts: Interrupts) -> None
     place
         Where it runs.
     interrupts
-        Of this process.
+        The interrupts of this process.
 
     Raises
     ------
     ScriptFailed
-        When it ends with another exit status than 0.
+        If it ends with an exit status other than 0.
     SkyError
-        When this node cannot have what it needs.
+        If this node cannot provide what it needs.
     KeyboardInterrupt
-        When it was stopped.
+        If it was stopped.
     """
     script = command["script"]
     assert script is not None
@@ -143,7 +143,7 @@ def run(command: RunCommand, place: ScriptPlace, interrupts: Interrupts) -> None
 
 
 def _write(file: Path, text: str) -> None:
-    # Not an argument, which everyone on the node could read.
+    # Not as an argument, which everyone on the node could read.
     file.touch(0o600)
     file.write_text(text)
 
@@ -158,7 +158,7 @@ def _environment(
     env = {name: value for name, value in os.environ.items() if name not in _OF_THE_RANK}
     if env.get("MPLBACKEND") == _INLINE_FIGURES:
         del env["MPLBACKEND"]
-    # What Python programs print shows at once, as it does in a terminal.
+    # So that output of Python programs shows at once, as in a terminal.
     env.setdefault("PYTHONUNBUFFERED", "1")
     # `python` and `torchrun` are those of the ranks.
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
@@ -177,9 +177,9 @@ class _StartedScript:
     Parameters
     ----------
     mark
-        What `_SCRIPT_OF` is in its environment.
+        The value of `_SCRIPT_OF` in its environment.
     deadline
-        Seconds after Stop when the agent kills the rank.
+        Seconds after Stop after which the agent kills the rank.
     """
 
     def __init__(self, mark: str, deadline: float) -> None:
@@ -196,12 +196,12 @@ class _StartedScript:
         )
 
     def wait(self) -> None:
-        """Wait until the script itself has ended; an interrupt is raised at once."""
+        """Wait until the script itself has ended; raise an interrupt at once."""
         assert self._process is not None
         os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
 
     def stop(self) -> None:
-        """End the script and all that it has started."""
+        """End the script and everything that it has started."""
         if self._process is None or self._process.poll() is not None:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -216,7 +216,7 @@ class _StartedScript:
             self._process.wait()
 
     def end_rest(self) -> None:
-        """End what the script has left, and say what that was."""
+        """End processes that the script has left, and report which."""
         if self._process is None or not (left := self._processes()):
             return
         if not self._had_sigterm:
@@ -228,7 +228,7 @@ class _StartedScript:
             if names:
                 text = "ended with the script, which had left them running: "
                 sys.stderr.write(f"{text}{', '.join(names)}\n")
-        for _ in range(_ROUNDS):  # those too that were started meanwhile
+        for _ in range(_ROUNDS):  # including those started meanwhile
             if not (left := self._processes()):
                 break
             for each in left:
@@ -251,7 +251,7 @@ class _StartedScript:
         return True
 
     def _processes(self) -> list[psutil.Process]:
-        """Return those that are left, also in sessions of their own."""
+        """Return the remaining processes, including those in other sessions."""
         found = []
         with contextlib.suppress(psutil.Error, OSError):
             for process in psutil.Process(os.getppid()).children(recursive=True):
@@ -274,11 +274,11 @@ def _name(process: psutil.Process) -> str:
 
 
 def _what_happened(status: int) -> tuple[str, int]:
-    """Return what an exit status of `subprocess` means, in words and as a shell gives it."""
+    """Describe an exit status of `subprocess`, and return it as a shell reports it."""
     if status < 0:
         name = _signal_name(-status)
         return f"the script was killed by {name}", 128 - status
-    # A shell says so of a command that was.
+    # A shell reports that a command was.
     by = f" (a command was killed by {_signal_name(status - 128)})" if 128 < status < 165 else ""
     return f"the script ended with exit status {status}{by}", status
 

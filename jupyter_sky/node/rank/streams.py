@@ -1,7 +1,7 @@
 """The standard streams of a rank: pipes to its agent.
 
-Calls that run at once write to the same pipes. What Python writes is told apart by its thread: that
-of a call, and those which that one has started. A call in a process has pipes of its own.
+Concurrent calls write to the same pipes. Python's output is attributed by thread: that of a call,
+and those that it has started. A call in a process has its own pipes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _libc = ctypes.CDLL(None)
 
 
 def redirect(out: int, err: int) -> None:
-    """Make two descriptors the standard output and error of this process, and close its input."""
+    """Use two descriptors as standard output and error of this process, and close its input."""
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (out, 1), (err, 2)):
         os.dup2(source, target)
@@ -42,7 +42,7 @@ def redirect(out: int, err: int) -> None:
 
 
 def flush() -> None:
-    """Write out what was printed: what Python holds back, and what the C library does."""
+    """Flush the buffers of Python and of the C library."""
     for name in ("stdout", "stderr"):
         with contextlib.suppress(Exception):
             getattr(sys, name).flush()
@@ -50,10 +50,10 @@ def flush() -> None:
 
 
 def end_of_run() -> None:
-    """Write out what was printed, and mend what the user's code has closed: runs follow."""
+    """Flush output, and restore streams that the user's code has closed, for later runs."""
     for fd, kept in _kept.items():
         try:
-            # A program may have left it as it likes it, and all that write to the pipe share that.
+            # A program may have changed the flags of the pipe, which all its writers share.
             os.set_blocking(fd, True)
         except OSError:
             os.dup2(kept, fd)
@@ -68,7 +68,7 @@ def end_of_run() -> None:
 
 @contextlib.contextmanager
 def errors_printed() -> Iterator[None]:
-    """Print an error and go on, where the user's code may raise one and the rank has more to do."""
+    """Print an error of the user's code and continue, if the rank has more to do."""
     try:
         yield
     except Exception:
@@ -78,38 +78,38 @@ def errors_printed() -> Iterator[None]:
 def _is_closed(stream: Any) -> bool:
     try:
         return stream is None or bool(getattr(stream, "closed", False))
-    except ValueError:  # its buffer was taken from it
+    except ValueError:  # its buffer was detached
         return True
 
 
 @dataclass(eq=False)
 class Author:
-    """Who writes: a call of several at once, by its number; 0 if that is over, or unknown."""
+    """The author of output: the number of a concurrent call; 0 if it is over or unknown."""
 
     call: int
 
 
 def current_call() -> int:
-    """Return the call that this thread belongs to; 0 if to none of several."""
+    """Return the concurrent call that this thread belongs to; 0 if none."""
     author: Author | None = vars(threading.current_thread()).get("_sky_author")
     return author.call if author else 0
 
 
 @contextlib.contextmanager
 def written_by(call: int) -> Iterator[None]:
-    """Let what this thread writes, and those that it starts, be a call's."""
+    """Attribute output of this thread, and of threads that it starts, to a call."""
     author = vars(threading.current_thread())["_sky_author"] = Author(call)
     _authors.add(author)
     try:
         yield
     finally:
         _authors.discard(author)
-        author.call = 0  # threads that go on are nobody's
+        author.call = 0  # output of threads that continue belongs to no call
 
 
 @contextlib.contextmanager
 def several_calls() -> Iterator[None]:
-    """Tell apart what calls write that run at once, each `written_by` one."""
+    """Distinguish the output of concurrent calls (see `written_by`)."""
     threads = vars(threading)["Thread"]
     usual_start = threads.start
 
@@ -125,17 +125,17 @@ def several_calls() -> Iterator[None]:
     try:
         yield
     finally:
-        if threads.start is start:  # unless the user's code has put something around it
+        if threads.start is start:  # unless the user's code has wrapped it
             threads.start = usual_start
         for author in list(_authors):
-            author.call = 0  # of calls that have not ended; another's may have the same number
+            author.call = 0  # of unfinished calls; a later one may have the same number
         for order in orders:
             order.end_calls()
 
 
 @contextlib.contextmanager
 def nobody_writes() -> Iterator[None]:
-    """Keep threads of calls from writing: a child has their locks as they are when it is forked."""
+    """Keep calls from writing during a fork, since the child inherits their locks' states."""
     with contextlib.ExitStack() as held:
         for order in {stream.order for stream in _streams.values() if stream.order}:
             held.enter_context(order.lock)
@@ -143,23 +143,23 @@ def nobody_writes() -> Iterator[None]:
 
 
 def relay(fd: int, data: bytes, call: int) -> None:
-    """Write what a process of a call has written to its standard output or error."""
+    """Write the output of a call's process to standard output or error."""
     stream = _streams.get(fd)
     if stream is not None and stream.order is not None:
         stream.order.write(stream, data, call)
 
 
 class _Order:
-    """Leaves marks where Python goes on with another stream, so that the agent knows the order.
+    """Writes marks where Python switches streams, so that the agent knows the order.
 
     Attributes
     ----------
     current
         The stream that was written to last.
     tells_calls_apart
-        Whether there are marks too where another call goes on.
+        Whether to write marks at switches between calls as well.
     lock
-        Held by who writes, while calls are told apart.
+        Held while writing, if calls are distinguished.
     """
 
     def __init__(self) -> None:
@@ -168,11 +168,11 @@ class _Order:
         self._pipes = {fd: os.fstat(fd).st_ino for fd in (1, 2)}
         self._number = 0
         self.lock = threading.RLock()
-        # A child that the user's code forks would count for itself.
+        # A child forked by the user's code would count separately.
         os.register_at_fork(after_in_child=self._end)
 
     def switch(self, stream: _TextStream) -> None:
-        """Let what is written from now on come after what was written so far."""
+        """Make sure that later output is ordered after the output so far."""
         with self.lock:
             before, self.current = self.current, stream
             if before is stream:
@@ -187,7 +187,7 @@ class _Order:
             os.write(stream.fd, mark(True, self._number))
 
     def write(self, stream: _TextStream, text: str | bytes, call: int) -> int:
-        """Write what a call has to say, whatever others write meanwhile."""
+        """Write output of a call, whatever others write meanwhile."""
         with self.lock:
             if self.current is not stream:
                 self.switch(stream)
@@ -202,7 +202,7 @@ class _Order:
             return len(text)
 
     def end_calls(self) -> None:
-        """Let what is written from now on be no call's."""
+        """Attribute output from now on to no call."""
         self.tells_calls_apart = False
         with self.lock:
             for stream in _streams.values():
@@ -211,13 +211,13 @@ class _Order:
 
     def _tell_call(self, stream: _TextStream, call: int) -> None:
         stream.flush()
-        stream.call = -1  # whatever ends this in between
+        stream.call = -1  # whatever interrupts this
         if not self._leads_elsewhere():
             os.write(stream.fd, call_mark(call))
         stream.call = call
 
     def _leads_elsewhere(self) -> bool:
-        """Return whether the user's code has led the streams where marks are not wanted."""
+        """Return whether the user's code has redirected the streams, which excludes marks."""
         try:
             return any(os.fstat(fd).st_ino != pipe for fd, pipe in self._pipes.items())
         except OSError:  # or nowhere
@@ -229,16 +229,16 @@ class _Order:
 
 
 class _TextStream(io.TextIOWrapper):
-    """A text stream whose place among what the other one writes is kept.
+    """A text stream whose order relative to the other one is kept.
 
     Attributes
     ----------
     fd
-        The descriptor that it writes to, which stays open when it is closed.
+        The descriptor that it writes to, which stays open if the stream is closed.
     order
-        What keeps it; ``None`` in a child.
+        Keeps the order; ``None`` in a child.
     call
-        The call that has written to it last.
+        The call that last wrote to it.
     """
 
     fd: int
@@ -246,7 +246,7 @@ class _TextStream(io.TextIOWrapper):
     call = 0
 
     def write(self, text: str, /) -> int:
-        """Write text, behind all that was written to either stream before."""
+        """Write text, ordered after everything written to either stream before."""
         order = self.order
         if order is not None and order.tells_calls_apart:
             return order.write(self, text, current_call())
@@ -255,7 +255,7 @@ class _TextStream(io.TextIOWrapper):
         return super().write(text)
 
     def write_now(self, text: str) -> int:
-        """Write text where the order is kept already."""
+        """Write text, with the order kept by the caller."""
         return super().write(text)
 
 

@@ -1,1 +1,1 @@
-"""Shells on a node, for a user who sits elsewhere."""
+"""Shells on a node, for a remote user."""

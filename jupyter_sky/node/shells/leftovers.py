@@ -1,4 +1,4 @@
-"""What users have left running in the shells of a node: it ends with the cluster."""
+"""Ends processes that users left running in the shells of a node, when the cluster ends."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import psutil
 MARK = "JUPYTER_SKY_SHELL_OF"
 """The variable that tells whose shells a process descends from: the folder of an agent."""
 
-_LOOKS = 3  # a process that is found may have begun others meanwhile
+_LOOKS = 3  # a process that was found may have started others meanwhile
 
 
 def in_sessions(sessions: Collection[int]) -> list[psutil.Process]:
-    """Return the processes of some sessions; they need not have the mark."""
+    """Return the processes of sessions, with or without the mark."""
     return _found(lambda process: os.getsid(process.pid) in sessions)
 
 
 def kill_left(folder: str, others: Sequence[psutil.Process]) -> None:
-    """Kill what was started in the shells of an agent, as what ranks leave behind is.
+    """Kill processes that were started in the shells of an agent.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def kill_left(folder: str, others: Sequence[psutil.Process]) -> None:
 
 def _found(is_meant: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
     found = []
-    # Where no descriptor is left to look into the system with, they go on.
+    # If no descriptor is left for reading /proc, they continue.
     with contextlib.suppress(psutil.Error, OSError):
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):

@@ -1,7 +1,7 @@
-"""The shells that users have open on a node, and what they can be asked.
+"""The shells that users have open on a node, and the requests to them.
 
-A user's shell is asked for what it prints again and again, over whatever link there is: one that
-breaks costs nothing but time. Nobody asks for what a shell prints whose user is gone, and it ends.
+The user's side polls the output of a shell, over whatever link there is, so a broken link only
+costs time. A shell whose output is no longer polled has lost its user, and ends.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ A link that is broken for a minute is found again.
 _MOST = 32
 _LOOK_EVERY = 5.0
 
-# What a Jupyter kernel says to the programs that cells start, and that no terminal has.
+# Variables of a Jupyter kernel for programs in cells, which do not apply in a terminal.
 _OF_KERNELS = {
     "MPLBACKEND": "module://matplotlib_inline.backend_inline",
     "PAGER": "cat",
@@ -57,16 +57,16 @@ class Shells:
     spec
         Its specification.
     variables
-        Returns the variables of a rank's own environment; ``None`` where that rank is not here.
+        Returns a rank's own environment variables; ``None`` if the rank is not here.
     like
-        A process whose limit of open files shells have.
+        A process whose limit of open files applies to shells.
     on_typed
         Called when a user types something.
 
     Attributes
     ----------
     handlers
-        What answers each request, by its name.
+        The handlers of requests, by name.
     """
 
     def __init__(
@@ -94,11 +94,11 @@ class Shells:
         }
 
     async def end(self) -> None:
-        """End all of them, with what was left running in them and in those before."""
+        """End all shells, with everything left running in them and in earlier ones."""
         if self._sweeping is None:
-            return  # there was none
+            return  # there was no shell
         self._sweeping.cancel()
-        # The number of a session that has ended may be that of another by now.
+        # The id of an ended session may have been reused.
         sessions = {each.session for each in self._open.values() if not each.has_ended}
         others = await asyncio.to_thread(in_sessions, sessions) if sessions else []
         await asyncio.gather(*(each.hang_up() for each in self._open.values()))
@@ -162,7 +162,7 @@ class Shells:
                     await terminal.hang_up()
 
     def _environment(self, own: Mapping[str, str], term: str) -> dict[str, str]:
-        """Return the environment of the ranks, as programs that they start have it."""
+        """Return the environment that programs of ranks have."""
         env = {**os.environ, **self._spec.env, **own, "TERM": term}
         for name, value in _OF_KERNELS.items():
             if env.get(name) == value:
@@ -188,7 +188,7 @@ def _program() -> str:
     """Return the user's own shell."""
     try:
         usual = pwd.getpwuid(os.getuid()).pw_shell
-    except KeyError:  # as in a container of a user without a name
+    except KeyError:  # for example in a container, for a user without a name
         usual = ""
     for each in (os.environ.get("SHELL"), usual, "bash"):
         if each and (found := shutil.which(each)) and Path(found).name not in _NO_SHELLS:

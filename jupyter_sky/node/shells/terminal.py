@@ -1,4 +1,4 @@
-"""A terminal of this node with a shell in it, whose other end is a user who sits elsewhere."""
+"""A pseudo-terminal with a shell for a remote user."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _PIECE = 64 * 1024
-_KEPT = 256 * 1024  # bytes of output that nobody has read, after which programs wait
-_QUIET = 20.0  # seconds after which a read is answered without anything
+_KEPT = 256 * 1024  # bytes of unread output after which programs have to wait
+_QUIET = 20.0  # seconds after which a read is answered empty
 _ENDS_WITHIN = 2.0  # seconds after the terminal was hung up
 
-# A process that leads a session has the first terminal that it opens as its own: the user's Ctrl-C
-# reaches what runs in it. The limit of open files is that of ranks, and not the agent's.
+# A session leader gets the first terminal that it opens as its controlling one, so that Ctrl-C
+# reaches the processes in it. The limit of open files is that of ranks, not the agent's.
 _BEGIN = 'exec <>"$1" >&0 2>&0; ulimit -S -n "$2" 2>/dev/null; shift 2; exec "$@"'
 
 Read = tuple[bytes, "int | None"]
@@ -34,7 +34,7 @@ class Terminal:
     process
         The process.
     fd
-        Our end of the terminal, which belongs to it from here on.
+        Our end of the terminal, which this object owns from now on.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, fd: int) -> None:
@@ -64,16 +64,16 @@ class Terminal:
         env
             Its environment.
         cwd
-            The folder that it begins in.
+            The folder that it starts in.
         files
-            How many files it may have open.
+            Its limit of open files.
         size
             Rows and columns of the terminal.
 
         Raises
         ------
         OSError
-            When there is no terminal left, or the program does not start.
+            If no terminal is left, or the program does not start.
         """
         ours, theirs = os.openpty()
         try:
@@ -98,12 +98,12 @@ class Terminal:
 
     @property
     def session(self) -> int:
-        """The session that it is the terminal of: that of the shell."""
+        """The session of the terminal, which is that of the shell."""
         return self._process.pid
 
     @property
     def unread_for(self) -> float:
-        """Seconds since anyone has asked for what is printed; 0 while someone waits for that."""
+        """Seconds since output was last requested; 0 while a request waits."""
         return 0.0 if self._waiting else self._loop.time() - self._asked
 
     @property
@@ -113,13 +113,13 @@ class Terminal:
 
     @property
     def is_over(self) -> bool:
-        """Whether the shell has ended, and who asked knows that."""
+        """Whether the shell has ended, and the user's side knows it."""
         return self._status is not None and not self._printed
 
     async def read(self) -> Read:
-        """Return what was printed since the last time, as soon as there is something.
+        """Return new output, as soon as there is any.
 
-        Several may wait at a time: they are answered in the order in which they came.
+        Several requests may wait at a time: they are answered in order of arrival.
         """
         answer: asyncio.Future[Read] = self._loop.create_future()
         self._waiting.append(answer)
@@ -129,23 +129,23 @@ class Terminal:
             return await answer
         finally:
             quiet.cancel()
-            if answer in self._waiting:  # who asked has gone
+            if answer in self._waiting:  # the requester is gone
                 self._waiting.remove(answer)
             self._asked = self._loop.time()
 
     def type(self, data: bytes) -> None:
-        """Let the program read what the user has typed."""
+        """Send the program what the user has typed."""
         if self._is_open:
             self._typed += data
             self._writable()
 
     def resize(self, size: Size) -> None:
-        """Give the terminal other rows and columns."""
+        """Resize the terminal."""
         if self._is_open:
             _set_size(self._fd, size)
 
     async def hang_up(self) -> None:
-        """End what is in the terminal, as when a user closes it."""
+        """Hang up the terminal, as if the user had closed it."""
         self._close()
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGHUP)
@@ -158,10 +158,10 @@ class Terminal:
     async def _wait_for_end(self) -> None:
         code = await self._process.wait()
         if self._is_open:
-            with contextlib.suppress(OSError):  # of what was not read yet
+            with contextlib.suppress(OSError):  # drop unread output
                 while data := os.read(self._fd, _PIECE):
                     self._printed += data
-                    if len(self._printed) > 2 * _KEPT:  # what was left behind goes on printing
+                    if len(self._printed) > 2 * _KEPT:  # processes left behind continue to print
                         break
         self._close()
         self._status = 128 - code if code < 0 else code
@@ -175,7 +175,7 @@ class Terminal:
                 self._printed += data
         except BlockingIOError:
             pass
-        except (OSError, EOFError):  # no process has it open any longer
+        except (OSError, EOFError):  # no process has it open any more
             self._loop.remove_reader(self._fd)
         if len(self._printed) >= _KEPT:
             self._loop.remove_reader(self._fd)

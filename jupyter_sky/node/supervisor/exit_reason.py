@@ -1,4 +1,4 @@
-"""Why the process of a rank ended, in words."""
+"""Describes why the process of a rank ended."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 from jupyter_sky.formatting import last_line
 from jupyter_sky.node.supervisor.rank_process import RankProcess
 
-_LINES = 60  # of the log, among which a crash is looked for
+_LINES = 60  # last lines of the log in which to look for a crash
 _SHOWN = 5
-_SAID = 2  # before a crash
-_SCRIPT_TAIL = 16 * 1024  # bytes of what a script printed among which its last lines are
-_SCRIPT_LINES = 80  # of which torchrun writes many about itself
+_SAID = 2  # lines before a crash
+_SCRIPT_TAIL = 16 * 1024  # bytes of a script's output in which to look for its last lines
+_SCRIPT_LINES = 80  # lines, since torchrun writes many about itself
 
 
 class ExitReasons:
-    """Says why processes of this node ended; counts what the system kills for lack of memory."""
+    """Explains the ends of processes on this node; counts kills for lack of memory."""
 
     def __init__(self) -> None:
         self._oom_kills = _oom_kills(0)
@@ -42,7 +42,7 @@ class ExitReasons:
 
 
 def last_lines(process: RankProcess) -> str:
-    """Return a run's last lines; of a crash, its beginning, which says where it was."""
+    """Return a run's last lines; for a crash, its beginning, which says where it happened."""
     size = process.log.size - process.run_offset
     lines = process.log.tail(_LINES, limit=min(size, 16 * 1024)).decode(errors="replace")
     printed = lines.splitlines()
@@ -50,22 +50,22 @@ def last_lines(process: RankProcess) -> str:
     if not crashes:
         return "\n".join(printed[-_SHOWN:])
     crash = crashes[-1]
-    # Who aborts has said why: C++ that nobody has caught an error of, or the C library.
+    # An abort is preceded by its reason: an uncaught C++ exception, or the C library's message.
     why = printed[max(0, crash - _SAID) : crash] if printed[crash].endswith("Aborted") else []
-    # faulthandler prints threads that only waited first.
+    # faulthandler prints other threads first.
     what, *where = printed[crash:]
     at = next((i for i, line in enumerate(where) if line.startswith("Current thread")), 0)
     return "\n".join([*why, what, *where[at:][:_SHOWN]])
 
 
 def last_lines_of_script(process: RankProcess) -> list[str]:
-    """Return the last lines that the script of a run has printed."""
+    """Return the last lines of output of a run's script."""
     text = process.run_output(_SCRIPT_TAIL).decode(errors="replace")
     return text.splitlines()[-_SCRIPT_LINES:]
 
 
 def _oom_kills(otherwise: int) -> int:
-    """Return how many processes this system has killed so far for lack of memory, if it says so."""
+    """Return how many processes the system has killed for lack of memory, if known."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             if line.startswith("oom_kill "):

@@ -1,4 +1,4 @@
-"""What a rank may say: it speaks for itself alone."""
+"""Checks that a rank speaks only for itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from jupyter_sky.transport.frames import Message
 
 
 def is_forged(process: RankProcess, message: Message) -> bool:
-    """Return whether a message on the socket of a rank is one that this rank may not send."""
+    """Return whether a rank may not send a message that arrived on its socket."""
     match message:
         case {"reserved": int()}:
             return process.rank != 0

@@ -1,4 +1,4 @@
-"""The agent's end of the socket to the fork server: asks it for ranks, and hears how they end."""
+"""The agent's client of the fork server: requests ranks, and is notified of their ends."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from jupyter_sky.transport.protocol.rank_messages import ForkRequest, ForkServer
 
 
 class ForkListener(Protocol):
-    """Who is told what the fork server says."""
+    """Receives the notifications of the fork server."""
 
     def on_imported(self, versions: dict[str, str], missing: dict[str, str]) -> None:
-        """The fork server is ready: ``versions`` it has, and why some modules are ``missing``."""
+        """The fork server is ready, with its ``versions``, and why some modules are ``missing``."""
 
     def on_forked(self, process: RankProcess) -> None:
-        """A rank that was asked for has a process now."""
+        """A requested rank has been forked."""
 
     def on_not_forked(self, process: RankProcess, reason: str) -> None:
-        """There is no process for a rank that was asked for, because of ``reason``."""
+        """A requested rank could not be forked, because of ``reason``."""
 
     def on_exited(self, pid: int, status: int) -> None:
         """The process of a rank has ended; ``status`` is negative for a signal."""
@@ -34,14 +34,14 @@ class ForkListener(Protocol):
 
 
 class ForkClient:
-    """Asks the fork server for processes.
+    """Requests processes from the fork server.
 
     Parameters
     ----------
     sock
         The agent's end of the socket; its owner closes it.
     listener
-        Who is told what the fork server says.
+        Receives the notifications of the fork server.
     """
 
     def __init__(self, sock: socket.socket, listener: ForkListener) -> None:
@@ -50,17 +50,17 @@ class ForkClient:
         self._requested: deque[RankProcess] = deque()
 
     def start(self) -> None:
-        """Listen to the fork server from now on, in the running loop."""
+        """Start to listen to the fork server, in the running loop."""
         self._sock.setblocking(False)
         asyncio.get_running_loop().add_reader(self._sock, self._receive)
 
     def fork(self, process: RankProcess, env: Mapping[str, str]) -> None:
-        """Ask for a process; it comes when the fork server has imported what it should.
+        """Request a process; it is forked once the fork server has imported its modules.
 
         Raises
         ------
         OSError
-            When the system has no descriptors for what leads to it.
+            If no descriptors are left for its sockets and pipes.
         """
         request: ForkRequest = {"rank": process.rank, "env": dict(env)}
         with process.descriptors() as fds:
@@ -68,7 +68,7 @@ class ForkClient:
         self._requested.append(process)
 
     def is_forking(self, process: RankProcess) -> bool:
-        """Return whether a process was asked for, and has not come yet."""
+        """Return whether a requested process has not been forked yet."""
         return process in self._requested
 
     def _receive(self) -> None:
@@ -87,7 +87,7 @@ class ForkClient:
 
     def _handle(self, message: ForkServerMessage) -> None:
         if "forked" in message:
-            # The fork server answers in the order in which it is asked.
+            # The fork server answers requests in order.
             process = self._requested.popleft()
             process.pid = message["pid"]
             self._listener.on_forked(process)

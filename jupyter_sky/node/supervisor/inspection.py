@@ -1,7 +1,7 @@
-"""What the ranks of a node are doing, also while no Python code runs in them.
+"""Finds out what the ranks of a node are doing, even while they cannot run Python code.
 
-The side thread of a rank tells. A rank that does not answer is stopped by the system, has no time,
-or a call into C keeps the interpreter to itself: on a signal it writes its main thread's stack.
+Normally the side thread of a rank answers. A rank that does not answer is suspended, starved, or in
+a call into C that does not release the GIL: it then writes its main thread's stack on a signal.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Asked:
         self.answer: asyncio.Future[Inspected] = asyncio.get_running_loop().create_future()
 
     async def wait(self) -> Inspected | None:
-        """Wait for the answer; ``None`` if it does not come in time."""
+        """Wait for the answer; return ``None`` if it does not arrive in time."""
         with contextlib.suppress(TimeoutError):
             return await asyncio.wait_for(asyncio.shield(self.answer), ANSWER_WITHIN)
         return None
@@ -63,20 +63,20 @@ class Inspection:
         self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def on_answer(self, process: RankProcess, message: Mapping[str, Any]) -> None:
-        """Take the answer of a rank."""
+        """Receive the answer of a rank."""
         asked = self._asked.get(process.rank)
         if asked and asked.number == message["inspected"] and not asked.answer.done():
             answer: Any = message
             asked.answer.set_result(answer)
 
     async def inspect(self, after: float = 0.0) -> list[SeenRank]:
-        """Return what the ranks are doing that have a process.
+        """Return what all ranks with a process are doing.
 
         Parameters
         ----------
         after
-            With more than 0, nothing is returned unless one of them has waited so many seconds,
-            or is failing.
+            If greater than 0, return nothing unless one of them has waited that many seconds or is
+            failing.
         """
         there = [process for process in self._ranks.values() if process.pid]
         if after > 0:
@@ -107,7 +107,7 @@ class Inspection:
         said = await self._ask(process, brief=False)
         frames = await self.written_stack(process) if said is None else None
         if said is None and (late := self._asked.get(process.rank)) and late.answer.done():
-            # It was only slow: the machine has much to do.
+            # It was merely slow: the machine is busy.
             said = await self._ask(process, brief=False)
         if said is not None:
             seen["frames"], seen["recent"] = said["frames"], said["recent"]
@@ -119,11 +119,11 @@ class Inspection:
         return seen
 
     async def _ask(self, process: RankProcess, brief: bool) -> Inspected | None:
-        """Return the answer of a rank; ``None`` if none comes in time."""
+        """Return the answer of a rank; ``None`` if it does not arrive in time."""
         async with self._locks[process.rank]:
             before = self._asked.get(process.rank)
             if before and before.pid == process.pid and await before.wait() is None:
-                # More questions would fill the socket, by which a Stop has to come through.
+                # More questions would fill the socket, which a Stop needs.
                 return None
             self._number += 1
             asked = self._asked[process.rank] = _Asked(process.pid, self._number)
@@ -132,10 +132,10 @@ class Inspection:
             return await asked.wait()
 
     async def written_stack(self, process: RankProcess) -> list[SeenFrame] | None:
-        """Let the system write a rank's stack; ``None`` if it does not even do that."""
+        """Let the system write a rank's stack; return ``None`` if even that fails."""
         file, pid = process.stacks, process.pid
         if file is None or pid is None or os.fstat(file).st_size < stacks.NAMES_SIZE:
-            return None  # its process has only begun: the signal would end it
+            return None  # its process has just begun: the signal would end it
         os.ftruncate(file, stacks.NAMES_SIZE)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, stacks.STACKS_SIGNAL)

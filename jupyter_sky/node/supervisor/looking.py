@@ -1,7 +1,7 @@
-"""Asks the ranks of a node what their names stand for.
+"""Asks the ranks of a node about their variables.
 
-A rank answers in a thread of its own, which may take long over a large model; what it says is
-passed on as plain data.
+A rank answers in a thread of its own, which may take long for a large model; the answer is passed
+on as plain data.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LOOK_EVERY = 0.5  # seconds, whether the process that was asked is still there
 
 
 class Looking:
-    """Asks ranks about their names.
+    """Asks ranks about their variables.
 
     Parameters
     ----------
@@ -52,13 +52,13 @@ class Looking:
         self._asked: dict[tuple[int, int], asyncio.Future[LookedRank]] = {}
 
     def on_answer(self, process: RankProcess, message: Mapping[str, Any]) -> None:
-        """Take the answer of a rank."""
+        """Receive the answer of a rank."""
         answer = self._asked.get((process.rank, message["looked"]))
         if answer and not answer.done():
             answer.set_result(message["seen"])
 
     async def look(self, request: LookRequest) -> list[LookedRank]:
-        """Return what ranks answer; also of those that do not, that they do not."""
+        """Return the answers of ranks, including notes on those that do not answer."""
         there = [self._ranks[rank] for rank in request["ranks"] if rank in self._ranks]
         return list(await asyncio.gather(*(self._ask(each, request) for each in there)))
 

@@ -1,4 +1,4 @@
-"""Waiting for what the ends of rank processes bring about."""
+"""Waiting for conditions that depend on the ends of rank processes."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Callable
 
 
 class ProcessEnds:
-    """Wakes who waits for the ends of processes."""
+    """Wakes tasks that wait for the ends of processes."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
     def note(self) -> None:
-        """Have conditions looked at again, because a process has ended or will not be there."""
+        """Check conditions again, because a process has ended or will not be started."""
         self._event.set()
 
     async def until(self, condition: Callable[[], bool], within: float) -> bool:
-        """Wait until a condition holds, for so many seconds at most; return whether it does."""
+        """Wait until a condition holds, at most that many seconds; return whether it does."""
         deadline = asyncio.get_running_loop().time() + within
         while not condition():
             self._event.clear()

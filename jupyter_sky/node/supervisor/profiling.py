@@ -1,7 +1,7 @@
-"""Profiles of a node's ranks: gathers the stacks that ranks find while their runs go on.
+"""Profiles of a node's ranks: collects their sampled stacks during runs.
 
-A rank tells every second. While C code keeps the interpreter of one to itself nothing comes; then
-the system writes its stack, as for `Inspection`, and that stands for the time in between.
+A rank reports every second. If C code does not release the GIL there is no report; then the system
+writes its stack, as for `Inspection`, and that stack stands for the time in between.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _SILENT_AFTER = 2.5
 """Seconds without a message, from which on the system is asked; a rank tells every second."""
 
 _POLL_EVERY = 0.5
-_LAST_WITHIN = 2.0  # seconds for what a rank has not told yet
-_MOST_STACKS = 2000  # different ones that are kept of a rank
-_KEPT = 4  # profiles, of which nobody may have asked for the earlier ones
+_LAST_WITHIN = 2.0  # seconds to wait for a rank's last report
+_MOST_STACKS = 2000  # most different stacks to keep of a rank
+_KEPT = 4  # most profiles to keep; earlier ones may never be requested
 _LONGEST = 300  # characters of a name
 
 WrittenStack = Callable[[RankProcess], Awaitable[list[SeenFrame] | None]]
@@ -43,7 +43,7 @@ _is_sampled = check_for(Sampled)
 
 
 class _Gathered:
-    """What was found on a rank."""
+    """The samples of a rank."""
 
     def __init__(self, process: RankProcess, rate: int, now: float, end: float) -> None:
         self.process = process
@@ -59,9 +59,9 @@ class _Gathered:
         self._rate = rate
 
     def add(self, message: Sampled, now: float) -> None:
-        """Add what a rank has told."""
+        """Add a report of a rank."""
         self.heard, self.over = now, message["over"]
-        # What the system has told of the same time is not counted again.
+        # Time for which the system has written stacks is not counted again.
         self.asked += message["asked"]
         self.came += message["came"]
         self.dropped += message["dropped"]
@@ -71,7 +71,7 @@ class _Gathered:
             self._count(stack["activity"], stack["thread"], numbers, stack["count"])
 
     def add_written(self, frames: Sequence[SeenFrame], now: float) -> None:
-        """Add what the system has written of a rank that nothing was heard of since then."""
+        """Add a stack written by the system, for the time since the rank's last report."""
         count = round((min(now, self.end) - self.heard) * self._rate)
         self.heard = now
         if count <= 0:
@@ -102,7 +102,8 @@ class _Gathered:
             "rank": self.process.rank,
             "run": self.run,
             "is_script": self.is_script,
-            # While the system told, the rank did not; it counts that time itself when it can.
+            # While the system wrote stacks, the rank did not report; it counts that time itself
+            # once it can.
             "asked": max(self.asked, self.came + self.stuck),
             "came": self.came,
             "stuck": self.stuck,
@@ -119,7 +120,7 @@ class _Gathered:
 
 
 class Profiles:
-    """Lets the ranks of a node look at their stacks, and gathers what they find.
+    """Lets the ranks of a node sample their stacks, and collects the samples.
 
     Parameters
     ----------
@@ -137,7 +138,7 @@ class Profiles:
         self._watching: dict[int, asyncio.Task[None]] = {}
 
     def begin(self, request: ProfileRequest) -> ProfileAnswer:
-        """Begin to look at ranks; return which of them do what."""
+        """Begin to sample ranks; return what they are doing."""
         self._number += 1
         now = asyncio.get_running_loop().time()
         chosen = [self._ranks[rank] for rank in request["ranks"] if rank in self._ranks]
@@ -163,18 +164,18 @@ class Profiles:
         return self._answer(self._number)
 
     def on_sampled(self, process: RankProcess, message: Mapping[str, Any]) -> None:
-        """Take what a rank has found."""
+        """Receive samples of a rank."""
         gathered = self._gathered.get(message["sampled"], {}).get(process.rank)
         if gathered and gathered.pid == process.pid and _is_sampled(message):
             gathered.add(cast(Sampled, message), asyncio.get_running_loop().time())
 
     async def take(self, number: int) -> ProfileAnswer:
-        """End a profile, and return what was found.
+        """End a profile, and return its samples.
 
         Raises
         ------
         ValueError
-            When there is no such profile.
+            If there is no such profile.
         """
         if number not in self._gathered:
             raise ValueError(f"there is no profile {number}")
@@ -203,7 +204,7 @@ class Profiles:
         return {"number": number, "ranks": ranks}
 
     async def _watch(self, gathered: Sequence[_Gathered], end: float) -> None:
-        """Let the system tell of ranks that do not."""
+        """Let the system write stacks of ranks that do not report."""
         loop = asyncio.get_running_loop()
         while loop.time() < end and any(map(_is_to_come, gathered)):
             await asyncio.sleep(_POLL_EVERY)
@@ -222,18 +223,18 @@ class Profiles:
 
 
 def _is_to_come(gathered: _Gathered) -> bool:
-    """Return whether a rank has more to tell."""
+    """Return whether a rank still has to report."""
     return not gathered.over and gathered.pid == gathered.process.pid and not gathered.is_script
 
 
 class Records:
-    """What ranks have recorded in the last runs, until it is asked for."""
+    """The recordings of ranks in the last runs, until they are requested."""
 
     def __init__(self) -> None:
         self._records: dict[tuple[str, int, str], bytes] = {}
 
     def add(self, rank: int, message: Mapping[str, Any]) -> None:
-        """Keep what a rank has recorded; what is left of earlier runs goes."""
+        """Keep a recording of a rank; drop those of earlier runs."""
         run, data = message["recorded"], message["data"]
         kept = [*dict.fromkeys(key[0] for key in self._records if key[0] != run)][-1:]
         self._records = {key: each for key, each in self._records.items() if key[0] in (run, *kept)}

@@ -1,4 +1,4 @@
-"""The prompts at which ranks of a node wait for the user, and what becomes of them without one."""
+"""The prompts of a node's ranks, which are answered if the notebook is gone."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _LOOK_EVERY = 1.0
 
 
 class Prompting:
-    """Brings answers to the ranks of a node, and answers for a notebook that is gone.
+    """Passes answers to the ranks of a node, and answers in place of a notebook that is gone.
 
     Parameters
     ----------
     ranks
         The ranks by number; the supervisor's own table, which changes.
     is_attended
-        Returns whether a notebook is there.
+        Returns whether a notebook is connected.
     gone_after
-        Seconds without one after which ranks go on.
+        Seconds without a notebook after which ranks continue.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class Prompting:
         self._watching: asyncio.Task[None] | None = None
 
     def on_prompted(self, process: RankProcess, message: Message) -> None:
-        """Remember that a rank waits for an answer, or goes on without one."""
+        """Note that a rank waits for an answer, or continues without one."""
         if message["kind"] == "over":
-            return  # it was answered by way of us
+            return  # the answer came through us
         self._open[process] = (message["run"], message["number"])
         if self._watching is None:
             self._watching = asyncio.get_running_loop().create_task(self._watch())
@@ -75,7 +75,7 @@ class Prompting:
             process.send_aside(command)
 
     async def _watch(self) -> None:
-        """Answer for the notebook when there has been none for too long."""
+        """Answer in place of the notebook if there was none for too long."""
         loop = asyncio.get_running_loop()
         attended = loop.time()
         while self._forget_ended():

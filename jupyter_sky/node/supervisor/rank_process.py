@@ -1,4 +1,4 @@
-"""A rank as its agent sees it: a process, its streams, its log, and what it is doing."""
+"""A rank from the agent's perspective: its process, streams, log, and activity."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from jupyter_sky.transport.rank_ranges import count, includes
 from jupyter_sky.transport.streams import FIRST_PLACE, LineJoiner, MarkReader, Piece
 
 _READ = 256 * 1024
-_ROUNDS = 4  # of reading that, in which all is read that pipes can hold at a time
-_TAILS = 128 * 1024  # bytes of output that the ranks of a run send at its end, together
+_ROUNDS = 4  # rounds of reading, in which everything that pipes can hold is read
+_TAILS = 128 * 1024  # total bytes of output that the ranks of a run send at its end
 _LARGEST_TAIL = 4096
 _SMALLEST_TAIL = 256
 
@@ -58,41 +58,40 @@ class RankProcess:
     rank
         Its number in the group.
     log
-        Where all that it prints is written.
+        Its log.
     on_message
         Called for each message of the rank.
     on_output
-        Called for what it prints, after that is in the log.
+        Called for its output, after it was written to the log.
 
     Attributes
     ----------
     pid
-        Its process id, also that of its process group; ``None`` until it is forked.
+        Its process id and process group; ``None`` until it is forked.
     run
-        The run that it is busy with, if any.
+        The run that it is executing, if any.
     ended
         The run that it has come to the end of last, if any.
     is_ending
         Whether it was told to end, to be started anew.
     run_began
-        When it was told of its latest run, as the loop counts.
+        When it was told of its latest run, by the loop's clock.
     run_offset
-        Where in its log the run that it did last begins.
+        The offset in its log at which its last run begins.
     tail_limit
-        Bytes of its output that the clients get at the end of a run in which it is not shown.
+        Bytes of its output for clients at the end of a run in which it is not shown.
     runs_script
-        Whether that run is a script, in a process of its own.
+        Whether its run is a script, in a process of its own.
     limiters
-        For each stream of this run that goes to the clients, and for a call of it (0: for all of
-        it), what limits how much of it does.
+        The rate limiters of this run's shown streams, by stream and call (0 for the whole stream).
     displays
-        The same for what it displays; ``None`` if that does not go to the clients.
+        The same for its displays; ``None`` if they are not shown.
     forming
-        The generation of the process group that it is about to join, if any.
+        The generation of the process group that it is joining, if any.
     generation
-        The process group that it joined last.
+        The generation of the last process group that it joined.
     names
-        The content digest of each name that it was sent last.
+        For each name, the content digest of the value that it was sent last.
     stacks
         The file to which it writes its stacks on a signal; see `node.rank.inspection.stacks`.
     """
@@ -126,11 +125,11 @@ class RankProcess:
         self._side: socket.socket | None = None
         self.stacks: int | None = None
 
-    # Its life
+    # Life cycle
 
     @contextlib.contextmanager
     def descriptors(self) -> Iterator[list[int]]:
-        """Open sockets and pipes for a new process and give its ends of them, in order."""
+        """Open sockets and pipes for a new process; provide its ends of them, in order."""
         theirs: list[int] = []
         try:
             self._open(theirs)
@@ -187,7 +186,7 @@ class RankProcess:
             self.signal(signal.SIGKILL)
 
     def close(self) -> None:
-        """Close what led to a process that has ended; what it wrote is read first."""
+        """Close the sockets and pipes of an ended process, after reading its output."""
         self.drain()
         for fd in list(self._pipes):
             self._close_pipe(fd)
@@ -207,7 +206,7 @@ class RankProcess:
         self.generation = 0
 
     def status(self) -> RankStatus:
-        """Return what a client that has just connected should know."""
+        """Return what a newly connected client should know."""
         return {
             "rank": self.rank,
             "pid": self.pid,
@@ -216,7 +215,7 @@ class RankProcess:
             "names": self.names,
         }
 
-    # What it is told
+    # Messages to the rank
 
     def send_run(self, request: RunRequest, shared: SharedFields, gpus: str | None) -> None:
         """Let the rank carry out its part of a run.
@@ -226,9 +225,9 @@ class RankProcess:
         request
             The run.
         shared
-            What is the same of it for all ranks, as `shared_fields` returns it.
+            The fields common to all ranks, from `shared_fields`.
         gpus
-            Those of its node.
+            The GPUs of its node.
         """
         self.run = request["run"]
         self.run_began = asyncio.get_running_loop().time()
@@ -251,8 +250,8 @@ class RankProcess:
             self._link.send_encoded(shared.encode(said(own)))
 
     def send_tell(self, request: TellRequest) -> None:
-        """Tell the rank something in the middle of its run."""
-        if request["kind"] == "cancel":  # its main thread may be busy with that call
+        """Send the rank a message in the middle of its run."""
+        if request["kind"] == "cancel":  # its main thread may be executing that call
             run, number = request["run"], request["number"]
             self.send_aside({"op": "cancel", "run": run, "number": number})
             return
@@ -262,7 +261,7 @@ class RankProcess:
         self.send(cast(TellCommand, {**request, "op": "tell", "names": names}))
 
     def run_output(self, limit: int) -> bytes:
-        """Return the end of what the rank printed in its last run, at most ``limit`` bytes."""
+        """Return the end of the rank's output in its last run, at most ``limit`` bytes."""
         start = max(self.run_offset, self.log.size - limit)
         return self.log.read(start, self.log.size - start)
 
@@ -274,33 +273,33 @@ class RankProcess:
         self.send(cast(FormCommand, command))
 
     def send(self, command: RankCommand | Displayed) -> None:
-        """Tell the rank's main thread what to do after all that it was told before."""
+        """Send a command to the rank's main thread, which runs after all earlier ones."""
         if self._link:
             self._link.send(command)
 
     def send_aside(self, command: SideCommand) -> None:
-        """Tell the rank's side thread something, which listens whatever the rank is doing."""
+        """Send a message to the rank's side thread, which listens whatever the rank is doing."""
         if self._side:
             with contextlib.suppress(OSError):
                 self._side.send(encode(command))
 
     def _names_for_it(self, groups: Sequence[NameGroup]) -> list[NameGroup]:
-        """Return the groups of names that are for this rank, and remember that it gets them."""
+        """Return the groups of names for this rank, and remember that it gets them."""
         mine = [group for group in groups if self.rank in group["ranks"]]
         for group in mine:
             self.names.update(group["digests"])
         self._unconfirmed = mine
         return mine
 
-    # What it says
+    # Messages from the rank
 
     def confirm_names(self, arrived: Sequence[str]) -> None:
-        """Forget the names that the rank did not come to bind.
+        """Forget the names that the rank did not bind after all.
 
         Parameters
         ----------
         arrived
-            The shipments of the run that it did bind.
+            The shipments of the run that it bound.
         """
         for group in self._unconfirmed:
             if group["shipment"] not in arrived:
@@ -309,17 +308,17 @@ class RankProcess:
         self._unconfirmed = []
 
     def drain(self) -> None:
-        """Read all that was written until nobody writes any more."""
+        """Read everything that was written so far."""
         while self._read_what_is_there():
             pass
 
     def _read_what_is_there(self) -> bool:
-        # Asked of all pipes at once: mostly there is nothing.
+        # Poll all pipes at once: usually there is nothing.
         return bool(self._held or self._poll.poll(0)) and self._read_all()
 
     def _receive(self, message: Message, payload: memoryview) -> None:
-        # What was printed before the rank said something comes before it. That is in the pipes, and
-        # read in a few rounds; others of its group may write for ever.
+        # Output that was printed before a message must come before it. It is in the pipes, and read
+        # in a few rounds; other processes of its group may write for ever.
         for _ in range(_ROUNDS):
             if not self._read_what_is_there():
                 break
@@ -333,12 +332,12 @@ class RankProcess:
 
     def _read_held_soon(self) -> None:
         if self._held:
-            # What has to come before it is on its way, or nothing is.
+            # The data that precedes it is still on its way, or there is none.
             asyncio.get_running_loop().call_soon(self._on_readable)
 
     def _read_all(self) -> bool:
-        """Read each pipe once and pass on what is in order; return whether there was anything."""
-        # What was written before a place that was known already, has been read by now.
+        """Read each pipe once and pass on what is in order; return whether there was any data."""
+        # Data written before an already known place has been read by now.
         known = self._place
         found = [self._read(fd) for fd in list(self._pipes)]
         held = sorted(self._held, key=lambda entry: entry[1].place)
@@ -349,7 +348,7 @@ class RankProcess:
         return any(found)
 
     def _read(self, fd: int) -> bool:
-        """Read a pipe into what is held, each piece with its place."""
+        """Read a pipe, and hold each piece with its place in the order."""
         try:
             data = os.read(fd, _READ)
         except (BlockingIOError, InterruptedError):
@@ -382,7 +381,7 @@ class RankProcess:
 
 
 def shared_fields(request: RunRequest) -> SharedFields:
-    """Return what all ranks of a node are told of a run."""
+    """Return the fields of a run that are common to all ranks of a node."""
     fields = {name: value for name, value in request.items() if name not in _OWN}
     values = request["values"]
     asked = list(dict.fromkeys(name for rank in sorted(values) for name in values[rank]))

@@ -1,29 +1,29 @@
 """Stopping what ranks do, without losing the ranks.
 
-What we want: Stop ends a run on all its ranks within a second or two, and every variable on them is
-kept. Code of the user's that reacts to a ``KeyboardInterrupt``, for instance by saving a
-checkpoint, may do so. No rank stays behind, whatever it is busy with.
+What is wanted: Stop ends a run on all its ranks within a second or two, and all variables on them
+are kept. The user's code may react to the ``KeyboardInterrupt``, for example by saving a
+checkpoint. No rank stays behind, whatever it is doing.
 
-Things that don't work:
+What does not work:
 
 - SIGINT alone. A rank that is blocked in a collective waits in C++ for its peers, and Python runs
-  no signal handler until that call returns. When one rank has failed, it never does.
-- Breaking the collective at once. A rank that only computes reacts to SIGINT by itself. Breaking
-  its process group would cost the whole cluster a new formation, and breaking it under a rank that
-  is saving a checkpoint would damage that.
-- SIGKILL. It always works, and takes all variables of the rank with it.
+  no signal handler until that call returns. If one rank has failed, it never does.
+- Breaking the collective at once. A rank that merely computes reacts to SIGINT by itself. Breaking
+  its process group would require a new group for the whole cluster, and breaking it under a rank
+  that is saving a checkpoint would damage the checkpoint.
+- SIGKILL. It always works, but all variables of the rank are lost.
 
-Solution: a ladder. Each step is for those ranks alone that the steps before have not stopped:
+The solution: a ladder. Each step only affects ranks that the previous steps have not stopped:
 
 1. At once: SIGINT, as in any Python program.
-2. After `BREAK_AFTER` seconds, and again every so often: break the collective that the rank may be
-   in (`rank.collective_abort`) and repeat the interrupt. A rank skips this if the interrupt was
-   raised in the user's code already (`rank.interrupts`), since that may be cleaning up.
-3. After half the deadline: the same by force, also if the interrupt was raised before.
-4. At the deadline: SIGKILL. The fork server starts a fresh process in the rank's place.
+2. After `BREAK_AFTER` seconds, and repeatedly from then on: break the collective that the rank may
+   be in (`rank.collective_abort`) and repeat the interrupt. A rank skips this if the interrupt was
+   already raised in the user's code (`rank.interrupts`), which may be cleaning up.
+3. After half the deadline: the same by force, even if the interrupt was raised before.
+4. At the deadline: SIGKILL. The fork server then forks a new process for the rank.
 
-When one rank of a process group fails, the others wait for it in vain: they are stopped in the same
-way. Ranks that form a group which will not be complete are taken out of it by steps 1 and 2.
+If one rank of a process group fails, the others wait for it in vain: they are stopped in the same
+way. Ranks that are forming a group that will not be complete are taken out of it by steps 1 and 2.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class Stopper:
         self._stopping: set[str] = set()
         self._stopped_early: deque[str] = deque(maxlen=_REMEMBERED)
 
-    # What is going on
+    # What is running
 
     def run_begins(self, together: bool, deadline: float) -> None:
-        """Remember how to stop the run that begins, should one of its ranks fail.
+        """Remember how to stop the run that begins, in case one of its ranks fails.
 
         Parameters
         ----------
@@ -81,7 +81,7 @@ class Stopper:
         self._deadline = deadline
 
     def group_forms(self, topology: Topology) -> None:
-        """Remember where the ranks of a process group meet, and which other nodes it is on."""
+        """Remember the rendezvous of a process group, and its other nodes."""
         self._store = (topology["head_addr"], topology["head_port"])
         elsewhere = [
             node for node in topology["nodes"] if not self._ranks.keys() & set(node["ranks"])
@@ -89,11 +89,11 @@ class Stopper:
         self._other_nodes = sorted({node["addr"] for node in elsewhere})
 
     def was_stopped(self, run: str) -> bool:
-        """Return whether a run was stopped, so that no rank of this node begins with it."""
+        """Return whether a run was stopped, so that no rank of this node may begin it."""
         return run in self._stopped_early or run in self._stopping
 
     def peers_of(self, process: RankProcess) -> Peers:
-        """Return how a rank knows its connections to the others."""
+        """Return what identifies a rank's connections to the others."""
         siblings = [p.pid for p in self._ranks.values() if p.pid and p is not process]
         return {"siblings": siblings, "addresses": self._other_nodes}
 
@@ -111,7 +111,7 @@ class Stopper:
         """
         processes = self._running(run)
         if not processes:
-            # It may be on its way here; then it does not begin.
+            # It may still be on its way here; then it does not begin.
             self._stopped_early.append(run)
             return
         if run in self._stopping:
@@ -125,26 +125,26 @@ class Stopper:
         loop.call_later(deadline, self._kill, run)
 
     def stop_after_failure(self, run: str) -> None:
-        """Stop a run on the other ranks of the group, soon, if one of them has failed in it."""
+        """Stop a run on the other ranks of the group, soon after one of them has failed in it."""
         if self._together:
             loop = asyncio.get_running_loop()
             loop.call_later(PEERS_AFTER, self.stop, run, self._deadline)
 
     def stop_after_loss(self, run: str) -> None:
-        """Stop a run on the other ranks of the group, at once, if one of them is lost."""
+        """Stop a run on the other ranks of the group, at once, after one of them was lost."""
         if self._together:
             self.stop(run, self._deadline)
 
     def _break_repeatedly(self, run: str) -> None:
-        # More than once: a rank that is slow may not have begun when it is told first.
+        # More than once, since a slow rank may not have begun when it is first told.
         if run in self._stopping and self._running(run):
             self._break(run, force=False)
             asyncio.get_running_loop().call_later(BREAK_AFTER, self._break_repeatedly, run)
 
     def _break(self, run: str, force: bool) -> None:
         for process in self._running(run):
-            # A script is ended by the rank beside it, which nothing may interrupt meanwhile. But a
-            # first interrupt that came before the rank had begun has to be repeated.
+            # A script is ended by the rank beside it, which must not be interrupted meanwhile. But
+            # a first interrupt that came before the rank had begun has to be repeated.
             if not (force and process.runs_script):
                 self._break_collective(process, run, force)
 
@@ -159,12 +159,12 @@ class Stopper:
     # Formations
 
     async def abandon_formation(self, patience: float) -> None:
-        """Take ranks out of a formation, and return when none is in it any more.
+        """Take ranks out of a formation, and return once none is in it.
 
         Parameters
         ----------
         patience
-            Seconds that they get to complete it: where all ranks take part, that is soonest.
+            Seconds that they have left to complete it, which is fastest if all ranks take part.
         """
         forming = {
             process: process.forming
@@ -173,7 +173,7 @@ class Stopper:
         }
 
         def remaining() -> list[RankProcess]:
-            # One that forms the next group already is done with this one.
+            # A rank that is already forming the next group is done with this one.
             return [process for process, group in forming.items() if process.forming == group]
 
         loop = asyncio.get_running_loop()
@@ -185,7 +185,7 @@ class Stopper:
         while remaining():
             await asyncio.sleep(BREAK_AFTER)
             for process in remaining():
-                # Some wait in C++, and one that had not begun has not received the interrupt.
+                # Some wait in C++, and a rank that had not begun did not receive the interrupt.
                 self._break_collective(process, process.forming or 0, False, self._store)
 
     def _break_collective(

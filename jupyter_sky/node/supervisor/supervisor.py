@@ -1,4 +1,4 @@
-"""The supervisor: starts the ranks of a node, gives them work, and replaces those that are lost."""
+"""The supervisor: starts the ranks of a node, gives them work, and replaces lost ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MOST_FAILED_STARTS = 3
 _FORK_PAUSES = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Seconds before a process is asked for again; after the last, the rank is said not to come."""
 
-_KILL_EVERY = 0.1  # seconds, those that are removed and have not ended: some are forked late
+_KILL_EVERY = 0.1  # seconds to wait for removed ranks that have not ended: some are forked late
 _MOSTLY_EMPTY = ("error", "values", "broken", "bound", "tail")  # of the event `RankDone`
 
 
@@ -53,21 +53,21 @@ class Supervisor:
     logs
         Their logs.
     publish
-        Takes what happens, as it goes over the wire.
+        Publishes events, as messages.
     on_lost
         Called when the fork server has ended, and all ranks with it.
     is_attended
-        Returns whether a notebook is there.
+        Returns whether a notebook is connected.
 
     Attributes
     ----------
     ranks
         The ranks by number.
     versions
-        The versions of what the fork server has imported; ``None`` until it has.
+        The versions of packages that the fork server has imported; ``None`` until it has.
     stopper, inspection, profiles, records, looking, prompting
-        Stops what they do; looks what that is, at a moment and for a time; has what they record;
-        asks what names stand for; brings them what the user answers.
+        Parts that stop ranks, inspect and profile them, keep their recordings, ask for their
+        variables, and pass on the user's answers.
     """
 
     def __init__(
@@ -111,14 +111,14 @@ class Supervisor:
         """Whether any rank has something to do."""
         return any(process.run for process in self.ranks.values())
 
-    # Which ranks there are
+    # Starting and ending ranks
 
     def variables(self, rank: int) -> Mapping[str, str] | None:
-        """Return the variables of a rank's own environment; ``None`` if it is not here."""
+        """Return a rank's own environment variables; ``None`` if it is not here."""
         return self._specs[rank].env if rank in self.ranks else None
 
     def start(self) -> None:
-        """Ask for the processes of all ranks; they come when the fork server is ready."""
+        """Request the processes of all ranks; they are forked once the fork server is ready."""
         self._fork_server.start()
         for rank in self.ranks:
             self._fork(rank)
@@ -131,9 +131,9 @@ class Supervisor:
                 self._fork(spec.rank)
 
     async def remove(self, ranks: Sequence[int]) -> None:
-        """End ranks for good, and return when they have ended."""
+        """End ranks for good, and wait until they have ended."""
         former = [self.ranks.pop(rank) for rank in ranks if rank in self.ranks]
-        # A rank that is not started again has no process to wait for.
+        # A rank that is not restarted has no process to wait for.
         removed = {each for each in former if each.pid or self._fork_server.is_forking(each)}
         self._removed += removed
         for process in removed:
@@ -152,7 +152,7 @@ class Supervisor:
                 self.ranks[rank].end(END_WITHIN)
 
     async def end(self) -> None:
-        """End all ranks, and return when they have ended or had the time for it."""
+        """End all ranks, and wait until they have ended, within limits."""
         self._is_ending = True
         for process in self.ranks.values():
             if process.run:
@@ -181,7 +181,7 @@ class Supervisor:
         if self.ranks.get(process.rank) is process and not self._is_ending:
             self._fork(process.rank)
 
-    # What they are told
+    # Messages to ranks
 
     def run(self, request: RunRequest) -> str | None:
         """Let ranks carry out a run.
@@ -189,7 +189,7 @@ class Supervisor:
         Returns
         -------
         str or None
-            Why they cannot, if they cannot; none has begun then.
+            Why they cannot, if they cannot; then none has begun.
         """
         if self.stopper.was_stopped(request["run"]):
             return "the run was stopped before it began"
@@ -206,13 +206,13 @@ class Supervisor:
         return None
 
     def tell(self, request: TellRequest) -> None:
-        """Tell a rank something in the middle of a run, unless it has come to the end of that."""
+        """Send a rank a message in the middle of a run, unless it has finished the run."""
         process = self.ranks.get(request["rank"])
         if process and process.run == request["run"]:
             process.send_tell(request)
 
     def _gpus_beside(self, rank: int) -> str | None:
-        """Return all GPUs that the ranks of a rank's node see, if they do not see the same."""
+        """Return all GPUs of the ranks on a rank's node, if these do not all see the same."""
         node = next((ranks for ranks in self._nodes if rank in ranks), [rank]) * self._has_gpus
         specs = [self._specs[each] for each in node if each in self._specs]
         seen = [spec.env[VISIBLE_GPUS] for spec in specs if VISIBLE_GPUS in spec.env]
@@ -245,7 +245,7 @@ class Supervisor:
         for process in self.ranks.values():
             process.send_aside(command)
 
-    # What they say
+    # Messages from ranks
 
     def _on_message(self, process: RankProcess, message: Message) -> None:
         if is_forged(process, message):
@@ -290,7 +290,7 @@ class Supervisor:
         return run in [process.run for process in self.ranks.values()]
 
     def _report_forgery(self, process: RankProcess) -> None:
-        """Say, once for each process, that it spoke for another rank or for the agent."""
+        """Report, once per process, that it spoke for another rank or for the agent."""
         if process.pid in self._forgers:
             return
         self._forgers.add(process.pid or 0)
@@ -317,23 +317,23 @@ class Supervisor:
         if message["outcome"] == "error":
             self.stopper.stop_after_failure(message["run"])
         for name in [each for each in _MOSTLY_EMPTY if not message[each]]:
-            del message[name]  # the event is the same without it, and is read by the thousand
+            del message[name]  # the event is equivalent without it, and is read by the thousand
 
-    # What the fork server says
+    # Messages from the fork server
 
     def on_imported(self, versions: dict[str, str], missing: dict[str, str]) -> None:
-        """Remember what ranks have imported."""
+        """Remember what the fork server has imported."""
         self.versions = versions
         self._publish_event(Prepared(versions, missing))
 
     def on_forked(self, process: RankProcess) -> None:
-        """Publish that a rank has a process, unless it was removed meanwhile."""
+        """Publish that a rank has started, unless it was removed meanwhile."""
         self._failed_forks.pop(process.rank, None)
         if process not in self._removed:
             self._publish_event(RankStarted(process.rank, process.pid or 0))
 
     def on_not_forked(self, process: RankProcess, reason: str) -> None:
-        """Say that there is no process for a rank, and ask again: it may be so for a moment."""
+        """Report that a rank could not be forked, and try again: the shortage may be temporary."""
         process.close()
         self._ends.note()
         if process in self._removed:
@@ -349,7 +349,7 @@ class Supervisor:
         asyncio.get_running_loop().call_later(pause, self._fork_again, process)
 
     def on_exited(self, pid: int, status: int) -> None:
-        """Close what led to a process that has ended, and ask for one in its place."""
+        """Clean up after a process that has ended, and request a new one."""
         processes = [*self.ranks.values(), *self._removed]
         process = next((each for each in processes if each.pid == pid), None)
         if process is None:
@@ -368,7 +368,7 @@ class Supervisor:
             self._fork(process.rank)
 
     def on_fork_server_lost(self) -> None:
-        """Give up all ranks: there is nothing to fork others from."""
+        """Give up all ranks: nothing can fork new ones."""
         self._ends.note()
         for process in self.ranks.values():
             if process.pid:
@@ -377,7 +377,7 @@ class Supervisor:
         self._on_lost()
 
     def _is_worth_restarting(self, process: RankProcess) -> bool:
-        # A rank that ends again and again before it has done anything will not get better.
+        # A rank that ends repeatedly before it has done anything will not recover.
         pid = process.pid or 0
         failed = process.run is None and pid not in self._killed
         self._killed.discard(pid)

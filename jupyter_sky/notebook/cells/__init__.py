@@ -1,1 +1,1 @@
-"""A cell below ``%%sky``: how it becomes a run, and runs again where it lost a rank or a node."""
+"""A ``%%sky`` cell: how it becomes a run, and is retried if it loses a rank or a node."""

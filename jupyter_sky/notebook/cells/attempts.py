@@ -1,7 +1,7 @@
-"""Attempts at a cell: with ``--retry`` it runs again where a rank or a node was lost.
+"""Attempts at a cell: with ``--retry`` it runs again if a rank or a node was lost.
 
-Each attempt is a run of its own, which stays in the cell as it ended. Its ranks are new processes,
-so that all begin alike: what one of them has lost, the others let go of.
+Each attempt is a separate run, whose result stays in the cell. Its ranks are new processes, so that
+all begin in the same state: one of them has lost its variables, so the others drop theirs.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Attempts:
     cell
         The cell.
     cluster
-        Where it runs first.
+        The cluster of the first attempt.
     say
         Tells the user what was lost.
 
     Attributes
     ----------
     cluster
-        Where it runs now: another one of the same name, if the first was lost.
+        The present cluster: another one of the same name, if the first was lost.
     """
 
     def __init__(self, cell: Cell, cluster: Cluster, say: Callable[[str], object] = _print) -> None:
@@ -55,7 +55,7 @@ class Attempts:
         options = cell.options
         self._attempt = Attempt(limit=1 + (options.retry or 0), timeout=options.timeout)
         self._began = time.monotonic()
-        # In the background the notebook goes on, and the attempts are to begin alike.
+        # In the background the notebook may change its values, but all attempts must begin alike.
         self._kept: ItemCollector | None = None
 
     def begin(self) -> tuple[RunHandle, SendingLine]:
@@ -79,19 +79,19 @@ class Attempts:
         return sorted((there & cell.names.reads) - (cell.needed & cell.namespace.keys()))
 
     def run_here(self, session: Session) -> RunHandle:
-        """Run the cell, and show what comes, until an attempt has not lost anything.
+        """Run the cell and show its output, until an attempt has not lost anything.
 
         Returns
         -------
         RunHandle
-            The last run, which has ended one way or the other.
+            The last run, which has ended.
 
         Raises
         ------
         Interrupted
-            When Ctrl-C has stopped it.
+            If Ctrl-C has stopped it.
         TimedOut
-            When the time of all attempts together was over.
+            If the time limit of all attempts together has passed.
         """
         run, sending = self.begin()
         while True:
@@ -111,20 +111,21 @@ class Attempts:
         run
             The run.
         session
-            Starts a new cluster where all of it was lost; without one, the last run stays so.
+            Starts a new cluster if all of it was lost; without a session, there is no further
+            attempt then.
 
         Returns
         -------
         tuple or None
-            ``None`` if there is no further one: the run has not lost anything, or was the last.
+            ``None`` if there is no further attempt: the run has not lost anything, or was the last.
 
         Raises
         ------
         SkyError
-            When the cluster does not come up again.
+            If the cluster does not start again.
         """
         if self._attempt.number == 1:
-            self._began = run.began  # what it waited for its turn is not counted
+            self._began = run.began  # the time that it waited for its turn does not count
         loss, is_new = run.loss, False
         while loss is not None and self._may_go_on(loss, session):
             try:
@@ -135,19 +136,19 @@ class Attempts:
                     run.renew_ranks()
                 return self._cell.make_run(self.cluster, self._attempt, self._kept)
             except SkyError as trouble:
-                # Another one may have been lost meanwhile.
+                # Another rank or node may have been lost meanwhile.
                 loss = loss_of_trouble(trouble, self._attempt)
                 if loss is None:
                     raise
         return None
 
     def seconds_left(self) -> float | None:
-        """Return how much of the time of all attempts is left, if that has a limit.
+        """Return the time left for all attempts, if it is limited.
 
         Raises
         ------
         TimedOut
-            When none is.
+            If no time is left.
         """
         limit = self._attempt.timeout
         if limit is None:
@@ -158,7 +159,7 @@ class Attempts:
         return left
 
     def _may_go_on(self, loss: Loss, session: Session | None) -> bool:
-        """Count a loss, tell the user of it, and return whether there is another attempt."""
+        """Count a loss, tell the user, and return whether there is another attempt."""
         before, name = self._attempt, self.cluster.name
         if before.limit == 1:
             return False

@@ -1,4 +1,4 @@
-"""A cell with ``--background``: it returns at once, and its attempts go on behind it."""
+"""A cell with ``--background``: it returns at once, and its attempts run in the background."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def begin_in_background(
     panels
         Make the strip above its output.
     cluster
-        Where it runs; a new one is not started there.
+        The cluster; in the background, no new one is started.
     handle
-        A display that the strip takes the place of.
+        A display for the strip to replace.
     """
     lines: list[str] = []
     attempts = Attempts(cell, cluster, lines.append)
@@ -53,7 +53,7 @@ def begin_in_background(
         run,
         title,
         strip,
-        # The user may keep it, and it would keep all that the notebook had.
+        # The user may keep the handle, which would keep all of the notebook's values alive.
         partial(replace(cell, namespace={}).bind, cluster),
         cell.options.timeout,
         again if cell.options.retry else None,

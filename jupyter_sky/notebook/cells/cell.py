@@ -1,4 +1,4 @@
-"""A cell as it was typed, and the runs that are made of it."""
+"""A cell as typed, and the runs that are made from it."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ from jupyter_sky.transport.protocol.profiling import RecordKind
 
 @dataclass(frozen=True)
 class Cell:
-    """What a run of a cell is made of.
+    """Everything that a run of a cell is made from.
 
     Attributes
     ----------
     shell
         The shell of the notebook.
     options, code
-        What was typed.
+        What the user typed.
     place
-        Where it stands in the notebook.
+        Its place in the notebook.
     names
         The names that it uses.
     needed
-        Those of them that are sent.
+        The names that are sent.
     namespace
-        Where their values are.
+        The namespace with their values.
     limit
-        Bytes above which nothing is sent; ``None`` is for no limit.
+        The most bytes to send; ``None`` for no limit.
     folder
-        What ranks run in, if it is one of this computer.
+        The folder that ranks run in, if it is on this computer.
     workdirs
-        Keep it on the nodes.
+        Keep it in sync on the nodes.
     records
         What ranks record.
     debugging
-        Whether somebody answers prompts.
+        Whether somebody can answer prompts.
     """
 
     shell: InteractiveShell
@@ -72,27 +72,27 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """What every page may show of it, and the kernel that takes the run up."""
+        """Its title for pages, and for a kernel that attaches to the run."""
         return without_secrets(cell_title(self.code))
 
     def make_run(
         self, cluster: Cluster, attempt: Attempt, kept: ItemCollector | None = None
     ) -> tuple[RunHandle, SendingLine]:
-        """Return a run of it, which is to be followed, and the line that shows what is sent.
+        """Return a run, for the caller to follow, and the line that shows the progress of sending.
 
         Parameters
         ----------
         cluster
-            Where it runs.
+            The cluster to run on.
         attempt
-            Which attempt it is.
+            The number of the attempt.
         kept
-            What the first attempt has kept of the notebook's values, if it has.
+            The notebook's values as the first attempt has kept them, if it has.
 
         Raises
         ------
         UsageError
-            When the cluster cannot do what the options ask for, or a name cannot be sent.
+            If the cluster cannot do what the options ask for, or a name cannot be sent.
         """
         options = self.options
         ranks = choose_ranks(cluster, options.ranks, "--ranks")
@@ -126,18 +126,18 @@ class Cell:
         return cluster.run(task), sending
 
     def _seen_on(self, cluster: Cluster) -> Mapping[str, Any]:
-        """Return the notebook's names; ``__file__`` of a script is where ranks have it."""
+        """Return the notebook's names, with ``__file__`` of a script as its path on ranks."""
         script = program_file(self.shell)
         if script is None or cluster.sync.shares_files:
             return self.namespace
-        # They begin in what has the files of the folder.
+        # Ranks start in a folder with the same files.
         place = f"./{os.path.relpath(script, self.folder or script.parent)}"
         return {**self.namespace, "__file__": place}
 
     def bind(
         self, cluster: Cluster, run: RunHandle, values: Mapping[int, Mapping[str, Any]]
     ) -> dict[str, Any]:
-        """Bind in the notebook what a run has brought back, and return it."""
+        """Bind the values of a run in the notebook, and return them."""
         names = (*self.options.out, *self.options.gather)
         bound = select(values, run.task.ranks, names, self.options.gather)
         return bind(self.shell, cluster, run, bound, self.options.gather)

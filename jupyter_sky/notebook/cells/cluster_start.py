@@ -1,4 +1,4 @@
-"""A start of a cluster behind the notebook's back: its nodes may be in a queue for hours."""
+"""A cluster's start in the background: its nodes may be in a queue for hours."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Started = tuple[Place, Cluster]
 
 
 class ClusterStart:
-    """A start in a thread of its own.
+    """The start of a cluster in a thread of its own.
 
     Parameters
     ----------
@@ -29,16 +29,16 @@ class ClusterStart:
     start
         Starts it; called in the thread.
     take_up
-        Makes what was started a cluster of the notebook; called in the user's thread.
+        Adopts the started cluster for the notebook; called in the user's thread.
 
     Attributes
     ----------
     name
         The cluster.
     text
-        What is going on.
+        The present step.
     future
-        Ends when the start does, one way or the other.
+        Is done when the start has succeeded or failed.
     """
 
     def __init__(
@@ -58,13 +58,13 @@ class ClusterStart:
         threading.Thread(target=self._run, daemon=True, name="sky-start").start()
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` in another thread when `text` has changed, and when it has ended."""
+        """Call ``listener`` in another thread when `text` changes and when the start has ended."""
         self._listeners.append(listener)
         self.future.add_done_callback(lambda done: listener())
 
     @property
     def is_over(self) -> bool:
-        """Whether the notebook has the cluster, or there is none."""
+        """Whether the notebook has the cluster, or the start has failed."""
         return self._cluster is not None or (
             self.future.done() and self.future.exception() is not None
         )
@@ -75,9 +75,9 @@ class ClusterStart:
         Raises
         ------
         SkyError
-            When it did not start, or was stopped.
+            If it did not start, or was stopped.
         TimeoutError
-            When it has not ended after ``timeout`` seconds; it goes on.
+            If the start takes longer than ``timeout`` seconds; it continues.
         """
         with heard_interrupts():
             started = self.future.result(timeout)
@@ -86,12 +86,12 @@ class ClusterStart:
         return self._cluster
 
     def follow(self, shell: InteractiveShell) -> None:
-        """Wait for the end, in the user's thread, and show in the current cell how it gets on.
+        """Wait for the end, in the user's thread, and show the progress in the current cell.
 
         Raises
         ------
         SkyError
-            When it did not start, or was stopped.
+            If it did not start, or was stopped.
         """
         with ProgressLine(shell, self.name) as progress:
             self.listen(lambda: progress.update(self.text))

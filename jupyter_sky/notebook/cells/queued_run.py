@@ -1,4 +1,4 @@
-"""The handle of a run whose cluster still starts: the cell has ended, and the notebook is free."""
+"""The handle of a run whose cluster is still starting, while the notebook stays usable."""
 
 from __future__ import annotations
 
@@ -25,16 +25,15 @@ Begin = Callable[[Cluster, DisplayHandle | None], BackgroundRun | None]
 class QueuedRun:
     """A run in the background that begins when its cluster is there.
 
-    Await it, or ask for its ``result()``, like a `BackgroundRun`, which it becomes. It begins in
-    the user's thread, as what it is sent belongs to that: between two cells, or when somebody waits
-    for it.
+    Await it, or call its ``result()``, like a `BackgroundRun`, which it becomes. It begins in the
+    user's thread, which owns the values to send: between two cells, or when somebody waits for it.
 
     Parameters
     ----------
     start
         The start of its cluster.
     title
-        What it is called.
+        The title of the run.
     begin
         Begins the run, with its strip in place of a display; called in the user's thread.
     loop
@@ -57,7 +56,7 @@ class QueuedRun:
 
     @property
     def done(self) -> bool:
-        """Whether the run has ended, or will not begin."""
+        """Whether the run has ended or will not begin."""
         return self._run.done if self._run else self._trouble is not None
 
     @property
@@ -67,34 +66,34 @@ class QueuedRun:
 
     @property
     def output(self) -> str:
-        """The end of what the shown ranks printed."""
+        """The end of the output of the shown ranks."""
         return self._run.output if self._run else ""
 
     @property
     def metrics(self) -> Any:
-        """What the ranks have logged so far, as of a `BackgroundRun`; ``None`` before it begins."""
+        """The metrics so far, as for a `BackgroundRun`; ``None`` before it begins."""
         return self._run.metrics if self._run else None
 
     def result(self, timeout: float | None = None) -> dict[str, Any]:
-        """Wait for the end, bind what ``--out`` and ``--gather`` asked for, and return it.
+        """Wait for the end, bind the values for ``--out`` and ``--gather``, and return them.
 
         Raises
         ------
         SkyError
-            When the cluster did not start.
+            If the cluster did not start.
         RemoteError
-            When the run failed; also of the original type.
+            If the run failed; it is also of the original type.
         KeyboardInterrupt
-            When it was cancelled.
+            If it was cancelled.
         TimeoutError
-            When it has not ended after ``timeout`` seconds; it goes on.
+            If it has not ended after ``timeout`` seconds; it continues.
         """
         until = None if timeout is None else time.monotonic() + timeout
         run = self._begun(timeout)
         return run.result(until and max(0.0, until - time.monotonic()))
 
     def cancel(self) -> None:
-        """Stop the run, or leave the queue: the cluster does not start if it was started for it."""
+        """Stop the run or leave the queue; a cluster that was started for it does not start."""
         self._is_cancelled = True
         if self._run:
             self._run.cancel()
@@ -146,7 +145,7 @@ class QueuedRun:
         return self._run
 
     def _begin_between_cells(self) -> None:
-        with contextlib.suppress(BaseException):  # it is shown, and `result` raises it
+        with contextlib.suppress(BaseException):  # it is shown, and raised by `result`
             self._begun()
 
     # In any thread
@@ -165,16 +164,16 @@ class QueuedRun:
 def when_up(
     session: Session, options: CellOptions, title: str, begin: Callable[..., BackgroundRun | None]
 ) -> BackgroundRun | QueuedRun | None:
-    """Begin a run on the cluster that options mean: now, or when it is there.
+    """Begin a run on the cluster of the options: now, or once it has started.
 
     Parameters
     ----------
     title
-        What the run is called.
+        The title of the run.
     begin
-        Called with the cluster, and a display that the run's strip takes the place of, if any.
+        Called with the cluster, and a display for the run's strip to replace, if any.
     """
-    # Without a loop nobody would begin what waits for its cluster.
+    # Without an event loop nobody would begin a run that waits for its cluster.
     loop = running_loop() if options.background else None
     start = session.start_behind(options) if loop else None
     if start and loop:

@@ -1,1 +1,1 @@
-"""`%sky COMMAND`: a file for each command, or for a few that belong together."""
+"""`%sky COMMAND`: one file for each command, or for a few related ones."""

@@ -1,4 +1,4 @@
-"""What the commands share: the notebook's shell and session, and which cluster is meant."""
+"""The context of commands: the notebook's shell and session, and the chosen cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jupyter_sky.providers.ssh.connection.targets import Target, parse
 
 @dataclass(frozen=True)
 class CommandContext:
-    """What every command is given.
+    """The context that every command gets.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class CommandContext:
     auto: AutoCells
 
     def cluster(self, name: str | None = None) -> Cluster:
-        """Return a running cluster, which the session is connected to from now on.
+        """Return a running cluster, connecting the session to it.
 
         Parameters
         ----------
@@ -47,7 +47,7 @@ class CommandContext:
         Raises
         ------
         UsageError
-            When it is not running.
+            If it is not running.
         """
         cluster = self.session.find(name)
         if cluster is None and (gone := name or self.session.current_name) in self.session.started:
@@ -63,7 +63,7 @@ class CommandContext:
 
     @contextlib.contextmanager
     def visited_cluster(self, name: str | None) -> Iterator[Cluster]:
-        """Give a cluster for a moment; one that is named is not connected afterwards."""
+        """Provide a cluster for a moment; a cluster that was named is disconnected afterwards."""
         if name is None:
             yield self.cluster()
             return
@@ -71,7 +71,7 @@ class CommandContext:
             yield cluster
 
     def hosts(self, named: tuple[str, ...] | None) -> tuple[Target, ...]:
-        """Return hosts: those that are named, or else the settings', or the current cluster's."""
+        """Return the named hosts, or else those of the settings or of the current cluster."""
         settings = self.session.settings
         hosts = named or settings.hosts or ()
         if not hosts and (row := registry.find(self.session.current_name)):

@@ -1,4 +1,4 @@
-"""``%sky where``, ``profile``, ``debug``, ``interrupt``, ``auto`` …; most are buttons too."""
+"""``%sky where``, ``profile``, ``debug``, ``interrupt``, ``auto`` …; most are also buttons."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def where(context: CommandContext, options: Namespace) -> None:
 
 
 def profile(context: CommandContext, options: Namespace) -> None:
-    """Look at ranks for a time, and show what they spend it on."""
+    """Profile ranks for some time, and show the result."""
     with context.visited_cluster(options.cluster) as cluster:
         ranks = choose_ranks(cluster, options.ranks, "%sky profile --ranks")
         show_profile(context.shell, cluster, options.seconds, ranks)
 
 
 def debug(context: CommandContext, options: Namespace) -> None:
-    """Look at the frames that a failed cell has left on ranks."""
+    """Debug the frames that a failed cell has left on ranks."""
     cluster, error = context.cluster(options.cluster), last_error()
     origin = error.origin if error else None
     ranks = choose_ranks(cluster, options.ranks or "head", "%sky debug")
@@ -69,7 +69,7 @@ def forward(context: CommandContext, options: Namespace) -> None:
         cluster.pages.hide(name)
         print(f"{cluster.name}: {label.lower()} is not shown")
         return
-    # As its node reaches it: most that serve pages to one user listen nowhere else.
+    # On the node's loopback address: most servers for a single user listen nowhere else.
     cluster.pages.show(Page(name, label, ranks[0], "127.0.0.1", options.port))
     if not (link := cluster.pages.link(name)):
         cluster.pages.hide(name)
@@ -85,20 +85,20 @@ def forward(context: CommandContext, options: Namespace) -> None:
 
 
 def interrupt(context: CommandContext, options: Namespace) -> None:
-    """Stop what runs, and print whether it has stopped."""
+    """Stop the runs, and print whether they have stopped."""
     with context.visited_cluster(options.cluster) as cluster:
         print(interrupt_runs(cluster, _STOPPED_WITHIN if options.cluster else 0.0))
 
 
 def restart(context: CommandContext, options: Namespace) -> None:
-    """Restart ranks; a cluster that was lost is started anew."""
+    """Restart ranks; a lost cluster is started again."""
     if not options.cluster and context.session.restart_lost():
         return
     print(restart_ranks(context.cluster(options.cluster), options.ranks))
 
 
 def scale(context: CommandContext, options: Namespace) -> None:
-    """Add nodes to a cluster, or remove some, and print what it is made of then."""
+    """Add nodes to a cluster or remove some, and print its new size."""
     cluster, hosts = context.cluster(options.cluster), options.hosts or ()
     with ProgressLine(context.shell, cluster.name) as progress:
         scaled = scale_cluster(context.session, cluster, options.nodes, hosts, progress.update)
@@ -106,12 +106,12 @@ def scale(context: CommandContext, options: Namespace) -> None:
 
 
 def where_ranks_are(cluster: Cluster) -> str:
-    """Return what each rank of a cluster is doing, and who waits for whom, in lines."""
+    """Return lines about what each rank is doing, and which ranks wait for which."""
     return f"{cluster.name}: {cluster.where().text}"
 
 
 def interrupt_runs(cluster: Cluster, within: float = 0.0) -> str:
-    """Stop what runs, wait for it at most ``within`` seconds, and return a sentence about it."""
+    """Stop the runs, wait at most ``within`` seconds, and return a sentence about it."""
     if not cluster.interrupt():
         return f"{cluster.name}: nothing is running"
     if within and cluster.wait_until_idle(within):
@@ -120,7 +120,7 @@ def interrupt_runs(cluster: Cluster, within: float = 0.0) -> str:
 
 
 def restart_ranks(cluster: Cluster, chosen: str | Sequence[int] | None) -> str:
-    """Restart ranks, all of them with None, and return a sentence about it."""
+    """Restart ranks (None for all), and return a sentence about it."""
     ranks = choose_ranks(cluster, chosen, "%sky restart")
     cluster.restart(ranks)
     return f"{cluster.name}: {format_ranks(ranks)} restarted with empty namespaces"
@@ -133,7 +133,7 @@ def scale_cluster(
     hosts: Sequence[str] = (),
     progress: Progress = lambda text: None,
 ) -> str:
-    """Add nodes to a cluster, or remove some, and return what it is made of then.
+    """Add nodes to a cluster or remove some, and return a description of it.
 
     Parameters
     ----------
@@ -142,20 +142,20 @@ def scale_cluster(
     cluster
         The cluster to scale.
     nodes
-        How many nodes it is to have; None adds one for each of ``hosts``.
+        The new number of nodes; None adds one for each of ``hosts``.
     hosts
-        Machines to take, beside those that the cluster was started with.
+        Machines to use, besides those that the cluster was started with.
     progress
-        Called with what is going on.
+        Called with the present step.
 
     Raises
     ------
     UsageError
-        When there cannot be so many, or while something runs.
+        If there cannot be that many nodes, or while something runs.
     SkyError
-        When nodes do not start; the cluster is as it was then.
+        If nodes do not start; the cluster is then as it was.
     Interrupted
-        When Ctrl-C came; the cluster is as it was, or as it is to be.
+        If Ctrl-C was pressed; the cluster has either its old or its new size.
     """
     has = len(cluster.state.nodes)
     if hosts and cluster.provider.name != "ssh":
@@ -192,7 +192,7 @@ def scale_cluster(
 
 
 def _with_spare_hosts(session: Session, options: CellOptions, named: Sequence[str]) -> CellOptions:
-    """Return options with hosts to choose nodes from: the named first, then those known before."""
+    """Return options with hosts to choose nodes from: first the named ones, then the known ones."""
     known = (*options.hosts, *(session.settings.hosts or ()))
     return replace(options, hosts=_distinct_hosts(session, [*named, *known]))
 
@@ -214,7 +214,7 @@ def _interrupted(cluster: Cluster, before: int) -> Interrupted:
 
 
 def auto(context: CommandContext, options: Namespace) -> None:
-    """Run every following cell on the cluster, or no longer, and print which."""
+    """Switch running all following cells on the cluster on or off, and print which."""
     if options.switch in ("on", "off"):
         context.auto.switch(options.switch == "on")
     if not context.auto.on:

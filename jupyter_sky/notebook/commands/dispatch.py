@@ -1,4 +1,4 @@
-"""The commands of ``%sky``: which function a line calls."""
+"""The commands of ``%sky``, and the functions that carry them out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ it has left in the background.
 """
 
 
-# These need the providers for elsewhere, which have many modules: they are imported when asked for.
+# These need the remote providers, which have many modules, and are imported on demand.
 
 
 def _offers(context: CommandContext, options: Any) -> None:
@@ -92,7 +92,7 @@ class Dispatcher:
     Parameters
     ----------
     context
-        What each command is given.
+        The context for each command.
     handlers
         The commands by name.
     """
@@ -102,12 +102,12 @@ class Dispatcher:
         self._handlers = handlers
 
     def run_line(self, line: str) -> object:
-        """Parse the line of a ``%sky``, run its command, and return what it gives the notebook.
+        """Parse a ``%sky`` line, run its command, and return its value for the notebook.
 
         Raises
         ------
         UsageError
-            When it cannot be done; the sentence says what to type instead.
+            If it cannot be done; the message says what to type instead.
         HelpRequested
             When the line asks for help.
         Interrupted
@@ -123,13 +123,13 @@ class Dispatcher:
         return None if isinstance(given, bool) else given
 
     def run(self, command: str, options: Any) -> object:
-        """Run a command, and return what its handler does.
+        """Run a command, and return the result of its handler.
 
         Parameters
         ----------
         command
             Its name.
         options
-            What `parse_line` returns for it.
+            Its parsed options, from `parse_line`.
         """
         return self._handlers[command](self._context, options)

@@ -1,4 +1,4 @@
-"""``%sky doctor``: checks what clusters need, here, on hosts and at AWS, and says how to get it."""
+"""``%sky doctor``: checks the requirements of clusters, here, on hosts and at AWS."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Finding:
     Attributes
     ----------
     found
-        What there is.
+        What was found.
     fix
         What to do about it; empty if nothing is wrong.
     """
@@ -66,7 +66,7 @@ def doctor(context: CommandContext, options: Namespace) -> bool:
 
 
 def examine() -> Iterator[tuple[str, Finding]]:
-    """Check this computer, one thing after the other; yield the name of each and what was found."""
+    """Check this computer; yield the name and the finding of each check."""
     import pynvml
 
     for name, check in _CHECKS.items():
@@ -100,7 +100,7 @@ def _check_aws(provider: AWS) -> bool:
 
 
 def _print_results(findings: Iterable[tuple[str, Finding]]) -> bool:
-    """Print each check as it comes, and how many failed; return whether none did."""
+    """Print each check, and how many failed; return whether none did."""
     width = max(map(len, _CHECKS))
     count = wrong = 0
     for name, finding in findings:
@@ -154,7 +154,7 @@ def _gpu_names() -> list[str]:
 
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError_LibraryNotFound:  # no driver, so no GPU
+    except pynvml.NVMLError_LibraryNotFound:  # no driver, hence no GPU
         return []
     try:
         devices = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))

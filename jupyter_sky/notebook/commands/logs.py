@@ -1,4 +1,4 @@
-"""``%sky logs``: the end of the logs of ranks, and what is added to them."""
+"""``%sky logs``: the ends of ranks' logs, and new lines as they are added."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ def _show_logs(
     ranks
         The ranks.
     tail
-        How many lines of each.
+        The number of lines of each.
     printer
         Prints them.
     follow
-        Whether to go on with what is added, until Ctrl-C, which stops nothing else.
+        Whether to print new output until Ctrl-C, which stops nothing else.
     """
-    # Ctrl-C ends the following, wherever it comes.
+    # Ctrl-C ends the loop, wherever it arrives.
     with contextlib.suppress(KeyboardInterrupt) if follow else contextlib.nullcontext():
         parts = [cluster.log(rank, tail=tail) for rank in ranks]
         for part in parts:
             printer.left_out(part.start, part.data.count(b"\n"))
         while True:
             entries = [entry for part in parts for entry in part.entries()]
-            # Ranks are merged in the order in which their clocks say that it was written.
+            # Output of ranks is merged by the time of writing, according to their clocks.
             for entry in sorted(entries, key=lambda entry: entry.time):
                 printer.print(entry)
             sys.stdout.flush()
@@ -81,22 +81,22 @@ class _Printer(Protocol):
     """Prints entries of logs."""
 
     def left_out(self, size: int, lines: int) -> None:
-        """Take notice of how many bytes come before the first of ``lines`` lines."""
+        """Note how many bytes precede the first of ``lines`` lines."""
 
     def print(self, entry: LogEntry) -> None:
-        """Print an entry; of a run it is its beginning."""
+        """Print an entry: output, or the beginning of a run."""
 
     def finish(self) -> None:
-        """Print what is left of unfinished lines."""
+        """Print the rest of unfinished lines."""
 
 
 class _PlainPrinter:
-    """Prints what one rank wrote, as it wrote it."""
+    """Prints the output of one rank unchanged."""
 
     def __init__(self, rank: int, asked: int | None) -> None:
         self._rank = rank
         self._asked = asked
-        # A character can be cut in two by the end of what was written so far.
+        # The output so far may end in the middle of a character.
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def left_out(self, size: int, lines: int) -> None:
@@ -114,7 +114,7 @@ class _PlainPrinter:
 
 
 class _LabelledPrinter:
-    """Prints what several ranks wrote, line by line, each with its rank."""
+    """Prints the output of several ranks line by line, each labelled with its rank."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
         self._width = len(str(max(ranks)))
@@ -136,7 +136,7 @@ class _LabelledPrinter:
                 self._write(rank, line)
 
     def _write(self, rank: int, line: bytes) -> None:
-        # Bars of several ranks would draw over each other: the last state of each is shown.
+        # Bars of several ranks would overwrite each other, so only the last state of each is shown.
         text = line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
         sys.stdout.write(f"{rank:>{self._width}} │ {text}\n")
 
@@ -168,12 +168,12 @@ class _JsonPrinter:
 
 
 def _save_log(cluster: Cluster, ranks: Sequence[int], path: str) -> str:
-    """Write all of a rank's log to a file, and return a sentence about it.
+    """Write a rank's whole log to a file, and return a sentence about it.
 
     Raises
     ------
     UsageError
-        When the file cannot be written, or when several ranks are named.
+        If the file cannot be written, or several ranks are named.
     """
     rank, *others = ranks
     if others:

@@ -1,6 +1,6 @@
-"""``%sky offers``: what a new cluster can be made of, at each provider, and what it costs.
+"""``%sky offers``: the nodes that each provider offers for a new cluster, and their prices.
 
-The form of the sidebar shows the same, from ``--json``.
+The sidebar's form shows the same, from ``--json``.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class ListedOffer(TypedDict):
     Attributes
     ----------
     description
-        What a node is, in words.
+        A description of the node.
     gpu
-        The GPUs of a node, as ``--gpu`` takes them.
+        The GPUs of a node, in the syntax of ``--gpu``.
     price
-        Of all nodes, in dollars an hour; ``None`` if they cost nothing, or if it is not known.
+        The price of all nodes in dollars per hour; ``None`` if they are free, or it is not known.
     line
-        What to type behind ``%%sky``.
+        What to type after ``%%sky``.
     """
 
     provider: str
@@ -58,7 +58,7 @@ class ListedOffer(TypedDict):
 class OfferList(TypedDict):
     """The offers, cheapest first, and a sentence for each provider that has none.
 
-    ``providers`` are those that can be named here.
+    ``providers`` are those that can be used here.
     """
 
     offers: list[ListedOffer]
@@ -67,7 +67,7 @@ class OfferList(TypedDict):
 
 
 def offers(context: CommandContext, options: Namespace) -> None:
-    """Print offers, as text or as JSON; as text, those of AWS are a table of their own."""
+    """Print offers as text, with a separate table for AWS, or as JSON."""
     session = context.session
     given = {name: value for name, value in vars(options).items() if name != "json"}
     wanted = CellOptions(**given)
@@ -82,7 +82,7 @@ def offers(context: CommandContext, options: Namespace) -> None:
 
 
 def _find(session: Session, wanted: CellOptions) -> OfferList:
-    """Return offers for what ``wanted`` says, of one provider if it names one."""
+    """Return offers for ``wanted``, from one provider if it names one."""
     found: list[ListedOffer] = []
     notes = []
     here = [name for name in _PROVIDERS if _may_have(session, name)]
@@ -102,7 +102,7 @@ def _as_lines(found: OfferList) -> str:
 
 
 def _accounts(session: Session, wanted: CellOptions) -> list[str]:
-    """Return the accounts of the user where offers are shown of a provider that has such."""
+    """Return the user's accounts, if offers of a provider with accounts are shown."""
     provider = session.factory.provider(session.settings.with_cluster_defaults(wanted))
     if not isinstance(provider, Slurm):
         return []
@@ -113,7 +113,7 @@ def _accounts(session: Session, wanted: CellOptions) -> list[str]:
 def _local(session: Session, wanted: CellOptions) -> Iterator[ListedOffer]:
     Local().check(_spec(wanted), ())
     settings = session.settings
-    # The line has to name the provider only where the settings name another one.
+    # The line has to name the provider only if the settings name another one.
     elsewhere = settings.hosts or settings.provider not in (None, "local")
     provider = "local" if elsewhere else None
     line = replace(wanted, provider=provider, nodes=wanted.nodes or 1)
@@ -164,7 +164,7 @@ def _aws(session: Session, wanted: CellOptions) -> Iterator[ListedOffer]:
 
 
 def _may_have(session: Session, provider: str) -> bool:
-    """Return whether a provider that nobody named may have something, or a hint how it would."""
+    """Return whether a provider that was not named may have offers, or a hint how to enable it."""
     has_slurm = session.settings.login or shutil.which("sinfo") is not None
     return provider != "slurm" or bool(has_slurm)
 
@@ -186,12 +186,12 @@ def _slurm(session: Session, wanted: CellOptions) -> Iterator[ListedOffer]:
             f"no partition has {format_count(spec.nodes, 'equal node')}{gpus}: "
             "`%sky doctor --provider slurm` shows those that there are."
         )
-    # The first one is what the form proposes.
+    # The form proposes the first one.
     for kind in sorted(kinds, key=lambda each: not each.is_default):
         gpu = _gpu_word(kind.gpu, kind.gpus)
         line = replace(wanted, partition=kind.partition)
         if asked is None and kind.gpus:
-            # A job has the GPUs that it asks for, and none if it asks for none.
+            # A job gets only the GPUs that it asks for.
             yield _slurm_offer(f"{replace(kind, gpus=0)}", None, line)
             line = replace(line, gpu=gpu)
         if line.gpu or not kind.gpus:
@@ -199,7 +199,7 @@ def _slurm(session: Session, wanted: CellOptions) -> Iterator[ListedOffer]:
 
 
 def _of_own_job(has: Allocation, spec: ClusterSpec, wanted: CellOptions) -> Iterator[ListedOffer]:
-    """Yield the nodes of the job that the notebook runs in, if they suit: nobody waits for them."""
+    """Yield the nodes of the notebook's own job, if they fit, since they are available at once."""
     with contextlib.suppress(UsageError):
         has.check(spec)
         gpus = f", {has.gpus} × {(has.gpu or 'GPU').upper()} each" if has.gpus else ""
@@ -215,7 +215,7 @@ def _slurm_offer(description: str, gpu: str | None, line: CellOptions) -> Listed
 
 
 def _gpu_word(device: str | None, count: int) -> str | None:
-    """Return GPUs as ``--gpu`` takes them; ``None`` for those that it has no name for."""
+    """Return GPUs in the syntax of ``--gpu``; ``None`` if that has no name for them."""
     known = [each for each in accelerators.names() if accelerators.parse(each).fits(device or "")]
     return f"{min(known, key=len)}:{count}" if known else None
 
@@ -224,7 +224,7 @@ _PROVIDERS = {"local": _local, "ssh": _ssh, "aws": _aws, "slurm": _slurm}
 
 
 def _spec(wanted: CellOptions) -> ClusterSpec:
-    """Return what offers are looked for."""
+    """Return the specification to find offers for."""
     return ClusterSpec(
         "offers",
         nodes=wanted.nodes or 1,

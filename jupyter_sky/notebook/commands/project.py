@@ -1,4 +1,4 @@
-"""``%sky pip``, ``put`` and ``get``: packages and files of a project, on nodes that are up."""
+"""``%sky pip``, ``put`` and ``get``: packages and files of a project on running nodes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def put(context: CommandContext, options: Namespace) -> None:
 
 
 def get(context: CommandContext, options: Namespace) -> None:
-    """Bring files and folders from nodes."""
+    """Download files and folders from nodes."""
     cluster = context.cluster(options.cluster)
     if cluster.sync.shares_files:
         named = format_list(options.paths)

@@ -1,4 +1,4 @@
-"""``%sky torchrun``, ``launch`` and ``shell``: what runs on nodes beside the ranks."""
+"""``%sky torchrun``, ``launch`` and ``shell``: programs on nodes beside the ranks."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ def torchrun(context: CommandContext, line: Namespace) -> BackgroundRun | Queued
     session, made = context.session, torchrun_script(line, script)
 
     def begin(cluster: Cluster, handle: DisplayHandle | None) -> BackgroundRun | None:
-        # Which node has torchrun's rank 0 is for torchrun to say, so that no node's output is left
-        # out.
+        # torchrun decides which node gets its rank 0, so the output of all nodes is shown.
         ranks = choose_nodes(cluster, "--nnodes", line.nnodes)
         options = replace(line.options, ranks=ranks, stdout=line.options.stdout or "all")
         placed = inside(folder, cluster, session, options, made)
@@ -49,7 +48,7 @@ def torchrun(context: CommandContext, line: Namespace) -> BackgroundRun | Queued
 
 
 def shell(context: CommandContext, line: Namespace) -> None:
-    """Say where a shell of a node can be opened: no cell is a terminal."""
+    """Say where to open a shell on a node, since a cell is not a terminal."""
     raise UsageError(
         "a shell needs a terminal: type `jupyter sky shell` in one, or open one with Terminal in "
         "JupyterLab's sidebar."
@@ -57,7 +56,7 @@ def shell(context: CommandContext, line: Namespace) -> None:
 
 
 def launch(context: CommandContext, line: Namespace) -> BackgroundRun | QueuedRun | None:
-    """Run the setup of a task file, wait for its end, and run what else it has."""
+    """Run the setup of a task file, wait for its end, and then run its `run` section."""
     given = {**(line.env or {}), **(line.secret or {})}
     task = read_task(Path(line.file).expanduser(), given)
     workdir = line.options.workdir or task.workdir
@@ -83,7 +82,7 @@ def launch(context: CommandContext, line: Namespace) -> BackgroundRun | QueuedRu
         first, *rest = [made(*part) for part in parts]
         return run_script(context.shell, session, cluster, options, first, handle, *rest)
 
-    # One that is up may have more nodes than the task needs.
+    # A running cluster may have more nodes than the task needs.
     wanted = [replace(each, nodes=None) for each in choices] if is_up else choices
     if len(wanted) > 1 or not parts:
         cluster = session.cluster(*wanted)
@@ -92,7 +91,7 @@ def launch(context: CommandContext, line: Namespace) -> BackgroundRun | QueuedRu
 
 
 def run(context: CommandContext, line: Namespace) -> None:
-    """Say where it belongs: here the cells run by themselves."""
+    """Say where to use it: in a notebook, cells run without it."""
     raise UsageError(
         f"`%sky run` is for a terminal: type `jupyter sky run {line.file}` there, or run the cells."
     )
@@ -110,7 +109,7 @@ def export(context: CommandContext, line: Namespace) -> None:
 
 
 def _combined(task: TaskFile, line: CellOptions) -> list[CellOptions]:
-    """Return the options of a task file, one of which is enough, with those of the line."""
+    """Return the alternative options of a task file, combined with those of the line."""
     typed: dict[str, Any] = {
         each.name: getattr(line, each.name)
         for each in fields(CellOptions)
@@ -120,10 +119,10 @@ def _combined(task: TaskFile, line: CellOptions) -> list[CellOptions]:
     for options in task.options:
         of_file = dict(options)
         if "provider" in typed or "hosts" in typed:
-            # What the file says of a place is about its own provider.
+            # Places in the file belong to the file's provider.
             for name in ("provider", "region", "zone", "instance_type", "image_id", "spot"):
                 of_file.pop(name, None)
         if "hosts" not in typed:
-            of_file.setdefault("nodes", 1)  # as for SkyPilot, whatever the cluster has
+            of_file.setdefault("nodes", 1)  # like SkyPilot, whatever the cluster has
         found.append(CellOptions(**{**of_file, **typed}))
     return list(dict.fromkeys(found))

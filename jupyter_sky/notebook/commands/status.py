@@ -1,4 +1,4 @@
-"""``%sky status`` and ``%sky panel``: the user's clusters and their ranks, as text and live."""
+"""``%sky status``, ``costs`` and ``panel``: the user's clusters and their ranks."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def panel(context: CommandContext, options: Namespace) -> None:
 
 
 def _entries(clusters: Iterable[Cluster]) -> list[StatusEntry]:
-    """Return all clusters of the registry; parameters as of `_table`."""
+    """Return all clusters of the registry; parameters as for `_table`."""
     known = {cluster.id: cluster for cluster in clusters}
     rows = registry.rows()
     return [
@@ -133,9 +133,9 @@ def _table(clusters: Iterable[Cluster], current: str) -> str:
     Parameters
     ----------
     clusters
-        Those that this notebook is connected to; the agents of others are asked.
+        The clusters that this notebook is connected to; agents of other clusters are asked.
     current
-        The name of the cluster that cells mean.
+        The name of the cluster that cells use.
     """
     now = time.time()
     rows = registry.rows()
@@ -168,8 +168,8 @@ def _table(clusters: Iterable[Cluster], current: str) -> str:
 
 
 def _statuses(rows: Sequence[registry.Row], known: Mapping[str, Cluster]) -> list[ProbeResult]:
-    """Return the status of each cluster: as it is known here, or as its agents say."""
-    # Of what is lost, it is found out when its machines have ended: it costs nothing since.
+    """Return the status of each cluster, as known here or as reported by its agents."""
+    # For a lost cluster, find out when its machines ended, and so stopped costing money.
     unknown = [row for row in rows if row.id not in known or not known[row.id].alive]
     found = {row.id: each for row, each in zip(unknown, probe(unknown, providers()), strict=True)}
     found |= {identity: ProbeResult.of_state(each.state) for identity, each in known.items()}
@@ -184,7 +184,7 @@ def _size(row: registry.Row) -> str:
 
 
 def _spent(total: ledger.Total) -> tuple[str, str]:
-    """Return the hours that were used, and the dollars; empty where there are none."""
+    """Format used hours and dollars; empty if there are none."""
     used = ((total.gpu_hours, Unit.GPU_HOURS), (total.node_hours, Unit.NODE_HOURS))
     hours = ", ".join(format_cost(amount, unit) for amount, unit in used if amount)
     return hours, format_dollars(total.dollars) if total.dollars else ""

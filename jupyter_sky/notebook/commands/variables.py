@@ -1,4 +1,4 @@
-"""``%sky push``, ``pull``, ``vars``, ``same`` and ``metrics``: what the ranks have."""
+"""``%sky push``, ``pull``, ``vars``, ``same`` and ``metrics``: the ranks' variables and metrics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from jupyter_sky.notebook.validation import check_names, choose_ranks
 
 
 def push(context: CommandContext, options: Namespace) -> None:
-    """Send variables to all ranks, also those that have not changed."""
+    """Send variables to all ranks, even unchanged ones."""
     cluster, namespace = context.cluster(), context.shell.user_ns
     check_names(options.names, namespace, "%sky push", cluster)
     update = cluster.sync.update(
@@ -37,15 +37,15 @@ def push(context: CommandContext, options: Namespace) -> None:
 
 
 def pull(context: CommandContext, options: Namespace) -> None:
-    """Bind the head's values of variables, or with ``--ranks`` a list of the ranks' values."""
+    """Bind the head's values of variables or, with ``--ranks``, lists of the ranks' values."""
     cluster = context.cluster()
     from_head = options.ranks in (None, "head")
     ranks = choose_ranks(cluster, options.ranks or "head", "--ranks")
     gathered = () if from_head else options.names
     requested = requested_names(ranks, options.names, gathered)
-    # A sharded model is gathered by all ranks, also for the head.
+    # All ranks help to gather a sharded model, even for the head only.
     asked = cluster.all_ranks if from_head else ranks
-    # An update of no names: it says what the ranks' values are newer than.
+    # An update without names: it marks the state that the ranks' values are newer than.
     update = cluster.sync.update((), context.shell.user_ns, asked)
     run = cluster.run(Task(asked, code="", values=requested, update=update))
     _follow(context, cluster, run)
@@ -75,7 +75,7 @@ def _follow(
 
 
 def vars_of_ranks(context: CommandContext, options: Namespace) -> bool:
-    """Show what names stand for on the ranks; return whether all that were asked for are there."""
+    """Show the variables of the ranks; return whether all requested ones exist."""
     with context.visited_cluster(options.cluster) as cluster:
         names = cluster.looks.names(options.names or ())
     table = NameTable(names.rows, cluster.all_ranks)
@@ -91,7 +91,7 @@ def vars_of_ranks(context: CommandContext, options: Namespace) -> bool:
 
 
 def same(context: CommandContext, options: Namespace) -> bool:
-    """Print whether names stand for the same on all ranks, and return that."""
+    """Print whether names have the same values on all ranks, and return that."""
     if not options.names and not options.random:
         raise UsageError("name what to compare, as in `%sky same model optimizer`.")
     with context.visited_cluster(options.cluster) as cluster:
@@ -101,7 +101,7 @@ def same(context: CommandContext, options: Namespace) -> bool:
 
 
 def metrics(context: CommandContext, options: Namespace) -> Any:
-    """Return a table of what the ranks have logged in the last run that logged anything."""
+    """Return a table of the metrics of the last run that logged any."""
     cluster = context.cluster(options.cluster)
     curves = cluster.metrics()
     if not curves.has_any:

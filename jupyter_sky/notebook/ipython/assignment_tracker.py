@@ -19,9 +19,9 @@ class _Running:
     Attributes
     ----------
     surely
-        The names that it binds or deletes whenever it runs to its end, by its syntax.
+        The names that, by its syntax, it binds or deletes whenever it runs to its end.
     diff
-        What it has changed in the namespace so far.
+        Tracks its changes of the namespace.
     """
 
     surely: frozenset[str]
@@ -29,10 +29,10 @@ class _Running:
 
 
 class AssignmentTracker:
-    """Tells the clusters of a notebook what was assigned and deleted here.
+    """Tells the clusters of a notebook which names were assigned or deleted here.
 
-    Most assignments show in the namespace: the value is another object, or has other content.
-    ``x = 0`` in a cell that is run again does not, so the cell's syntax is looked at as well.
+    Most assignments are visible in the namespace: the value is another object, or has other
+    content. ``x = 0`` in a cell that is run again is not, so the cell's syntax is examined as well.
 
     Parameters
     ----------
@@ -50,12 +50,12 @@ class AssignmentTracker:
         shell.events.register("post_run_cell", self._on_post_run_cell)
 
     def remove(self) -> None:
-        """Track no more cells."""
+        """Stop tracking cells."""
         self._shell.events.unregister("pre_run_cell", self._on_pre_run_cell)
         self._shell.events.unregister("post_run_cell", self._on_post_run_cell)
 
     def flush(self) -> None:
-        """Tell what the running cell has done so far, so that it comes before a run's effects."""
+        """Report what the running cell has done so far, before the effects of a run."""
         if self._running and (cell := self._running[-1]):
             changed, deleted = cell.diff.changed(), cell.diff.deleted()
             self._tell(changed, deleted)

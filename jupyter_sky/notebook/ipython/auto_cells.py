@@ -48,39 +48,39 @@ class AutoCells:
             return lines
         return ["%%sky\n", *lines]
 
-    # Else a terminal would wait for an empty line at the end of each cell, as for cell magics.
+    # Otherwise a terminal would wait for an empty line after each cell, as for cell magics.
     _transform.has_side_effects = True  # type: ignore[attr-defined]
 
     def _is_of_frontend(self) -> bool:
-        """Return whether a frontend runs code of its own, which the user does not see."""
+        """Return whether a frontend is running code of its own, which the user does not see."""
         kernel = getattr(self._shell, "kernel", None)
         request = kernel.get_parent("shell").get("content", {}) if kernel else {}
         return bool(request.get("silent")) or not request.get("store_history", True)
 
 
 def runs_locally(cell: str) -> bool:
-    """Return whether a cell runs in the notebook although ``%sky auto`` is on.
+    """Return whether a cell runs in the notebook even if ``%sky auto`` is on.
 
-    It does when it begins with ``# local`` or with a cell magic, when it has nothing but line
-    magics, shell commands and ``name?``, and when ``%sky`` is among its magics.
+    It does if it begins with ``# local`` or with a cell magic, if it only has line magics, shell
+    commands and ``name?``, or if ``%sky`` is among its magics.
     """
     first = cell.lstrip().partition("\n")[0].rstrip()
     if first.startswith("%%") or _LOCAL.fullmatch(first):
         return True
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # they are shown when the cell runs
+            warnings.simplefilter("ignore")  # warnings are shown when the cell runs
             tree = ast.parse(TransformerManager().transform_cell(cell))
     except SyntaxError:
         return True  # IPython shows best what is wrong
-    # A `%%sky` below other lines is taken for a line magic of the name `%sky`.
+    # IPython takes a `%%sky` below other lines for a line magic named `%sky`.
     if any(_is_magic_call(node, name) for node in ast.walk(tree) for name in ("sky", "%sky")):
         return True
     return all(isinstance(each, ast.Expr) and _is_magic_call(each.value) for each in tree.body)
 
 
 def _is_magic_call(node: ast.AST, magic: str | None = None) -> bool:
-    """Return whether IPython has made this call from its own syntax, and of ``magic`` if given."""
+    """Return whether a call is IPython's translation of a magic (of ``magic``, if given)."""
     match node:
         case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="get_ipython")))):
             name = node.args[0] if node.args else None

@@ -37,7 +37,7 @@ class SkyCompleter:
 
     @context_matcher(identifier="jupyter_sky")  # type: ignore[untyped-decorator, unused-ignore]
     def match(self, context: Any) -> dict[str, Any]:
-        """Return what the word at the cursor can be completed to, as IPython's matchers do."""
+        """Return completions of the word at the cursor, as a matcher of IPython."""
         found = _OUR_LINE.fullmatch(context.text_until_cursor)
         if found is None:
             return {"completions": []}
@@ -47,12 +47,12 @@ class SkyCompleter:
             "completions": [SimpleCompletion(text=word, type="param") for word in words],
             "matched_fragment": text,
             "ordered": True,
-            # Python names and files, which other matchers find, make no sense here.
+            # Suppress Python names and files of other matchers, which make no sense here.
             "suppress": True,
         }
 
     def _context(self, cell: str) -> CompletionContext:
-        # Tab must not wait for a connection: only what is known already is used.
+        # Tab must not wait for a connection: use only what is already known.
         known = {cluster.name: cluster for cluster in self._session.connected_clusters()}
         current = known.get(self._session.current_name)
         names = list(known)
@@ -67,7 +67,7 @@ class SkyCompleter:
 
 
 def completions(text: str, line: str, context: CompletionContext) -> list[str]:
-    """Return what a word of a ``%%sky`` or ``%sky`` line can be completed to.
+    """Return the completions of a word in a ``%%sky`` or ``%sky`` line.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def completions(text: str, line: str, context: CompletionContext) -> list[str]:
     line
         The line up to the cursor, with the magic at its beginning and `text` at its end.
     context
-        What values can be completed to.
+        The possible values.
     """
     words = line.removesuffix(text).replace(",", " ").replace("=", " ").split()
     magic, *words = words or [""]
@@ -93,7 +93,7 @@ def completions(text: str, line: str, context: CompletionContext) -> list[str]:
     if option and option.type and not given:
         return _starting_with(text, option.type.completions(context))
 
-    # The word is another value of the last option, or of the positional argument.
+    # The word is another value of the last option or of the positional argument.
     value_type = option.type if option else None
     if value_type is None or not value_type.many:
         value_type = next((each.type for each in arguments if not each.is_option), None)

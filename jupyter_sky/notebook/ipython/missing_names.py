@@ -1,4 +1,4 @@
-"""Says where a name is that a cell of the notebook misses, if the ranks have it."""
+"""Says where a name is that is missing in the notebook, if the ranks have it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jupyter_sky.notebook.session import Session
 
 
 class MissingNames:
-    """Adds a line below the NameError of a cell that ran in the notebook.
+    """Adds a line to the NameError of a cell that ran in the notebook.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class MissingNames:
         shell.events.register("post_run_cell", self._on_post_run_cell)
 
     def remove(self) -> None:
-        """Say nothing any more."""
+        """Stop adding lines."""
         self._shell.events.unregister("post_run_cell", self._on_post_run_cell)
 
     def _on_post_run_cell(self, result: Any) -> None:

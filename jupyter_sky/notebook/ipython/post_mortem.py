@@ -1,4 +1,4 @@
-"""The debugger after a remote error: `%debug` and `%sky debug` look at the frames on the rank."""
+"""The debugger after a remote error: `%debug` and `%sky debug` show the frames on the rank."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jupyter_sky.notebook.session import Session
 
 
 class PostMortem:
-    """Lets IPython's `%debug` look at a remote error where that was raised.
+    """Lets IPython's `%debug` debug a remote error on the rank that raised it.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class PostMortem:
         shell.debugger = self._debug
 
     def remove(self) -> None:
-        """Leave it to IPython again."""
+        """Restore IPython's own `%debug`."""
         vars(self._shell).pop("debugger", None)
 
     def _debug(self, force: bool = False) -> None:
@@ -45,7 +45,7 @@ class PostMortem:
             return
         error = last_error()
         if error is None and _is_from(_last(), __name__):
-            error = self._looked_at  # it was left by Stop, or nobody could be asked
+            error = self._looked_at  # the user left it with Stop, or nobody could be asked
         self._looked_at = error
         if error is None and _is_from(_last(), __name__, "jupyter_sky.notebook.magics"):
             raise UsageError(
@@ -79,7 +79,7 @@ class PostMortem:
 
 
 def last_error() -> RemoteError | None:
-    """Return the last error of the notebook, if it was one of a rank."""
+    """Return the last error of the notebook, if it came from a rank."""
     error = _last()
     return error if isinstance(error, RemoteError) else None
 
@@ -89,7 +89,7 @@ def _last() -> BaseException | None:
 
 
 def _is_from(error: BaseException | None, *modules: str) -> bool:
-    """Return whether code of ours raised an error, and one of these modules had called it."""
+    """Return whether our own code, called by one of these modules, raised an error."""
     traceback = error.__traceback__ if error else None
     names = [str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(traceback)]
     return bool(names) and names[-1].startswith("jupyter_sky.") and not {*modules}.isdisjoint(names)
@@ -103,25 +103,25 @@ def look_at(
     ranks: Sequence[int],
     everyone: bool = False,
 ) -> None:
-    """Let the user look at the frames that a failed run has left on its ranks.
+    """Let the user debug the frames that a failed run has left on its ranks.
 
     Parameters
     ----------
     shell, panels
-        Those of the notebook.
+        The notebook's shell and panels.
     cluster, run
-        The cluster and its run; empty for the last one that failed on each rank.
+        The cluster and its run; an empty run stands for the last one that failed on each rank.
     ranks
         The ranks.
     everyone
-        Whether commands go to all of them at first.
+        Whether commands initially go to all of them.
 
     Raises
     ------
     UsageError
-        When nobody can be asked.
+        If nobody can be asked.
     RemoteError
-        When a rank has kept nothing.
+        If a rank has not kept any frames.
     """
     if not has_keyboard():
         raise UsageError(

@@ -1,4 +1,4 @@
-"""The table of the options of ``%%sky``; `commands` has that of the commands of ``%sky``."""
+"""The table of the options of ``%%sky``; `commands` has the table of ``%sky``'s commands."""
 
 from __future__ import annotations
 
@@ -271,12 +271,12 @@ SCRIPT_OPTIONS = CLUSTER_OPTIONS + tuple(each for each in RUN_OPTIONS if each.na
 
 @dataclass(frozen=True)
 class CellOptions:
-    """The options of one ``%%sky``; those that were left out are None, empty or False.
+    """The options of a ``%%sky``; omitted ones are None, empty or False.
 
     Attributes
     ----------
     provider
-        Several have commas between them.
+        Several are separated by commas.
     stdout
         None means the head, or the first rank of a run without the head.
     plugin
@@ -286,15 +286,15 @@ class CellOptions:
     variable
         Names of environment variables, each with its value.
     display
-        Whether what ranks display may be all that a page can show.
+        Whether displays of ranks may use everything that a page can show.
     in_names
         Empty for ``none``; None for the names that the cell reads.
     timeout, idle_timeout, patience, hang_after
         Seconds.
     max_price, max_cost
-        Dollars an hour, and dollars.
+        Dollars per hour, and dollars.
     dry_run
-        Of ``%sky up``: whether only to say what would be started.
+        For ``%sky up``: whether only to say what would be started.
     """
 
     nodes: int | None = None

@@ -1,4 +1,4 @@
-"""Parses the lines of ``%%sky`` and ``%sky``, and writes the line that starts a cluster."""
+"""Parses ``%%sky`` and ``%sky`` lines, and writes the line that starts a cluster."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from jupyter_sky.notebook.options.torchrun import DECIDED, as_words, split_line
 _NO_OPTIONS = CellOptions()
 
 
-@lru_cache(maxsize=64)  # a cell is run again and again; argparse costs as much as a round trip
+@lru_cache(maxsize=64)  # cells are run repeatedly, and argparse costs as much as a round trip
 def parse_cell(line: str, defaults: CellOptions = _NO_OPTIONS) -> CellOptions:
-    """Parse the line of a ``%%sky``.
+    """Parse a ``%%sky`` line.
 
     Parameters
     ----------
     line
         What follows ``%%sky``.
     defaults
-        The options that the line leaves out.
+        The values of options that the line leaves out.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def parse_cell(line: str, defaults: CellOptions = _NO_OPTIONS) -> CellOptions:
 
 
 def parse_line(line: str) -> tuple[str, CellOptions | Namespace]:
-    """Parse the line of a ``%sky``.
+    """Parse a ``%sky`` line.
 
     Parameters
     ----------
@@ -56,8 +56,8 @@ def parse_line(line: str) -> tuple[str, CellOptions | Namespace]:
     Returns
     -------
     tuple
-        The command and its arguments: for ``up`` the options of a cluster, for others a namespace
-        with an attribute for each argument; None, or False for a switch, where it was left out.
+        The command and its arguments: for ``up``, the options of a cluster; for others, a namespace
+        with an attribute for each argument, which is None, or False for a switch, if omitted.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def parse_line(line: str) -> tuple[str, CellOptions | Namespace]:
 
 
 def parse_words(given: Sequence[str]) -> tuple[str, CellOptions | Namespace]:
-    """Parse the words of a ``%sky``, as `parse_line` does."""
+    """Parse the words of a ``%sky`` line, like `parse_line`."""
     command, *words = given or ["-h"]
     if command in ("-h", "--help", "help") and words[:1] and words[0] in COMMANDS:
         command, words = words[0], ["-h"]
@@ -103,9 +103,9 @@ def parse_words(given: Sequence[str]) -> tuple[str, CellOptions | Namespace]:
 
 
 def as_line(options: CellOptions) -> str:
-    """Return the line behind ``%%sky`` that starts a cluster with these options.
+    """Return what to type after ``%%sky`` to start a cluster with these options.
 
-    Variables are left out: their values can be secrets.
+    Environment variables are left out: their values may be secret.
     """
     words = []
     for argument in CLUSTER_OPTIONS:
@@ -113,7 +113,7 @@ def as_line(options: CellOptions) -> str:
         if value == getattr(_NO_OPTIONS, argument.field) or argument.name == "--variable":
             continue
         words.append(argument.name)
-        if argument.name == "--include":  # names of files may have commas in them
+        if argument.name == "--include":  # file names may contain commas
             words += map(shlex.quote, value)
             continue
         if argument.type is not None:
@@ -122,7 +122,7 @@ def as_line(options: CellOptions) -> str:
 
 
 def as_word(value: Any) -> str:
-    """Return what a user types for the value of an option."""
+    """Return the text that a user would type for the value of an option."""
     if isinstance(value, tuple):
         return ",".join(value) or "none"
     return f"{value:.12g}" if isinstance(value, float) else str(value)
@@ -139,7 +139,7 @@ def _cell_options(values: Mapping[str, Any], defaults: CellOptions = _NO_OPTIONS
 
 
 def _torchrun_line(parser: Parser, words: Sequence[str]) -> Namespace:
-    """Return the parts of a line of torchrun: for the cluster, for torchrun, and the script's."""
+    """Split a torchrun line into words for the cluster, for torchrun, and for the script."""
     before, rest = split_line(words, parser.arguments)
     if decided := [word for word in before if word.partition("=")[0] in DECIDED]:
         raise UsageError(
@@ -160,10 +160,10 @@ def _torchrun_line(parser: Parser, words: Sequence[str]) -> Namespace:
 
 
 def _of_a_cell(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the values of options that cells have too, and that were typed."""
+    """Return the typed values of options that cells also have."""
     names = {each.name for each in fields(CellOptions)}
-    # Nothing is something that can be typed, as in `--plugin none`. A task file's `--env` is of
-    # variables, and not of the cluster.
+    # An empty value may have been typed, as in `--plugin none`. `--env` of a task file sets
+    # variables, and is not the cell option.
     return {
         name: value
         for name, value in values.items()
@@ -175,7 +175,7 @@ def _of_a_cell(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_memory(words: Sequence[str]) -> list[str]:
-    """Return words in which ``--memory`` without a number shows memory instead of choosing it."""
+    """Replace ``--memory`` without a number by ``--show-memory``."""
     return [
         "--show-memory" if word == "--memory" and after.startswith("-") else word
         for word, after in zip(words, [*words[1:], "-"], strict=False)

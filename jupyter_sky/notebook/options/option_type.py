@@ -1,4 +1,4 @@
-"""What the type of an option is: how its values are parsed, combined and completed."""
+"""The type of an option: how its values are parsed, combined and completed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jupyter_sky.errors import UsageError
 
 @dataclass(frozen=True)
 class CompletionContext:
-    """What values can be completed to, where a line is typed.
+    """The context for completing values.
 
     Attributes
     ----------
@@ -33,11 +33,11 @@ class CompletionContext:
 
 
 class InvalidValue(ValueError):
-    """A text is not a value of an option's type; the error's text is the part that is wrong."""
+    """A text is not a value of an option's type; the message is the wrong part of it."""
 
 
 def no_completions(context: CompletionContext) -> Iterable[str]:
-    """Complete to nothing."""
+    """Return no completions."""
     return ()
 
 
@@ -48,18 +48,18 @@ class OptionType:
     Attributes
     ----------
     description
-        What the values are, in words that can stand behind "takes", like "a whole number".
+        Describes the values, to follow "takes", like "a whole number".
     parse
-        Parses one value. It raises a ValueError when the text is not one, or a UsageError that says
-        what to type instead.
+        Parses one value; raises a ValueError if the text is not one, or a UsageError that says what
+        to type instead.
     many
-        Whether several values may follow, with commas or blanks between them.
+        Whether several values may be given, separated by commas or blanks.
     combine
-        Makes one value of several; it raises a ValueError when they exclude each other.
+        Combines several values; raises a ValueError if they exclude each other.
     separator
-        What is between values in one word, as a regular expression.
+        Separates values in one word, as a regular expression.
     completions
-        Returns what Tab completes to.
+        Returns the completions for Tab.
     begins_with_hyphens
         Whether a value may look like an option itself.
     """
@@ -73,7 +73,7 @@ class OptionType:
     begins_with_hyphens: bool = False
 
     def split(self, texts: Iterable[str]) -> list[str]:
-        """Split words at the separator, where several values are allowed."""
+        """Split words at the separator, if several values are allowed."""
         if not self.many:
             return list(texts)
         parts = (part.strip() for text in texts for part in re.split(self.separator, text))
@@ -85,9 +85,9 @@ class OptionType:
         Raises
         ------
         InvalidValue
-            When one of them, or their combination, is not of this type.
+            If one of them, or their combination, is not of this type.
         UsageError
-            When one of them is not, and the type itself knows what to type instead.
+            If one of them is not, and the type knows what to type instead.
         """
         values = []
         for text in texts:

@@ -1,4 +1,4 @@
-"""Parses a line by a table of arguments, and says in a sentence what to type instead."""
+"""Parses a line by a table of arguments; errors are sentences that say what to type instead."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Argument:
     Attributes
     ----------
     names
-        All spellings, the preferred one first; a positional argument has no hyphens.
+        All spellings, the preferred one first; positional arguments have no hyphens.
     metavar
-        What stands for its value in the help.
+        The placeholder for its value in the help.
     type
         The type of its value; None for a switch.
     example
@@ -78,16 +78,16 @@ class Parser(argparse.ArgumentParser):
     Parameters
     ----------
     prog
-        What the line begins with, like ``%sky logs``.
+        The beginning of the line, like ``%sky logs``.
     help
         What it does.
     arguments
-        What can follow.
+        The possible arguments.
 
     Attributes
     ----------
     beyond
-        What to do with words that are for something else; empty if there are none.
+        Advice about words that are meant for something else; empty if there is none.
     """
 
     beyond = ""
@@ -118,7 +118,7 @@ class Parser(argparse.ArgumentParser):
                 *argument.names,
                 dest=argument.field,
                 action="extend",
-                # Beside positional arguments, only commas can separate values.
+                # With positional arguments, only commas can separate values.
                 nargs="+" if argument.type.many and greedy else 1,
                 metavar=metavar,
                 help=help,
@@ -153,9 +153,9 @@ class Parser(argparse.ArgumentParser):
         return {field: value for field, value in values.items() if value is not None}
 
     def _joined(self, words: Sequence[str]) -> list[str]:
-        """Join options with values that begin with hyphens, which argparse takes for options.
+        """Join options with values that begin with hyphens, which argparse would take for options.
 
-        A negative number is a value, too, of which the sentence is that it is none.
+        A negative number is joined, too, so that the error is about the value.
         """
         joined: list[str] = []
         for word in words:
@@ -168,7 +168,7 @@ class Parser(argparse.ArgumentParser):
         return joined
 
     def error(self, message: str) -> NoReturn:
-        """Raise a UsageError, where argparse would end the process."""
+        """Raise a UsageError; argparse would end the process."""
         raise UsageError(message)
 
     def _convert(self, argument: Argument, given: Any, words: Sequence[str]) -> Any:
@@ -200,7 +200,7 @@ class Parser(argparse.ArgumentParser):
         return self._takes(argument, "no value is given", words)
 
     def _unexpected(self, word: str, words: Sequence[str]) -> str:
-        """Return what is wrong with a word that no argument takes."""
+        """Return an error message for a word that no argument accepts."""
         if word.startswith(_DASHES):
             name = word.partition("=")[0].lstrip("".join(_DASHES))
             similar = self._similar_option(name, cutoff=0.65)
@@ -226,7 +226,7 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def _help(self) -> str:
-        # A cell magic needs a cell below it, also for its help; the line magic does not.
+        # A cell magic needs a cell below it even for its help; the line magic does not.
         return "%sky -h" if self.prog == "%%sky" else f"{self.prog} -h"
 
 

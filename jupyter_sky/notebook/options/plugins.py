@@ -1,4 +1,4 @@
-"""Plugins, from what `--plugin` says: names, some with an argument, as in ``keras=torch``."""
+"""Makes plugins from the words of `--plugin`: names, perhaps with an argument (``keras=torch``)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _EXAMPLES = {"keras": "torch", "mig": "3g.40gb"}
 
 
 def make_plugins(words: Sequence[str] | None) -> list[Plugin]:
-    """Return the plugins that words stand for; for ``None`` torch, where it is installed.
+    """Return the plugins for words; for ``None``, torch if it is installed.
 
     Raises
     ------
     UsageError
-        When there is no such plugin, or it does not take that argument.
+        If there is no such plugin, or it does not accept that argument.
     """
     if words is None:
         words = ("torch",) if importlib.util.find_spec("torch") else ()
@@ -44,7 +44,7 @@ def _plugin(name: str, argument: str, beside: Sequence[str]) -> Plugin:
     further: dict[str, Any] = {}
     match name:
         case "torch" | "accelerate":
-            # A cell that trains on many ranks runs on one as well, in a group of one.
+            # So that a cell written for many ranks also runs on one, in a group of one.
             further["single_rank"] = True
         case "keras" if not argument:
             argument = next((each for each in ("jax", "torch") if each in beside), "")

@@ -1,4 +1,4 @@
-"""The options of torchrun, and where they end in a line: what follows is the user's script."""
+"""The options of torchrun, and where they end in a line: the user's script follows."""
 
 from __future__ import annotations
 
@@ -131,14 +131,14 @@ DECIDED = ("--node-rank", "--master-addr", "--master-port", "--local-addr")
 
 
 def split_line(words: Sequence[str], arguments: Sequence[Argument]) -> tuple[list[str], list[str]]:
-    """Return the words before the script, their names as they are preferred, and the rest.
+    """Return the words before the script, with preferred option names, and the rest.
 
     Parameters
     ----------
     words
         What follows ``%sky torchrun``.
     arguments
-        The options that may stand before the script.
+        The options that may precede the script.
     """
     by_name = {name: each for each in arguments for name in each.names}
     before: list[str] = []
@@ -157,7 +157,7 @@ def split_line(words: Sequence[str], arguments: Sequence[Argument]) -> tuple[lis
 
 
 def as_words(values: Mapping[str, Any]) -> list[str]:
-    """Return options of torchrun as its command line has them, from their values by field."""
+    """Return torchrun's command-line options from their values by field."""
     words = []
     for option in TORCHRUN_OPTIONS:
         if option.field in values:

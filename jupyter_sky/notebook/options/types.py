@@ -233,7 +233,7 @@ def _variable_names(context: CompletionContext) -> Iterable[str]:
 
 
 def _result_names(context: CompletionContext) -> Iterator[str]:
-    """Complete to names that the cell binds, and then to those of the notebook."""
+    """Return names that the cell binds, followed by those of the notebook."""
     with contextlib.suppress(SyntaxError):
         yield from sorted(analyse(context.body).writes)
     yield from _variable_names(context)
@@ -360,7 +360,7 @@ PACKAGES = OptionType(
     _package,
     many=True,
     combine=_distinct,
-    # A comma within a requirement (`torch>=2,<3`, `uvicorn[standard,http]`) separates nothing.
+    # A comma within a requirement (`torch>=2,<3`, `uvicorn[standard,http]`) is not a separator.
     separator=r",(?![^\[]*\])(?=\s*[A-Za-z]|$)",
 )
 PLUGINS = OptionType(

@@ -1,4 +1,4 @@
-"""The handle of a run in the background: the cell ends at once, and the run goes on."""
+"""The handle of a run in the background: the cell ends at once, and the run continues."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jupyter_sky.notebook.throttle import Throttle, call_in_loop
 from jupyter_sky.transport.protocol.events import Display, Output
 
 _SHOWN_LINES = 40
-_UPDATE_DELAY = 0.25  # seconds until new output is shown, with all that comes meanwhile
+_UPDATE_DELAY = 0.25  # seconds for which new output is collected before it is shown
 _SLICE = 0.5  # seconds
 
 Bind = Callable[[RunHandle, dict[int, Any]], dict[str, Any]]
@@ -34,15 +34,15 @@ _begun: weakref.WeakValueDictionary[int, BackgroundRun] = weakref.WeakValueDicti
 
 
 def begun() -> list[BackgroundRun]:
-    """Return the runs of this process in their order, as far as somebody has them."""
+    """Return the runs of this process, in order, that somebody still refers to."""
     return [run for _, run in sorted(_begun.items())]
 
 
 class BackgroundRun:
-    """A run that goes on while the notebook does other things.
+    """A run that continues while the notebook does other things.
 
-    Await it, or ask for its ``result()``; both raise what the ranks raised. Each display of it
-    shows its state and the end of its output, live.
+    Await it, or call its ``result()``; both raise the ranks' errors. Each display of it shows its
+    state and the end of its output, live.
 
     Parameters
     ----------
@@ -51,21 +51,21 @@ class BackgroundRun:
     title
         What it is called.
     strip
-        Shows how it goes, above its output.
+        Shows its progress, above its output.
     bind
-        Binds what the run was asked for, and returns it; called in the user's thread.
+        Binds the requested values and returns them; called in the user's thread.
     timeout
         Seconds after which the run is stopped.
     again
-        Returns the run that is to follow one which has lost a rank or a node, if any is; called in
-        a thread of its own.
+        Returns the next attempt after the loss of a rank or a node, if any; called in a separate
+        thread.
     then
-        Returns the run that follows this one when it has ended well; called there, too.
+        Returns the run that follows this one if it succeeds; also called in that thread.
 
     Attributes
     ----------
     is_answered
-        Whether somebody has its result, or what it raised.
+        Whether somebody has received its result or error.
     """
 
     def __init__(
@@ -119,25 +119,25 @@ class BackgroundRun:
 
     @property
     def output(self) -> str:
-        """The end of what the shown ranks printed."""
+        """The end of the output of the shown ranks."""
         return self._output.text
 
     @property
     def metrics(self) -> Any:
-        """What the ranks have logged so far, as a DataFrame; without pandas, lists by name."""
+        """The metrics so far, as a DataFrame; without pandas, as lists by name."""
         return self._run.metrics.frame()
 
     def result(self, timeout: float | None = None) -> dict[str, Any]:
-        """Wait for the end, bind what ``--out`` and ``--gather`` asked for, and return it.
+        """Wait for the end, bind the values for ``--out`` and ``--gather``, and return them.
 
         Raises
         ------
         RemoteError
-            When the run failed; also of the original type.
+            If the run failed; it is also of the original type.
         KeyboardInterrupt
-            When it was cancelled.
+            If it was cancelled.
         TimeoutError
-            When it has not ended after ``timeout`` seconds; it goes on.
+            If it has not ended after ``timeout`` seconds; it continues.
         """
         with heard_interrupts():
             self._future.result(timeout)
@@ -145,13 +145,13 @@ class BackgroundRun:
 
     @property
     def has_next(self) -> bool:
-        """Whether a part of it has not begun yet, which this process begins."""
+        """Whether a part of it, which this process has to begin, has not begun yet."""
         return self._then is not None
 
     def wait_until_begun(self) -> None:
-        """Wait until it is over, or all nodes were told of its last part.
+        """Wait until it is over, or all nodes have received its last part.
 
-        It goes on without this process then.
+        From then on it continues without this process.
         """
         with heard_interrupts():
             while not self._all_begun.wait(_SLICE):
@@ -159,12 +159,12 @@ class BackgroundRun:
         self._run.wait_until_told()
 
     def cancel(self) -> None:
-        """Stop the run; one that waits for its turn is not started, nor is another attempt."""
+        """Stop the run; if it waits for its turn it does not start, nor does another attempt."""
         self._is_cancelled = True
         self._run.stop()
 
     def __await__(self) -> Generator[Any, None, dict[str, Any]]:
-        # Cancelling what awaits it does not stop the run.
+        # Cancelling a task that awaits it does not stop the run.
         yield from asyncio.shield(asyncio.wrap_future(self._future)).__await__()
         return self._values()
 
@@ -186,7 +186,7 @@ class BackgroundRun:
 
     def _ipython_display_(self) -> None:
         if not hasattr(get_ipython(), "kernel"):
-            # A terminal cannot replace what it has shown: each update would be shown below.
+            # A terminal cannot replace its output: each update would be printed below.
             print("\n".join(self._lines()))
             return
         self._strip.show()
@@ -207,13 +207,14 @@ class BackgroundRun:
         if following is None or self._is_cancelled:
             self._finish()
             return
-        # It takes as long as new processes and nodes do, and the loop serves the links.
+        # In a thread: it takes as long as new processes and nodes do, and the loop serves the
+        # links.
         threading.Thread(
             target=self._go_on, args=[following], name="sky-following", daemon=True
         ).start()
 
     def _finish(self) -> None:
-        self._again = None  # which has what a further attempt would be sent
+        self._again = None  # it keeps the values for a further attempt alive
         if shell := get_ipython():
             shell.events.register("post_execute", self._show_end_in_cell)
         self._future.set_result(None)
@@ -223,8 +224,8 @@ class BackgroundRun:
     # In a thread of its own
 
     def _go_on(self, next_after: Again) -> None:
-        """Begin what follows: the next part, or another attempt at what has lost a rank or node."""
-        if self._timeout is not None and self._until is None:  # of all of them together
+        """Begin the next part, or another attempt after the loss of a rank or node."""
+        if self._timeout is not None and self._until is None:  # for all parts together
             self._until = self._run.began + self._timeout
         try:
             following = next_after(self._run)
@@ -248,7 +249,7 @@ class BackgroundRun:
     # In both
 
     def _show_end_in_cell(self) -> None:
-        """Show in the main thread, at the end of the next cell, how the run has ended.
+        """Show the run's end from the main thread, at the end of the next cell.
 
         Programs that run notebooks, like papermill, ignore displays that come from other threads.
         """

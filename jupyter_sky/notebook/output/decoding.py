@@ -1,4 +1,4 @@
-"""What ranks print as text: their bytes come in pieces that may end within a character."""
+"""Decodes the output of ranks: its bytes arrive in pieces that may end within a character."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from jupyter_sky.transport.protocol.events import Output
 
 
 class OutputDecoder:
-    """Decodes what ranks print, each stream of each rank by itself."""
+    """Decodes the output of ranks, separately for each stream of each rank."""
 
     def __init__(self) -> None:
         self._decoders: dict[tuple[int, str], codecs.IncrementalDecoder] = {}
 
     def decode(self, event: Output) -> str:
-        """Return the text of an event, with what the one before of its stream has begun."""
+        """Return the text of an event, completing a character of the stream's previous event."""
         key = (event.rank, event.stream)
         decoder = self._decoders.get(key)
         if decoder is None:

@@ -1,7 +1,7 @@
-"""The end of a flood: what a rank prints faster than a notebook can take.
+"""The end of a flood: of output that is printed faster than a notebook can show.
 
-The cell keeps the beginning, as it came, and below it one display with the end, which is replaced
-as more comes. A stream would keep every part of it, with a notice before each.
+The cell keeps the beginning as it was, and below it a display with the end, which is updated. A
+stream would keep every part of it, with a notice before each.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _SHOWN = 16 * 1024
 
 
 class FloodEnd:
-    """The end of what one rank has printed to one stream.
+    """The end of the output of one rank to one stream.
 
     Parameters
     ----------
     shell
         The shell of the notebook.
     label
-        What each line begins with.
+        The beginning of each line.
     """
 
     def __init__(self, shell: InteractiveShell, label: str = "") -> None:
@@ -39,7 +39,7 @@ class FloodEnd:
         self._shown: str | None = None
 
     def add(self, event: Output, text: str) -> None:
-        """Add what was printed, and what was skipped before it."""
+        """Add output, and what was skipped before it."""
         self._rank = event.rank
         if event.skipped_bytes:
             self._leave_out(self._text)
@@ -71,14 +71,14 @@ class FloodEnd:
 
 
 def gap(event: Output) -> str:
-    """Return a line in place of output that was skipped before this event."""
+    """Return a line that replaces output skipped before this event."""
     if not event.skipped_bytes:
         return ""
     return f"\n{gap_notice(event.rank, event.skipped_lines, event.skipped_bytes)}\n"
 
 
 def skipped_displays(event: Display) -> str:
-    """Return a line in place of displays that were skipped before this one."""
+    """Return a line that replaces displays skipped before this one."""
     if not event.skipped:
         return ""
     return (
@@ -88,7 +88,7 @@ def skipped_displays(event: Display) -> str:
 
 
 def gap_notice(rank: int, lines: int, size: int) -> str:
-    """Return the line that stands in place of what is not shown."""
+    """Return the line that replaces skipped output."""
     what = f"{lines:,} lines, " if lines else ""
     where = f"`{typed_command()} logs {rank} --save FILE` has all of them"
     return f"[… {what}{format_bytes(size)} not shown here: {where} …]"

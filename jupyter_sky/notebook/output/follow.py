@@ -1,4 +1,4 @@
-"""Follows a run in a cell: what its ranks print and display is rendered there until it is over."""
+"""Follows a run in a cell: renders the output of its ranks there until it is over."""
 
 from __future__ import annotations
 
@@ -29,43 +29,43 @@ def follow(
     is_safe: bool = False,
     asks_all: bool = False,
 ) -> None:
-    """Follow a run, and render what comes.
+    """Follow a run, and render its output.
 
     Parameters
     ----------
     shell
         The shell of the notebook.
     panels
-        Make the strip above the cell's output, which shows how the run goes.
+        Makes the strip above the cell's output, which shows the progress of the run.
     cluster
         The cluster of the run.
     run
         The run.
     timeout
-        Seconds after which it is stopped.
+        Seconds after which the run is stopped.
     sending
         Shows how much data has arrived.
     leaves_on_interrupt
-        Returns after Ctrl-C whether the run goes on without us; by default whether the kernel is
+        Returns after Ctrl-C whether to leave the run running; by default, whether the kernel is
         ending.
     is_safe
-        Whether nothing is displayed that could act in the page.
+        Whether to display nothing that could run code in the page.
     asks_all
-        Whether commands of the debugger go to all ranks at first.
+        Whether debugger commands initially go to all ranks.
 
     Raises
     ------
     Interrupted
-        When Ctrl-C stopped the run, or left it.
+        If Ctrl-C stopped the run or left it running.
     TimedOut
-        When ``timeout`` was over.
+        If ``timeout`` has passed.
     """
     strip = panels.strip(cluster, run.id)
     renderer = Renderer(shell, run.task.show, is_safe, strip.show if strip.is_output else None)
     hang = NoticeLine(shell, cluster.name)
 
     def on_hang(notice: HangNotice) -> None:
-        # A strip says it while it is so: here it stays where there is none, or once it is over.
+        # A strip shows it meanwhile; here it is only printed without a strip, or afterwards.
         if notice.is_over or not strip.is_output:
             hang.update(notice.text)
 
@@ -88,4 +88,4 @@ def follow(
 
 
 def _show_no_sending(progress: TransferProgress) -> None:
-    """Do nothing: the run that is followed has sent its data before."""
+    """Do nothing: the data of this run was sent before."""

@@ -1,6 +1,6 @@
-"""Lines that a program overwrites again and again: tqdm's bars, rich's tables.
+"""Lines that a program keeps overwriting: tqdm's bars, rich's tables.
 
-A terminal moves its cursor up for that. A notebook's stream cannot, and a notebook's file would
+A terminal moves its cursor up for this. A notebook's stream cannot, and the notebook's file would
 keep every state of a bar. So these lines become a display of their own, which is updated.
 """
 
@@ -13,17 +13,17 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import DisplayHandle
 
 _INTERVAL = 0.05  # seconds between two updates
-_LARGEST_BLOCK = 40  # lines; more are not bars
-_LONGEST_ROW = 64 * 1024  # characters of a line, of which the end is kept
+_LARGEST_BLOCK = 40  # lines; larger blocks are not bars
+_LONGEST_ROW = 64 * 1024  # most characters of a line; its end is kept
 _HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"  # rich hides the cursor while it draws
 
-# To the beginning of the line, to the next one, up and down, erase a line, hide the cursor.
+# Return to the beginning of the line, newline, up and down, erase a line, hide the cursor.
 _MOVES = re.compile(r"(\r(?!\n)|\r?\n|\x1b\[\d{0,3}[AB]|\x1b\[[02]?K|\x1b\[\?25[hl])")
 _BEGIN = re.compile(r"\r(?!\n)|\x1b\[(\d{0,3}A|[02]?K|\?25l)")
 
 
 def overwriting_start(text: str) -> int | None:
-    """Return where the first line begins that is overwritten; ``None`` if there is none."""
+    """Return where the first overwritten line begins; ``None`` if there is none."""
     found = _BEGIN.search(text)
     return text.rfind("\n", 0, found.start()) + 1 if found else None
 
@@ -36,7 +36,7 @@ class InPlaceLines:
     shell
         The shell of the notebook.
     line
-        The text that the first line has already.
+        The present text of the first line.
     """
 
     def __init__(self, shell: InteractiveShell, line: str = "") -> None:
@@ -57,7 +57,7 @@ class InPlaceLines:
         return self._block.is_complete
 
     def draw(self, text: str) -> str:
-        """Apply text to the block; return the part of it that comes below the block's end."""
+        """Apply text to the block; return the part of it that belongs below the block."""
         rest = self._block.draw(text)
         if self.over or time.monotonic() >= self._next:
             self.show()
@@ -80,7 +80,7 @@ class Block:
     Parameters
     ----------
     line
-        The text that the first line has already.
+        The present text of the first line.
 
     Attributes
     ----------
@@ -98,11 +98,11 @@ class Block:
 
     @property
     def text(self) -> str:
-        """What it shows now."""
+        """Its present content."""
         return "\n".join(row.rstrip() for row in self._rows).rstrip("\n")
 
     def draw(self, text: str) -> str:
-        """Apply text; return the part of it that comes below the block's end."""
+        """Apply text; return the part of it that belongs below the block."""
         parts = _MOVES.split(text)
         for at, part in enumerate(parts):
             if self._ends_with(part):
@@ -136,7 +136,7 @@ class Block:
             count = int(part[2:-1] or 1)
             self._move_to(self._row + (count if part[-1] == "B" else -count))
         elif part.startswith("\x1b[") and part.endswith("K"):
-            # Up to the end of the line: columns are not tracked, so that is all or nothing of it.
+            # Erase the whole line or nothing, since columns are not tracked.
             if self._overwrites or part == "\x1b[2K":
                 self._rows[self._row] = ""
         elif part:

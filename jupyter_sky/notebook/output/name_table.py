@@ -13,7 +13,7 @@ _HEAD = ("name", "type", "shape", "dtype", "device", "size", "ranks")
 
 
 class NameTable:
-    """What names stand for on the ranks, to be displayed.
+    """A displayable table of the ranks' variables.
 
     Parameters
     ----------
@@ -25,16 +25,16 @@ class NameTable:
     Attributes
     ----------
     head, rows
-        The titles of the columns, and the rows as text without control characters.
+        The column titles, and the rows as text without control characters.
     differ
-        For each row whether ranks are not alike in it.
+        For each row, whether ranks differ in it.
     """
 
     head = _HEAD
 
     def __init__(self, rows: Sequence[NameRow], ranks: Sequence[int]) -> None:
         names = [row.name for row in rows]
-        # A name that has several rows, or is not everywhere, is one to look at.
+        # Mark names that have several rows, or that some ranks lack.
         self.rows = [
             (
                 plain(row.name),

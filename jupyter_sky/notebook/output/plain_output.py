@@ -1,4 +1,4 @@
-"""The end of what the ranks of a run print and display, as text that a terminal would show."""
+"""The end of a run's output, as text that a terminal would show."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Stream = tuple[int, str]  # of a rank
 
 @dataclass
 class _Place:
-    """Where something stands that can be updated: bytes, counted from the first ever kept."""
+    """The position of an updatable display, in bytes since the beginning of the output."""
 
     key: tuple[int, object]
     start: int
@@ -25,35 +25,35 @@ class _Place:
 
 
 class PlainOutput:
-    """The end of what the shown ranks have printed and displayed.
+    """The end of the output of the shown ranks.
 
     Parameters
     ----------
     ranks
-        The ranks that are shown. If there are several, each line begins with its rank.
+        The shown ranks. If there are several, each line begins with its rank.
     """
 
     def __init__(self, ranks: Sequence[int]) -> None:
         self._width = label_width(ranks)
         self._kept = b""
-        self._dropped = 0  # bytes before those
+        self._dropped = 0  # number of bytes dropped before these
         self._places: list[_Place] = []
-        # The last line of each stream, or the bars that are drawn there, until something is below.
+        # The last line of each stream, or its bars, until something follows below.
         self._blocks: dict[_Stream, Block] = {}
         self._decoder = OutputDecoder()
         self._clears_next = False
 
     @property
     def text(self) -> str:
-        """The end of it, as far as it is kept; may be asked for in any thread."""
+        """The end of the output, as far as it is kept; callable from any thread."""
         blocks = list(self._blocks.items())
         last = "\n".join(self._labelled(rank, block.text) for (rank, _), block in blocks)
         end = "\n" if blocks and blocks[-1][1].is_complete else ""
-        # A character can be cut in two by the beginning of what is kept.
+        # The kept output may begin in the middle of a character.
         return (self._kept + f"{last}{end}".encode())[-_KEPT:].decode(errors="ignore")
 
     def add(self, event: Output | Display) -> None:
-        """Add what a rank has printed or displayed."""
+        """Add output or a display of a rank."""
         if isinstance(event, Display) and event.kind == "clear":
             self._clears_next = bool(event.data.get("wait", False))
             if not self._clears_next:
@@ -69,11 +69,11 @@ class PlainOutput:
             self._show(event)
 
     def say(self, line: str) -> None:
-        """Add a line that no rank has printed."""
+        """Add a line that does not come from a rank."""
         self._keep(line)
 
     def _show(self, event: Display) -> None:
-        """Keep what a rank displays, in place of what it updates as far as that is still kept."""
+        """Keep a display, replacing the one that it updates if that is still kept."""
         if notice := skipped_displays(event).rstrip("\n"):
             self._keep(self._labelled(event.rank, notice))
         text = self._labelled(event.rank, str(event.data.get("text/plain", "")))
@@ -92,7 +92,7 @@ class PlainOutput:
 
     def _replace(self, place: _Place, data: bytes) -> None:
         start, end = place.start - self._dropped, place.end - self._dropped
-        if start < 0:  # it went when one before it became longer
+        if start < 0:  # it was dropped when an earlier one became longer
             return
         longer = len(data) - (end - start)
         place.end += longer
@@ -123,7 +123,7 @@ class PlainOutput:
                 self._end(key)
 
     def _take_lines(self, key: _Stream, text: str) -> str:
-        """Keep lines that nothing overwrites any more, and return the rest."""
+        """Keep lines that cannot be overwritten any more, and return the rest."""
         start = overwriting_start(text)
         start = text.rfind("\n") + 1 if start is None else start
         if start:
@@ -131,7 +131,7 @@ class PlainOutput:
         return text[start:]
 
     def _end_complete(self, rank: int, beside: str = "") -> None:
-        """Leave complete lines of a rank's other streams where they are: what comes is below."""
+        """Finish complete lines of a rank's other streams: new output goes below."""
         for key in list(self._blocks):
             if key[0] == rank and key[1] != beside and self._blocks[key].is_complete:
                 self._end(key)

@@ -1,4 +1,4 @@
-"""Progress of an upload, and notices: lines that appear when there is something to say."""
+"""Lines that appear when needed: for the progress of an upload, and for notices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class NoticeLine:
     shell
         The shell of the notebook.
     title
-        What it begins with.
+        The beginning of the line.
     """
 
     def __init__(self, shell: InteractiveShell, title: str) -> None:
@@ -35,36 +35,36 @@ class NoticeLine:
         self._line.update(text)
 
 
-_LARGE = 32_000_000  # bytes from which on an upload is shown
+_LARGE = 32_000_000  # least bytes for which progress is shown
 _STEPS = 10
-_MOST = 3  # hosts that are named
+_MOST = 3  # most hosts to name
 
 
 class SendingLine:
-    """Shows which names are being sent, how large they are, and how much has arrived where.
+    """Shows which names are being sent, their size, and how much has arrived where.
 
     Parameters
     ----------
     shell
         The shell of the notebook.
     title
-        What the line begins with.
+        The beginning of the line.
     sizes
-        The bytes that are sent for each name; if they are few in all, nothing is shown.
+        The bytes to send for each name; if they are few in total, nothing is shown.
     """
 
     def __init__(self, shell: InteractiveShell, title: str, sizes: Mapping[str, int]) -> None:
         total = sum(sizes.values())
         self._line = ProgressLine(shell, title) if total >= _LARGE else None
         largest = sorted(sizes, key=lambda name: -sizes[name])
-        # Names that are small beside the rest are not what takes the time.
+        # Names that are small compared with the rest do not take the time.
         named = [name for name in largest if sizes[name] >= total / 20]
         self._names = ", ".join(f"{name} ({format_bytes(sizes[name])})" for name in named)
         self._done = ""
         self._show("0%")
 
     def update(self, progress: TransferProgress) -> None:
-        """Show how far it has come; cheap enough to be called for each percent."""
+        """Show the progress; cheap enough to be called for each percent."""
         if self._line is None:
             return
         if progress.arrived >= progress.total:
@@ -81,7 +81,7 @@ class SendingLine:
 
 
 def _shares(progress: TransferProgress) -> str:
-    """Say how much has arrived: one number, or host by host where that differs."""
+    """Format how much has arrived: one number, or one for each host if they differ."""
     steps = {name: int(_STEPS * share) for name, share in progress.shares.items()}
     if len(set(steps.values())) < 2:
         return f"{min(steps.values(), default=0) * 100 // _STEPS}%"

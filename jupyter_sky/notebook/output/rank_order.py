@@ -1,4 +1,4 @@
-"""The order of what several ranks display: figure by figure, each in the order of the ranks."""
+"""Orders the displays of several ranks: figure by figure, each in rank order."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ PATIENCE = 2.0
 
 
 class RankOrder:
-    """Holds back what a rank displays until the ranks before it have displayed as much.
+    """Holds back displays of a rank until the ranks before it have displayed as many.
 
-    What the rank prints after that waits with it, so that its own order stays.
+    Output that the rank prints after a display waits with it, to preserve its own order.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class RankOrder:
         self._since: float | None = None
 
     def add(self, event: Shown) -> Iterator[Shown]:
-        """Yield what can be shown, now that this has come too."""
+        """Yield the events that can be shown, now that this one has arrived."""
         held = self._held.get(event.rank)
         if held is None or (not held and not _takes_turns(event)):
             yield event
@@ -45,12 +45,12 @@ class RankOrder:
         yield from self._release()
 
     def overdue(self) -> Iterator[Shown]:
-        """Yield all that is held back, if it has waited for long; to be asked again and again."""
+        """Yield everything that was held back for too long; to be called repeatedly."""
         if self._since is not None and self._clock() > self._since + PATIENCE:
             yield from self.finish()
 
     def finish(self) -> Iterator[Shown]:
-        """Yield all that is held back."""
+        """Yield everything that is held back."""
         while waiting := [rank for rank, held in self._held.items() if held]:
             yield from self._release_rank(min(waiting, key=lambda rank: (self._counts[rank], rank)))
         self._since = None
@@ -67,7 +67,7 @@ class RankOrder:
             self._since = None
 
     def _release_rank(self, rank: int) -> Iterator[Shown]:
-        """Yield the next display of a rank, and what it has printed after that."""
+        """Yield the next display of a rank, and its output after that."""
         held = self._held[rank]
         first = held.popleft()
         if _takes_turns(first):

@@ -1,4 +1,4 @@
-"""Renders what ranks print and display into the cell that follows the run."""
+"""Renders the output of ranks into the cell that follows the run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jupyter_sky.notebook.output.rank_order import RankOrder
 from jupyter_sky.notebook.output.safe_display import safe_data, safe_metadata
 from jupyter_sky.transport.protocol.events import Display, Output
 
-_LONGEST_LINE = 1000  # characters of an unfinished line that are kept, in case a bar begins with it
+_LONGEST_LINE = 1000  # most characters of an unfinished line to keep, in case it becomes a bar
 
 
 class Renderer:
@@ -32,9 +32,9 @@ class Renderer:
     ranks
         The ranks whose output is shown. If there are several, each line begins with its rank.
     is_safe
-        Whether nothing is displayed that could act in the page.
+        Whether to display nothing that could run code in the page.
     on_clear
-        Shows again what stands above the output, if anything does, when the output was cleared.
+        Restores what was above the output, if anything, after the output was cleared.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Renderer:
             self._print(event, _overwritten(self._decoder.decode(event)))
 
     def show_overdue(self) -> None:
-        """Show what has waited for its turn long enough; to be called again and again."""
+        """Show displays that have waited for their turn long enough; to be called repeatedly."""
         if overdue := list(self._order.overdue()):
             for event in overdue:
                 self._render(event)
@@ -83,7 +83,7 @@ class Renderer:
             self.flush()
 
     def finish(self) -> None:
-        """Show lines without an end, and the last state of bars."""
+        """Show unfinished lines, and the final state of bars."""
         for event in self._order.finish():
             self._render(event)
         for (rank, stream), text in self._unfinished.items():
@@ -107,11 +107,11 @@ class Renderer:
         self._unflushed = False
 
     def _clear(self) -> None:
-        """Clear the cell, but not what is above its output."""
+        """Clear the cell, except what is above its output."""
         self._bars.clear()
         self._unfinished.clear()
         self._floods.clear()
-        # With `wait`, where something comes at once, so that the page keeps its height.
+        # With `wait` if something follows at once, so that the page keeps its height.
         wait = self._clears_next or self._on_clear is not None
         self._clears_next = False
         self._shell.display_pub.clear_output(wait=wait)
@@ -121,7 +121,7 @@ class Renderer:
     def _print(self, event: Output, text: str) -> None:
         key = (event.rank, event.stream)
         flood = self._floods.get(key)
-        # A terminal cannot replace what it has shown: it gets a notice for each gap.
+        # A terminal cannot replace its output: print a notice for each gap.
         if flood is None and event.skipped_bytes and hasattr(self._shell, "kernel"):
             if self._unfinished.get(key) or event.stream in self._bars:
                 self._write(event, "\n")  # ends the line in which the gap began
@@ -150,7 +150,7 @@ class Renderer:
         self._write_to(event.stream, "".join(f"{label}{line}\n" for line in ends))
 
     def _write_to(self, name: str, text: str) -> None:
-        """Write to one of the notebook's streams, behind what was written to the other."""
+        """Write to one of the notebook's streams, after everything written to the other."""
         if not text:
             return
         stream = self._stream(name)
@@ -160,13 +160,13 @@ class Renderer:
         stream.write(text)
 
     def _end_complete_bars(self, stream: str) -> None:
-        """Leave complete bars of the other stream where they are: what comes stands below."""
+        """Finish complete bars of the other stream: new output goes below."""
         for other in [each for each in self._bars if each != stream]:
             if self._bars[other].is_complete:
                 self._bars.pop(other).show()
 
     def _draw_in_place(self, event: Output, text: str) -> str:
-        """Draw lines that overwrite others, and return the rest; a terminal does that by itself."""
+        """Draw overwriting lines, and return the rest; a terminal draws these by itself."""
         bars = self._bars.get(event.stream)
         if bars is None:
             start = overwriting_start(text) if hasattr(self._shell, "kernel") else None
@@ -228,7 +228,7 @@ class Renderer:
         )
 
     def _report_left_out(self, kinds: Collection[str]) -> None:
-        """Say once of each kind of data that it is not shown."""
+        """Report once for each kind of data that it is not shown."""
         if new := sorted(set(kinds) - self._left_out):
             self._left_out.update(new)
             sys.stdout.write(f"[{', '.join(new)}: not shown with `--display safe`]\n")
@@ -236,20 +236,20 @@ class Renderer:
 
 
 def _transient(event: Display) -> dict[str, Any]:
-    """Return the place of a display: that of no other rank, and none of the notebook or a panel."""
+    """Return a display id that no other rank, the notebook or a strip uses."""
     place = event.transient.get("display_id")
     return {"display_id": f"sky-rank-{event.rank}-{place}"} if place else {}
 
 
 def _overwritten(text: str) -> str:
-    """Return text without what a carriage return in it overwrites: the earlier states of a bar."""
+    """Return text without the earlier states of a bar, which a carriage return overwrites."""
     if "\r" not in text:
         return text
     return _OVERWRITTEN.sub("", text)
 
 
-# The first carriage return has to stay, as it overwrites what was shown before this text. Text with
-# an escape sequence stays, as that may move to another line.
+# The first carriage return has to stay, since it overwrites what was shown before this text. Text
+# with an escape sequence stays, since it may move to another line.
 _OVERWRITTEN = re.compile(r"(?<=\r)[^\r\n\x1b]*\r(?!\n)")
 
 
@@ -263,5 +263,5 @@ _CURSOR = re.compile(r"\x1b\[(?:\?25[hl]|\d*[A-HJK])")
 
 
 def _as_text(value: Any) -> Any:
-    """Return image bytes in base64, as notebooks hold them."""
+    """Return image bytes in base64, as notebooks store them."""
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value

@@ -1,7 +1,7 @@
-"""``--display safe``: of what ranks display, what cannot act in the page that shows it.
+"""``--display safe``: reduces displays of ranks to parts that cannot run code in the page.
 
-Rich output is part of the page: a script in it has the rights of the user's Jupyter. Kept are text,
-images, and HTML and SVG that bleach has cleaned, by lists of what may stay.
+Rich output is part of the page: a script in it has the user's rights in Jupyter. Text and images
+are kept, and HTML and SVG are cleaned by bleach with allow-lists.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ _PROPERTIES = (
     "text-anchor text-decoration text-indent vertical-align white-space width dominant-baseline "
     "clip-path clip-rule"
 )
-# Their text is no text for a reader. What of them is left, nested for instance, bleach takes out.
+# Their text is not for readers. Whatever is left of them, for example if nested, bleach removes.
 _NOT_SHOWN = re.compile(r"<(script|style|metadata|title|desc)\b", re.I)
 _BASE64 = re.compile(r"[A-Za-z0-9+/\s]*={0,2}\s*")
 _DRAWN = re.compile(r"data:image/(png|jpeg|gif);base64,[A-Za-z0-9+/=\s]*")
 _LINK = re.compile(r"(https?|mailto):", re.I)
-# Of `url(...)`, what is in the same drawing; anything else would be fetched.
+# `url(...)` may only refer to the same drawing; anything else would be fetched.
 _FETCHES = re.compile(r"\\|url\s*\(\s*['\"]?\s*(?!#)|@|image-set|src\s*\(", re.I)
 
 
 def safe_data(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return of displayed data what cannot act in the page, by MIME type."""
+    """Return the parts of displayed data that cannot run code in the page, by MIME type."""
     cleaners: dict[str, Callable[[Any], str]] = dict.fromkeys(_IMAGES, _image)
     cleaners |= {"text/plain": str, "text/html": _html, "image/svg+xml": _svg}
     kept = {mime: cleaners[mime](value) for mime, value in data.items() if mime in cleaners}
@@ -73,7 +73,7 @@ def safe_data(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def safe_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return of metadata the size of images."""
+    """Return only the size of images from metadata."""
     return {
         mime: {
             name: said[name]
@@ -97,7 +97,7 @@ def _html(value: Any) -> str:
 
 def _svg(value: Any) -> str:
     drawn = _clean(value, _svg_cleaner()).strip()
-    # bleach leaves the name of the language out, without which a page shows no image.
+    # bleach drops the namespace declaration, without which a page shows no image.
     name = '<svg xmlns="http://www.w3.org/2000/svg"'
     return drawn.replace("<svg", name, 1) if drawn.startswith("<svg") else ""
 
@@ -109,7 +109,7 @@ def _clean(value: Any, cleaner: Cleaner) -> str:
 
 
 def _shown(text: str) -> Iterator[str]:
-    """Yield what is left of a text without elements that are not for a reader."""
+    """Yield the parts of a text outside elements that are not for readers."""
     position, unclosed = 0, set()
     for opening in _NOT_SHOWN.finditer(text):
         name = opening[1].lower()
@@ -153,7 +153,7 @@ def _svg_cleaner() -> Cleaner:
 
 
 def _is_inert(value: str) -> bool:
-    """Return whether a page fetches nothing for the value of an attribute."""
+    """Return whether a page would fetch nothing for the value of an attribute."""
     return _FETCHES.search(value) is None
 
 

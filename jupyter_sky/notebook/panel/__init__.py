@@ -1,1 +1,1 @@
-"""The panel below a cell, and its static view where no widget can live."""
+"""The strip above a cell's output, with a live widget or a static view."""

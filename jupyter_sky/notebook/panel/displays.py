@@ -1,4 +1,4 @@
-"""Displays of our own, which wait for less than ipykernel has each display wait for."""
+"""Our own displays, without ipykernel's costly flush before each display."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from IPython import get_ipython
 
 @contextlib.contextmanager
 def flushing_what_waits() -> Iterator[None]:
-    """Let what is displayed in a block stand behind what was printed, as ever, but cheaper.
+    """Keep displays within a block after earlier printed output, but flush only what is pending.
 
-    ipykernel flushes both streams before each display, and waits twice until its output thread has
-    woken and done so: as long as a short cell takes in all. Mostly nothing was printed since, and
-    there is nothing to wait for. What is displayed meanwhile in another thread is served as well.
+    ipykernel flushes both streams before each display, and waits twice for its output thread: as
+    long as a whole short cell takes. Usually nothing was printed since, and there is nothing to
+    wait for. This also applies to displays in other threads meanwhile.
     """
     publisher: Any = getattr(get_ipython(), "display_pub", None)
     if not hasattr(publisher, "_flush_streams") or "_flush_streams" in vars(publisher):
-        yield  # no kernel, or another one; or one of these around this one
+        yield  # no kernel, or another kind; or already within such a block
         return
     vars(publisher)["_flush_streams"] = _flush_what_waits
     try:
@@ -30,8 +30,8 @@ def flushing_what_waits() -> Iterator[None]:
 
 
 def _flush_what_waits() -> None:
-    """Flush the streams to which something was written since they were flushed last."""
+    """Flush the streams that were written to since they were last flushed."""
     for stream in (sys.stdout, sys.stderr):
-        # What is no stream of a kernel, or does not say so, is flushed.
+        # Always flush objects that are not a kernel's streams, or cannot tell.
         if getattr(stream, "_flush_pending", True):
             stream.flush()

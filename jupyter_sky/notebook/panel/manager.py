@@ -1,4 +1,4 @@
-"""The strips and panels of a notebook: a strip for each run, and a live panel for each cluster."""
+"""The strips and panels of a notebook: a strip for each run, a live panel for each cluster."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from jupyter_sky.notebook.panel.strip import Strip
 if TYPE_CHECKING:
     from jupyter_sky.notebook.panel.widget import Panel
 
-_REMEMBERED = 64  # runs that a page can still ask to stop
-_WORTH_A_LINE = 1.0  # seconds of a run from which on a terminal shows how it ended
+_REMEMBERED = 64  # number of runs that a page can still ask to stop
+_WORTH_A_LINE = 1.0  # least seconds of a run for which a terminal shows how it ended
 
 
 Answering = Callable[[Cluster, Mapping[str, Any]], Mapping[str, Any]]
@@ -32,7 +32,7 @@ Answering = Callable[[Cluster, Mapping[str, Any]], Mapping[str, Any]]
 
 
 class RunStrip(Protocol):
-    """What shows one run; a cell that cannot show a strip has one that does less.
+    """Shows one run; a cell that cannot show a strip has a simpler implementation.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class RunStrip(Protocol):
         """Show it in the current cell."""
 
     def goes_on(self, snapshot: Callable[[], Snapshot]) -> None:
-        """Show another run in its place, which follows the one that has ended."""
+        """Show the run that follows the ended one in its place."""
 
     def finish(self) -> None:
         """Show how the run has ended."""
@@ -60,7 +60,7 @@ class PanelManager:
     shell
         The shell of the notebook.
     settings
-        Say whether strips are shown, and whether they are open.
+        Decide whether strips are shown, and whether they are open.
     """
 
     def __init__(self, shell: InteractiveShell, settings: Sky) -> None:
@@ -75,11 +75,11 @@ class PanelManager:
         self._answer: Answering = _no_answer
 
     def answer_with(self, answer: Answering) -> None:
-        """Have questions of pages about a cluster answered by this."""
+        """Set the function that answers questions of pages about a cluster."""
         self._answer = answer
 
     def prepare(self) -> None:
-        """Begin to import ipywidgets: it takes about as long as a cluster takes to start."""
+        """Begin to import ipywidgets in the background: it takes as long as starting a cluster."""
         if self._has_widgets and self._settings.panel != "none":
             threading.Thread(target=self._import, daemon=True).start()
 
@@ -93,7 +93,7 @@ class PanelManager:
         run
             The id of the run.
         handle
-            A display that it takes the place of.
+            A display for it to replace.
         """
         snapshot = self._remember(cluster, run)
         if self._settings.panel == "none":
@@ -103,11 +103,11 @@ class PanelManager:
         return Strip(snapshot, self._opens(cluster), partial(self._widget, cluster), handle)
 
     def go_on(self, strip: RunStrip, cluster: Cluster, run: str) -> None:
-        """Show in a strip the run that follows its own; from any thread."""
+        """Show the run that follows a strip's own in the strip; callable from any thread."""
         strip.goes_on(self._remember(cluster, run))
 
     def _remember(self, cluster: Cluster, run: str) -> Callable[[], Snapshot]:
-        """Let pages ask to stop a run, and return what gives its snapshots."""
+        """Let pages ask to stop a run, and return a function that gives its snapshots."""
         self._clusters[run] = cluster
         if len(self._clusters) > _REMEMBERED:
             del self._clusters[next(iter(self._clusters))]
@@ -123,9 +123,10 @@ class PanelManager:
         return True
 
     def handle_request(self, request: Mapping[str, object]) -> None:
-        """Do what a page asks of a strip; from any thread.
+        """Handle a message from a page to a strip; callable from any thread.
 
-        The message is a `jupyter_sky.notebook.panel.widget.PanelMessage`, or should be.
+        The message should be a `jupyter_sky.notebook.panel.widget.PanelMessage`, but may be
+        anything.
         """
         match request:
             case {"kind": "open", "open": bool(is_open)}:
@@ -139,14 +140,14 @@ class PanelManager:
                     panel.handle_message(request)
 
     def settle(self, cluster: Cluster) -> None:
-        """Show the last state of a cluster that has ended, and follow it no more."""
+        """Show the final state of a cluster that has ended, and stop following it."""
         self._known.discard(cluster.id)
         self._clusters = {run: of for run, of in self._clusters.items() if of is not cluster}
         if panel := self._panels.pop(cluster.id, None):
             panel.finish()
 
     def _opens(self, cluster: Cluster) -> bool:
-        """Return whether the next strip of a cluster is open from the beginning."""
+        """Return whether the next strip of a cluster is initially open."""
         is_first = cluster.id not in self._known
         self._known.add(cluster.id)
         if self._settings.panel == "auto":
@@ -154,7 +155,7 @@ class PanelManager:
         return str(self._settings.panel) == "open"
 
     def _widget(self, cluster: Cluster) -> Mapping[str, Any]:
-        """Return what shows a cluster's present run as a widget; empty where none can."""
+        """Return a widget's bundle for a cluster's present run; empty if there can be no widget."""
         if not self._has_widgets or not self._import():
             return {}
         from jupyter_sky.notebook.panel.widget import Panel
@@ -169,13 +170,13 @@ class PanelManager:
         try:
             importlib.import_module("jupyter_sky.notebook.panel.widget")
         except (ImportError, SkyError):
-            # Without ipywidgets, or in a checkout where the panel was not built, there is text.
+            # Without ipywidgets, or if the panel was not built, text is shown.
             self._has_widgets = False
         return self._has_widgets
 
 
 def show_where(cluster: Cluster) -> None:
-    """Show soon, in the strip of what runs, where the ranks are; returns at once."""
+    """Show soon, in the strip of the present run, where the ranks are; return at once."""
 
     def look() -> None:
         with contextlib.suppress(SkyError):
@@ -189,7 +190,7 @@ def _no_answer(cluster: Cluster, question: Mapping[str, Any]) -> Mapping[str, An
 
 
 class NoStrip:
-    """Nothing is shown, because the user wants it so."""
+    """Shows nothing, as the user wants."""
 
     is_output = False
 
@@ -197,13 +198,13 @@ class NoStrip:
         """Show nothing."""
 
     def goes_on(self, snapshot: Callable[[], Snapshot]) -> None:
-        """Show nothing of it either."""
+        """Show nothing."""
 
     finish = show
 
 
 class _TerminalLine(NoStrip):
-    """What a terminal shows of a run: a line at the end of one that took a while."""
+    """The strip in a terminal: a line at the end of a run that took a while."""
 
     def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
         self._snapshot = snapshot

@@ -8,14 +8,14 @@ from html import escape
 
 from jupyter_sky.cluster.snapshot import CurveView
 
-_MOST = 12  # charts; a table has the others
+_MOST = 12  # most charts; a table has the others
 _WIDTH, _HEIGHT, _MARGIN = 200, 80, 3
-_SCALE = 50  # room for figures on the left
-_BLUE = "#3d8bd9"  # is seen on white and on black
+_SCALE = 50  # room for numbers on the left
+_BLUE = "#3d8bd9"  # visible on white and on black
 
 
 def as_html(curves: Sequence[CurveView]) -> str:
-    """Return the curves of the head, or of the first rank that has logged; empty without any."""
+    """Return the curves of the head, or of the first rank that logged any; empty if none did."""
     first: dict[str, CurveView] = {}
     for curve in curves:
         first.setdefault(curve["name"], curve)
@@ -23,7 +23,7 @@ def as_html(curves: Sequence[CurveView]) -> str:
 
 
 def as_lines(curves: Sequence[CurveView]) -> Iterator[str]:
-    """Yield a line for each of them, with its latest value, for a terminal."""
+    """Yield a line with the latest value of each curve, for a terminal."""
     seen: set[str] = set()
     for curve in curves:
         if curve["name"] not in seen and len(seen) < _MOST:
@@ -82,7 +82,7 @@ def _path(
     steps: tuple[float, float],
     values: tuple[float, float],
 ) -> str:
-    """Return points as an SVG path; where a value is missing there is a gap."""
+    """Return points as an SVG path, with a gap for each missing value."""
     wide, tall = steps[1] - steps[0] or 1, values[1] - values[0]
     parts, is_drawing = [], False
     for step, value in points:
@@ -92,7 +92,7 @@ def _path(
         x = (step - steps[0]) / wide * _WIDTH
         part = (value - values[0]) / tall if tall > 0 else 0.5
         y = _HEIGHT - _MARGIN - part * (_HEIGHT - 2 * _MARGIN)
-        # A line of no length, so that a point that stands alone is seen.
+        # A line of zero length, so that an isolated point is visible.
         parts.append(f"L{x:.1f} {y:.1f}" if is_drawing else f"M{x:.1f} {y:.1f}h0")
         is_drawing = True
     return "".join(parts)

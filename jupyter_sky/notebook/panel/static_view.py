@@ -1,4 +1,4 @@
-"""A static view of a run: what a saved notebook, an export or a terminal shows of it."""
+"""A static view of a run, for saved notebooks, exports and terminals."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ _OUTCOMES = {
 }
 _LONGEST = 120
 _WORTH_SAYING = (
-    100_000  # bytes that were sent for a run; ``labextension/src/strip.ts`` has the same
+    100_000  # least bytes sent for a run that are shown; as in ``labextension/src/strip.ts``
 )
 
 
 def headline(snapshot: Snapshot) -> str:
-    """Return how a run goes or how it ended, in a line."""
+    """Return a line about the progress of a run, or how it ended."""
     run, cluster = snapshot["run"], snapshot["cluster"]
     count = format_count(cluster["nodes"], f"{cluster['provider']} node")
     made = f"{cluster['name']}, {count}{' × ' + cluster['gpu'] if cluster['gpu'] else ''}"
@@ -82,12 +82,12 @@ def as_text(snapshot: Snapshot) -> str:
 
 
 def as_html(snapshot: Snapshot, is_open: bool = False) -> str:
-    """Return the view as HTML without script and style sheet, fit for any page."""
+    """Return the view as HTML without scripts and style sheets, for any page."""
     return StaticView(snapshot).as_html(is_open)
 
 
 class StaticView:
-    """The view of one snapshot, in the forms that it is needed in.
+    """The view of one snapshot, as text and as HTML.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class StaticView:
         return "\n".join([self._headline, *lines])
 
     def as_html(self, is_open: bool) -> str:
-        """Return it as HTML without script and style sheet, fit for any page."""
+        """Return it as HTML without scripts and style sheets, for any page."""
         return "".join(self._html(is_open))
 
     def _html(self, is_open: bool) -> Iterator[str]:
@@ -145,10 +145,10 @@ def _state(run: RunView) -> str:
 
 
 def _rows(snapshot: Snapshot) -> Iterator[Sequence[str]]:
-    """Yield what there is to say of each rank, its last line last."""
+    """Yield the cells for each rank, ending with its last line of output."""
     gpus = {node["node"]: plain(node["gpu"] or "CPU") for node in snapshot["nodes"]}
     run = snapshot["run"]
-    # What a node uses now says nothing of a run that is over.
+    # The present usage of a node says nothing about a run that is over.
     is_live = run is None or run["state"] in (RunState.RUNNING, RunState.WAITING)
     for rank in snapshot["ranks"]:
         memory, outcome = rank["memory"], rank["outcome"]
@@ -174,7 +174,7 @@ def _mark(rank: RankView) -> str:
 
 
 def plain(text: str) -> str:
-    """Return text on one line, without escapes and control characters."""
-    if text.isascii() and text.isprintable():  # which is most of it
+    """Return text on one line, without escape sequences and control characters."""
+    if text.isascii() and text.isprintable():  # the usual case
         return " ".join(text.split())
     return " ".join(_INVISIBLE.sub("", _ESCAPE.sub("", text)).split())

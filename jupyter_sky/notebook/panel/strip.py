@@ -1,9 +1,9 @@
-"""The strip above a cell's output: what the cell's run does, and later how it ended.
+"""The strip above a cell's output: the state of its run, and later how it ended.
 
-It is a display of its own, which is replaced at the end of the run. The record of the run is in it
-three times: as JSON, which JupyterLab and Notebook 7 show with our extension; as HTML, for exported
-notebooks and other pages; and as text. While a run goes on there is a widget in it too, for pages
-that can show nothing of ours but widgets.
+It is a separate display, which is replaced at the end of the run. It contains the record of the run
+three times: as JSON, which our extension shows in JupyterLab and Notebook 7; as HTML, for exported
+notebooks and other pages; and as text. During a run it also contains a widget, for pages without
+our extension.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Strip:
     Parameters
     ----------
     snapshot
-        Returns what is to be shown; called from any thread.
+        Returns the snapshot to show; called from any thread.
     is_open
-        Whether the ranks are shown below it from the beginning.
+        Whether the ranks are initially shown below it.
     widget
-        Returns what shows the run as a widget, as a bundle of MIME types; empty where none can.
+        Returns a widget for the run, as a MIME bundle; empty if there can be no widget.
     handle
-        A display that it takes the place of when it is shown first.
+        A display for it to replace when it is first shown.
     """
 
     is_output = True
@@ -64,7 +64,7 @@ class Strip:
         self._live: Mapping[str, Any] = {}
 
     def show(self) -> None:
-        """Show it in the current cell, also where it was before and has been cleared."""
+        """Show it in the current cell, even again after the output was cleared."""
         with self._lock:
             self._is_shown, self._has_place = self._has_place, False
             self._publish()
@@ -73,15 +73,15 @@ class Strip:
             self._follow_soon()
 
     def goes_on(self, snapshot: Callable[[], Snapshot]) -> None:
-        """Show another run in its place, which follows the one that has ended."""
+        """Show the run that follows the ended one in its place."""
         with self._lock:
             self._snapshot, self._is_over = snapshot, False
             self._publish()
         self._follow_soon()
 
     def finish(self) -> None:
-        """Show how the run has ended; it stays so."""
-        # Programs that run notebooks, like papermill, ignore displays that come from threads.
+        """Show the final state of the run."""
+        # Programs that run notebooks, like papermill, ignore displays from other threads.
         is_heard = threading.current_thread() is threading.main_thread()
         with self._lock:
             if not self._is_over or is_heard:
@@ -93,7 +93,7 @@ class Strip:
             event_loop.call(event_loop.loop().call_later, _LIVE_AFTER, self._follow)
 
     def _follow(self) -> None:
-        # In a thread of its own: a widget is slow to make, and the loop serves the links.
+        # In a thread of its own: making a widget is slow, and the loop serves the links.
         if not self._is_over:
             event_loop.loop().run_in_executor(None, self._go_live)
 
@@ -112,7 +112,7 @@ class Strip:
                 self._publish()
 
     def _publish(self) -> None:
-        """Show what is known, in place of what was shown before; the lock is held."""
+        """Replace the display by the present snapshot; called with the lock held."""
         snapshot = self._snapshot()
         run = snapshot["run"]
         self._waits = run is not None and run["state"] is RunState.WAITING
@@ -126,8 +126,8 @@ class Strip:
 
 
 def record_bundle(snapshot: Snapshot, is_open: bool) -> Bundle:
-    """Return a snapshot as an output of a cell has it."""
-    # What the shown rank prints is in the cell's output already.
+    """Return a snapshot as a cell's output."""
+    # The output of the shown rank is in the cell's output already.
     output = {"rank": snapshot["output"]["rank"], "text": ""}
     view = StaticView(snapshot)
     return {

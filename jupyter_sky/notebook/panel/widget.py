@@ -1,4 +1,4 @@
-"""The panel of a cluster: a widget that tells pages of the run that goes on, as it goes on.
+"""The panel of a cluster: a widget that keeps pages up to date about the present run.
 
 ipywidgets is slow to import, so nothing imports this module before a panel is shown.
 """
@@ -30,8 +30,8 @@ LINES = 200
 LONGEST = 2000
 """Characters of a line that are shown."""
 
-_LINE = 160  # characters of the line beside a rank; it has no room for more
-_USE = ("utilisation", "memory", "line", "progress")  # what changes of a rank all the time
+_LINE = 160  # most characters of the line beside a rank; there is no room for more
+_USE = ("utilisation", "memory", "line", "progress")  # fields of a rank that change all the time
 
 _STATIC = Path(__file__).parents[1] / "static"
 
@@ -62,14 +62,14 @@ class WhereMessage(TypedDict):
 
 
 class OpenMessage(TypedDict):
-    """The user has opened or closed a strip; the next ones are as this one was left."""
+    """The user has opened or closed a strip; later strips begin in the same state."""
 
     kind: Literal["open"]
     open: bool
 
 
 class AskMessage(TypedDict):
-    """The page asks something of a cluster, and gives the question a name of its own."""
+    """The page asks a question about a cluster, with an id for the answer."""
 
     kind: Literal["ask"]
     cluster: str
@@ -85,35 +85,34 @@ class PanelSource(Protocol):
     """What a panel shows."""
 
     def snapshot(self, rank: int | None) -> Snapshot:
-        """Return what is to be shown, with the output of ``rank``; called from any thread."""
+        """Return the snapshot to show, with the output of ``rank``; called from any thread."""
 
     def stop(self) -> None:
         """Stop the current run."""
 
     def where(self) -> None:
-        """Have the snapshot say soon where the ranks are."""
+        """Let the snapshot include soon where the ranks are."""
 
     def answer(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what a page asks of the cluster; called in a thread, since it may take a while.
+        """Answer a page's question about the cluster; called in a thread, since it may be slow.
 
         Raises
         ------
         SkyError
-            When it cannot be answered.
+            If it cannot be answered.
         """
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` whenever the snapshot has changed, from any thread."""
+        """Call ``listener``, in any thread, whenever the snapshot has changed."""
 
 
 class Panel(anywidget.AnyWidget):
     """The panel of one cluster.
 
     Each part of the snapshot is a trait: ipywidgets sends those that changed in one message, and a
-    page that is opened later gets them all. Each rank is two parts: what it uses and prints, which
-    changes all the time, and all else. The output of a rank that the user
-    has selected is sent whole as ``output`` now and then, and in between only what was added, as
-    ``more``.
+    page that is opened later gets them all. Each rank has two parts: its usage and last line, which
+    change all the time, and everything else. The output of the selected rank is sent as a whole
+    from time to time, as ``output``; in between, only additions are sent, as ``more``.
 
     Parameters
     ----------
@@ -140,23 +139,23 @@ class Panel(anywidget.AnyWidget):
         self._selected: tuple[str, int] | None = None
         self._lock = threading.Lock()
         self._throttle = Throttle(self._refresh, INTERVAL, **timing)
-        # Before the widget opens its comm, so that the first message to the page has everything.
+        # Before the widget opens its comm, so that the first message to the page is complete.
         self._refresh()
         super().__init__()
         self.on_msg(lambda widget, content, buffers: self.handle_message(content))
         source.listen(self.update)
 
     def view(self) -> dict[str, Any]:
-        """Return what shows it in a cell's output, by MIME type."""
+        """Return its bundle for a cell's output, by MIME type."""
         data, _ = super()._repr_mimebundle_() or ({}, {})
         return {name: value for name, value in data.items() if "widget-view" in name}
 
     def update(self) -> None:
-        """Show soon what the source has now; returns at once, and may be called from any thread."""
+        """Show the source's present state soon; return at once; callable from any thread."""
         self._throttle.request()
 
     def finish(self) -> None:
-        """Show at once what the source has now, at the end of a run."""
+        """Show the source's present state at once, at the end of a run."""
         self._refresh()
 
     def _refresh(self) -> None:
@@ -197,9 +196,9 @@ class Panel(anywidget.AnyWidget):
         self.set_trait("more", {"drop": drop, "keep": keep, "added": lines[keep:]})
 
     def handle_message(self, content: object) -> None:
-        """Do what the user asks of the panel; anything that is no `PanelMessage` is ignored.
+        """Handle a message of the user; anything that is not a `PanelMessage` is ignored.
 
-        Called from any thread.
+        Callable from any thread.
         """
         message = _parsed(content)
         if message is None:
@@ -211,7 +210,7 @@ class Panel(anywidget.AnyWidget):
                 self._selected = None if rank is None else (message["run"], rank)
                 self.update()
         elif message["kind"] == "stop" and message["run"] == run:
-            # A message that waited until its run had ended must not stop the next one.
+            # A message that was delayed until its run had ended must not stop the next one.
             self._source.stop()
         elif message["kind"] == "where" and message["run"] == run:
             self._source.where()
@@ -243,7 +242,7 @@ def _parsed(content: object) -> PanelMessage | None:
 
 
 def _use(rank: RankView) -> dict[str, Any]:
-    """Return what a rank uses and prints, as exactly as it is shown: less of it changes then."""
+    """Return a rank's usage and last line, rounded as shown, so that fewer values change."""
     utilisation, memory = rank["utilisation"], rank["memory"]
     return {
         "utilisation": None if utilisation is None else round(utilisation, 2),

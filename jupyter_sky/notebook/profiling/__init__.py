@@ -1,1 +1,1 @@
-"""What a cell shows of where time and memory go: pictures without scripts, and text."""
+"""Shows where time and memory go: pictures without scripts, and text."""

@@ -1,7 +1,8 @@
-"""Parts of pictures: SVG inside of HTML, without script and style sheet, fit for any page.
+"""Parts of pictures: SVG in HTML, without scripts and style sheets, for any page.
 
-Text that stands on a page takes its colour, text in a box is dark on a light colour: so all of it
-can be read on light and dark pages. Widths are parts of the page's, heights are fixed.
+Text on the page has the page's colour, and text in a box is dark on a light colour, so that
+everything is readable on light and dark pages. Widths are fractions of the page's width; heights
+are fixed.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ INK = "#1a1a1a"
 ROW = 18
 """Pixels of a row."""
 
-_PIXELS = 800  # for which it is decided whether a text has room
+_PIXELS = 800  # pixels assumed when deciding whether a text has room
 _CHARACTER = 6.2  # pixels
 _FONT = 'font-family="ui-monospace, Menlo, Consolas, monospace" font-size="11"'
-# What XML cannot have, and what would change the direction of the text around it.
+# Characters that XML cannot contain, or that change the direction of the text around them.
 _UNFIT = re.compile(
     "[^\t\n\r -\x7e\xa0-\u061b\u061d-\u200d\u2010-\u2029\u202f-\u2065\u206a-\ud7ff"
     "\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
@@ -36,23 +37,23 @@ _UNFIT = re.compile(
 
 
 def clean(text: str) -> str:
-    """Return a text on one line, without what a page could take for something else."""
+    """Return a text on one line, escaped for a page."""
     return escape(" ".join(_UNFIT.sub("", text).split()))
 
 
 def box(x: float, y: float, width: float, colour: str, label: str, title: str) -> str:
-    """Return a box with a label, as far as that has room.
+    """Return a box, with a label if there is room for it.
 
     Parameters
     ----------
     x, width
-        Parts of the picture's width.
+        Fractions of the picture's width.
     y
         Pixels.
     colour
         Of the box.
     label, title
-        What stands in it, and what is shown where the mouse is over it.
+        The text in it, and its tooltip.
     """
     room = width * _PIXELS / _CHARACTER - 1
     text = (
@@ -68,7 +69,7 @@ def box(x: float, y: float, width: float, colour: str, label: str, title: str) -
 
 
 def words(x: float, y: float, text: str, *, title: str = "", anchor: str = "start") -> str:
-    """Return text in the colour of the page; ``x`` is a part of the width, ``y`` are pixels."""
+    """Return text in the page's colour; ``x`` is a fraction of the width, ``y`` is in pixels."""
     shown = f"<title>{clean(title)}</title>" if title else ""
     return (
         f'<text x="{100 * x:.2f}%" y="{y + 12}" fill="currentColor" text-anchor="{anchor}" '
@@ -77,7 +78,7 @@ def words(x: float, y: float, text: str, *, title: str = "", anchor: str = "star
 
 
 def picture(parts: list[str], height: int, label: str) -> str:
-    """Return a picture of parts; ``label`` says what it shows to those who do not see it."""
+    """Return a picture made of parts; ``label`` describes it for screen readers."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{clean(label)}" '
         f'width="100%" height="{height}" style="display: block; margin: 6px 0">'

@@ -1,7 +1,7 @@
 """The picture of a profile: what each rank spends its time on, and a flame graph.
 
-The flame graph has the outermost call on top. Ranks that do the same are one flame; a box is as
-wide as the part of the ranks' time that was spent in its call, and in those below it.
+The flame graph has the outermost call on top. Ranks that do the same share a flame; the width of a
+box is the fraction of the ranks' time that was spent in its call, including the calls below.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jupyter_sky.formatting import format_ranks
 from jupyter_sky.notebook.profiling.drawing import COLOURS, ROW, box, clean, picture, words
 from jupyter_sky.notebook.profiling.text import heading, line_of
 
-_LABELS = 0.2  # of the width, for the names of ranks beside bars
+_LABELS = 0.2  # fraction of the width for the names of ranks beside bars
 _MOST_GROUPS = 16
 _MOST_ROWS = 36  # of a flame graph
 _MOST_BOXES = 500
@@ -31,7 +31,7 @@ _GAP = 4  # pixels between the names of ranks and their flames
 
 @dataclass
 class _Node:
-    """A call in a flame graph: its part of the time, by activity, and the calls that it made."""
+    """A call in a flame graph: its share of the time, by activity, and the calls that it made."""
 
     frame: Frame | None = None
     shares: dict[str, float] = field(default_factory=dict)
@@ -39,21 +39,21 @@ class _Node:
 
     @property
     def share(self) -> float:
-        """Its part of the time."""
+        """Its share of the time."""
         return sum(self.shares.values())
 
     @property
     def colour(self) -> str:
-        """The colour of what was done in it most."""
+        """The colour of its main activity."""
         return COLOURS.get(max(self.shares, key=self.shares.__getitem__), COLOURS["other"])
 
     def add(self, activity: str, share: float) -> None:
-        """Add a part of the time."""
+        """Add a share of the time."""
         self.shares[activity] = self.shares.get(activity, 0.0) + share
 
 
 def as_html(profile: Profile, title: str) -> str:
-    """Return a profile as HTML; ``title`` says of what it is."""
+    """Return a profile as HTML; ``title`` names its subject."""
     groups = profile.groups
     parts = [
         '<div style="margin: 4px 0; max-width: 1200px; line-height: 1.4">',
@@ -69,7 +69,7 @@ def as_html(profile: Profile, title: str) -> str:
 
 
 def _bars(groups: Sequence[Alike]) -> str:
-    """Return a bar for the ranks that do the same, and what its colours mean."""
+    """Return a bar for each group of ranks that do the same, and a legend."""
     parts: list[str] = []
     y = 0
     used = [each for each in ACTIVITIES if any(group.shares[each] >= 0.005 for group in groups)]
@@ -129,7 +129,7 @@ def _tree(ranks: Sequence[RankSamples]) -> _Node:
             node = root
             node.add(stack.activity, share)
             for frame in stack.frames[:_MOST_ROWS]:
-                # Lines matter where they are the user's own.
+                # Line numbers only matter in the user's own code.
                 key = (frame.place, frame.function, frame.line if frame.own else 0)
                 node = node.calls.setdefault(key, _Node(frame))
                 node.add(stack.activity, share)

@@ -1,4 +1,4 @@
-"""The memory of ranks as text: torch's on GPUs, or that of processes, and who has least left."""
+"""The memory of ranks as text: torch's on GPUs, or of processes, and which has least left."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST_ROWS = 64
 
 
 def memory_text(fetched: Fetched, title: str) -> str:
-    """Return what ranks have recorded of their memory, in lines."""
+    """Return the ranks' memory records as lines."""
     return "\n".join(_lines(fetched.by_rank, fetched.missing, title))
 
 
@@ -63,7 +63,7 @@ def _lines(
 
 def _nearest_on_gpu(records: Mapping[int, MemoryRecord]) -> str:
     devices = [(rank, each) for rank, record in records.items() for each in record["devices"]]
-    # Whoever else uses the GPU takes memory too; what was reserved at the most is free again now.
+    # Other processes use GPU memory, too; the peak of reserved memory is free again now.
     rank, device = max(
         devices, key=lambda each: max(each[1]["peak_reserved"], each[1]["used"]) / each[1]["total"]
     )

@@ -1,4 +1,4 @@
-"""Shows what the ranks of a cell have recorded: ``%%sky --profile`` and ``%%sky --memory``."""
+"""Shows what the ranks of a cell have recorded: ``%%sky --profile`` and ``--show-memory``."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _ENDS_WITHIN = 10.0  # seconds
 
 
 def wanted_records(options: CellOptions) -> tuple[RecordKind, ...]:
-    """Return what ranks are to record of a cell.
+    """Return what ranks should record during a cell.
 
     Raises
     ------
     UsageError
-        When nobody would see it.
+        If nobody would see it.
     """
     kinds: list[RecordKind] = []
     if options.profile:
@@ -47,9 +47,9 @@ def wanted_records(options: CellOptions) -> tuple[RecordKind, ...]:
 
 
 def show_records(shell: InteractiveShell, cluster: Cluster, run: RunHandle) -> None:
-    """Show what ranks have recorded in a run that is over, however it ended."""
+    """Show what ranks recorded in a finished run, however it ended."""
     if run.task.records and not run.finished:
-        # After Stop, torch takes a moment to put together what it has.
+        # After Stop, torch takes a moment to prepare its records.
         cluster.wait_until_idle(_ENDS_WITHIN)
     for kind in run.task.records:
         fetched = cluster.profiler.recorded(run.id, kind, run.task.ranks)
@@ -80,6 +80,6 @@ def _show_trace(shell: InteractiveShell, cluster: Cluster, found: Trace) -> None
 
 
 def _new_file(name: str) -> Path:
-    """Return the name of a file in the notebook's folder that is not there."""
+    """Return an unused file name in the notebook's folder."""
     names = (Path(f"trace-{name}-{number}.json") for number in itertools.count(1))
     return next(file for file in names if not file.exists())

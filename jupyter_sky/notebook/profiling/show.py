@@ -1,4 +1,4 @@
-"""Shows a profile in the cell, or in a terminal, and makes it first."""
+"""Makes a profile, and shows it in the cell or a terminal."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ USUAL = 10.0
 def show_profile(
     shell: InteractiveShell, cluster: Cluster, seconds: float | None, ranks: Sequence[int]
 ) -> None:
-    """Look at ranks for a time, and show where it went.
+    """Profile ranks for some time, and show the result.
 
     Raises
     ------
     UsageError
-        When there is nothing to look at, or it would take too long.
+        If there is nothing to profile, or it would take too long.
     """
     seconds = USUAL if seconds is None else seconds
     if seconds > LONGEST:

@@ -8,18 +8,18 @@ from jupyter_sky.cluster.profiling.profile import ACTIVITIES, Frame, Profile, pe
 from jupyter_sky.formatting import aligned, format_elapsed, format_ranks
 
 _MOST_GROUPS = 16
-_LONGEST = 60  # characters of a list of ranks
+_LONGEST = 60  # most characters of a list of ranks
 
 
 def heading(profile: Profile, title: str) -> str:
-    """Return of what a profile is, and for how long was looked."""
+    """Return the subject of a profile, and its duration."""
     ranks = format_ranks(each.rank for each in profile.ranks) if profile.ranks else "no rank"
     ended = ", until the run ended" if profile.is_cut else ""
     return f"{title}: {ranks}, {format_elapsed(profile.seconds)}{ended}"
 
 
 def line_of(frame: Frame, has_text: bool = True) -> str:
-    """Return a call as `%sky where` says it."""
+    """Return a call as `%sky where` shows it."""
     inside = f" in {frame.function}" if frame.function else ""
     text = f": {frame.text}" if frame.text and has_text else ""
     return f"{frame.place}, line {frame.line}{inside}{text}"

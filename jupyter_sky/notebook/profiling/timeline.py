@@ -1,4 +1,4 @@
-"""What torch's profiler has recorded as a picture: what ranks did at which time, and a table."""
+"""The recording of torch's profiler as a timeline of ranks, and a table of operations."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from jupyter_sky.cluster.profiling.trace import PARTS, WORDS, Row, Trace, missin
 from jupyter_sky.formatting import aligned, format_elapsed, format_ranks
 from jupyter_sky.notebook.profiling.drawing import COLOURS, ROW, box, clean, picture, words
 
-_LABELS = 0.12  # of the width, for the names of ranks beside their rows
+_LABELS = 0.12  # fraction of the width for the names of ranks beside their rows
 _MOST_RANKS = 32
-_FAINTEST = 8  # percent of a part of the time that is drawn
-_WIDEST = 60  # characters of an operation's name
+_FAINTEST = 8  # least percentage of a time slot to draw
+_WIDEST = 60  # most characters of an operation's name
 
 
 def as_html(found: Trace, title: str, said: str) -> str:
-    """Return a trace as HTML; ``said`` is where its file is."""
+    """Return a trace as HTML; ``said`` says where its file is."""
     notes = [said, *([found.cut] if found.cut else []), *missing_text(found.missing)]
     parts = [
         '<div style="margin: 4px 0; max-width: 1200px; line-height: 1.4">',
@@ -57,7 +57,7 @@ def _heading(found: Trace, title: str) -> str:
 
 
 def _timeline(found: Trace) -> str:
-    """Return a row for each rank, on one clock; white is where torch had nothing to do."""
+    """Return a row for each rank, on a common clock; torch was idle in white parts."""
     begin, end = found.span
     whole = max(1, end - begin)
     parts: list[str] = []
@@ -94,7 +94,7 @@ def _timeline(found: Trace) -> str:
 
 
 def _stretches(bins: Sequence[Sequence[int]]) -> Iterator[tuple[int, int, int, float]]:
-    """Yield stretches in which a rank did the same most: first and last part, what, how much."""
+    """Yield stretches of one main activity: first and last slot, activity, percentage."""
     begun, doing, shares = 0, -1, 0
     for number, each in enumerate([*bins, []]):
         now = -1

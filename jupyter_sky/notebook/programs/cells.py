@@ -1,4 +1,4 @@
-"""The cells of a notebook's file, or of a script in which ``# %%`` begins each of them."""
+"""The cells of a notebook file, or of a script with ``# %%`` above each cell."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class SourceCell:
     Attributes
     ----------
     number
-        Which of the cells with code it is, counted from 1.
+        Its number among the cells with code, from 1.
     typed
-        What is in it.
+        Its source.
     may_fail
-        Whether the notebook goes on after an error in it, as its tag ``raises-exception`` says.
+        Whether the notebook continues after an error in it, by its tag ``raises-exception``.
     magic
-        The line that stands above it when it runs, and that is not in the file.
+        A line put above it when it runs, which is not in the file.
     """
 
     number: int
@@ -38,19 +38,19 @@ class SourceCell:
 
     @property
     def text(self) -> str:
-        """What runs."""
+        """The code to run."""
         return self.magic + self.typed
 
 
 def read_cells(path: Path) -> list[SourceCell]:
     """Return the cells of a file that have code.
 
-    A script without any ``# %%`` is one cell, which runs on the cluster as a whole.
+    A script without ``# %%`` is a single cell, which runs on the cluster as a whole.
 
     Raises
     ------
     UsageError
-        When there is no such file, or it is neither a notebook nor a script.
+        If there is no such file, or it is neither a notebook nor a script.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -86,7 +86,7 @@ def _of_notebook(path: Path, text: str) -> Iterator[tuple[str, bool]]:
 
 
 def _of_script(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield the cells of a script that has any."""
+    """Yield the cells of a script that has ``# %%`` lines."""
     lines = text.splitlines(keepends=True)
     marks = [at for at, line in enumerate(lines) if _MARK.match(line.rstrip())]
     if not marks:
@@ -98,5 +98,5 @@ def _of_script(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def _with_magics(lines: Sequence[str]) -> str:
-    """Return a cell in which magics are no comments, as which other tools keep them in scripts."""
+    """Return a cell with its magics uncommented, which other tools keep as comments in scripts."""
     return "".join(_MAGIC.sub(r"\1", line) if _MAGIC.match(line) else line for line in lines)

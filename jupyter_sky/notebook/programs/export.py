@@ -1,7 +1,7 @@
-"""``%sky export``: a script of plain Python that does the same as a notebook's cells.
+"""``%sky export``: a plain Python script that does the same as a notebook's cells.
 
-Each ``%%sky`` cell becomes a function that every rank of a pool calls. The names that it binds are
-global there, so that the next one finds them, as cells do.
+Each ``%%sky`` cell becomes a function that every rank of a pool calls. It declares the names that
+it binds as global, so that the next function finds them, as cells do.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ except sky.RemoteError as error:
 
 @dataclass(frozen=True)
 class _Step:
-    """A cell as it is exported: with options where it runs on the cluster."""
+    """A cell to export, with its options if it runs on the cluster."""
 
     number: int
     code: PythonCell
@@ -63,13 +63,12 @@ def export_script(source: Path, target: str | None, factory: ClusterFactory) -> 
     target
         The file to write; by default named after ``source``.
     factory
-        Says what the settings add to the options of cells.
+        Completes the options of cells by the settings.
 
     Raises
     ------
     UsageError
-        When a cell has something that a script cannot have, or the file is there and was not
-        written by this.
+        If a cell cannot be exported, or the file exists and was not written by this function.
     """
     steps, starting, left_out = _read(source)
     text = _script(source, steps, starting, factory)
@@ -88,7 +87,7 @@ def export_script(source: Path, target: str | None, factory: ClusterFactory) -> 
 
 
 def _read(source: Path) -> tuple[list[_Step], CellOptions | None, list[tuple[int, str]]]:
-    """Return the cells, the options of the cluster, and what has no place in a script."""
+    """Return the cells, the options of the cluster, and what cannot be exported."""
     steps: list[_Step] = []
     starting: CellOptions | None = None
     left_out: list[tuple[int, str]] = []
@@ -142,7 +141,7 @@ def _started_by(line: str) -> CellOptions | None:
 
 
 def _meaningless(options: CellOptions) -> Iterator[str]:
-    """Yield the options of a cell that a call of a pool does not have."""
+    """Yield the options of a cell that have no counterpart in calls of a pool."""
     for name in (
         "retry",
         "wheels",
@@ -159,7 +158,7 @@ def _meaningless(options: CellOptions) -> Iterator[str]:
 
 
 def _check_returned(steps: Sequence[_Step], source: Path) -> None:
-    """Refuse names that come back and are used on the ranks again, which have their own of it."""
+    """Refuse names that are brought back and then used on ranks, which have other values."""
     returned: dict[str, int] = {}
     for step in steps:
         if step.options is None:
@@ -186,7 +185,7 @@ def _script(
             parts.append("import os")
     if any(step.code.shows for step in steps):
         parts.append(_SHOW)
-    # What is before the first cell on the cluster needs none.
+    # Cells before the first one on the cluster need no cluster.
     first = steps.index(on_ranks[0]) if on_ranks else len(steps)
     parts += [_local(step) for step in steps[:first]]
     if on_ranks:
@@ -212,7 +211,7 @@ def _name(step: _Step) -> str:
 
 
 def _function(step: _Step, may_end: bool) -> str:
-    """Return a cell as a function; it may end the program, perhaps because it is done."""
+    """Return a cell as a function; it may end the program, even successfully."""
     options, code = step.options, step.code
     assert options is not None
     timeout = f"(timeout={options.timeout:g})" if options.timeout else ""
@@ -225,7 +224,7 @@ def _function(step: _Step, may_end: bool) -> str:
     if ranks is not None:
         body += [f"if sky.instance_info().rank not in {ranks!r}:", "    return None"]
     does = [code.text.rstrip("\n")]
-    if not ast.parse(code.text).body:  # comments alone
+    if not ast.parse(code.text).body:  # only comments
         does.append("pass")
     if may_end:
         does = ["try:", *map(indented, does), "except SystemExit as end:"]
@@ -245,7 +244,7 @@ def _function(step: _Step, may_end: bool) -> str:
 
 
 def _shown(options: CellOptions, ranks: tuple[int, ...] | None) -> str | None:
-    """Return who prints, as `sky.stdout` takes it; ``None`` for all."""
+    """Return the argument of `sky.stdout`; ``None`` to show all ranks."""
     match options.stdout:
         case "all":
             return None
@@ -305,11 +304,11 @@ def _with_pool(starting: CellOptions, factory: ClusterFactory) -> str:
 
 
 def _image(options: CellOptions) -> str | None:
-    """Return the expression of what is installed on the nodes; ``None`` where nothing was typed."""
+    """Return the expression for the image; ``None`` if nothing was typed for it."""
     image = image_of(options)
     if image == Image():
         return None
-    # Values that the environment has stay there: they may be secrets.
+    # Values from the environment stay there: they may be secret.
     variables = [
         f"{name!r}: os.environ[{name!r}]"
         if os.environ.get(name) == value
@@ -327,12 +326,12 @@ def _plugin(word: str, nodes: int) -> str:
     name, _, argument = word.partition("=")
     given = [repr(argument)] if argument else []
     if nodes == 1 and name in ("torch", "accelerate"):
-        given.append("single_rank=True")  # as in cells: what trains on many runs on one as well
+        given.append("single_rank=True")  # as in cells: code for many ranks also runs on one
     return f"sky.plugins.{name}({', '.join(given)})"
 
 
 def _constructor(name: str, value: Any) -> str:
-    """Return the expression that makes a dataclass, without what is as by default."""
+    """Return an expression that constructs a dataclass, without default values."""
     given = []
     for each in dataclasses.fields(value):
         default = each.default

@@ -1,7 +1,7 @@
-"""``jupyter sky run``: a notebook or script to its end, in a terminal, in CI or under cron.
+"""``jupyter sky run``: runs a notebook or script in a terminal, in CI or under cron.
 
 Its cells run in a shell of this process, one after the other, and clusters that it starts end with
-it, whether it comes to its end, fails or is stopped.
+it, whether it succeeds, fails or is stopped.
 """
 
 from __future__ import annotations
@@ -52,34 +52,34 @@ def run_program(
     name
         Its file.
     arguments
-        What it finds in ``sys.argv`` behind its name, here and on the ranks.
+        Its arguments in ``sys.argv``, here and on the ranks.
     options
-        Options that take the place of those above cells; how a cell runs, it may say itself.
+        Options that override those of cells, except those about how a single cell runs.
     keep
-        Whether clusters that it starts stay up when it is over.
+        Whether clusters that it starts stay up after its end.
     config
         The configuration of the shell.
 
     Returns
     -------
     int
-        0; 1 or 2 after an error, what ``sys.exit`` was given, or what a script ended with; 128 and
-        the number of a signal that has stopped it.
+        0; 1 or 2 after an error; the status of ``sys.exit`` or of a script; or 128 plus the number
+        of the signal that stopped it.
 
     Raises
     ------
     UsageError
-        When it cannot be read, or when there is nothing in it that options could be for.
+        If it cannot be read, or has no cell that the options could apply to.
     """
     path = Path(name).expanduser().absolute()
     cells = read_cells(path)
-    if options.workdir is not None:  # where it was typed, and not where the program is
+    if options.workdir is not None:  # the folder of the command, not that of the program
         options = replace(options, workdir=str(Path(options.workdir).expanduser().absolute()))
-    # That of a notebook whose cell has started this process, perhaps.
+    # It may belong to a notebook whose cell has started this process.
     os.environ.pop("JPY_SESSION_NAME", None)
     os.chdir(path.parent)
     sys.path.insert(0, str(path.parent))
-    # What IPython says to somebody who types.
+    # IPython's advice to interactive users.
     warnings.filterwarnings("ignore", message="To exit: use 'exit'")
     shell = _Shell.instance(config=config)
     shell.program, shell.words = path.stem, (path.name, *arguments)
@@ -115,18 +115,18 @@ def run_program(
 
 
 class _Shell(InteractiveShell):  # type: ignore[misc, unused-ignore]
-    """A shell whose tracebacks are not among what its cells print.
+    """A shell that keeps tracebacks apart from the output of its cells.
 
     Attributes
     ----------
     program
-        What its clusters are named after.
+        The name after which its clusters are named.
     words
-        Its name and arguments.
+        The program's name and arguments.
     script
-        Its file, unless it is a notebook.
+        The program's file, unless it is a notebook.
     magic
-        A line that stands above the next cell, and does not count among its lines.
+        A line above the next cell that does not count as one of its lines.
     """
 
     program = ""
@@ -140,14 +140,14 @@ class _Shell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         return str(super().transform_cell(magic + raw_cell))
 
     def enable_gui(self, gui: str | None = None) -> None:
-        """Do nothing: ``%matplotlib inline`` asks for what has windows, and here are none."""
+        """Do nothing: ``%matplotlib inline`` calls this, and there are no windows here."""
 
     @default("exiter")
     def _make_exiter(self) -> ExitAutocall:
         return _Exit(self)
 
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
-        """Show an error, and nothing where code ends the program, or nobody reads it."""
+        """Show an error, unless code ends the program or nobody reads the output."""
         error = sys.exception()
         if _exit_of(error) is None and not _is_of_pipe(error):
             super().showtraceback(*args, **kwargs)
@@ -158,14 +158,14 @@ class _Shell(InteractiveShell):  # type: ignore[misc, unused-ignore]
 
 
 class _Exit(ExitAutocall):  # type: ignore[misc]
-    """``exit`` and ``quit`` in a program: what `sys.exit` does, with its status."""
+    """``exit`` and ``quit`` in a program: they do what `sys.exit` does."""
 
     def __call__(self, status: Any = None) -> NoReturn:
         raise SystemExit(status)
 
 
 class _Program:
-    """The cells of a file on their way.
+    """Runs the cells of a file.
 
     Parameters
     ----------
@@ -177,11 +177,11 @@ class _Program:
     Attributes
     ----------
     signal
-        The signal that has stopped it, if one has.
+        The signal that stopped it, if any.
     status
-        The exit status, as far as it has come.
+        The exit status so far.
     is_closing
-        Whether its clusters are being ended, which no signal stops.
+        Whether its clusters are being ended, which signals do not interrupt.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class _Program:
         self.status = 0
         self.is_closing = False
 
-    # What the session tells
+    # Notifications of the session
 
     def connected(self, cluster: Cluster, is_new: bool) -> None:
         """Remember a cluster that was started here: it ends with the program."""
@@ -208,22 +208,22 @@ class _Program:
             self._clusters[cluster.name] = cluster
 
     def ending(self, cluster: Cluster) -> None:
-        """Count what it has cost."""
+        """Add up its cost."""
         if self._clusters.pop(cluster.name, None):
             self._count(cluster)
 
     def disconnected(self, cluster: Cluster) -> None:
-        """Nothing: one that was lost is started again by the cell that needs it."""
+        """Do nothing: a lost cluster is started again by the cell that needs it."""
 
     # Its life
 
     def run(self) -> None:
-        """Run the cells, and wait for what they have left in the background."""
+        """Run the cells, and wait for their runs in the background."""
         try:
             self._run_cells()
         finally:
             for run in background_run.begun():
-                self._show_output(run)  # as far as it has come
+                self._show_output(run)  # the status so far
 
     def _run_cells(self) -> None:
         for cell in self._cells:
@@ -239,7 +239,7 @@ class _Program:
         self._wait_for_background()
 
     def _ends_with(self, result: ExecutionResult, cell: SourceCell) -> bool:
-        """Return whether the program is over with this cell, and set its exit status."""
+        """Return whether the program ends with this cell, and set its exit status."""
         error = result.error_before_exec or result.error_in_exec
         word = "was stopped"
         if self.signal is not None:
@@ -262,7 +262,7 @@ class _Program:
         return True
 
     def _wait_for_background(self) -> None:
-        """Wait for runs in the background; one that fails and was not asked for fails it all."""
+        """Wait for runs in the background; if one fails unnoticed, the program fails."""
         for run in background_run.begun():
             if run.is_answered:
                 continue
@@ -281,14 +281,14 @@ class _Program:
                 self.status = self.status or _status_of(error)
 
     def _show_output(self, run: BackgroundRun) -> None:
-        """Print what a run in the background has printed, once: no display here shows it."""
+        """Print the output of a run in the background, once, since no display shows it here."""
         if run not in self._shown:
             self._shown.add(run)
             text = run.output
             print(text, end="" if text.endswith("\n") or not text else "\n", flush=True)
 
     def close(self, keep: bool) -> None:
-        """End the clusters that it has started, unless they are to stay, and say what it was."""
+        """End the clusters that it started, unless they should stay up, and report their cost."""
         for name, cluster in list(self._clusters.items()):
             if keep and self.signal is None:
                 ends = [f"`jupyter sky down {name}` ends it", local_end(cluster)]
@@ -315,7 +315,7 @@ class _Program:
         print(f"{self._path.name}: {text}", file=sys.stderr, flush=True)
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Stop what runs; what ends the clusters afterwards is not stopped again."""
+        """Stop the program; ending the clusters afterwards cannot be interrupted again."""
         if self.signal is None and not self.is_closing:
             self.signal = number
             raise KeyboardInterrupt
@@ -333,12 +333,12 @@ def _heard_signals(program: _Program) -> Iterator[None]:
 
 
 def _is_of_pipe(error: BaseException | None) -> bool:
-    """Return whether an error is that nobody reads what the program prints."""
+    """Return whether an error means that nobody reads the program's output."""
     return isinstance(error, BrokenPipeError) and is_unread()
 
 
 def _exit_of(error: BaseException | None) -> SystemExit | None:
-    """Return what has ended the program, here or on a rank, if its own code has ended it."""
+    """Return the `SystemExit` with which the program's code ended it, here or on a rank."""
     if isinstance(error, RemoteError) and error.failures[0].error["type"] == SystemExit.__name__:
         return SystemExit(*error.args)
     return error if isinstance(error, SystemExit) else None

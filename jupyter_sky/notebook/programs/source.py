@@ -1,4 +1,4 @@
-"""A cell as plain Python: without IPython's own syntax, and indented where it stands in a block."""
+"""A cell as plain Python: without IPython's own syntax, and indented if necessary."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class PythonCell:
     text
         Its code.
     binds, reads
-        The names that it binds, and those that it reads before.
+        The names that it binds, and those that it reads before binding them.
     shows
         Whether it shows its last value.
     future
-        What it imports from ``__future__``, which belongs to the top of a file.
+        Its imports from ``__future__``, which belong to the top of a file.
     """
 
     text: str
@@ -40,12 +40,12 @@ class PythonCell:
 
 
 def python_cell(text: str, number: int) -> tuple[PythonCell, list[str]]:
-    """Return a cell as Python, and the lines of IPython that are left out of it.
+    """Return a cell as Python, and the lines of IPython syntax that are left out.
 
     Raises
     ------
     UsageError
-        When other code uses IPython's syntax, or the cell does not compile.
+        If other code uses IPython's syntax, or the cell does not compile.
     """
     kept, left_out = [], []
     inside = _inside_strings(text)
@@ -80,7 +80,7 @@ def python_cell(text: str, number: int) -> tuple[PythonCell, list[str]]:
 
 
 def indented(text: str) -> str:
-    """Return a block of code one level deeper; the inside of a string stays as it is."""
+    """Return a block of code indented by one level, leaving the inside of strings unchanged."""
     inside = _inside_strings(text)
     return "\n".join(
         line if at in inside or not line.strip() else f"    {line}"
@@ -102,7 +102,7 @@ def _inside_strings(text: str) -> set[int]:
             elif kind in _ENDS:
                 found.update(range(begun.pop() + 1, token.end[0] + 1))
     except (tokenize.TokenError, SyntaxError):
-        pass  # what does not compile is said where it is parsed
+        pass  # errors are reported where the cell is parsed
     return found
 
 
@@ -127,5 +127,5 @@ def _shown(code: str, tree: ast.Module) -> tuple[str, bool]:
 
 
 def _offset(lines: list[str], number: int, column: int) -> int:
-    """Return where a place is, in bytes, as `ast` counts columns."""
+    """Return the byte offset of a position in `ast`."""
     return sum(len(line.encode()) for line in lines[: number - 1]) + column

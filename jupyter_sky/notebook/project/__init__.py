@@ -1,1 +1,1 @@
-"""What a project needs on the nodes beside its cells: packages, folders, files."""
+"""What a project needs on the nodes besides its cells: packages, folders, files."""

@@ -1,4 +1,4 @@
-"""What clusters get while they are up; they would be started anew with it."""
+"""Additions to running clusters, which are also remembered for the next start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jupyter_sky.notebook.project.image import with_sources
 
 
 class Additions:
-    """Adds packages, volumes and plugins to clusters that are up.
+    """Adds packages, volumes and plugins to running clusters.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class Additions:
     settings
         The defaults of options.
     started
-        The options with which each cluster would be started anew, by its name; kept up to date.
+        The options with which each cluster would be started again, by name; kept up to date.
     """
 
     def __init__(
@@ -37,21 +37,21 @@ class Additions:
         self._started = started
 
     def install(self, cluster: Cluster, requirements: Sequence[str], typed: CellOptions) -> None:
-        """Install packages on a cluster that is up; it would be started anew with them.
+        """Install packages on a running cluster, and remember them for its next start.
 
         Parameters
         ----------
         cluster
             The cluster.
         requirements
-            The packages as pip writes them.
+            The packages, in pip's syntax.
         typed
-            The options that ask for them, and say where they come from.
+            The options with the packages and their indexes.
 
         Raises
         ------
         SkyError
-            When they cannot be installed; the cluster is as it was then.
+            If they cannot be installed; the cluster is then as it was.
         """
         install.install(self._shell, cluster, requirements, with_sources(cluster.spec.image, typed))
         started = self._started[cluster.name]
@@ -65,7 +65,7 @@ class Additions:
         registry.record_line(cluster.id, as_line(started))
 
     def add_volumes(self, cluster: Cluster, typed: CellOptions) -> None:
-        """Make volumes on a cluster that is up; it would be started anew with them."""
+        """Make volumes on a running cluster, and remember them for its next start."""
         before = self._started[cluster.name]
         if more := tuple(each for each in typed.volumes if each not in before.volumes):
             volumes.add_volumes(self._shell, cluster, more, self._settings.volume_cache)
@@ -74,7 +74,7 @@ class Additions:
             registry.record_line(cluster.id, as_line(started))
 
     def add_plugins(self, cluster: Cluster, words: Sequence[str]) -> None:
-        """Add plugins to a cluster that is up; it would be started anew with them."""
+        """Add plugins to a running cluster, and remember them for its next start."""
         before = self._started[cluster.name]
         has = before.plugin if before.plugin is not None else cluster.runtime_env.plugins
         plugins.add_plugins(self._shell, cluster, words)

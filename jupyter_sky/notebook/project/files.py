@@ -1,4 +1,4 @@
-"""Sends files and folders to the nodes, and brings some from there."""
+"""Sends files and folders to the nodes, and downloads them from there."""
 
 from __future__ import annotations
 
@@ -22,32 +22,31 @@ from jupyter_sky.paths import working_folder
 from jupyter_sky.serialization.folders import FolderContent, read_folder
 from jupyter_sky.transport.protocol.agent_requests import FoundFile
 
-_NAMED = 3  # files that are named one by one
+_NAMED = 3  # most files to list individually
 
 
 def read_sources(
     names: Sequence[str], to: str | None, limit: float | None, force: bool
 ) -> list[FolderContent]:
-    """Read files and folders of this computer, as they are sent.
+    """Read files and folders of this computer for sending.
 
-    A file that is below the working folder has the same place on nodes, and any other the name that
-    it has here.
+    A file below the working folder keeps its relative path on nodes; any other keeps its name.
 
     Parameters
     ----------
     names
-        What was typed, also with ``*``.
+        The typed names, perhaps with ``*``.
     to
-        The folder of the nodes to put them into.
+        The target folder on the nodes.
     limit
-        Bytes that one of them may have.
+        The most bytes that one of them may have.
     force
-        Whether files that are in the way on nodes are replaced.
+        Whether to replace files that are in the way on nodes.
 
     Raises
     ------
     UsageError
-        When one of them is not there, or too large.
+        If one of them does not exist or is too large.
     """
     contents, here = [], working_folder()
     for source in _sources(names):
@@ -58,7 +57,7 @@ def read_sources(
         if source.is_dir():
             content = read_folder(source, "put", str(place), limit)
         else:
-            # Each file has a record of its own: one that is sent later does not take its place.
+            # Each file has a record of its own, so that files sent later do not replace it.
             mark = hashlib.sha256(source.name.encode()).hexdigest()[:12]
             content = read_folder(source, f"put-{mark}", str(place.parent), limit)
         contents.append(replace(content, folder={**content.folder, "force": force}))
@@ -74,7 +73,7 @@ def bring(
     limit: float | None,
     force: bool,
 ) -> None:
-    """Bring files from the nodes of ranks, and print what has come.
+    """Download files from the nodes of ranks, and print what has arrived.
 
     Parameters
     ----------
@@ -83,20 +82,20 @@ def bring(
     cluster
         The cluster.
     patterns
-        Names of files and folders there, also with ``*``.
+        Names of files and folders there, perhaps with ``*``.
     ranks
-        The ranks; where they are several, each has a folder of its own here.
+        The ranks; if there are several, each has its own folder here.
     to
-        The folder to put them into; by default they have the same place here.
+        The target folder; by default, they keep their relative paths.
     limit
-        Bytes that they may have in all.
+        The most bytes that they may have in total.
     force
-        Whether files that are newer here are replaced.
+        Whether to replace files that are newer here.
 
     Raises
     ------
     UsageError
-        When there are none, or too many, or newer ones here.
+        If there are none, too many, or newer ones here.
     """
     target = working_folder() / Path(to or "").expanduser()
     places: dict[int, list[Place]] = {}
@@ -139,7 +138,7 @@ def bring(
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Return whether a name that a node gives is one of those that were asked for."""
+    """Return whether a name from a node matches the requested patterns."""
     pattern_parts = PurePosixPath(pattern).parts
     if pattern.startswith(("/", "~")) or ".." in pattern_parts:
         pattern_parts = pattern_parts[-1:]
@@ -154,7 +153,7 @@ def matches(name: str, pattern: str) -> bool:
 
 def _sources(names: Sequence[str]) -> Iterator[Path]:
     for name in names:
-        # Without "..", by which a file beside the folder would seem to be below it.
+        # Resolve "..", with which a file outside the folder would seem to be below it.
         full = Path(os.path.normpath(working_folder() / Path(name).expanduser()))
         if full.exists():
             yield full
@@ -185,7 +184,7 @@ def _found(cluster: Cluster, patterns: Sequence[str], rank: int, folder: Path) -
 
 
 def _is_here(place: Place) -> bool:
-    """Return whether a file was brought before, and is the same as on its node."""
+    """Return whether a file was downloaded before, and equals the one on its node."""
     try:
         status = place.path.stat()
     except OSError:

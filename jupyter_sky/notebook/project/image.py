@@ -23,7 +23,7 @@ def image_of(options: CellOptions) -> Image:
     Raises
     ------
     UsageError
-        When they name a folder that is not there, or one without wheels.
+        If they name a folder that does not exist or has no wheels.
     """
     like = options.env or "imports"
     image = Image(
@@ -36,12 +36,12 @@ def image_of(options: CellOptions) -> Image:
 
 
 def with_sources(image: Image, options: CellOptions) -> Image:
-    """Return an image that takes packages from where options say, too.
+    """Return an image that also takes packages from the options' indexes and wheels.
 
     Raises
     ------
     UsageError
-        When there is no such folder of wheels, or no wheel in it.
+        If there is no such folder of wheels, or no wheel in it.
     """
     indexes = [PipIndex(each) for each in options.index]
     if options.wheels is not None:
@@ -57,12 +57,12 @@ def with_sources(image: Image, options: CellOptions) -> Image:
 
 
 def named_packages(options: CellOptions) -> tuple[str, ...]:
-    """Return the packages that options name themselves or by a file.
+    """Return the packages that options name, directly or by a file.
 
     Raises
     ------
     UsageError
-        When the file cannot be read.
+        If the file cannot be read.
     """
     if options.env in (None, "imports", "none"):
         return tuple(options.pip)
@@ -79,5 +79,5 @@ def imported_modules(shell: InteractiveShell) -> frozenset[str]:
 
 
 def has_given_environment(cluster: Cluster) -> bool:
-    """Return whether nodes have an environment of the user's, in which nothing is installed."""
+    """Return whether nodes use an environment of the user, into which nothing is installed."""
     return cluster.sync.shares_files or getattr(cluster.provider, "python", None) is not None

@@ -1,4 +1,4 @@
-"""Installs packages on a cluster that is up, and says what ranks have of them already."""
+"""Installs packages on a running cluster, and says which ones ranks have already imported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jupyter_sky.serialization import blobs, imported_versions, pickling
 def install(
     shell: InteractiveShell, cluster: Cluster, requirements: Sequence[str], image: Image
 ) -> None:
-    """Install packages on all nodes of a cluster, and print what came of it.
+    """Install packages on all nodes of a cluster, and print the result.
 
     Parameters
     ----------
@@ -28,16 +28,16 @@ def install(
     cluster
         The cluster.
     requirements
-        The packages as pip writes them.
+        The packages, in pip's syntax.
     image
-        Says where they come from.
+        Names their indexes.
 
     Raises
     ------
     SkyError
-        When they cannot be installed; the cluster is as it was then.
+        If they cannot be installed; the cluster is then as it was.
     Interrupted
-        When Ctrl-C has stopped it, which leaves the cluster as it was too.
+        If Ctrl-C has stopped it; the cluster is then as it was.
     """
     asked = without_secrets(", ".join(requirements))
     with ProgressLine(shell, cluster.name) as line:
@@ -59,12 +59,12 @@ def install(
 
 
 def _whose(cluster: Cluster) -> str:
-    """Say where it is, where nodes have the environment of the notebook."""
+    """Add a note if nodes share the notebook's environment."""
     return ", for this cluster alone" if cluster.sync.shares_files else ""
 
 
 def _outdated(cluster: Cluster, installed: Sequence[str]) -> str:
-    """Return what ranks have imported in another version, and what changes that."""
+    """Return a sentence about packages that ranks have imported in another version."""
     if not installed or cluster.state.busy_runs:
         return ""
     pairs = [(name, version) for name, _, version in (each.partition("==") for each in installed)]

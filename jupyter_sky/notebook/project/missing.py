@@ -1,4 +1,4 @@
-"""What to type where a rank misses a package or a file that the notebook has."""
+"""Advice if a rank lacks a package or a file that the notebook has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_FILE = re.compile(r"No such file or directory: '([^']+)'")
 
 
 def advice(error: BaseException, cluster: Cluster) -> str:
-    """Return what to type about an error of a rank; empty if there is nothing to say.
+    """Return advice about a rank's error; empty if there is none.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def _about_file(name: str, cluster: Cluster) -> str:
 
 
 def _distribution(module: str) -> tuple[str, str] | None:
-    """Return name and version of the package here that has a module."""
+    """Return name and version of the installed package that contains a module."""
     names = importlib.metadata.packages_distributions().get(module)
     return (names[0], importlib.metadata.version(names[0])) if names else None
 

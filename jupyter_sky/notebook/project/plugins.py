@@ -1,4 +1,4 @@
-"""Adds plugins to a cluster that is up, where that costs no variables."""
+"""Adds plugins to a running cluster, if no variables are lost by that."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from jupyter_sky.serialization import blobs, imported_versions, pickling
 
 
 def costs_of(words: Sequence[str], has: Sequence[str]) -> str:
-    """Return why plugins cannot be added while a cluster is up; empty if they can.
+    """Return why plugins cannot be added to a running cluster; empty if they can.
 
     Parameters
     ----------
     words
-        The plugins, as they are typed.
+        The plugins, as typed.
     has
-        The names of those that the cluster has.
+        The names of the cluster's plugins.
     """
     if not words:
         return "ranks enter plugins when they begin"
@@ -48,12 +48,12 @@ def costs_of(words: Sequence[str], has: Sequence[str]) -> str:
 
 
 def add_plugins(shell: InteractiveShell, cluster: Cluster, words: Sequence[str]) -> None:
-    """Add plugins to a cluster, and say what that has changed.
+    """Add plugins to a cluster, and report the changes.
 
     Raises
     ------
     SkyError
-        When they cannot be installed, or ranks cannot enter them; the cluster is as it was then.
+        If they cannot be installed, or ranks cannot enter them; the cluster is then as it was.
     """
     cluster.plugins.check_idle()
     has = cluster.runtime_env.plugins
@@ -84,7 +84,7 @@ def add_plugins(shell: InteractiveShell, cluster: Cluster, words: Sequence[str])
 
 
 def _lacking(cluster: Cluster, requirements: Sequence[str]) -> list[str]:
-    """Return those requirements that ranks do not have: for a name alone, any version will do."""
+    """Return the requirements that ranks lack; for a name alone, any version will do."""
     names = [each for each in requirements if re.fullmatch(r"[\w.-]+", each)]
     call, parts = blobs.pack(pickling.dump(partial(imported_versions.lacking, names), "a question"))
     run = cluster.run(Task(cluster.all_ranks, call=call, blobs=parts, show=()))

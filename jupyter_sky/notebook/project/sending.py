@@ -1,7 +1,7 @@
-"""Sends what is too large to be on its way at once, portion by portion.
+"""Sends large folders portion by portion.
 
-A run brings each portion and lays it down on the nodes, which need no room for more than that
-beside the files. What a broken link or a Stop has left there goes on where it ended.
+A run brings each portion and writes it on the nodes, which need no more temporary space than that.
+After a broken link or a Stop, sending resumes where it ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jupyter_sky.transport.protocol.agent_requests import FoundFile
 from jupyter_sky.transport.protocol.messages import Script
 from jupyter_sky.transport.sent_folders import record_name, unfinished_name
 
-_STEPS = 20  # of what is shown
+_STEPS = 20  # between two updates of the display
 
 
 def send_ahead(
@@ -37,7 +37,7 @@ def send_ahead(
     contents: Iterable[FolderContent],
     ranks: Sequence[int],
 ) -> tuple[FolderContent, ...]:
-    """Send all but the last portion of folders that are large.
+    """Send all but the last portion of large folders.
 
     Parameters
     ----------
@@ -48,19 +48,19 @@ def send_ahead(
     contents
         The folders.
     ranks
-        A rank of each node that is to have them.
+        A rank of each node that should get them.
 
     Returns
     -------
     tuple of FolderContent
-        What is left to be sent.
+        What remains to be sent.
 
     Raises
     ------
     Interrupted
-        When the user stops it.
+        If the user stops it.
     SkyError
-        When it cannot be sent, or something is in the way on a node.
+        If it cannot be sent, or something is in the way on a node.
     """
     return tuple(
         _send(shell, cluster, each, ranks) if each.size > folders.PORTION else each
@@ -69,7 +69,7 @@ def send_ahead(
 
 
 def task_that_sends(content: FolderContent, ranks: Sequence[int], title: str) -> Task:
-    """Return what puts a folder beside what ranks run in, and does nothing else."""
+    """Return a task that only writes a folder on the nodes."""
     script: Script = {
         "text": ":",
         "env": {},
@@ -117,9 +117,9 @@ def _send(
 
 
 def _bytes_there(cluster: Cluster, rank: int, content: FolderContent) -> dict[str, int]:
-    """Return how much a node has of files: all that was sent before, or what came of a large one.
+    """Return how much of each file a node has: all of it, or the part of a large file so far.
 
-    A file that was changed there since it was sent counts as none.
+    A file that was changed there since it was sent counts as missing.
     """
     folder, root = content.folder, PurePosixPath(content.folder["target"])
     names = {

@@ -1,4 +1,4 @@
-"""Volumes of a cluster that is up: made when a cell asks for them, written back after each run."""
+"""Volumes of running clusters: made when a cell asks for them, written back after each run."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from jupyter_sky.providers.cloud import CloudProvider
 def add_volumes(
     shell: InteractiveShell, cluster: Cluster, texts: Sequence[str], limit: float | None
 ) -> None:
-    """Make volumes on all nodes of a cluster that is up.
+    """Make volumes on all nodes of a running cluster.
 
     Raises
     ------
     SkyError
-        When a node cannot make one; the cluster is as it was then.
+        If a node cannot make one; the cluster is then as it was.
     """
     volumes = [replace(Volume.parse(each), limit=limit) for each in texts]
     if makes_environments(cluster.provider):
@@ -49,7 +49,7 @@ def add_volumes(
 
 
 def say_written_back(shell: InteractiveShell, cluster: Cluster) -> None:
-    """Write back what ranks have written to volumes, and say what that came to."""
+    """Write back what ranks have written to volumes, and report the result."""
     if not cluster.mounts.volumes:
         return
     written, troubles = cluster.mounts.write_back()
@@ -60,12 +60,12 @@ def say_written_back(shell: InteractiveShell, cluster: Cluster) -> None:
 
 
 def keep_unwritten(cluster: Cluster) -> None:
-    """Refuse to give machines back that have files of volumes which are nowhere else.
+    """Refuse to release machines with files of volumes that exist nowhere else.
 
     Raises
     ------
     SkyError
-        When they cannot be written back.
+        If they cannot be written back.
     """
     if not cluster.mounts.volumes or not isinstance(cluster.provider, CloudProvider):
         return

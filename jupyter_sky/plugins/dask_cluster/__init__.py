@@ -1,1 +1,1 @@
-"""Dask on the nodes of a cluster: started from the notebook, kept up by the ranks."""
+"""Dask on the nodes of a cluster: started by the notebook, kept running by the ranks."""

@@ -1,4 +1,4 @@
-"""Dask's client in the notebook, which knows the way of the browser to the scheduler's pages."""
+"""Dask's client in the notebook, with a link to the dashboard that works in the browser."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OTHER_LINKS = re.compile(
 
 @cache
 def client_class() -> Any:
-    """Return the class of clients, which is Dask's own but for the link."""
+    """Return the class of clients, which is Dask's own except for the link."""
     import distributed
 
     class Client(distributed.Client):  # type: ignore[misc, unused-ignore]
@@ -32,7 +32,7 @@ def client_class() -> Any:
 
         @property
         def dashboard_link(self) -> str | None:
-            """Where the browser finds the dashboard; ``None`` outside of Jupyter."""
+            """The address of the dashboard for the browser; ``None`` outside Jupyter."""
             return self._pages.link(PAGE)
 
         def _graph_to_futures(self, *args: Any, **kwargs: Any) -> Any:
@@ -40,7 +40,7 @@ def client_class() -> Any:
             return super()._graph_to_futures(*args, **kwargs)  # type: ignore[no-untyped-call, unused-ignore]
 
         def _repr_html_(self) -> str:
-            # Servers know themselves by addresses that are none for the browser.
+            # Servers know their own addresses, which the browser cannot use.
             return _OTHER_LINKS.sub("", str(super()._repr_html_()))  # type: ignore[no-untyped-call, unused-ignore]
 
     return Client

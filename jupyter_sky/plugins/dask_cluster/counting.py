@@ -1,4 +1,4 @@
-"""How many tasks Dask's scheduler has, and has done: told to notebooks while that changes."""
+"""Counts the tasks of Dask's scheduler, total and done, and reports changes to notebooks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENDS = {"memory", "erred", "forgotten"}
 
 
 class TaskCounter(SchedulerPlugin):
-    """Counts the tasks since the scheduler had none to do.
+    """Counts the tasks since the scheduler was last idle.
 
     Parameters
     ----------
@@ -35,10 +35,10 @@ class TaskCounter(SchedulerPlugin):
         self._tells = False
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
-        """Count a task that begins or ends; for each of them, so it does little."""
+        """Count a task that begins or ends; called for every task, so it does little."""
         if finish in _BEGINS:
             if not self._open:
-                # Of tasks that follow at once on others nothing may have been told in between.
+                # If tasks follow others at once, idleness in between may not have been reported.
                 self._total, self._began = 0, time.monotonic()
             if key not in self._open:
                 self._open.add(key)
@@ -56,7 +56,7 @@ class TaskCounter(SchedulerPlugin):
         told = {"done": self._total - len(self._open), "total": self._total, "seconds": seconds}
         self._scheduler.log_event(TOPIC, told)
         if self._open:
-            # Also when no task ends for a long time: what is left is another time then.
+            # Report even if no task ends for a long time, since the estimate changes.
             self._scheduler.loop.call_later(_EVERY, self._tell)
         else:
             self._tells = False

@@ -1,4 +1,4 @@
-"""Dask on a cluster, as the notebook sees it: started when it is needed, kept whole, ended."""
+"""Dask on a cluster, from the notebook: starts it when needed, keeps it complete, ends it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ READY_WITHIN = 60.0
 _CLOSED_WITHIN = 1.0  # seconds
 _HEAD = 0
 _STOPPED = "the user stopped it"
-_SIGNS = 4  # that Dask works, in the time after which an idle cluster ends
+_SIGNS = 4  # signs of activity within the idle time-out of a cluster, while Dask works
 _ROLES: tuple[Role, ...] = ("client", "scheduler", "worker")
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ _deployments: dict[str, Deployment] = {}
 
 @contextlib.contextmanager
 def deployed(cluster: Cluster, options: WorkerOptions) -> Iterator[Deployment]:
-    """Give Dask on a cluster; several plugins share one, which the last of them ends."""
+    """Provide Dask on a cluster; several plugins share it, and the last of them ends it."""
     deployment = _deployments.get(cluster.id)
     if deployment is None:
         deployment = _deployments[cluster.id] = Deployment(cluster, options)
@@ -58,12 +58,12 @@ def deployed(cluster: Cluster, options: WorkerOptions) -> Iterator[Deployment]:
 
 
 def client_of(cluster: Cluster) -> Client:
-    """Return the client of Dask on a cluster; where it does not run yet, it is started.
+    """Return the client of Dask on a cluster, starting Dask if necessary.
 
     Raises
     ------
     SkyError
-        When it cannot be started.
+        If it cannot be started.
     """
     deployment = _deployments.get(cluster.id)
     if deployment is None:
@@ -80,14 +80,14 @@ class Deployment:
     cluster
         The cluster.
     options
-        What its workers may use.
+        The resources of its workers.
 
     Attributes
     ----------
     users
         How many plugins use it.
     progress
-        Shows how far its tasks are.
+        Shows the progress of its tasks.
     """
 
     def __init__(self, cluster: Cluster, options: WorkerOptions) -> None:
@@ -95,7 +95,7 @@ class Deployment:
         self._cluster = cluster
         self._options = options
         self._place: Place | None = None
-        self._served: dict[int, int | None] = {}  # the process of each rank that has a worker
+        self._served: dict[int, int | None] = {}  # process ids of the ranks that have a worker
         self._head: int | None = None
         self._starting = threading.Lock()
         self._changed = threading.Event()
@@ -106,12 +106,12 @@ class Deployment:
         self.progress = DaskProgress(cluster.work, self._stop_tasks)
 
     def start(self) -> None:
-        """Start what does not run yet, and wait until all workers are there.
+        """Start what is not running yet, and wait until all workers are connected.
 
         Raises
         ------
         SkyError
-            When Dask is not installed here or on the nodes, or does not start.
+            If Dask is not installed here or on the nodes, or does not start.
         """
         if self._client is not None:
             return
@@ -120,7 +120,7 @@ class Deployment:
             raise SkyError("Dask is not connected while a run goes on: type `%sky dask` after it.")
         try:
             self._complete()
-            # From here on, as workers take their time to come.
+            # Show it from here on, since workers take a while to connect.
             threading.Thread(target=self._keep_whole, name="sky-dask", daemon=True).start()
             self._connect()
         except BaseException:
@@ -152,10 +152,10 @@ class Deployment:
         if self._forward is not None:
             self._forward.close()
 
-    # What runs on the ranks
+    # Processes on the ranks
 
     def _complete(self) -> None:
-        """Start the scheduler, and the workers that are not there."""
+        """Start the scheduler and missing workers."""
         with self._starting:
             pids = self._pids()
             place = self._place or Place(_credentials())
@@ -178,10 +178,10 @@ class Deployment:
             self._changed.set()
 
     def _keep_whole(self) -> None:
-        """Start what is missing on ranks that came later, or in the place of others.
+        """Start missing workers on ranks that were added or replaced.
 
-        A cluster that ends itself after a time without a run has one while workers are waited for,
-        and while tasks wait or run.
+        While this waits for workers, or tasks are waiting or running, it makes runs from time to
+        time so that the idle time-out does not end the cluster.
         """
         idle = self._cluster.spec.idle_timeout
         pause = None if idle is None else idle / _SIGNS
@@ -207,7 +207,7 @@ class Deployment:
         return any(each.status == "pending" for each in list(self._client.futures.values()))
 
     def _stop_tasks(self) -> None:
-        """Cancel the tasks of this notebook; those that workers have begun go on to their end."""
+        """Cancel the tasks of this notebook; those that have begun continue to their end."""
         from distributed import Future
 
         client = self._client
@@ -215,7 +215,7 @@ class Deployment:
         if pending:
             client.cancel([Future(key, client) for key in pending], force=True, msg=_STOPPED)
 
-    # The notebook's end
+    # The notebook's side
 
     def _connect(self) -> None:
         import distributed

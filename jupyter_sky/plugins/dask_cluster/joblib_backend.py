@@ -1,4 +1,4 @@
-"""joblib in the notebook, by Dask on a cluster: in each thread, unless the user says otherwise."""
+"""Runs the notebook's joblib on Dask, in each thread, unless the user chooses otherwise."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _NAME = "jupyter-sky"
 
 @contextmanager
 def used_everywhere(client: Any, progress: DaskProgress) -> Iterator[None]:
-    """Let joblib use Dask, and show how far it is.
+    """Let joblib use Dask, and show its progress.
 
-    In this thread, that of the notebook's cells, Dask is what the user has chosen. In others it is
-    joblib's default, and what prefers threads to processes runs in threads here.
+    In this thread, which runs the notebook's cells, Dask is set like a user's choice. In other
+    threads it is joblib's default, and calls that prefer threads run in threads here.
     """
     import joblib  # type: ignore[import-untyped, unused-ignore]
     from joblib import parallel  # type: ignore[import-untyped, unused-ignore]
@@ -69,7 +69,7 @@ def _backend_class() -> Any:
     )
 
     class Backend(DaskDistributedBackend):  # type: ignore[misc, unused-ignore]
-        """joblib's own for Dask, which leaves to this process what is to be done one by one."""
+        """joblib's own backend for Dask, which leaves sequential work to this process."""
 
         progress: DaskProgress | None = None
         calls: CountedCalls | None = None

@@ -1,7 +1,7 @@
-"""The user's own modules in Dask's processes, which import what a task names.
+"""The user's own modules in Dask's processes, which import the modules of tasks.
 
-Dask pickles a function of a module by name: whoever calls it, and the scheduler, which looks into
-each graph, has to find the module. So what the notebook has imported is sent before the tasks.
+Dask pickles a function of a module by name: workers, and the scheduler, which examines each graph,
+must find the module. So the modules that the notebook has imported are sent before tasks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Installable = ImportPaths | SourceTree
 
 
 class UserModules:
-    """The modules that the notebook has imported, as Dask's processes were sent them.
+    """The modules of the notebook that were sent to Dask's processes.
 
     Parameters
     ----------
@@ -46,12 +46,12 @@ class UserModules:
         self._sent: tuple[object, ...] = ()
 
     def send(self, client: Any) -> None:
-        """Send what is new or was edited; what was sent is there for workers that come later."""
+        """Send new and edited modules; workers that connect later get them, too."""
         if client.asynchronous:
-            return  # nobody can wait here: in the thread that does, the first task was sent
+            return  # this thread cannot wait, and the first task was sent from one that can
         with self._sending:
             found = self._find()
-            # A scheduler that has taken the place of another knows nothing.
+            # A scheduler that replaced another one knows nothing.
             sent = (client._scheduler_identity.get("id"), *map(_identity, found))
             if sent == self._sent:
                 return
@@ -111,7 +111,7 @@ def _install(found: Sequence[Installable]) -> None:
         if _installed.get(each.name) == each.digest:
             continue
         each.install(Path(_work_dir().dir_path))
-        if each.name in _installed:  # it was edited: what was imported is of the former version
+        if each.name in _installed:  # it was edited: the imported module is the previous version
             for name in list(sys.modules):
                 if name == each.name or name.startswith(f"{each.name}."):
                     del sys.modules[name]
@@ -121,7 +121,7 @@ def _install(found: Sequence[Installable]) -> None:
 
 @cache
 def _work_dir() -> Any:
-    """Return a folder of this process; Dask removes it with it, or when it starts here next."""
+    """Return a folder of this process; Dask removes it at the end, or when it next starts here."""
     space: Any = WorkSpace  # without types
     base = dask.config.get("temporary-directory") or tempfile.gettempdir()
     return space(str(Path(base) / "dask-scratch-space")).new_work_dir(prefix="modules-")

@@ -1,7 +1,7 @@
-"""What ranks do for Dask: start its processes, and start them again when they end.
+"""Starts Dask's processes on ranks, and restarts them when they end.
 
-A process of Dask's belongs to the rank beside which it runs. It ends when the socket closes that is
-its standard input, and is killed by the system when the rank is.
+A Dask process belongs to the rank beside which it runs. It ends when the socket that is its
+standard input closes, and the system kills it with the rank.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ STARTED_WITHIN = 60.0
 """Seconds for the scheduler to start."""
 
 _PROCESS = "jupyter_sky.plugins.dask_cluster.process"
-_PAUSE = 1.0  # seconds until a process that has ended is started again
+_PAUSE = 1.0  # seconds until an ended process is restarted
 
-# As Dask's own command line sets them: the threads of one task are those of its worker.
+# As Dask's own command line does: a task must not use more threads than its worker has.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 _started: dict[Role, tuple[Place, _KeptProcess]] = {}
 
 
 def start_scheduler(place: Place) -> Place:
-    """Start the scheduler, unless it runs, and return where it is.
+    """Start the scheduler, unless it is running; return where it listens.
 
     Parameters
     ----------
     place
-        Where it was, or with no port: it listens at a free one then.
+        Where it was before; with port 0, it listens on free ports.
     """
     if "scheduler" in _started:
         return _started["scheduler"][0]
@@ -61,7 +61,7 @@ def start_scheduler(place: Place) -> Place:
 
 
 def start_worker(place: Place, options: WorkerOptions) -> None:
-    """Start a worker of the scheduler at ``place``, unless it runs; it connects in its own time."""
+    """Start a worker for the scheduler at ``place``, unless it is running; do not wait."""
     if "worker" in _started:
         former, process = _started.pop("worker")
         if former.address == place.address:
@@ -74,16 +74,16 @@ def start_worker(place: Place, options: WorkerOptions) -> None:
 
 
 def be_used() -> None:
-    """Do nothing, as a run: the cluster is not idle while Dask works."""
+    """Do nothing, in a run: the cluster is not idle while Dask works."""
 
 
 class _KeptProcess:
-    """A process of Dask's, which is started again when it ends.
+    """A Dask process that is restarted when it ends.
 
     Parameters
     ----------
     settings
-        What it is told.
+        The settings for the process.
     """
 
     def __init__(self, settings: ProcessSettings) -> None:
@@ -93,16 +93,16 @@ class _KeptProcess:
         self._link: socket.socket | None = None
 
     def start(self) -> ProcessStarted:
-        """Start it; return the ports at which it listens, once it does."""
+        """Start it; return the ports on which it listens, once it does."""
         self._spawn()
         started = self._answer()
-        # When it is started again, it is found there.
+        # After a restart, it listens at the same place.
         self._settings["port"], self._settings["pages"] = started["port"], started["pages"]
         self._keep()
         return started
 
     def start_soon(self) -> None:
-        """Start it, and do not wait until it listens."""
+        """Start it, without waiting until it listens."""
         self._spawn()
         self._keep()
 
@@ -120,7 +120,7 @@ class _KeptProcess:
             self._process.wait()
             if self._over.wait(_PAUSE):
                 return
-            with contextlib.suppress(OSError):  # the system may have no room for it now
+            with contextlib.suppress(OSError):  # the system may lack resources for it now
                 self._spawn()
 
     def _spawn(self) -> None:
@@ -135,7 +135,7 @@ class _KeptProcess:
                 stdout=log,
                 stderr=log,
                 env=_environment(),
-                # What stops a cell is not for Dask's tasks.
+                # Signals that stop a cell must not reach Dask's tasks.
                 start_new_session=True,
             )
         if self._over.is_set():
@@ -183,7 +183,7 @@ def _settings(role: Role, place: Place, options: WorkerOptions | None = None) ->
 
 
 def _environment() -> dict[str, str]:
-    # Whatever the rank's folder has, the process finds our own package first.
+    # Whatever is in the rank's folder, the process must find our own package first.
     code = str(Path(jupyter_sky.__file__).parent.parent)
     return {**_ONE_THREAD, **os.environ, "PYTHONPATH": code}
 

@@ -1,9 +1,9 @@
-"""A process of Dask's on a node: ``python -m jupyter_sky.plugins.dask_cluster.process``.
+"""A Dask process on a node: ``python -m jupyter_sky.plugins.dask_cluster.process``.
 
-Its standard input is a socket to the rank that started it: that says what to do, in one line of
-JSON, so that no key is on a command line or in the environment; and when it closes, the rank is
-gone, and this ends too. Dask itself puts the key into a private folder for the moment in which the
-ssl module reads it.
+Its standard input is a socket to the rank that started it. The rank sends the settings as one line
+of JSON, so that keys are neither on a command line nor in the environment. When the socket closes,
+the rank is gone, and this process ends, too. Dask itself writes the key to a private folder for the
+moment in which the ssl module reads it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Do what the rank says until it is gone."""
+    """Serve according to the rank's settings until the rank is gone."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     link = socket.socket(fileno=os.dup(0))
@@ -50,7 +50,7 @@ def _end_with(link: socket.socket) -> None:
 
 
 async def _serve(settings: ProcessSettings, link: socket.socket) -> None:
-    # Imports make no garbage, and looking for it takes a fifth of their time.
+    # Imports make no garbage, and collecting it takes a fifth of their time.
     gc.disable()
     from jupyter_sky.plugins.dask_cluster import servers
 

@@ -1,4 +1,4 @@
-"""How far Dask's tasks are: in the cell that waits for them, and in panel and sidebar."""
+"""The progress of Dask's tasks: in the cell that waits for them, in strip and sidebar."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from jupyter_sky.cluster.snapshot import ProgressView
 from jupyter_sky.cluster.work import Work
 
 _TITLE = "tasks on Dask"
-_AFTER = 1.0  # seconds; what is done by then needs no bar
+_AFTER = 1.0  # seconds; tasks that are done by then need no bar
 _EVERY = 0.2
-_AHEAD = 100_000  # calls that are counted before their turn
+_AHEAD = 100_000  # most calls to count ahead
 _COUNTED_WITHIN = 0.5  # seconds, all in all: what is slow to make may be large as well
 
 
 class DaskProgress:
-    """Shows how far tasks are.
+    """Shows the progress of tasks.
 
     Parameters
     ----------
     work
-        Where it is shown of the cluster.
+        The cluster's work, where the progress is shown.
     stop
         Stops the tasks.
     """
@@ -33,10 +33,10 @@ class DaskProgress:
     def __init__(self, work: Work, stop: Callable[[], None]) -> None:
         self._work = work
         self._stop = stop
-        self._calls = 0  # of joblib, each of which counts for itself
+        self._calls = 0  # calls of joblib, each of which has its own progress
 
     def on_tasks(self, event: tuple[float, dict[str, Any]]) -> None:
-        """Show what the scheduler has counted; in Dask's own thread."""
+        """Show the scheduler's counts; called in Dask's own thread."""
         _, told = event
         if self._calls:
             return
@@ -53,9 +53,9 @@ class DaskProgress:
             self._work.end()
 
     def of_calls(self, done: Callable[[], int], calls: CountedCalls) -> Callable[[], None]:
-        """Show how far the calls of one ``Parallel`` are; return what ends that.
+        """Show the progress of the calls of a ``Parallel``; return a function that ends this.
 
-        Called in the thread that waits for them, to whose cell the line belongs.
+        Called in the thread that waits for them, in whose cell the line appears.
         """
         over = threading.Event()
         watching = threading.Thread(
@@ -91,14 +91,14 @@ class DaskProgress:
 
 
 class CountedCalls:
-    """The calls of one ``Parallel``, which are counted before their turn as far as that is cheap.
+    """The calls of a ``Parallel``, counted ahead as far as that is cheap.
 
-    joblib asks for calls as workers become free, so it does not know how many there are.
+    joblib fetches calls as workers become free, so it does not know how many there are.
 
     Parameters
     ----------
     calls
-        What ``Parallel`` was given.
+        The iterable given to ``Parallel``.
     """
 
     def __init__(self, calls: Iterable[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Which copies of data Dask's workers keep: what was sent to them once is not sent again."""
+"""Makes Dask's workers keep data that was sent to them, so that it is not sent again."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ POLICY = f"{__name__}.KeepSentData"
 
 
 class KeepSentData(ReduceReplicas):
-    """Removes copies of results that nobody waits for, and leaves those of the notebook's data.
+    """Removes copies of results that nobody waits for, but keeps copies of the notebook's data.
 
-    A worker uses that data for one task after another. Between two of them Dask would remove its
-    copy, and send it again for the next.
+    A worker uses such data for many tasks. Between two of them, Dask would remove its copy, and
+    send it again for the next one.
     """
 
     def run(self) -> SuggestionGenerator:
-        """Suggest what to remove."""
+        """Suggest copies to remove."""
         suggestions = super().run()
         chosen: Any = None
         while True:
@@ -26,6 +26,6 @@ class KeepSentData(ReduceReplicas):
                 suggestion = suggestions.send(chosen)
             except StopIteration:
                 return
-            # No task of the cluster has made it.
+            # It was not made by a task of the cluster.
             is_sent = suggestion.ts.run_spec is None
             chosen = None if is_sent else (yield suggestion)

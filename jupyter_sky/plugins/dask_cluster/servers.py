@@ -1,4 +1,4 @@
-"""Dask's scheduler and worker, without the ports at which they would answer anybody."""
+"""Dask's scheduler and worker, without the ports on which they would answer anybody."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jupyter_sky.providers.mtls import Credentials
 
 
 class PrivateScheduler(Scheduler):
-    """A scheduler that answers its own workers and clients alone, and shows them its pages."""
+    """A scheduler that only answers, and shows pages to, its own workers and clients."""
 
     def __init__(self, *args: Any, shown: Security, port_of_pages: int, **kwargs: Any) -> None:
         self._shown = shown
@@ -27,7 +27,7 @@ class PrivateScheduler(Scheduler):
         super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call, unused-ignore]
 
     def start_http_server(self, routes: Any, *args: Any, **kwargs: Any) -> None:
-        """Serve the pages over TLS: who asks for one shows the certificate of a client."""
+        """Serve the pages over TLS, requiring the certificate of a client."""
         self.http_application = RoutingApplication(routes)  # type: ignore[no-untyped-call, unused-ignore]
         context = self._shown.get_listen_args("scheduler")["ssl_context"]  # type: ignore[no-untyped-call, unused-ignore]
         self.http_server = HTTPServer(self.http_application, ssl_options=context)
@@ -40,23 +40,23 @@ class PrivateScheduler(Scheduler):
 
 
 class PrivateWorker(Worker):
-    """A worker that answers its own scheduler, other workers and clients alone."""
+    """A worker that only answers its own scheduler, other workers and clients."""
 
     def start_http_server(self, routes: Any, *args: Any, **kwargs: Any) -> None:
-        """Keep the routes, to which other parts of Dask add theirs, and listen nowhere."""
+        """Keep the routes, to which other parts of Dask add theirs, without listening."""
         self.http_application = RoutingApplication(routes)  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def make(settings: ProcessSettings) -> Scheduler | Worker:
-    """Return the server that settings describe; it starts when it is entered."""
+    """Return the server for settings; it starts when it is entered."""
     shown = Credentials(settings["authority"], settings["certificate"], settings["key"], ())
     made: Any = Security  # without types
     secure = made(**security(shown, settings["role"]))
     if settings["role"] == "scheduler":
-        # One of Dask's pages asks other addresses for what the browser wants: it is left out.
+        # Leave out the page of Dask that proxies requests to other addresses.
         routes = dask.config.get("distributed.scheduler.http.routes")
         kept = [route for route in routes if route != "distributed.http.proxy"]
-        # What is read only later is not taken back.
+        # Settings that are only read later are not restored.
         dask.config.set(
             {"distributed.scheduler.active-memory-manager.policies": [{"class": POLICY}]}
         )

@@ -1,4 +1,4 @@
-"""What notebook, ranks and Dask's processes tell each other."""
+"""Data exchanged between the notebook, ranks and Dask's processes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Role = Literal["client", "scheduler", "worker"]
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """What a worker may use.
+    """The resources of a worker.
 
     Attributes
     ----------
     concurrency
-        Tasks at once.
+        Number of tasks at once.
     memory
         Bytes; ``None`` for its share of the machine.
     """
@@ -30,16 +30,16 @@ class WorkerOptions:
 
 @dataclass(frozen=True, repr=False)
 class Place:
-    """Where a scheduler is, and what those who belong to it show each other.
+    """The addresses of a scheduler, and the credentials of everybody who connects to it.
 
     Attributes
     ----------
     host, port
         Where it listens; port 0 before it was started.
     pages
-        The port of its pages, at the same address; 0 as well.
+        The port of its pages, at the same address; also 0 before.
     credentials
-        For each role.
+        The credentials for each role.
     """
 
     credentials: Mapping[Role, Credentials]
@@ -49,32 +49,32 @@ class Place:
 
     @property
     def address(self) -> str:
-        """The address as Dask writes it."""
+        """The address in Dask's syntax."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"tls://{host}:{self.port}"
 
 
 class ProcessSettings(TypedDict):
-    """What a process of Dask's is told on its standard input, as one line of JSON.
+    """The settings of a Dask process, sent to its standard input as one line of JSON.
 
     Attributes
     ----------
     role
         Whether it is the scheduler or a worker.
     host, port
-        Where the scheduler listens; or the address on which a worker does, at a free port.
+        Where the scheduler listens, or the address on which a worker listens, on a free port.
     pages
         The port of the scheduler's pages.
     scheduler
         The address of the scheduler; empty for itself.
     authority, certificate, key
-        As `jupyter_sky.providers.mtls.Credentials` has them.
+        As in `jupyter_sky.providers.mtls.Credentials`.
     name
         The name of a worker.
     concurrency, memory
-        As `WorkerOptions` has them.
+        As in `WorkerOptions`.
     sys_path, python_path
-        What it imports from, and its ``PYTHONPATH``.
+        Its import paths, and its ``PYTHONPATH``.
     """
 
     role: Role
@@ -93,14 +93,14 @@ class ProcessSettings(TypedDict):
 
 
 class ProcessStarted(TypedDict):
-    """What it answers: the ports at which it listens, and at which its pages are; 0 for none."""
+    """Its answer: the ports on which it listens and serves pages; 0 for none."""
 
     port: int
     pages: int
 
 
 def security(credentials: Credentials, *roles: Role) -> dict[str, object]:
-    """Return the arguments of `distributed.security.Security`: both sides show a certificate."""
+    """Return the arguments of `distributed.security.Security` for mutual TLS."""
     import ssl
 
     shown = {f"tls_{role}_cert": credentials.certificate for role in roles}

@@ -1,1 +1,1 @@
-"""Plugins for what only NVIDIA GPUs have."""
+"""Plugins for features of NVIDIA GPUs."""

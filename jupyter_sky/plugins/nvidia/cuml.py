@@ -1,4 +1,4 @@
-"""RAPIDS cuML: scikit-learn's estimators on the GPU, with the code as it is."""
+"""RAPIDS cuML: scikit-learn's estimators on the GPU, with unchanged code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def cuml(cuda: str = "cu12") -> Plugin:
     Raises
     ------
     UsageError
-        When ``cuda`` is not of that kind.
+        If ``cuda`` is invalid.
     """
     if not isinstance(cuda, str) or not re.fullmatch(r"cu\d{2}", cuda):
         raise UsageError(f'cuda={cuda!r} names no wheels of cuML: type one like cuda="cu12".')

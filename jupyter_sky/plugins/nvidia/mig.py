@@ -14,7 +14,7 @@ from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.plugins._environment import environment
 
-# Root on rented instances and in containers; elsewhere whoever may do this without a password.
+# Root on rented instances and in containers; elsewhere, a user with passwordless sudo.
 _NVIDIA_SMI = "$([ $(id -u) = 0 ] || echo sudo -n) nvidia-smi"
 _INSTANCE = re.compile(r"\(UUID: (MIG-[^)]+)\)")
 
@@ -22,9 +22,9 @@ _INSTANCE = re.compile(r"\(UUID: (MIG-[^)]+)\)")
 def mig(profile: str) -> Plugin:
     """Divide the GPUs of each node into parts, and give each rank one of them.
 
-    The cluster says how many ranks a node has, as in ``procs_per_node=2``. A part keeps its size
-    when the cluster ends; ``nvidia-smi mig -dci; nvidia-smi mig -dgi`` takes it back. It was tried
-    with recorded output of ``nvidia-smi``, not on a GPU.
+    The cluster says how many ranks a node has, as in ``procs_per_node=2``. The parts stay when the
+    cluster ends; ``nvidia-smi mig -dci; nvidia-smi mig -dgi`` removes them. This was tested with
+    recorded output of ``nvidia-smi``, not on a GPU.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def mig(profile: str) -> Plugin:
     Raises
     ------
     UsageError
-        When ``profile`` is not of that kind.
+        If ``profile`` is invalid.
     """
     if not isinstance(profile, str) or not re.fullmatch(r"[1-7]g\.\d+gb(\+\w+)?", profile):
         raise UsageError(f'profile={profile!r} is no part of a GPU: type one like "3g.40gb".')

@@ -1,4 +1,4 @@
-"""NVIDIA MPS: ranks that share a GPU, and whose kernels run side by side on it."""
+"""NVIDIA MPS: ranks that share a GPU run their kernels on it at the same time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.errors import UsageError
 from jupyter_sky.providers.spec import Image
 
-# Of this user alone, and refused if another one has made it.
+# Private to this user, and refused if another user has made it.
 _FOLDER = "/tmp/nvidia-mps-$(id -u)"
 _START = f"""folder={_FOLDER}
 mkdir -p -m 700 "$folder/log" && [ -O "$folder" ] && chmod 700 "$folder" || exit
@@ -24,7 +24,7 @@ def mps(
 ) -> Plugin:
     """Start NVIDIA's Multi-Process Service on each node, for ranks that share a GPU.
 
-    It stays when the cluster ends; ``echo quit | nvidia-cuda-mps-control`` ends it. It was tried
+    It stays when the cluster ends; ``echo quit | nvidia-cuda-mps-control`` ends it. This was tested
     with a recorded daemon, not on a GPU.
 
     Parameters
@@ -37,7 +37,7 @@ def mps(
     Raises
     ------
     UsageError
-        When an argument is not of that kind.
+        If an argument is invalid.
     """
     env = {}
     if (share := active_thread_percentage) is not None:

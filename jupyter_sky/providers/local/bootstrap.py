@@ -1,4 +1,4 @@
-"""The shell commands of an image, on this computer."""
+"""Runs the shell commands of an image on this computer."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ async def bootstrap(
     Parameters
     ----------
     folder
-        Where they run.
+        The folder to run them in.
     env
-        Variables beside those of the notebook.
+        Environment variables besides those of the notebook.
 
     Raises
     ------
     SkyError
-        With the last line of the first one that fails.
+        With the last line of the first command that fails.
     """
     for command in commands:
         progress(f"running {format_command(command)}")
-        # A file, not a pipe: a daemon that the command leaves behind would hold that open.
+        # A file, not a pipe, which a daemon left behind by the command would keep open.
         with tempfile.TemporaryFile() as said:
             process = await asyncio.create_subprocess_shell(
                 command,

@@ -14,27 +14,27 @@ from jupyter_sky.providers.spec import Accelerator
 
 _DRIVER = Path(
     "/proc/driver/nvidia"
-)  # there, too, where a container lacks NVIDIA's management library
+)  # exists even if a container lacks NVIDIA's management library
 _NAME = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 
 
 class GPU(NamedTuple):
-    """A GPU, by what ``CUDA_VISIBLE_DEVICES`` calls it, and by its driver's name for it."""
+    """A GPU: its id in ``CUDA_VISIBLE_DEVICES``, and the driver's name for it."""
 
     id: str
     name: str
 
     def variables(self) -> dict[str, str]:
-        """Return the variables with which a process sees this GPU alone."""
+        """Return the environment variables with which a process sees only this GPU."""
         found = {"CUDA_VISIBLE_DEVICES": self.id}
         if "CUDA_VISIBLE_DEVICES" not in os.environ:
-            # The number is the driver's; CUDA's own order begins with the fastest.
+            # The number is the driver's; CUDA's default order begins with the fastest.
             found["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         return found
 
 
 def visible_gpus(wanted: Accelerator | None = None) -> list[GPU]:
-    """Return the NVIDIA GPUs that this process may use; of those, what fits where one is wanted."""
+    """Return the NVIDIA GPUs that this process may use, optionally only those that match."""
     found = _visible_gpus()
     return found if wanted is None else [gpu for gpu in found if wanted.fits(gpu.name)]
 
@@ -46,7 +46,7 @@ def _visible_gpus() -> list[GPU]:
         return [GPU(str(number), name) for number, (_, name) in enumerate(known)]
     if not known and not _DRIVER.exists():
         return []
-    # As CUDA reads it: the first that is no GPU ends the list, as -1 and NoDevFiles do.
+    # As in CUDA, the first invalid entry ends the list, like -1 and NoDevFiles.
     ids = takewhile(_NAME.fullmatch, (each.strip() for each in allowed.split(",")))
     return [GPU(each, _name(each, known)) for each in ids]
 
@@ -63,7 +63,7 @@ def check_gpus(wanted: Accelerator, nodes: int) -> None:
     Raises
     ------
     UsageError
-        With what this computer has.
+        With the GPUs of this computer.
     """
     names = [gpu.name for gpu in visible_gpus()]
     name, count = wanted.name, wanted.count
@@ -78,7 +78,7 @@ def check_gpus(wanted: Accelerator, nodes: int) -> None:
 
 
 def _all_gpus() -> list[tuple[str, str]]:
-    """Return UUID and name of each GPU in the driver's order, which is that of the bus."""
+    """Return UUID and name of each GPU in the driver's order, which is the bus order."""
     import pynvml
 
     try:

@@ -26,13 +26,13 @@ class LocalMachine:
     folder, blobs
         The agent's folder, and that of its blobs.
     pid
-        Its process; 0 if it did not start.
+        Its process id; 0 if it did not start.
     nodes
         The nodes that it stands for.
     computer
-        Where it was started: several computers can share a home folder, and with it the registry.
+        The computer: several can share a home folder, and with it the registry.
     shares_files
-        Whether its ranks import the user's own modules from where they are.
+        Whether its ranks import the user's own modules from their original place.
     """
 
     folder: Path
@@ -44,7 +44,7 @@ class LocalMachine:
 
     @property
     def blobs_here(self) -> Path | None:
-        """The folder of its blobs, if it is on this computer and this user's."""
+        """The folder of its blobs, if it is on this computer and belongs to this user."""
         with contextlib.suppress(OSError):
             found = self.blobs.lstat()
             is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
@@ -78,11 +78,11 @@ class LocalMachine:
         return sock
 
     async def remove(self) -> None:
-        """Kill an agent that does not answer any more and remove its files."""
+        """Kill an agent that no longer answers, and remove its files."""
         await asyncio.to_thread(self.remove_now)
 
     def remove_now(self) -> None:
-        """Do what `remove` does, outside of an event loop."""
+        """Do what `remove` does, outside an event loop."""
         if _is_agent(self.pid, self.folder):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
@@ -90,7 +90,7 @@ class LocalMachine:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def row(self) -> dict[str, Any]:
-        """Return where the agent is."""
+        """Return the data with which to find the agent."""
         return {
             "folder": str(self.folder),
             "blobs": str(self.blobs),
@@ -118,7 +118,7 @@ class LocalMachine:
 
 
 def _is_agent(pid: int, folder: Path) -> bool:
-    # By now, another process may have the id.
+    # Another process may have got the id.
     with contextlib.suppress(OSError):
         return str(folder).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False

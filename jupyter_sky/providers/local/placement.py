@@ -1,4 +1,4 @@
-"""Which ranks local nodes have, and how they share the GPUs of this computer."""
+"""Assigns ranks to local nodes, and the GPUs of this computer to ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOOPBACK = "127.0.0.1"
 
 
 def place_nodes(spec: ClusterSpec, gpus: Sequence[GPU]) -> list[Node]:
-    """Return the nodes of a cluster; ranks share GPUs only if they have to."""
+    """Return the nodes of a cluster; ranks share GPUs only if necessary."""
     wanted = spec.accelerator if isinstance(spec.accelerator, Accelerator) else None
     each = wanted.count if wanted else len(gpus) // spec.nodes
     per_node = spec.procs_per_node or max(1, each)
@@ -29,10 +29,10 @@ def place_nodes(spec: ClusterSpec, gpus: Sequence[GPU]) -> list[Node]:
 
 
 def place_new_nodes(running: RunningCluster, gpus: Sequence[GPU]) -> tuple[list[Node], list[Node]]:
-    """Return the nodes that a cluster has, and the new ones, which are like them.
+    """Return the existing nodes of a cluster, and the new ones, which are like them.
 
-    Where that takes more GPUs than there are, ranks share them from now on: all of them, since a
-    process group is of one kind.
+    If that takes more GPUs than there are, all ranks share them from now on, since a process group
+    is of one kind.
     """
     there, lost = running.nodes, {node.node: node for node in running.lost}
     like = there[0]

@@ -34,8 +34,8 @@ from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.serialization.user_modules import ImportPaths, is_user_code
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 
-_MEMORY_OF_RANK = 8_000_000  # bytes that a rank has for itself, if it has imported nothing
-_FILES_OF_RANK = 8  # that the agent has open for it
+_MEMORY_OF_RANK = 8_000_000  # bytes of private memory of a rank that has imported nothing
+_FILES_OF_RANK = 8  # file descriptors that the agent has open for a rank
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,13 @@ class Local:
     Parameters
     ----------
     grace
-        Seconds after which nodes end that no notebook is connected to and that run nothing.
+        Seconds after which nodes end if no notebook is connected and nothing runs.
     machines
-        How many agents share the nodes. One is fastest; with more, what goes on between several
-        machines goes on between processes here.
+        How many agents share the nodes. One is fastest; with several, processes here communicate
+        like several machines.
     shares_files
-        Whether ranks import the user's own modules from where they are. If not, modules are sent
-        to them, as to other machines.
+        Whether ranks import the user's own modules from their original place. If not, modules are
+        sent to them, as to other machines.
     """
 
     grace: float = 60.0
@@ -68,7 +68,7 @@ class Local:
                 f"local nodes need Linux, and this notebook runs on {sys.platform}: name machines "
                 "that you can log in to, as in `--hosts gpu1,gpu2`."
             )
-        # To look for a module within a package would import the package, such as torch, here.
+        # Looking for a module within a package, such as torch, would import the package here.
         for name in dict.fromkeys(each.partition(".")[0] for each in preload):
             if importlib.util.find_spec(name) is None:
                 raise UsageError(
@@ -102,7 +102,7 @@ class Local:
         return LocalMachine.from_row(row)
 
     async def add_nodes(self, running: RunningCluster, progress: Progress) -> AddedNodes:
-        """Let the last agent stand for more nodes, or start others where there may be more."""
+        """Let the last agent stand for more nodes, or start others if there may be more."""
         gpus = visible_gpus(running.spec.wanted_gpus)
         kept, new = place_new_nodes(running, gpus)
         progress(f"starting {format_count(len(new), 'local node')}")
@@ -202,7 +202,7 @@ class Local:
         return replace(machine, pid=ready["pid"], nodes=listening)
 
     def _import_paths(self) -> list[str]:
-        """Return what ranks import from: all that the notebook does, or not the user's own."""
+        """Return the import paths of ranks: the notebook's, perhaps without the user's own."""
         entries = ImportPaths.here().path
         if self.shares_files:
             return list(entries)
@@ -210,7 +210,7 @@ class Local:
 
 
 def _check_ranks(wanted: int) -> None:
-    """Refuse what would take all memory of this computer from everything that runs on it."""
+    """Refuse more ranks than this computer's memory and descriptors allow."""
     import resource  # which Windows lacks
 
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -232,15 +232,15 @@ def _check_size(option: str, wanted: str | int | float | None, here: float, unit
 
 
 def _shares(nodes: Sequence[Node], most: int) -> list[Sequence[Node]]:
-    """Share nodes out among so many agents at most."""
+    """Distribute nodes among at most that many agents."""
     count = min(most, len(nodes))
     return [nodes[i * len(nodes) // count : (i + 1) * len(nodes) // count] for i in range(count)]
 
 
 def _unused_index() -> int:
-    """Return an index that no other agent of the cluster has, or had.
+    """Return an index that no agent of the cluster has or had.
 
-    The process of an agent that was killed removes its folders a moment later.
+    The fork server of a killed agent removes its folders a moment later.
     """
     return time.time_ns() // 1_000_000 % 1_000_000_000
 

@@ -1,4 +1,4 @@
-"""How the notebook's own environment differs from what an image asks for."""
+"""How the notebook's own environment differs from an image."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _packages(image: Image) -> Iterator[str]:
     for text in image.pip:
         try:
             wanted = Requirement(text)
-        except InvalidRequirement:  # a path or an address, which says no name to look for
+        except InvalidRequirement:  # a path or an address, without a package name to look for
             continue
         if wanted.marker and not wanted.marker.evaluate():
             continue

@@ -20,33 +20,33 @@ def rank_variables(image: Image, ranks: int) -> dict[str, str]:
     Parameters
     ----------
     image
-        What the user wants there.
+        The image that the user wants.
     ranks
         Number of ranks that share this computer's processors.
 
     Raises
     ------
     SkyError
-        When a command for a variable fails.
+        If a command for a variable fails.
     """
-    # What the notebook has of it holds for its nodes too.
+    # A value that the notebook has also applies to its nodes.
     threads = {} if "OMP_NUM_THREADS" in os.environ else thread_variables(ranks, _cpus())
     return {"PATH": command_path(), **threads, **image_variables(image)}
 
 
 def image_variables(image: Image) -> dict[str, str]:
-    """Return the variables that an image has, with what commands here print.
+    """Return the variables of an image, with the output of commands run here.
 
     Raises
     ------
     SkyError
-        When a command for a variable fails.
+        If a command for a variable fails.
     """
     return {**image.env, **_shell_variables(image.shell_vars)}
 
 
 def command_path() -> str:
-    """Return where ranks find commands: first of all those of the notebook's environment."""
+    """Return the ``PATH`` of ranks, beginning with the notebook's environment."""
     scripts = str(Path(sys.executable).parent)
     others = os.environ.get("PATH", os.defpath).split(os.pathsep)
     return os.pathsep.join([scripts, *(entry for entry in others if entry != scripts)])

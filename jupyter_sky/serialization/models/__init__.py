@@ -1,1 +1,1 @@
-"""What torch makes of models: sharded ones, wrapped ones, compiled ones."""
+"""Models in the forms that torch gives them: sharded, wrapped, compiled."""

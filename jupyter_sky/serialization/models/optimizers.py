@@ -1,8 +1,8 @@
-"""Optimizers and schedules of learning rates that were changed in place in the notebook.
+"""Optimizers and learning rate schedules that were changed in place in the notebook.
 
-Those of a rank refer to the model that is there, and have averages of its gradients. Another
-learning rate is no reason to lose them: as of models, what was changed is changed there
-(see `jupyter_sky.serialization.model_changes`).
+The optimizer of a rank refers to the rank's model, and holds averages of its gradients. These must
+not be lost because the notebook has set another learning rate: as with models, only what was
+changed is changed on the rank (see `jupyter_sky.serialization.model_changes`).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _PARAMETERS, _OPTIMIZER = MADE_FOR = (" parameters", " optimizer")
 
 
 class CannotTakeOver(Exception):
-    """What changed cannot be changed in the rank's object; the message says why."""
+    """A change cannot be made in the rank's object; the message says why."""
 
 
 def is_optimizer(value: Any) -> bool:
-    """Return whether a value is an optimizer of torch."""
+    """Return whether a value is a torch optimizer."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.optim.Optimizer)
 
 
 def is_schedule(value: Any) -> bool:
-    """Return whether a value changes the learning rates of an optimizer."""
+    """Return whether a value is a torch learning rate schedule."""
     torch = sys.modules.get("torch")
     if torch is None:
         return False
@@ -41,10 +41,10 @@ def is_schedule(value: Any) -> bool:
 
 
 def reduce(schedule: Any) -> Any:
-    """Reduce a schedule with whether its optimizer has stepped.
+    """Reduce a schedule, including whether its optimizer has stepped.
 
-    The first step of a schedule warns unless the optimizer says so. Torch has its ``step`` say it,
-    and leaves that out of the pickle of an optimizer.
+    The first step of a schedule warns unless the optimizer has stepped. Torch marks that on the
+    optimizer's ``step``, and leaves the mark out of the optimizer's pickle.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def _fill_schedule(schedule: Any, state: tuple[Any, bool]) -> None:
 
 
 def contents(value: Any, digest: Callable[[Any], str]) -> dict[str, str]:
-    """Return a digest of everything in an optimizer or a schedule, but of its parameters.
+    """Return digests of everything in an optimizer or a schedule except the parameters.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def contents(value: Any, digest: Callable[[Any], str]) -> dict[str, str]:
     Returns
     -------
     dict
-        By name: ``0.lr`` is of the first group, ``0.0.exp_avg`` of its first parameter.
+        Digests by name: ``0.lr`` is for the first group, ``0.0.exp_avg`` for its first parameter.
     """
     if is_schedule(value):
         found = {_OPTIMIZER: str(id(getattr(value, "optimizer", None)))}
@@ -112,14 +112,14 @@ def contents(value: Any, digest: Callable[[Any], str]) -> dict[str, str]:
 
 
 def _states(optimizer: Any) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-    """Yield each parameter of an optimizer, with a name and what is kept of it."""
+    """Yield each parameter of an optimizer, with a name and its state."""
     for index, group in enumerate(optimizer.param_groups):
         for place, parameter in enumerate(group["params"]):
             yield f"{index}.{place}", parameter, optimizer.state.get(parameter, {})
 
 
 def _schedules(schedule: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield a schedule and those that it is made of."""
+    """Yield a schedule and those that it consists of."""
     yield prefix, schedule
     for index, each in enumerate(getattr(schedule, "_schedulers", ())):
         yield from _schedules(each, f"{prefix}{index}.")
@@ -137,7 +137,7 @@ def _attributes(schedule: Any) -> dict[str, Any]:
 
 
 def take_over(present: Any, received: Any, changes: Collection[str]) -> dict[int, Any]:
-    """Change an optimizer or a schedule of a rank as that of the notebook was changed.
+    """Apply the changes of the notebook's optimizer or schedule to that of a rank.
 
     Parameters
     ----------
@@ -146,17 +146,17 @@ def take_over(present: Any, received: Any, changes: Collection[str]) -> dict[int
     received
         The notebook's.
     changes
-        The names of what differs in it from what the rank was sent or gave.
+        The names of the parts that differ from what the rank was sent or sent back.
 
     Returns
     -------
     dict
-        ``present`` by the identity of ``received``.
+        ``present``, by the identity of ``received``.
 
     Raises
     ------
     CannotTakeOver
-        When they are not alike; nothing was changed.
+        If they are not alike; nothing was changed then.
     """
     if type(present) is not type(received):
         raise CannotTakeOver(f"it is of type {type(present).__name__} on this rank")
@@ -206,14 +206,14 @@ def _take_over_optimizer(present: Any, received: Any, changes: Collection[str]) 
 
 
 def refer_to(value: Any, others: Mapping[int, Any]) -> None:
-    """Have an optimizer refer to other tensors, and a schedule to another optimizer.
+    """Make an optimizer refer to other tensors, and a schedule to another optimizer.
 
     Parameters
     ----------
     value
-        Any value; of what is neither nothing is changed.
+        Any value; one that is neither is left unchanged.
     others
-        What is put in the place of what, by the identity of that (`take_over`).
+        Replacements, by the identity of the objects that they replace (see `take_over`).
     """
     if is_schedule(value):
         for _, schedule in _schedules(value):
@@ -231,7 +231,7 @@ def refer_to(value: Any, others: Mapping[int, Any]) -> None:
 
 
 def refers_to(value: Any, part: Any, memo: Callable[[Any], Collection[int]]) -> bool:
-    """Return whether a value refers to an optimizer or schedule where `refer_to` finds it not.
+    """Return whether a value refers to an optimizer or schedule where `refer_to` does not look.
 
     Parameters
     ----------

@@ -1,11 +1,11 @@
-"""Sharded models (FSDP, tensor parallelism): what of a value is sharded, and pickling it whole.
+"""Sharded models (FSDP, tensor parallelism): finding sharded parts, and pickling them whole.
 
-A sharded tensor cannot leave its rank: what is there is a part, tied to a mesh of ranks. So the
-ranks gather whole tensors first (`jupyter_sky.node.rank.gathering`). Here is what they have to
-gather (`find`), and how the result takes the place of the parts in a pickle (`reducer`), in which
-modules are what they were before torch sharded them: without its hooks, classes and wrappers.
+A sharded tensor cannot leave its rank, which holds only a part, tied to a mesh of ranks. So the
+ranks gather whole tensors first (`jupyter_sky.node.rank.gathering`). This module finds what they
+have to gather (`find`), and puts the result in the place of the parts in a pickle (`reducer`).
+There, modules are as they were before torch sharded them: without its hooks, classes and wrappers.
 
-torch is never imported here: where it is not loaded, nothing is sharded.
+torch is never imported here: unless it is loaded, nothing is sharded.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _COMPOSABLE = "__composable_api_state_key"
 
 
 class CannotGather(TypeError):
-    """A part of something sharded, of which the whole was not gathered."""
+    """Part of a sharded object was not gathered."""
 
 
 @dataclass(frozen=True)
 class Sharded:
-    """What of a value is sharded, in an order that is the same on all ranks.
+    """The sharded parts of a value, in an order that is the same on all ranks.
 
     Attributes
     ----------
     tensors
-        Its `DTensor`.
+        Its `DTensor` objects.
     units
         Its modules that `FullyShardedDataParallel` wraps, outer ones first.
     """
@@ -47,7 +47,7 @@ class Sharded:
 
     @property
     def ranks(self) -> frozenset[int]:
-        """The ranks that it is sharded over."""
+        """The ranks over which it is sharded."""
         from torch.distributed import get_process_group_ranks
 
         meshes = {id(each.device_mesh): each.device_mesh for each in self.tensors}
@@ -58,14 +58,14 @@ class Sharded:
 
     @property
     def size(self) -> int:
-        """Bytes of the whole."""
+        """Total bytes once gathered."""
         sizes = [each.numel() * each.element_size() for each in self.tensors]
         for flat in self._flat_parameters():
             sizes.append(flat._unpadded_unsharded_size.numel() * flat.element_size())
         return sum(sizes)
 
     def plan(self) -> list[str]:
-        """Return what is gathered, step by step: equal on all ranks that can do it together."""
+        """Return the steps of gathering, which are equal on all ranks that can gather together."""
         steps = [f"{tuple(each.shape)} {each.dtype} {each.placements}" for each in self.tensors]
         units = [
             f"{each._fqns} {each._unpadded_unsharded_size}" for each in self._flat_parameters()
@@ -78,7 +78,7 @@ class Sharded:
 
 @dataclass(frozen=True)
 class WholeParameter:
-    """A parameter that was gathered; modules that share it have the same one."""
+    """A gathered parameter; modules that shared it have the same one."""
 
     tensor: Any
     requires_grad: bool
@@ -89,7 +89,7 @@ class WholeParameter:
 
 @dataclass(frozen=True)
 class Whole:
-    """Whole tensors in the main memory, for the parts that a rank has.
+    """Whole tensors in main memory, for the parts that a rank has.
 
     Attributes
     ----------
@@ -107,13 +107,13 @@ class Whole:
 NOTHING = Whole()
 
 
-# What is sharded
+# Finding sharded parts
 
 
 def find(value: Any) -> Sharded:
-    """Return what is sharded in a value: in models, optimizers, containers, and the user's objects.
+    """Return the sharded parts of a value, looking into models, optimizers, containers and objects.
 
-    Nothing is gathered, but models under FSDP2 let go of what they have gathered themselves.
+    This gathers nothing, but models under FSDP2 free the parameters that they have gathered.
     """
     if not _is_loaded():
         return Sharded()
@@ -153,12 +153,12 @@ def _parts(value: Any) -> Iterable[Any]:
 
 
 def _is_loaded() -> bool:
-    """Return whether torch has loaded something that shards."""
+    """Return whether torch has loaded a module that shards."""
     return "torch.distributed.tensor" in sys.modules or "torch.distributed.fsdp" in sys.modules
 
 
 class _Kinds:
-    """The types of torch that shard; empty tuples for those that are not loaded."""
+    """The sharding types of torch; empty tuples for those that are not loaded."""
 
     def __init__(self) -> None:
         fsdp = sys.modules.get("torch.distributed.fsdp")
@@ -168,7 +168,7 @@ class _Kinds:
 
 
 def flat_parameter(unit: Any) -> Any:
-    """Return what a module under FSDP1 has made of its parameters; ``None`` if it has none."""
+    """Return the flat parameter of a module under FSDP1; ``None`` if it has none."""
     handle = getattr(unit, "_handle", None)
     return handle and handle.flat_param
 
@@ -177,18 +177,18 @@ def flat_parameter(unit: Any) -> Any:
 
 
 def reducer(whole: Whole = NOTHING) -> Callable[[Any], Any] | None:
-    """Return what reduces sharded tensors and modules to whole ones, as ``__reduce__`` would.
+    """Return a function that reduces sharded tensors and modules to whole ones.
 
     Parameters
     ----------
     whole
-        What was gathered. Meeting a part without its whole is an error, `CannotGather`.
+        The gathered tensors. A part that is not among them raises `CannotGather`.
 
     Returns
     -------
     callable or None
-        It returns ``NotImplemented`` for what is not sharded. ``None`` where torch has loaded
-        nothing that shards.
+        Returns what ``__reduce__`` would, or ``NotImplemented`` for objects that are not sharded.
+        ``None`` if torch has not loaded a module that shards.
     """
     if not _is_loaded():
         return None
@@ -236,7 +236,7 @@ def _bare_module(kind: type) -> Any:
 
 
 def original_class(kind: type) -> type:
-    """Return the class that FSDP2 has put its own in front of."""
+    """Return the class from which FSDP2 has derived its own."""
     fsdp2 = _Kinds().fsdp2
     if fsdp2 and issubclass(kind, fsdp2):
         original: type = kind.__mro__[getattr(kind, "_orig_cls_mro_index", 2)]
@@ -264,7 +264,7 @@ def _is_composable(name: str) -> bool:
 
 
 def _hooks_of_torch(state: Mapping[str, Any]) -> frozenset[int]:
-    """Return the ids of the hooks by which torch shards a module: no two hooks have the same id."""
+    """Return the ids, which are unique, of the hooks by which torch shards a module."""
     return frozenset(
         number
         for name, hooks in state.items()
@@ -298,20 +298,20 @@ def _itself(obj: Any) -> Any:
 
 
 def is_model(value: Any) -> bool:
-    """Return whether a value is a module of torch."""
+    """Return whether a value is a torch module."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.nn.Module)
 
 
 def state_dict(module: Any, whole: Whole) -> dict[str, Any]:
-    """Return the state dictionary of a model, whole and as if nothing wrapped it.
+    """Return the state dictionary of a model, gathered and without wrappers.
 
     Parameters
     ----------
     module
-        The model; also one that is not sharded, or wrapped for DDP.
+        The model; it need not be sharded, and may be wrapped for DDP.
     whole
-        What was gathered of it.
+        Its gathered tensors.
     """
     return dict(_entries(module, whole, ""))
 

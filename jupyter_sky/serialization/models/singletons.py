@@ -1,8 +1,8 @@
-"""What Accelerate knows of a process, which an object of another process must not bring along.
+"""Process-wide state of Accelerate, which objects must not carry to another process.
 
-An `Accelerator`, and so a `Trainer` of Hugging Face, refers to objects that each process has one
-of: how many processes there are, which of them this is, its device. Those of the notebook say that
-it is alone, and each rank would train by itself, on all data, without a word.
+An `Accelerator`, and so a Hugging Face `Trainer`, refers to singletons that describe the process:
+how many processes there are, which of them this is, its device. Those of the notebook say that it
+is alone. With them, each rank would silently train by itself, on all of the data.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def reduce(state: Any) -> Any:
-    """Reduce a state of Accelerate to that of the receiver.
+    """Reduce a state object of Accelerate to that of the receiver.
 
     Parameters
     ----------
@@ -43,9 +43,9 @@ def _accelerator_state(*asked: Any) -> Any:
 
 
 def _on_first_use(kind: Any, *arguments: Any, **options: Any) -> Any:
-    """Return the one state of a kind in this process, which is made when it is asked for anything.
+    """Return this process's state of a kind, which initialises itself on first use.
 
-    It arrives before the process group is formed, of which it would form one of its own.
+    It arrives before the process group is formed, and would form a group of its own.
     """
 
     def make(self: Any) -> None:

@@ -1,6 +1,6 @@
-"""What torch has wrapped: models for DDP, compiled functions and models, computed weights.
+"""Objects that torch has wrapped or compiled: DDP models, compiled code, computed weights.
 
-And loaders of data, which refer to their workers.
+Data loaders are here as well, since they refer to their workers.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def reduce(obj: Any) -> Any:
     kind = type(obj)
     parallel = sys.modules.get("torch.nn.parallel.distributed")
     if parallel and issubclass(kind, parallel.DistributedDataParallel):
-        # It is bound to the process group that it was made in, so it cannot leave its rank. Who
-        # asks for a model means the model in it.
+        # The wrapper is bound to its process group and cannot leave its rank. A user who asks for
+        # it wants the model inside.
         return _itself, (obj.module,)
     loaders = sys.modules.get("torch.utils.data.dataloader")
     if loaders and issubclass(kind, loaders.DataLoader) and obj._iterator is not None:
@@ -40,7 +40,7 @@ def reduce(obj: Any) -> Any:
     if kind.__module__ == "torch._dynamo.eval_frame":
         return reduce_compiled(obj)
     if kind.__module__ == "torch.nn.utils.parametrize" and "parametrizations" in obj._modules:
-        # Torch has made a class for this one module, as `weight_norm` asks for.
+        # Torch has made a class for this one module, for `weight_norm`.
         return _parametrized, (kind.__base__, vars(obj))
     return NotImplemented
 
@@ -50,13 +50,13 @@ def _itself(obj: Any) -> Any:
 
 
 def _without_workers(loader: Any) -> Any:
-    """Reduce a loader with ``persistent_workers``, which begin again where it arrives."""
+    """Reduce a loader with ``persistent_workers``, which are started anew by the receiver."""
     make, arguments, state, *rest = loader.__reduce_ex__(5)
     return make, arguments, {**state, "_iterator": None}, *rest
 
 
 def reduce_compiled(compiled: Any) -> Any:
-    """Reduce what `torch.compile` has made of a function or a model, which is compiled again.
+    """Reduce the result of `torch.compile`, which the receiver compiles again.
 
     Parameters
     ----------
@@ -66,14 +66,14 @@ def reduce_compiled(compiled: Any) -> Any:
     Returns
     -------
     tuple
-        As ``__reduce__`` returns; ``NotImplemented`` for what was not compiled.
+        As ``__reduce__`` returns; ``NotImplemented`` for objects that were not compiled.
     """
     frames = sys.modules.get("torch._dynamo.eval_frame")
     if frames is None or "_torchdynamo_orig_callable" not in vars(compiled):
         return NotImplemented
     if isinstance(compiled, types.FunctionType):
         if vars(compiled).get("_torchdynamo_wrapper_id", id(compiled)) != id(compiled):
-            return NotImplemented  # it only wraps a compiled one
+            return NotImplemented  # this one only wraps a compiled one
         original = compiled._torchdynamo_orig_callable  # type: ignore[attr-defined]
         free = inspect.getclosurevars(compiled).nonlocals
         context: Any = free.get("self")
@@ -84,7 +84,7 @@ def reduce_compiled(compiled: Any) -> Any:
     if type(context) is not frames.OptimizeContext:
         return NotImplemented
     inner = _inner(context.callback)
-    # Before torch 2.7 only the class of what translates the code tells.
+    # Before torch 2.7, only the class of the code translator tells.
     fullgraph = getattr(context, "fullgraph", type(inner).__name__ == "ConvertFrameAssert")
     while (backend := _inner(inner)) is not inner:
         inner = backend
@@ -92,7 +92,7 @@ def reduce_compiled(compiled: Any) -> Any:
 
 
 def _inner(backend: Any) -> Any:
-    """Return what a part of torch's compiler calls in turn; the innermost is the backend itself."""
+    """Return what a part of torch's compiler calls; the innermost is the backend itself."""
     for name in ("_torchdynamo_orig_backend", "_torchdynamo_orig_callable"):
         if hasattr(backend, name):
             return getattr(backend, name)

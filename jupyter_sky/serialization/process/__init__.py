@@ -1,1 +1,1 @@
-"""What ranks take over of the process of the notebook, beside its names."""
+"""Settings of the notebook's process, other than its names, that ranks take over."""

@@ -1,7 +1,7 @@
-"""How the notebook has set up its loggers, so that those of ranks say as much, in the same format.
+"""How the notebook has configured its loggers, so that ranks log as much in the same format.
 
-``logging.basicConfig(level=logging.INFO)`` stands in the first cell of many notebooks. A rank that
-did not know of it would drop what a cell logs, without a word.
+Many notebooks call ``logging.basicConfig(level=logging.INFO)`` in their first cell. Without it, a
+rank would silently drop what a cell logs.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ Printing = tuple[bool, int, str | None, str | None, str]
 
 @dataclass(frozen=True)
 class LogSettings:
-    """How a logger is set up.
+    """The configuration of a logger.
 
     Attributes
     ----------
     name
-        The name of the logger; "root" is the one above all others.
+        The name of the logger; "root" for the root logger.
     level
         Its level.
     propagates
-        Whether those above it hear of what it logs.
+        Whether its messages propagate to its parents.
     handlers
-        Those of its handlers that print.
+        Its handlers that print.
     """
 
     name: str
@@ -40,7 +40,7 @@ class LogSettings:
 
     @classmethod
     def of(cls, logger: logging.Logger) -> LogSettings:
-        """Return how a logger is set up here."""
+        """Return the configuration of a logger in this process."""
         handlers = tuple(
             _described(each) for each in logger.handlers if type(each) is logging.StreamHandler
         )
@@ -48,12 +48,12 @@ class LogSettings:
 
     @property
     def is_usual(self) -> bool:
-        """Whether it is set up as Python does it."""
+        """Whether it is Python's default configuration."""
         level = logging.WARNING if self.name == "root" else logging.NOTSET
         return self == LogSettings(self.name, level, True, ())
 
     def apply(self) -> logging.Logger:
-        """Set up the logger of that name, but for its handlers if it has some that are its own."""
+        """Configure the logger of that name, except its handlers if it has handlers of its own."""
         logger = logging.getLogger(self.name)
         logger.setLevel(self.level)
         logger.propagate = self.propagates
@@ -66,12 +66,12 @@ class LogSettings:
         return logger
 
     def install(self, store: Path) -> None:
-        """Do the same.
+        """Configure the logger.
 
         Parameters
         ----------
         store
-            Not used; as for `jupyter_sky.serialization.user_modules.SourceTree`.
+            Not used; for compatibility with `jupyter_sky.serialization.user_modules.SourceTree`.
         """
         self.apply()
 
@@ -100,7 +100,7 @@ def _made(
 
 
 def reduce(logger: Any) -> Any:
-    """Reduce a logger with how it is set up; others are `NotImplemented`.
+    """Reduce a logger to its configuration; return `NotImplemented` for other objects.
 
     Parameters
     ----------

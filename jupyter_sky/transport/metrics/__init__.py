@@ -1,1 +1,1 @@
-"""Figures on their way from ranks to the page: of `sky.log`, and of what a machine uses."""
+"""Metrics on their way from ranks to the page: those of `sky.log`, and resource usage."""

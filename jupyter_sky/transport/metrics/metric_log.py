@@ -1,7 +1,7 @@
-"""``sky.log``: figures of a rank, which its notebook draws as curves.
+"""``sky.log``: metrics of a rank, which the notebook draws as curves.
 
-On a rank there is something that takes them, and in the processes of a script the way to it is
-found. In any other process they go nowhere, so that the same code runs there.
+A rank sets a sink that takes them; processes of a script find the way to their rank's sink. In any
+other process they are dropped, so that the same code runs everywhere.
 """
 
 from __future__ import annotations
@@ -55,25 +55,25 @@ def _taker() -> Sink | None:
 
 
 def log(values: Mapping[str, Any] | None = None, /, *, step: Any = None, **named: Any) -> None:
-    """Log figures: the notebook draws them as curves, live, and keeps them with the run.
+    """Log metrics: the notebook draws them as live curves and keeps them with the run.
 
-    Each name is a curve. Any rank may log; the head's curves are shown first. Outside of a cluster
+    Each name is a curve. Any rank may log; the head's curves are shown first. Outside a cluster
     nothing happens.
 
     Parameters
     ----------
     values
-        Figures by their names, where a name is none that Python takes as such, as in
-        ``sky.log({"train/loss": loss}, step=7)``.
+        Metrics by name, for names that cannot be Python keywords, as in ``sky.log({"train/loss":
+        loss}, step=7)``.
     step
-        Where they stand on the curve; by default each name counts for itself, from 0.
+        Their position on the curve; by default each name counts its own steps, from 0.
     **named
-        Figures by their names: numbers, or tensors and arrays with a single element.
+        Metrics by name: numbers, or tensors and arrays with a single element.
 
     Raises
     ------
     UsageError
-        When something is no number.
+        If a value is not a number.
 
     Examples
     --------
@@ -107,7 +107,7 @@ def _tell_once() -> None:
 
 
 def log_some(values: Mapping[Any, Any], step: Any) -> None:
-    """Log those of a library's figures that are numbers; never raises."""
+    """Log those of a library's metrics that are numbers; never raises."""
     sink = _taker()
     if sink is None:
         return
@@ -115,7 +115,7 @@ def log_some(values: Mapping[Any, Any], step: Any) -> None:
     for name, value in values.items():
         try:
             found[_name(name)] = _number(str(name), value)
-        except Exception:  # text, pictures, histograms: not for a curve
+        except Exception:  # text, images, histograms: nothing to draw as a curve
             continue
     if found:
         try:
@@ -136,7 +136,7 @@ def _number(name: str, value: Any) -> float:
     if kind is float or kind is int:
         return float(value) if kind is float else _whole(name, value)
     try:
-        # A tensor or an array; `item` refuses one with several elements.
+        # A tensor or an array; `item` raises an error if it has several elements.
         value = value.item() if hasattr(value, "item") else value
         if isinstance(value, str | bytes | complex):
             raise TypeError(value)

@@ -1,8 +1,8 @@
-"""The way of figures from the processes of a script to the rank beside which it runs.
+"""How metrics get from the processes of a script to the rank beside which it runs.
 
-It is a named pipe: whoever finds its path in the environment may write lines to it, each of which
-the system keeps whole. So a figure has left the process when `sky.log` returns, and is not lost
-with it, as one that waited to be sent with others would be when torchrun ends the process.
+They go through a named pipe, whose path is in the environment; the system writes each line as one.
+So a metric has left the process when `sky.log` returns. One that waited to be sent with others
+would be lost when torchrun ends the process.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Iterator, Mapping
 PATH = "JUPYTER_SKY_METRICS"
 """The variable with the path of the pipe."""
 
-_WHOLE = 512  # bytes of a line at most: what every system writes as one
+_WHOLE = 512  # most bytes of a line: what every system writes atomically
 _PATIENCE = 5000  # milliseconds
 _MOST_RANKS = 100_000
 
 
 class ScriptMetrics:
-    """Writes figures of this process to the pipe of its script.
+    """Writes metrics of this process to the pipe of its script.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class ScriptMetrics:
     Raises
     ------
     OSError
-        When nobody reads it.
+        If nobody reads from it.
     """
 
     def __init__(self, path: str) -> None:
@@ -55,7 +55,7 @@ class ScriptMetrics:
             try:
                 self._write(_line(rank, step, name, value))
             except BlockingIOError:
-                self._waits = False  # not for each figure again
+                self._waits = False  # do not wait again for every metric
             except OSError:
                 self._is_over = True
                 break
@@ -75,7 +75,7 @@ class ScriptMetrics:
 
 
 def _own_rank() -> int | None:
-    """Return the rank that torchrun has given this process, if it has."""
+    """Return the rank that torchrun has given this process, if any."""
     rank = os.environ.get("RANK", "")
     return int(rank) if rank.isdecimal() and len(rank) <= 6 else None
 
@@ -89,7 +89,7 @@ def _line(rank: int | None, step: float | None, name: str, value: float) -> byte
 
 
 def parse(lines: bytes) -> Iterator[tuple[int | None, float | None, str, float]]:
-    """Yield rank, step, name and value of each line; what is none is passed over."""
+    """Yield rank, step, name and value of each line; malformed lines are skipped."""
     for line in lines.splitlines():
         try:
             rank, step, name, value = json.loads(line)

@@ -1,8 +1,8 @@
-"""A series of points that stays small however many points there are, and keeps its extremes.
+"""A series of points in bounded memory that keeps its extremes.
 
-Up to a limit it has every point. From then on each bucket stands for 2, 4, 8… points that follow
-one another, by the lowest and the highest of them: an outlier is never lost, and a curve that is
-drawn through them looks as one through all points does.
+Up to a limit it keeps every point. Beyond it, each bucket stands for 2, 4, 8… consecutive points
+and keeps the lowest and the highest of them: no outlier is lost, and a curve through them looks
+like one through all points.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ import math
 import sys
 from collections.abc import Iterator
 
-_OF_BUCKET = 4  # lowest point and highest point, each a step and a value
+_OF_BUCKET = 4  # the lowest and the highest point, each a step and a value
 
 
 class Series:
-    """Points of a curve, in the order in which they came.
+    """The points of a curve, in order of arrival.
 
     Parameters
     ----------
     limit
-        Buckets at most; each is two points.
+        The most buckets; each is two points.
 
     Attributes
     ----------
     count
-        How many points it was given.
+        How many points were added.
     gaps
-        How many of them were no finite number.
+        How many of them were not finite.
     first, last
         The first and the last of them.
     """
@@ -38,13 +38,13 @@ class Series:
         self.count = 0
         self.gaps = 0
         self.first = self.last = (0.0, math.nan)
-        self._width = 1  # points that a bucket stands for
-        self._in_last = 1  # points in the last bucket so far; the first one is full
+        self._width = 1  # points per bucket
+        self._in_last = 1  # points in the last bucket so far; a bucket starts out full
         self._buckets = array.array("d")
 
     @property
     def is_exact(self) -> bool:
-        """Whether it has all points that it was given."""
+        """Whether it still has every point that was added."""
         return self._width == 1
 
     def add(self, step: float, value: float) -> None:
@@ -65,14 +65,14 @@ class Series:
         self._in_last += 1
         if is_finite:
             buckets = self._buckets
-            # A comparison with what is no number is false.
+            # Any comparison with NaN is false.
             if not buckets[-3] <= value:
                 buckets[-4], buckets[-3] = step, value
             if not buckets[-1] >= value:
                 buckets[-2], buckets[-1] = step, value
 
     def points(self) -> Iterator[tuple[float, float]]:
-        """Yield the points that are kept, in the order in which they came."""
+        """Yield the points that are kept, in order of arrival."""
         buckets = self._buckets
         for at in range(0, len(buckets), _OF_BUCKET):
             low, high = (buckets[at], buckets[at + 1]), (buckets[at + 2], buckets[at + 3])
@@ -89,7 +89,7 @@ class Series:
             self._halve()
 
     def _halve(self) -> None:
-        """Make one bucket of each two."""
+        """Merge each two buckets into one."""
         old, new = self._buckets, array.array("d")
         for at in range(0, len(old), 2 * _OF_BUCKET):
             one = old[at : at + _OF_BUCKET]
@@ -106,7 +106,7 @@ class Series:
 
 
 def pack(points: Iterator[tuple[float, float]]) -> bytes:
-    """Return points as doubles, step and value in turn, the lowest byte first."""
+    """Pack points as little-endian doubles, step and value in turn."""
     numbers = array.array("d")
     for point in points:
         numbers.extend(point)
@@ -116,7 +116,7 @@ def pack(points: Iterator[tuple[float, float]]) -> bytes:
 
 
 def unpack(data: bytes) -> Iterator[tuple[float, float]]:
-    """Yield the points in what `pack` has returned; what is left over is none."""
+    """Yield the points that `pack` has packed; an incomplete one at the end is ignored."""
     numbers = array.array("d", data[: len(data) // 16 * 16])
     if sys.byteorder == "big":
         numbers.byteswap()

@@ -1,6 +1,6 @@
-"""What a machine and its ranks used in the last ten minutes, as agent and notebook keep it.
+"""The resource usage of a machine and its ranks in the last ten minutes.
 
-There is a sample every few seconds, and so many of them at most: neither side grows with time.
+Agent and notebook both keep a bounded number of samples, one every few seconds.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _Number = TypeVar("_Number", int, float)
 
 @dataclass(frozen=True)
 class RankSample:
-    """What a rank used at a moment; ``None`` where that was not measured.
+    """What a rank used at one moment; ``None`` if it was not measured.
 
     Attributes
     ----------
     processor, memory
-        Processors that it kept busy, and bytes of the machine's memory.
+        The number of processors that it kept busy, and bytes of the machine's memory.
     gpu, gpu_memory
-        The part of the time that its GPU was busy, and bytes of it.
+        The share of time in which its GPU was busy, and bytes of the GPU's memory.
     """
 
     processor: float | None = None
@@ -41,18 +41,19 @@ class RankSample:
 
 @dataclass(frozen=True)
 class Sample:
-    """What a machine and its ranks used at a moment.
+    """What a machine and its ranks used at one moment.
 
     Attributes
     ----------
     time
-        In milliseconds since the epoch, by the clock of the machine.
+        Milliseconds since the epoch, by the machine's clock.
     processor, memory, network
-        Processors that were busy, bytes of memory in use, and bytes a second that came and went.
+        The number of busy processors, bytes of memory in use, and bytes per second in both
+        directions.
     ranks
         The ranks that had a process.
     arrived
-        When the notebook got it, by a clock of the notebook that no two samples share.
+        When the notebook received it, by a clock that never shows the same time twice.
     """
 
     time: int
@@ -65,7 +66,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a machine has: processors, bytes of memory, and bytes of the GPU of each rank."""
+    """The size of a machine: processors, bytes of memory, and bytes of each rank's GPU."""
 
     processors: int = 0
     memory: int = 0
@@ -96,7 +97,7 @@ class Samples:
             self._samples.append(sample)
 
     def add_part(self, part: UsageHistory, arrived: int = 0) -> None:
-        """Add what another process has sent of its samples."""
+        """Add samples that another process has sent."""
         gpus = {each["rank"]: each["gpu_total"] or 0 for each in part["ranks"]}
         self.sizes = Sizes(part["processors"], part["memory_total"], {**self.sizes.gpus, **gpus})
         for at, time in enumerate(part["times"]):
@@ -105,17 +106,17 @@ class Samples:
             self.add(Sample(time, processor, memory, _at(part["network"], at), ranks, arrived))
 
     def after(self, time: int) -> UsageHistory | None:
-        """Return the samples that were taken later; ``None`` if there are none."""
+        """Return the samples taken after a time; ``None`` if there are none."""
         return as_columns([each for each in list(self._samples) if each.time > time], self.sizes)
 
     def arrived_after(self, moment: int) -> list[Sample]:
-        """Return the samples that the notebook got later."""
-        # A copy, since it is asked for in another thread than the one that adds.
+        """Return the samples that the notebook received after a time."""
+        # A copy, since another thread may be adding samples.
         return [each for each in list(self._samples) if each.arrived > moment]
 
 
 def as_columns(samples: Sequence[Sample], sizes: Sizes) -> UsageHistory | None:
-    """Return samples as they are sent; ``None`` if there are none."""
+    """Return samples in the form in which they are sent; ``None`` if there are none."""
     if not samples:
         return None
     ranks = sorted({rank for each in samples for rank in each.ranks})
@@ -134,7 +135,7 @@ def as_columns(samples: Sequence[Sample], sizes: Sizes) -> UsageHistory | None:
 
 
 def rank_columns(rank: int, samples: Sequence[RankSample], sizes: Sizes) -> RankHistory:
-    """Return the samples of a rank as they are sent."""
+    """Return the samples of a rank in the form in which they are sent."""
     return {
         "rank": rank,
         "processor": column((each.processor for each in samples), _two_digits),
@@ -148,21 +149,21 @@ def rank_columns(rank: int, samples: Sequence[RankSample], sizes: Sizes) -> Rank
 def column(
     values: Iterable[_Number | None], exactness: Callable[[_Number], _Number] | None = None
 ) -> list[_Number | None]:
-    """Return values as a list, which is empty where there are none.
+    """Return values as a list, which is empty if all are ``None``.
 
     Parameters
     ----------
     values
         The values.
     exactness
-        Returns a value as exactly as it is shown: what is sent is short then.
+        Rounds a value to the precision that is shown, which keeps the message short.
     """
     found = [value if value is None or exactness is None else exactness(value) for value in values]
     return found if any(value is not None for value in found) else []
 
 
 def rounded(value: float) -> int:
-    """Return a number of bytes as exactly as it is shown."""
+    """Round a number of bytes to the precision that is shown."""
     return int(float(f"{value:.3g}"))
 
 

@@ -1,1 +1,1 @@
-"""What processes say to each other: the types of messages and events, and what these describe."""
+"""The protocol between processes: types of messages, events, and the data in them."""

@@ -1,6 +1,6 @@
-"""What a kernel asks of an agent, but for runs and formations, which are in `messages`.
+"""Requests of a kernel to an agent, except those for runs and formations (see `messages`).
 
-Each class is a request by the name that its text begins with; `messages` says what all have.
+Each docstring begins with the name of the request; `messages` describes the common fields.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from jupyter_sky.transport.protocol.topology import AgentAddress
 class AbandonRequest(TypedDict):
     """``abandon``: take ranks out of a formation that some of them will not complete.
 
-    The answer comes when no rank is in it any more.
+    The answer comes once no rank is in it any more.
 
     Attributes
     ----------
     patience
-        Seconds that ranks get to complete it after all.
+        Seconds that ranks have left to complete it.
     """
 
     patience: float
 
 
 class InterruptRequest(TypedDict):
-    """``interrupt``: stop a run, at the latest after ``deadline`` seconds by killing ranks."""
+    """``interrupt``: stop a run; after ``deadline`` seconds, kill its ranks."""
 
     run: str
     deadline: float
@@ -41,7 +41,7 @@ class RanksRequest(TypedDict):
 
 
 class RankEnvironment(TypedDict):
-    """A rank to start, and variables of its environment, as `agent_spec.RankSpec` has them."""
+    """A rank to start and its environment variables, as in `agent_spec.RankSpec`."""
 
     rank: int
     env: dict[str, str]
@@ -66,7 +66,7 @@ class LogRequest(TypedDict):
     Attributes
     ----------
     tail
-        Number of last lines to read; with ``None`` it is read from ``offset`` on.
+        Number of last lines to read; ``None`` to read from ``offset`` on.
     """
 
     rank: int
@@ -81,11 +81,11 @@ class LogAnswer(TypedDict):
     Attributes
     ----------
     data, start
-        The bytes, and where they stand in the log.
+        The bytes, and their offset in the log.
     size
-        The bytes of the log in all.
+        The size of the whole log in bytes.
     pieces, runs
-        What stands there; the first of each may begin before.
+        The pieces and runs in this part; the first of each may begin before it.
     """
 
     data: bytes
@@ -99,10 +99,10 @@ class LogAnswer(TypedDict):
 
 
 class FetchRequest(TypedDict):
-    """``fetch``: send a blob of ``size`` bytes in pieces, from ``offset`` on.
+    """``fetch``: send a blob of ``size`` bytes in pieces, starting at ``offset``.
 
-    A piece that has a field ``ack`` asks for a ``got`` with that ``size``; who wants no more of a
-    blob says ``unwanted`` with the request's ``id``.
+    A piece with a field ``ack`` asks for a ``got`` with that ``size``. A client that wants no more
+    of a blob says ``unwanted`` with the request's ``id``.
     """
 
     id: int
@@ -112,21 +112,21 @@ class FetchRequest(TypedDict):
 
 
 class ArrivedRequest(TypedDict):
-    """``arrived``: tell in ``size`` how many bytes of a blob have arrived, from the first on."""
+    """``arrived``: return as ``size`` how many bytes of a blob have arrived so far."""
 
     blob: str
 
 
 class MakeRoomRequest(TypedDict):
-    """``make_room``: make a file that a notebook on this machine writes a blob into.
+    """``make_room``: create a file for a notebook on this machine to write a blob into.
 
-    The answer has its name in the folder of blobs as ``part``, empty where there is no room, and
-    says as ``here`` whether the blob is there already.
+    In the answer, ``part`` is its name in the folder of blobs, empty if there is no room, and
+    ``here`` tells whether the blob is there already.
 
     Attributes
     ----------
     writer
-        The process that writes it: what that leaves when it ends is removed.
+        The process that writes it; unfinished files are removed when it ends.
     """
 
     blob: str
@@ -135,14 +135,14 @@ class MakeRoomRequest(TypedDict):
 
 
 class FillRoomRequest(TypedDict):
-    """``fill_room``: take a file for the blob that was written into it; the rest is dropped.
+    """``fill_room``: accept the blob that was written into a file, and remove the file's rest.
 
-    The answer says as ``filled`` whether the blob is there now.
+    In the answer, ``filled`` tells whether the blob is there now.
 
     Attributes
     ----------
     size
-        Bytes that were written; -1 if they are not those of the blob.
+        The number of bytes written; -1 if writing the blob failed.
     """
 
     blob: str
@@ -151,9 +151,9 @@ class FillRoomRequest(TypedDict):
 
 
 class PassOnRequest(TypedDict):
-    """``pass_on``: give a blob to other agents, also while it is still arriving.
+    """``pass_on``: send a blob to other agents, even while it is still arriving.
 
-    The answer has ``failed``: the node of each agent that did not get it, and why.
+    In the answer, ``failed`` has the node of each agent that did not get it, and why.
     """
 
     blob: str
@@ -172,22 +172,22 @@ class WheelBlob(TypedDict):
 
 
 class InstallRequest(TypedDict):
-    """``install``: install packages beside what ranks have; answered by `InstallAnswer`.
+    """``install``: install packages beside those of the ranks; answered by `InstallAnswer`.
 
     Attributes
     ----------
     requirements
-        All that was added to the cluster since its start, as pip writes it.
+        All requirements added to the cluster since its start, in pip's syntax.
     settings
-        Where they come from, as uv reads it behind them in a ``pyproject.toml``.
+        Their sources, as text that is appended to them in a ``pyproject.toml`` for uv.
     options
-        Options of uv.
+        Command-line options for uv.
     wheels
-        Wheels that were sent, by their names.
+        Wheels that were sent, by file name.
     env
-        Variables for uv, which can be secrets.
+        Environment variables for uv, which may be secret.
     uv
-        uv itself, where the node has none.
+        uv itself, if the node does not have it.
     """
 
     requirements: list[str]
@@ -199,16 +199,16 @@ class InstallRequest(TypedDict):
 
 
 class InstallAnswer(TypedDict):
-    """What came of it; ``stop_install`` ends it, and ``installing`` asks for the last ``line``.
+    """The result; ``stop_install`` ends it early, ``installing`` asks for its last ``line``.
 
     Attributes
     ----------
     installed
-        What is new: name and version of each package.
+        The packages that are new: name and version of each.
     trouble
-        Why it failed; empty if it did not.
+        Why it failed; empty if it succeeded.
     lacks
-        The kind of machine for which uv has to be sent first.
+        The kind of machine, if uv has to be sent for it first.
     """
 
     installed: list[str]
@@ -220,27 +220,27 @@ class InstallAnswer(TypedDict):
 
 
 class FindRequest(TypedDict):
-    """``find``: which files patterns stand for, ``most`` at most; answered by `FindAnswer`."""
+    """``find``: list the files that match patterns, at most ``most``; answered by `FindAnswer`."""
 
     patterns: list[str]
     most: int
 
 
 class FoundFile(TypedDict):
-    """A file of a node.
+    """A file on a node.
 
     Attributes
     ----------
     path
-        Where it is there.
+        Its path on the node.
     name
-        Where it is in the folder that ranks begin in, or in the one that was asked for.
+        Its path relative to the folder that ranks start in, or to the requested one.
     size
         In bytes.
     changed
-        When it was changed, in nanoseconds since the epoch.
+        Its modification time, in nanoseconds since the epoch.
     executable
-        Whether its owner can execute it.
+        Whether its owner may execute it.
     """
 
     path: str
@@ -251,7 +251,7 @@ class FoundFile(TypedDict):
 
 
 class FindAnswer(TypedDict):
-    """The files, the patterns that stand for none, and whether there are more files."""
+    """The files, the patterns that match none, and whether there are more files."""
 
     files: list[FoundFile]
     missing: list[str]
@@ -269,16 +269,16 @@ class ReadRequest(TypedDict):
 
 
 class ReadAnswer(TypedDict):
-    """How many bytes of each part are in the payload; ``None`` for parts that cannot be read.
+    """The number of bytes of each part in the payload; ``None`` for parts that cannot be read.
 
-    The payload may be compressed, and asks for a ``got`` as pieces of blobs do.
+    The payload may be compressed, and is to be acknowledged by a ``got`` like pieces of blobs.
     """
 
     sizes: list[int | None]
 
 
 class WrittenAnswer(TypedDict):
-    """What ``written`` asks for: names that the last run has written where ranks begin."""
+    """The answer to ``written``: files that the last run wrote where ranks start."""
 
     names: list[str]
 
@@ -287,16 +287,16 @@ class WrittenAnswer(TypedDict):
 
 
 class OpenShellRequest(TypedDict):
-    """``open_shell``: start a shell with what a rank has; the answer has its number, ``shell``.
+    """``open_shell``: start a shell with the environment of a rank; ``shell`` is its number.
 
     Attributes
     ----------
     rank
-        The rank whose environment it has.
+        The rank whose environment it gets.
     term
-        What the user's terminal is, as the variable ``TERM`` says it.
+        The type of the user's terminal, as in the variable ``TERM``.
     rows, columns
-        Of that terminal.
+        The size of that terminal.
     """
 
     rank: int
@@ -306,15 +306,15 @@ class OpenShellRequest(TypedDict):
 
 
 class ShellRequest(TypedDict):
-    """``read_shell``: what it has printed since; ``close_shell``: end it."""
+    """``read_shell``: return what it has printed since; ``close_shell``: end it."""
 
     shell: int
 
 
 class ReadShellAnswer(TypedDict):
-    """What a shell has printed, and its exit status once it has ended and all was read.
+    """What a shell has printed, and its exit status once it has ended and was read to the end.
 
-    It is there as soon as anything was printed, and after some seconds without that.
+    It comes as soon as anything was printed, or after some seconds without output.
     """
 
     data: bytes
@@ -322,14 +322,14 @@ class ReadShellAnswer(TypedDict):
 
 
 class TypeRequest(TypedDict):
-    """``type_in_shell``: let a shell read what the user has typed."""
+    """``type_in_shell``: send what the user has typed to a shell."""
 
     shell: int
     data: bytes
 
 
 class ResizeShellRequest(TypedDict):
-    """``resize_shell``: give the terminal of a shell other rows and columns."""
+    """``resize_shell``: change the size of a shell's terminal."""
 
     shell: int
     rows: int
@@ -340,34 +340,34 @@ class ResizeShellRequest(TypedDict):
 
 
 class ReachRequest(TypedDict):
-    """``reach``: connect to other agents; the answer has ``failed``, as for `PassOnRequest`."""
+    """``reach``: connect to other agents; answered with ``failed``, as for `PassOnRequest`."""
 
     peers: list[AgentAddress]
 
 
 class EndPeersRequest(TypedDict):
-    """``end_peers``: tell other agents that they were ended; the answer has ``failed``, as above.
+    """``end_peers``: tell other agents that they were ended; answered with ``failed``, as above.
 
-    With no ``peers`` it asks for nothing but a sign of life.
+    Without ``peers`` it only asks for a sign of life.
     """
 
     peers: list[AgentAddress]
 
 
 class ListenRequest(TypedDict):
-    """``listen_on_test_port``: listen for ``callers`` connections; the answer has the ``port``."""
+    """``listen_on_test_port``: listen for ``callers`` connections; answered with the ``port``."""
 
     addr: str
     callers: int
 
 
 class ConnectRequest(TypedDict):
-    """``connect_to_test_ports``: connect to other nodes; the answer has ``failed``, as above.
+    """``connect_to_test_ports``: connect to other nodes; answered with ``failed``, as above.
 
     Attributes
     ----------
     listeners
-        Node, address and port of each.
+        Node, address and port of each listener.
     """
 
     listeners: list[tuple[int, str, int]]
@@ -376,15 +376,15 @@ class ConnectRequest(TypedDict):
 class AddPeersRequest(TypedDict):
     """``add_peers``: trust agents that join the cluster.
 
-    The answer has ``addr``, ``interface`` and ``port`` where the agent listens to others from now
-    on, and the ``fingerprint`` of what it shows them, if it was alone so far.
+    If the agent was alone so far, the answer has the ``addr``, ``interface`` and ``port`` at which
+    it listens to others from now on, and the ``fingerprint`` of its certificate.
 
     Attributes
     ----------
     authority
-        The certificate of who has signed for them, as PEM.
+        The certificate of the authority that signed theirs, in PEM.
     credentials
-        For an agent that was alone so far: what it shows to other agents.
+        For an agent that was alone so far: its own credentials.
     peer
         The address of one of them.
     peers

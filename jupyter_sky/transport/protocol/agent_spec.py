@@ -1,4 +1,4 @@
-"""The specification of an agent, and what the agent prints when it has started.
+"""The specification of an agent, and the line that the agent prints when it has started.
 
 A provider writes the specification as ``spec.json`` into the agent's folder.
 """
@@ -16,7 +16,7 @@ NOTICE_FILE = "notice.json"
 
 @dataclass(frozen=True)
 class RankSpec:
-    """A rank to start: its number, and variables of its environment."""
+    """A rank to start: its number, and its environment variables."""
 
     rank: int
     env: Mapping[str, str] = field(default_factory=dict)
@@ -24,7 +24,7 @@ class RankSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentSpec:
-    """What a provider wants of an agent.
+    """How a provider wants an agent to be.
 
     Attributes
     ----------
@@ -39,36 +39,37 @@ class AgentSpec:
     blob_limit
         Bytes of blobs to keep; ``None`` for a share of the shared memory.
     peer
-        An address of another node, by which the agent chooses its own; ``None`` for one alone.
+        An address of another node, from which the agent derives its own; ``None`` if alone.
     interface
         The network interface to use, if not the one that leads to ``peer``.
     credentials
-        `jupyter_sky.providers.mtls.Credentials` for other agents; ``None`` for one alone.
+        `jupyter_sky.providers.mtls.Credentials` for other agents; ``None`` if alone.
     grace
         Seconds without a notebook and without a run after which the agent ends.
     idle_timeout
-        Seconds without a run after which it ends, also while clients are connected; ``None`` for
+        Seconds without a run after which it ends, even if clients are connected; ``None`` for
         never.
     unattended
-        Seconds without a notebook after which it ends although something runs; ``None`` for never.
+        Seconds without a notebook after which it ends even during a run; ``None`` for never.
     preload
         Modules that are imported before ranks are forked.
     cwd
         The folder that ranks work in.
     sys_path, python_path
-        What ranks import from, before everything else; and their ``PYTHONPATH``.
+        Folders that ranks import from first, and their ``PYTHONPATH``.
     env
-        Variables of the environment of all ranks.
+        Environment variables of all ranks.
     keeps
-        Folders to mark as used from time to time, so that they are not taken for unused ones.
+        Folders to mark as used from time to time, so that they are not removed as unused.
     umask
-        What ranks make files with; ``None`` for what the agent does.
+        The umask of ranks; ``None`` for the agent's own.
     templates
-        Folder, for this user alone, in which a process with everything imported is left behind for
-        the next agent; ``None`` for none.
+        A private folder in which a process with everything imported is left behind for the next
+        agent; ``None`` for none.
     notices
-        Where notices are that the machine will be taken away: ``"metadata"`` for those of the
-        instance, ``"file"`` for `NOTICE_FILE` in the agent's folder; empty for nowhere.
+        Where to look for notices that the machine will be taken away: ``"metadata"`` for the
+        metadata of the instance, ``"file"`` for `NOTICE_FILE` in the agent's folder; empty for
+        none.
     """
 
     cluster: str
@@ -94,12 +95,12 @@ class AgentSpec:
     notices: Literal["", "metadata", "file"] = ""
 
     def to_json(self) -> str:
-        """Return it as ``spec.json`` holds it."""
+        """Return the content of ``spec.json``."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> AgentSpec:
-        """Return the specification that `to_json` wrote, also one of a newer version."""
+        """Return the specification that `to_json` wrote, even that of a newer version."""
         said: dict[str, Any] = json.loads(text)
         known = {each.name: said[each.name] for each in fields(cls) if each.name in said}
         for name in ("preload", "sys_path", "keeps"):
@@ -118,9 +119,9 @@ class AgentStarted(TypedDict):
     addr, interface
         The address at which other nodes reach the node, and its network interface.
     port
-        Where the agent listens to other agents; 0 for one that is alone.
+        Where the agent listens to other agents; 0 if it is alone.
     fingerprint
-        Of the certificate that it shows to them; empty for one that is alone.
+        Of the certificate that it shows to them; empty if it is alone.
     """
 
     pid: int

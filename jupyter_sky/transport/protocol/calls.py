@@ -1,4 +1,4 @@
-"""What a rank is told in the middle of a run; what it says there is the event `Told`."""
+"""Messages to a rank in the middle of a run; those from it are `Told` events."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ AHEAD = 16
 
 
 class TellFields(TypedDict):
-    """What a rank is told in the middle of a run that takes messages; it says ``Told``.
+    """A message to a rank in the middle of a run.
 
     Attributes
     ----------
     run, rank
         The run, and its rank.
     kind
-        ``"call"``: carry out what is packed; ``"end"``: no call follows; ``"item"``: what is packed
-        comes next in an iterator; ``"items_end"``: nothing does; ``"items_broken"``: it has more,
-        and does not give them; ``"more"``: so many more values may be sent; ``"close"``: none are
-        wanted any more; ``"cancel"``: the call is not, and is stopped at once.
+        ``"call"``: carry out the packed call; ``"end"``: no call follows; ``"item"``: the packed
+        item is next in an iterator; ``"items_end"``: the iterator is exhausted; ``"items_broken"``:
+        the iterator has failed; ``"more"``: that many more values may be sent; ``"close"``: no more
+        values are wanted; ``"cancel"``: stop the call at once.
     number
-        Which call it is about, of several; how many values, of ``"more"``.
+        Which of several calls it is about; for ``"more"``, the number of values.
     feed
         Which of the call's iterators it is about.
     packed
         The pickled call, or item.
     names
-        The names that the rank needs for it.
+        The names that the rank needs for the call.
     cells
-        The notebook's cells that functions in it come from: by file name, text and title.
+        The notebook's cells that define functions in it: by file name, text and title.
     timeout
         Seconds that a call may take.
     """
@@ -49,7 +49,7 @@ class TellFields(TypedDict):
 
 
 class TellRequest(TellFields):
-    """``tell``: tell a rank something in the middle of a run; one that is over takes no notice.
+    """``tell``: send a rank a message in the middle of a run; ignored if the run is over.
 
-    The answer has ``missing`` as that of ``run``: the rank was not told then.
+    If the answer has ``missing``, as for ``run``, the message was not delivered.
     """

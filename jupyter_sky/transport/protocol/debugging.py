@@ -1,6 +1,6 @@
 """Prompts of ranks in the notebook: the debugger's, and those of ``input`` and ``getpass``.
 
-A rank asks with the event `Prompted`; what the user types comes back as text, by the side thread.
+A rank asks with the event `Prompted`; the answer reaches it as text, in its side thread.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ AnswerKind = Literal["line", "eof", "none", "gone"]
 
 
 class Debugging(TypedDict):
-    """What a run has for the debugger.
+    """How a run uses the debugger.
 
     Attributes
     ----------
     keyboard
-        Whether somebody answers prompts.
+        Whether somebody can answer prompts.
     stops
-        Whether a rank stops where the cell has raised an exception.
+        Whether a rank stops where the cell raised an exception.
     looks_at
-        The run whose error the debugger should look at, instead of code; empty for the last one
-        that failed. ``None`` where the run is not that of a debugger.
+        The run whose error to debug, instead of running code; empty for the last one that failed,
+        ``None`` if this is an ordinary run.
     """
 
     keyboard: bool
@@ -33,15 +33,15 @@ class Debugging(TypedDict):
 
 
 class AnswerFields(TypedDict):
-    """What the user answers to a prompt.
+    """The user's answer to a prompt.
 
     Attributes
     ----------
     number
         Which prompt of the rank it is about.
     kind
-        ``"line"``: what was typed is ``text``; ``"eof"``: the user ended the input; ``"none"``:
-        nobody can be asked; ``"gone"``: the notebook is not there any more.
+        ``"line"``: the user typed ``text``; ``"eof"``: the user ended the input; ``"none"``: there
+        is nobody to ask; ``"gone"``: the notebook is gone.
     """
 
     number: int
@@ -50,26 +50,26 @@ class AnswerFields(TypedDict):
 
 
 class AnswerRequest(AnswerFields):
-    """``answer``: answer the prompt of a rank; one that is over takes no notice."""
+    """``answer``: answer the prompt of a rank; ignored if the prompt is over."""
 
     run: str
     rank: int
 
 
 class HoldRequest(TypedDict):
-    """``hold``: let the ranks of a run wait for each other without a time limit, to its end."""
+    """``hold``: until the end of a run, let its ranks wait for each other without a time limit."""
 
     run: str
 
 
 class AnswerCommand(AnswerFields):
-    """Give an answer to the main thread, which waits for it at a prompt."""
+    """Pass an answer to the main thread, which waits for it at a prompt."""
 
     op: Literal["answer"]
 
 
 class HoldCommand(TypedDict):
-    """Let collectives that begin from now on wait as long as the user looks around."""
+    """Let collectives that begin from now on wait for as long as the user is debugging."""
 
     op: Literal["hold"]
     run: str

@@ -1,6 +1,6 @@
-"""What a rank says of an error, as plain data: nothing of it is pickled.
+"""How a rank reports an error: as plain data, never as a pickle.
 
-It is made in one place from an exception, on the rank, and by `report` from a sentence.
+Ranks make it from an exception in one place; `report` makes it from a sentence.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ MEMBERS = MemberDescriptorType, GetSetDescriptorType
 
 
 class SingleError(TypedDict):
-    """An error as it travels, without those that it may be made of.
+    """A reported error, without those that it may be a group of.
 
     Attributes
     ----------
     type, module
-        Name of its class, and where that is defined.
+        The name of its class, and the module that defines it.
     bases
         Module and name of each class that it is an instance of, the nearest first.
     text
-        What ``str`` says of it.
+        Its ``str``.
     args, attributes
         Those of its arguments and attributes that are plain data.
     traceback
-        Its traceback as the rank shows it, in lines.
+        The lines of its traceback, as shown on the rank.
     """
 
     type: str
@@ -40,7 +40,7 @@ class SingleError(TypedDict):
 
 
 class ErrorReport(SingleError):
-    """An error as it travels.
+    """A reported error.
 
     Attributes
     ----------
@@ -52,14 +52,14 @@ class ErrorReport(SingleError):
 
 
 def report(kind: type[BaseException], text: str) -> ErrorReport:
-    """Return the report of an error that was not raised anywhere.
+    """Return the report of an error that was not raised as an exception.
 
     Parameters
     ----------
     kind
         Its class.
     text
-        What there is to say, for a user.
+        The message for the user.
     """
     return {
         "type": kind.__qualname__,
@@ -82,17 +82,17 @@ _OF_A_PEER = re.compile(
 
 
 def is_consequence(text: str) -> bool:
-    """Return whether the text of an error is that of a collective which a peer has left.
+    """Return whether an error's text is that of a collective which a peer has left.
 
-    Such an error says nothing of its own: the peer's error is the cause.
+    Such an error is only a consequence: the peer's error is the cause.
     """
     return _OF_A_PEER.search(text) is not None
 
 
 def is_of_collective(error: BaseException | None) -> bool:
-    """Return whether a collective has failed, by an error or its causes: its group is broken."""
+    """Return whether an error, or one of its causes, is a failed collective."""
     for _ in range(20):
-        # An error's own methods are the user's code.
+        # Methods of an error may be the user's code.
         text = error.args[0] if isinstance(error, RuntimeError) and error.args else ""
         if isinstance(text, str) and (is_consequence(text) or _TIME_IS_OVER.search(text)):
             return True

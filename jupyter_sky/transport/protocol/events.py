@@ -1,4 +1,4 @@
-"""Every event that an agent sends, as a small frozen dataclass.
+"""The events that an agent sends, each a small frozen dataclass.
 
 On the wire an event is a message whose ``"event"`` is the name of its class in snake case; fields
 that this version does not know are ignored, so that a newer agent can say more.
@@ -29,7 +29,7 @@ class Event:
     kinds: ClassVar[dict[str, type[Event]]] = {}
 
     def message(self) -> Message:
-        """Return the event as it goes over the wire."""
+        """Return the event as a message."""
         kind = _kind(type(self).__name__)
         return {"event": kind, **{name: getattr(self, name) for name in _fields(kind)}}
 
@@ -46,9 +46,9 @@ def _fields(kind: str) -> tuple[str, ...]:
 
 @functools.cache
 def _plan(kind: str) -> tuple[tuple[str, Check, Any, Callable[[], Any] | None], ...]:
-    """Return of each field of an event its check, what sets it, and what gives its default."""
+    """Return for each field of an event its check, its setter, and its default factory."""
     hints = get_type_hints(cls := Event.kinds[kind])
-    # A frozen dataclass sets its fields in a way that takes five times as long as this.
+    # Five times as fast as a frozen dataclass's own `__init__`.
     return tuple(
         (each.name, check_for(hints[each.name]), getattr(cls, each.name).__set__, _default(each))
         for each in dataclasses.fields(cls)
@@ -63,7 +63,7 @@ def _default(of: dataclasses.Field[Any]) -> Callable[[], Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class Prepared(Event):
-    """The fork server of a node has imported what it should.
+    """The fork server of a node has imported its modules.
 
     Attributes
     ----------
@@ -87,18 +87,18 @@ class RankStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class RankExited(Event):
-    """A rank's process ended; what was in its namespace is lost.
+    """A rank's process ended; its namespace is lost.
 
     Attributes
     ----------
     reason
         How it ended, in words.
     run
-        The run that it was busy with, if any.
+        The run that it was executing, if any.
     tail
         The last lines of its log.
     again
-        Whether a fresh process takes its place.
+        Whether a new process replaces it.
     """
 
     rank: int
@@ -111,7 +111,7 @@ class RankExited(Event):
 
 @dataclass(frozen=True, slots=True)
 class Formed(Event):
-    """A rank entered the process group of a generation, or could not, because of ``error``."""
+    """A rank entered the process group of a generation, or failed to, with ``error``."""
 
     rank: int
     generation: int
@@ -125,9 +125,9 @@ class Output(Event):
     Attributes
     ----------
     skipped_lines, skipped_bytes
-        How much was left out before them because there was too much to show; the log has it.
+        How much output before it was not shown because there was too much; the log has it.
     call
-        Which of several calls at once has written them, where that is known.
+        Which of several concurrent calls wrote it, if that is known.
     """
 
     rank: int
@@ -148,11 +148,11 @@ class Display(Event):
     kind
         ``"display"``, ``"update"``, ``"result"`` or ``"clear"``.
     data, metadata, transient
-        As in Jupyter's ``display_data``; of ``"clear"``, ``data`` has ``wait``.
+        As in Jupyter's ``display_data``; for ``"clear"``, ``data`` has ``wait``.
     skipped
-        How many displays were left out before it because there were too many to show.
+        How many displays before it were left out because there were too many to show.
     call
-        Which of several calls at once has displayed it, where that is known.
+        Which of several concurrent calls displayed it, if that is known.
     """
 
     rank: int
@@ -167,18 +167,17 @@ class Display(Event):
 
 @dataclass(frozen=True, slots=True)
 class Metrics(Event):
-    """Figures that a rank has logged in a run since its last such event.
+    """Metrics that a rank has logged in a run since its last such event.
 
     Attributes
     ----------
     points
-        By name, step and value of each point in turn, as doubles, which
-        `jupyter_sky.transport.metrics.series` packs.
+        The points of each name, as packed by `jupyter_sky.transport.metrics.series`.
     counts
-        How many figures these stand for.
+        How many logged values the points of each name stand for.
     of
-        The rank of the process that has logged them, where it is one of a script beside this rank
-        that torchrun has given a number of its own.
+        The rank that torchrun gave to the process that logged them, if they come from a script
+        beside this rank.
     """
 
     rank: int
@@ -190,14 +189,14 @@ class Metrics(Event):
 
 @dataclass(frozen=True, slots=True)
 class Saved(Event):
-    """A checkpoint that ranks have saved together holds: the run can go on from it.
+    """A checkpoint that ranks saved together is complete: a further attempt can resume there.
 
     Attributes
     ----------
     path
-        Where it is, as the user wrote it.
+        Its path, as the user wrote it.
     step
-        What was saved as ``step``, if that is a number.
+        The value saved as ``step``, if that is a number.
     """
 
     rank: int
@@ -208,16 +207,17 @@ class Saved(Event):
 
 @dataclass(frozen=True, slots=True)
 class RunBegan(Event):
-    """A run has begun on this node; a kernel that attaches later can follow it from here.
+    """A run has begun on this node; a kernel that attaches later follows it from here.
 
     Attributes
     ----------
     ranks
-        All ranks that take part, also those of other nodes.
+        All ranks that take part, including those of other nodes.
     title, show
-        What a user calls it; the ranks whose output is shown.
+        Its title for the user, and the ranks whose output is shown.
     asked, seconds
-        The names asked for afterwards, for each rank; how long ago, for who attaches later.
+        The names requested for afterwards, by rank; how long ago it began, for a kernel that
+        attaches later.
     """
 
     run: str
@@ -237,20 +237,20 @@ class RankDone(Event):
     outcome
         How it ended.
     error
-        The exception that ended it; also that of an interrupt.
+        The exception that ended it, including that of an interrupt.
     values
-        What was asked for, pickled; the agent never unpickles it.
+        The requested values, pickled; the agent never unpickles them.
     broken
-        Whether the process group was broken to end the run, and has to be formed again.
+        Whether the process group was broken to end the run, so that it must be formed again.
     bound
-        ``True`` for names that stand for another object than before, ``False`` for those names that
-        the rank was told to watch and that stand for the same object.
+        ``True`` for names that were bound to another object, ``False`` for watched names that are
+        still bound to the same object.
     arrived
-        The shipments of names that the rank did bind for the run; ``None`` if it cannot say.
+        The shipments of names that the rank bound for the run; ``None`` if it cannot tell.
     seconds
-        How long it took, as its node has measured; ``None`` if that is not known.
+        How long it took, by the node's clock; ``None`` if that is not known.
     tail
-        The end of what the rank printed in the run, if that was not shown; the agent adds it.
+        The end of the rank's output in the run, if that was not shown; the agent adds it.
     """
 
     rank: int
@@ -267,15 +267,15 @@ class RankDone(Event):
 
 @dataclass(frozen=True, slots=True)
 class Told(Event):
-    """A rank tells the notebook something in the middle of a run.
+    """A message from a rank to the notebook in the middle of a run.
 
     Attributes
     ----------
     kind
-        ``"value"``: what a call returned, or what a generator yielded; ``"error"``: how a call
-        failed; ``"lost"``: the process of a call ended; ``"ask"``: so many more items are wanted.
+        ``"value"``: a call returned or a generator yielded a value; ``"error"``: a call failed;
+        ``"lost"``: the process of a call ended; ``"ask"``: more items are wanted.
     number
-        Which call it is about, of several.
+        Which of several calls it is about.
     values
         The value, pickled; the agent never unpickles it.
     error
@@ -296,20 +296,21 @@ class Told(Event):
 
 @dataclass(frozen=True, slots=True)
 class Prompted(Event):
-    """A rank waits for an answer of the user.
+    """A rank waits for the user's answer to a prompt.
 
     Attributes
     ----------
     kind
-        ``"debugger"``, ``"input"`` or ``"password"``; ``"over"``: the rank goes on without one.
+        ``"debugger"``, ``"input"`` or ``"password"``; ``"over"``: the rank continues without an
+        answer.
     number
         Which prompt of the rank it is.
     prompt
-        What stands before the answer; of the debugger nothing.
+        The prompt itself; empty for the debugger.
     text
-        What the debugger has to say.
+        The debugger's output.
     place
-        Where the rank stands, like ``"cell [7], line 12"``.
+        Where the rank has stopped, like ``"cell [7], line 12"``.
     """
 
     rank: int
@@ -328,9 +329,9 @@ class Leaving(Event):
     Attributes
     ----------
     kind
-        What will be done with it, as in `jupyter_sky.transport.preemption.Interruption`.
+        What will happen to it, as in `jupyter_sky.transport.preemption.Interruption`.
     at
-        When, as ``time.time`` tells it; ``None`` if that is not known.
+        When, as ``time.time`` counts; ``None`` if that is not known.
     ranks
         The ranks on it.
     """
@@ -342,26 +343,26 @@ class Leaving(Event):
 
 @dataclass(frozen=True, slots=True)
 class Ending(Event):
-    """The agent ends: ``reason`` says why it does by itself, and is empty where a user wants it."""
+    """The agent ends; ``reason`` says why, and is empty if a user ends it."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Forgotten(Event):
-    """The agent dropped blobs to stay within its limits; they have to be sent again."""
+    """The agent dropped blobs to stay within its limits; they have to be sent again if needed."""
 
     digests: list[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Lost(Event):
-    """Events that stood here were not kept: the disk was full, or there were too many.
+    """The events in this place were not kept: the disk was full, or there were too many.
 
     Attributes
     ----------
     shown
-        How many of them were what ranks printed or displayed.
+        How many of them were output or displays of ranks.
     others
         How many were not.
     """
@@ -379,7 +380,7 @@ def decode_event(message: Message) -> Event:
     Raises
     ------
     ProtocolError
-        When it is unknown, or does not have the shape of one.
+        If it is unknown or malformed.
     """
     kind = message.get("event", "")
     event = Event.kinds.get(kind) if isinstance(kind, str) else None

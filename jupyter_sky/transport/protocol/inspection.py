@@ -1,6 +1,6 @@
-"""What a node tells of its ranks: what they are doing and using, and what their names stand for.
+"""What a node reports about its ranks: activity, resource usage and variables.
 
-Of values only plain facts and digests travel, never the values themselves as pickles.
+Only facts and digests of values travel, never the values themselves as pickles.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ class SeenFrame(TypedDict):
     Attributes
     ----------
     place
-        The cell or the file, as a user knows it: ``"cell [7]"``, ``"data.py"``.
+        The cell or the file, as the user knows it: ``"cell [7]"``, ``"data.py"``.
     line, function
-        The line in it, and the function that the line is in; empty at the top of a cell.
+        The line number, and the function that contains it; empty at the top level of a cell.
     text
-        The line's text, where that is known.
+        The text of the line, if that is known.
     own
-        Whether it is the user's code, and no library's.
+        Whether it is the user's code, not a library's.
     """
 
     place: str
@@ -40,7 +40,7 @@ class BegunCollective(TypedDict):
     number
         Its number in its group, from 1; 0 if that is not known.
     shapes
-        Type and sizes of its tensors, like ``"float32 [4, 5]"``; empty if it has none.
+        Type and shapes of its tensors, like ``"float32 [4, 5]"``; empty if it has none.
     group
         The name of its group, as torch has it.
     """
@@ -52,14 +52,14 @@ class BegunCollective(TypedDict):
 
 
 class SeenCollective(BegunCollective):
-    """A collective that a rank has begun and not ended.
+    """A collective that a rank has begun and not finished.
 
     Attributes
     ----------
     ranks
         The ranks of its group.
     seconds
-        Since when it waits.
+        For how long it has been waiting.
     """
 
     ranks: list[int]
@@ -67,31 +67,31 @@ class SeenCollective(BegunCollective):
 
 
 class SeenRank(TypedDict):
-    """A rank at a moment.
+    """The activity of a rank at one moment.
 
     Attributes
     ----------
     rank
         Its number.
     run, ended
-        The run that it is busy with, and the one that it has come to the end of last, if any.
+        The run that it is executing, and the last one that it finished, if any.
     answered
-        Who has told: the rank itself; or the system, as no Python code can run in it; or nobody, as
-        its process does nothing at all.
+        Who answered: the rank itself; the system, if no Python code can run in the rank; or nobody,
+        if its process does not run at all.
     frames
         Its stack, the innermost call first, down to the first line of the user's.
     collectives
-        What it waits for, the oldest first.
+        The collectives that it waits for, the oldest first.
     recent
-        The last ones that it has begun, the latest last.
+        The last collectives that it has begun, the latest last.
     children
-        Processes that it has started and that have ended, without its having noticed.
+        Ended child processes that it has not waited for.
     prompt
-        What the user is asked for there, as `events.Prompted` has it; empty if nothing.
+        The kind of prompt that it waits at, as in `events.Prompted`; empty if none.
     stopping
-        Whether its run was stopped, and has not come to its end.
+        Whether its run was stopped and has not ended yet.
     failing
-        Whether an error has ended its part, and is not told yet: to make a traceback takes long.
+        Whether an error has ended its part but is not reported yet: making a traceback takes long.
     """
 
     rank: int
@@ -108,19 +108,19 @@ class SeenRank(TypedDict):
 
 
 class InspectRequest(TypedDict):
-    """``inspect``: tell what the ranks of this node are doing; answered by `InspectAnswer`.
+    """``inspect``: report what the ranks of this node are doing; answered by `InspectAnswer`.
 
     Attributes
     ----------
     after
-        With more than 0: only if one of them has waited in a collective for so many seconds.
+        If greater than 0: only if one of them has waited that many seconds in a collective.
     """
 
     after: float
 
 
 class InspectAnswer(TypedDict):
-    """What the ranks of a node are doing; none of them where it was not worth it."""
+    """What the ranks of a node are doing; empty if none has waited that long."""
 
     seen: list[SeenRank]
 
@@ -147,12 +147,12 @@ class LookFields(TypedDict):
     what
         The question.
     names
-        The names it is about; all of them where there is none. Of ``parts`` there is one, and of
-        ``numbers`` one and the path of a part.
+        The names it is about; empty for all. For ``parts`` there is one; for ``numbers``, one and
+        the path of a part.
     random
-        Whether the states of random number generators count as a name, which is `RANDOM`.
+        Whether the states of random number generators count as a name (`RANDOM`).
     start
-        The part to begin with.
+        The index of the first part.
     """
 
     what: Question
@@ -168,20 +168,20 @@ class LookRequest(LookFields):
 
 
 class SeenName(TypedDict):
-    """What a name stands for on a rank.
+    """The value of a name on a rank.
 
     Attributes
     ----------
     name
         The name.
     type, shape, dtype, device
-        As a user reads them; empty where there is none.
+        As shown to users; empty if it has none.
     size
         In bytes; ``None`` if that is not known.
     digest
-        Of the whole value; empty where none was made.
+        Of the whole value; empty if none was made.
     parts
-        How many parts it has; 0 where they were not counted.
+        How many parts it has; 0 if they were not counted.
     """
 
     name: str
@@ -195,18 +195,18 @@ class SeenName(TypedDict):
 
 
 class SeenPart(TypedDict):
-    """A part of what a name stands for, like a parameter of a model.
+    """A part of a name's value, like a parameter of a model.
 
     Attributes
     ----------
     path
-        Where it is, as Python has it.
+        Its path, as a Python expression.
     what
-        What it is: type and shape.
+        Its type and shape.
     digest
-        Of its value; empty if none can be made.
+        Of its value; empty if it has none.
     sharded
-        Whether each rank has another piece of it.
+        Whether each rank holds a different piece of it.
     """
 
     path: str
@@ -216,26 +216,26 @@ class SeenPart(TypedDict):
 
 
 class LookedRank(TypedDict):
-    """What a rank has answered.
+    """The answer of a rank.
 
     Attributes
     ----------
     rank
         Its number.
     state
-        Whether it has answered; ``busy`` means that a run was in the way.
+        Whether it has answered; ``busy`` means that a run prevented it.
     trouble
-        Why it could not, in words.
+        Why it could not answer, in words.
     names
-        What names stand for, sorted; of the question after ``parts`` and ``numbers`` none.
+        Values of names, sorted; empty for ``parts`` and ``numbers``.
     more
-        How many names there are beyond those.
+        How many more names there are.
     parts
-        Parts from the one that was asked for.
+        The parts, starting at the requested one.
     numbers
-        Numbers of a part as doubles, the lowest byte first.
+        Numbers of a part, as little-endian doubles.
     sampled
-        Whether these are some of its numbers only.
+        Whether these are only some of its numbers.
     """
 
     rank: int
@@ -249,22 +249,22 @@ class LookedRank(TypedDict):
 
 
 class LookAnswer(TypedDict):
-    """What the ranks of a node have answered."""
+    """The answers of a node's ranks."""
 
     looked: list[LookedRank]
 
 
 class RankUsage(TypedDict):
-    """What a rank uses of its node, and what it printed last.
+    """The resource usage of a rank, and its last line of output.
 
     Attributes
     ----------
     line
         The last line that it printed.
     utilisation
-        Of its GPU, or of one processor where it has none: 0 to 1.
+        Of its GPU, or of one processor if it has none: 0 to 1.
     memory
-        Bytes used and bytes in all, of the GPU or of the machine.
+        Used and total bytes, of the GPU or of the machine.
     """
 
     rank: int
@@ -274,20 +274,20 @@ class RankUsage(TypedDict):
 
 
 class RankHistory(TypedDict):
-    """What a rank used in the last minutes, at the times of a `UsageHistory`.
+    """The resource usage of a rank in the last minutes, at the times of a `UsageHistory`.
 
-    A list is empty where nothing of it was measured, and has ``None`` where it was not then.
+    A list is empty if nothing was measured, and has ``None`` for times without a measurement.
 
     Attributes
     ----------
     processor
-        Processors that it kept busy: 1.0 is one of them.
+        How many processors it kept busy.
     memory
         Bytes of the machine's memory.
     gpu, gpu_memory
-        Of its GPU: the part of the time that it was busy, and bytes.
+        The share of time in which its GPU was busy, and bytes of the GPU's memory.
     gpu_total
-        Bytes that the GPU has.
+        Total bytes of the GPU.
     """
 
     rank: int
@@ -299,18 +299,18 @@ class RankHistory(TypedDict):
 
 
 class UsageHistory(TypedDict):
-    """What a machine and its ranks used in the last minutes, or a part of that.
+    """The resource usage of a machine and its ranks in the last minutes, or a part of that.
 
     Attributes
     ----------
     times
-        When it was measured, in milliseconds since the epoch; each is later than the one before.
+        When it was measured, in milliseconds since the epoch, strictly increasing.
     processors, memory_total
         How many processors the machine has, and how many bytes of memory.
     processor, memory
-        How many of them are busy or in use, by whatever runs there.
+        How many of them are busy or in use, by any process.
     network
-        Bytes a second that came and went, but to and from the machine itself.
+        Bytes per second in both directions, without the loopback interface.
     """
 
     times: list[int]

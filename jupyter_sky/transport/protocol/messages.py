@@ -1,12 +1,12 @@
-"""The messages between a kernel and an agent: each is a msgpack map, typed here and nowhere else.
+"""The messages between a kernel and an agent: msgpack maps, whose types are defined here.
 
 Requests that carry values are here, the others in `agent_requests`. Every request also has ``op``,
-its name, ``id``, its number on this client, and ``settled``: answers to requests below that number
-have arrived and need not be remembered. The answer has the number as ``re``, and ``error``, a
-sentence, where the agent cannot do what was asked.
+its name; ``id``, its number on this client; and ``settled``: answers to requests below that number
+have arrived and need not be remembered. The answer has the request's number as ``re``, and a
+sentence as ``error`` if the agent cannot do what was asked.
 
-Events, which agents send of their own accord, are in `events`; an error as a rank describes it is
-in `error_report`, who is where in `topology`, and what travels within a node in `rank_messages`.
+Events, which agents send of their own accord, are in `events`, errors of ranks in `error_report`,
+the topology of a cluster in `topology`, and messages within a node in `rank_messages`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from jupyter_sky.transport.sent_folders import SentFolder
 
 
 class Blob(TypedDict):
-    """A large part of a packed value, sent by itself: its digest, and its size in bytes."""
+    """A large part of a packed value that is sent separately: its digest, and its size in bytes."""
 
     blob: str
     size: int
@@ -53,17 +53,17 @@ class Hello(TypedDict):
     Attributes
     ----------
     since
-        Number of the last event that the client has; with ``None`` the agent sends no events until
-        the client asks with ``follow``.
+        Number of the last event that the client has; with ``None``, the agent sends no events until
+        the client asks for them with ``follow``.
     token
-        Identifies the client on its next link.
+        Identifies the client when it reconnects.
     blobs
-        Digests of the blobs that the client believes to be on the node.
+        Digests of blobs that the client believes to be on the node.
     visits
-        Whether the client only looks on: it does not keep the node from ending, and what it sees
-        stays unseen for notebooks.
+        Whether the client only observes: it does not keep the node from ending, and events that it
+        sees still count as unseen by notebooks.
     version
-        The client's version of jupyter_sky; 0.1.0 did not say it.
+        The client's version of jupyter_sky; 0.1.0 did not send it.
     """
 
     op: Literal["hello"]
@@ -84,11 +84,11 @@ class RankStatus(TypedDict):
     pid
         Its process id; ``None`` while there is no process.
     run
-        The run that it is busy with, if any.
+        The run that it is executing, if any.
     generation
-        Generation of the process group that it joined last; 0 before the first.
+        Generation of the last process group that it joined; 0 before the first.
     names
-        The content digest of each name that the notebook sent it last.
+        For each name, the content digest of the value that the notebook sent last.
     """
 
     rank: int
@@ -99,15 +99,15 @@ class RankStatus(TypedDict):
 
 
 class LatestRun(TypedDict):
-    """The event `RunBegan` of the last run that began on a node, and what came of it.
+    """The event `RunBegan` of the last run that began on a node, and whether its end was seen.
 
     Attributes
     ----------
     n
         Number of the event.
     unseen
-        Whether its end is: no notebook has said that it has the event with which a rank ended it
-        (``seen``, with the number ``n`` of the last event that came).
+        Whether its end is still unseen: no notebook has acknowledged (with ``seen``, and the number
+        ``n`` of its last event) the event with which a rank ended it.
     """
 
     event: str
@@ -127,9 +127,9 @@ class Welcome(TypedDict):
     Attributes
     ----------
     missing
-        Of the client's ``blobs``, those that are not on the node.
+        Those of the client's ``blobs`` that are not on the node.
     shared
-        Whether another notebook is connected, and has given a sign of life lately.
+        Whether another notebook is connected and has shown a sign of life lately.
     version
         The agent's version of jupyter_sky.
     cluster, id
@@ -164,18 +164,18 @@ class Welcome(TypedDict):
 
 
 class NameGroup(TypedDict):
-    """Names that are sent as one, so that they share objects on the ranks as in the notebook.
+    """Names that are sent together, so that they share objects on the ranks as in the notebook.
 
     Attributes
     ----------
     ranks
         The ranks that it is for.
     shipment
-        Identifies this sending: a rank says in `RankDone` which ones it came to bind.
+        Identifies this shipment: a rank lists in `RankDone` those that it has bound.
     kind
-        ``"name"``, ``"class"``, or ``"source"``: modules, and where the notebook's files are.
+        ``"name"``, ``"class"``, or ``"source"`` (modules, and the paths of the notebook's files).
     names
-        What it holds: names, or the keys of classes and modules.
+        The names, or the keys of classes and modules.
     digests
         The content digest of each.
     packed
@@ -183,13 +183,13 @@ class NameGroup(TypedDict):
     together
         Whether ``packed`` holds a list with a value for each name, rather than one value.
     tokens
-        Tokens of the objects in it that later sendings may refer to: the first one, and those of
-        objects that have one already, by their place in the pickle's memo.
+        Tokens of the objects in it that later shipments may refer to: the first new one, and those
+        of objects that already have one, by their index in the pickle's memo.
     cells
         The notebook's cells that functions in it come from: by file name, text and title.
     changes
-        For each model that the ranks have, and that was changed in place in the notebook: the names
-        of what differs in it (see `jupyter_sky.serialization.model_changes`).
+        For each model that the ranks have and that was changed in place in the notebook: the names
+        of its parts that differ (see `jupyter_sky.serialization.model_changes`).
     """
 
     ranks: NotRequired[list[int]]
@@ -213,9 +213,9 @@ class Serving(TypedDict):
     Attributes
     ----------
     concurrency
-        How many at once.
+        How many run at once.
     executor
-        Where: in a ``"thread"`` or a ``"process"`` each.
+        Whether each runs in a ``"thread"`` or a ``"process"``.
     """
 
     concurrency: int
@@ -223,22 +223,23 @@ class Serving(TypedDict):
 
 
 class Script(TypedDict):
-    """A shell text that runs as a process of its own, once on each node of a run.
+    """Shell code that runs in a process of its own, once on each node of a run.
 
     Attributes
     ----------
     text
-        What bash is given.
+        The code for bash.
     env
-        Variables of its environment, beside those that all scripts have.
+        Its environment variables, beside those that all scripts have.
     folders
-        What each node has to have before it begins.
+        Folders that each node has to have before it begins.
     cwd
-        The folder that it runs in, from the one that ranks begin in; ``None`` for the rank's own.
+        The folder that it runs in, relative to the one that ranks start in; ``None`` for the rank's
+        current one.
     together
-        Whether it ends on the other nodes when it has failed on one.
+        Whether it is ended on the other nodes if it fails on one.
     port
-        A port that is free on the head, for processes that meet there; 0 where there is none.
+        A free port of the head, for a rendezvous of processes; 0 if there is none.
     """
 
     text: str
@@ -250,46 +251,46 @@ class Script(TypedDict):
 
 
 class RunFields(TypedDict):
-    """What a run is, for an agent and for a rank alike.
+    """The description of a run, common to agents and ranks.
 
     Attributes
     ----------
     run
         Identifies the run.
     code, call, script
-        One of them: the cell, the pickled call, or the script; none where ranks serve calls.
+        One of them: the cell, the pickled call, or the script; none if ranks serve calls.
     cells
-        The notebook's cells that functions in ``call`` come from: by file name, text and title.
+        The notebook's cells that define functions in ``call``: by file name, text and title.
     place
-        The cell's title in the notebook, and how many of its lines stand above ``code``.
+        The cell's title in the notebook, and how many of its lines come before ``code``.
     watched
-        The names of which a rank reports whether the run bound them.
+        The names for which a rank reports whether the run bound them.
     outdated
-        The names that each rank should delete first.
+        The names that each rank deletes first.
     names
         The names that ranks need for it.
     show
-        The ranks whose output is shown while they run.
+        The ranks whose output is shown live.
     title
-        What a user calls the run.
+        The title of the run for the user.
     everyone
-        All ranks that take part, also on other nodes.
+        All ranks that take part, including those of other nodes.
     ranks
-        Those of them that begin now, also on other nodes: each agent knows its own.
+        Those of them that begin now, including those of other nodes: each agent picks its own.
     together
-        Whether one that fails stops the others, as where they are in one process group.
+        Whether a rank that fails stops the others, as it must if they share a process group.
     serves
-        How ranks carry out calls that they are told one by one, instead of one of these.
+        How ranks carry out calls that are sent one by one, instead of one of the above.
     talks
-        Whether ``call`` sends values while it runs, or asks for items.
+        Whether ``call`` sends values or asks for items while it runs.
     records
-        What ranks record of it.
+        What ranks record during it.
     deadline
-        Seconds after Stop when a rank that still runs is killed.
+        Seconds after Stop after which a rank that still runs is killed.
     debugging
-        Whether somebody answers prompts, and what the debugger is to do.
+        Whether somebody can answer prompts, and what the debugger does.
     checkpoint
-        The last one that an earlier attempt at it has saved.
+        The last one that an earlier attempt at the run has saved.
     program
         The name and arguments of the program that ``code`` is part of; ``None`` in a notebook.
     """
@@ -320,20 +321,20 @@ class RunFields(TypedDict):
 class RunRequest(RunFields):
     """``run``: carry out a cell or a call on ranks of this node.
 
-    The answer has ``missing`` with the digests of blobs that are not on the node, if it needs any:
-    the run has not begun then.
+    If the node lacks blobs that the run needs, the answer has their digests as ``missing``, and the
+    run has not begun.
 
     Attributes
     ----------
     values
-        The names that are asked for afterwards, for each rank.
+        The names whose values are requested afterwards, for each rank.
     """
 
     values: dict[int, list[str]]
 
 
 class ReserveRequest(TypedDict):
-    """``reserve``: let the head listen for the process group; the answer has its ``port``."""
+    """``reserve``: let the head listen for the process group; answered with its ``port``."""
 
     rank: int
     addr: str
@@ -345,11 +346,11 @@ class FormRequest(TypedDict):
     Attributes
     ----------
     ranks
-        The ranks that do; those of other nodes are told by their own agents.
+        The ranks that enter it; those of other nodes are told by their own agents.
     life
-        The plugins' hooks, pickled.
+        The hooks of plugins, pickled.
     names
-        The names that those need.
+        The names that the hooks need.
     """
 
     ranks: list[int]
@@ -358,12 +359,12 @@ class FormRequest(TypedDict):
     names: list[NameGroup]
 
 
-# A run in few words: what it has nothing of is not said, neither to an agent nor to its ranks. Most
-# runs have no more than code, and the rest was a good part of a short cell's way.
+# Compact runs: fields that are empty are not sent, neither to agents nor to ranks. Most runs have
+# little more than code, and sending the rest took a good part of a short cell's time.
 
 
 def _nothing() -> Message:
-    """Return what a run has of which nothing was said, anew each time."""
+    """Return a run's default fields, as new objects."""
     nothing = dict.fromkeys(("code", "call", "script", "serves", "checkpoint", "program"))
     maps: Message = {"cells": {}, "values": {}, "outdated": {}}
     return {**nothing, **maps, "watched": [], "names": [], "records": [], "talks": False}
@@ -380,15 +381,15 @@ _EMPTY: Mapping[str, Any] = {
 
 
 def said(run: Mapping[str, Any]) -> Message:
-    """Return those fields of a run, or of a part of one, that hold something."""
+    """Return the fields of a run, or of a part of one, that are not empty."""
     return {name: value for name, value in run.items() if value not in _EMPTY.get(name, ())}
 
 
 def whole_request(message: Message) -> Any:
-    """Return the `RunRequest` of which a message says what holds something."""
+    """Return the complete `RunRequest` of a compact message."""
     return {**_nothing(), **message}
 
 
 def whole_command(message: Message) -> Any:
-    """Return the `rank_messages.RunCommand` of which a message says what holds something."""
+    """Return the complete `rank_messages.RunCommand` of a compact message."""
     return {**_nothing_for_a_rank(), **message}

@@ -1,4 +1,4 @@
-"""Profiles of ranks: stacks that were found at many moments, and what is recorded during a run."""
+"""Profiles of ranks: sampled stacks, and recordings made during a run."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ PLAIN_SIZE = 8 * PACKED_SIZE
 
 
 class SampledStack(TypedDict):
-    """A stack, and how often it was found.
+    """A stack, and how often it was sampled.
 
     Attributes
     ----------
     count
         How often.
     activity
-        What the rank did.
+        What the rank was doing.
     thread
-        The thread that it is of; empty for the main thread.
+        The thread that it belongs to; empty for the main thread.
     frames
-        Its calls, the innermost first, as positions in the list of frames beside it.
+        Its calls, the innermost first, as indices into the list of frames beside it.
     """
 
     count: int
@@ -42,16 +42,16 @@ class SampledStack(TypedDict):
 
 
 class SampleFields(TypedDict):
-    """What was found on a rank.
+    """The samples of a rank.
 
     Attributes
     ----------
     asked, came
-        How often it was to be looked at, and how often that was possible.
+        How many samples were due, and how many could be taken.
     frames, stacks
-        The calls that were found, and the stacks of them.
+        The calls that were found, and the stacks made of them.
     dropped
-        How often a stack was found for which there was no room.
+        How many samples had a stack for which there was no room.
     """
 
     asked: int
@@ -62,14 +62,14 @@ class SampleFields(TypedDict):
 
 
 class SampleCommand(TypedDict):
-    """Look at the main thread's stack again and again; a rank answers with `Sampled`s.
+    """Sample the main thread's stack; a rank answers with `Sampled` messages.
 
     Attributes
     ----------
     number
-        Tells these answers from those of another time.
+        Distinguishes its answers from those to earlier commands.
     seconds, rate
-        For how long, at most, and how often in a second; 0 seconds end it.
+        For how long at most, and how many times per second; 0 seconds end it.
     """
 
     op: Literal["sample"]
@@ -79,14 +79,14 @@ class SampleCommand(TypedDict):
 
 
 class Sampled(SampleFields):
-    """What was found since the message before it; ``over`` says that nothing follows."""
+    """The samples since the previous message; ``over`` says that nothing follows."""
 
     sampled: int
     over: bool
 
 
 class RankProfile(SampleFields):
-    """What was found on a rank in all.
+    """All samples of a rank.
 
     Attributes
     ----------
@@ -95,9 +95,10 @@ class RankProfile(SampleFields):
     run
         The run that it was in.
     is_script
-        Whether that is a script, in a process of its own, which is not looked into.
+        Whether that is a script, whose own process is not sampled.
     stuck
-        How many of the stacks were written by the system, as no Python code could run in the rank.
+        How many of the stacks were written by the system, since no Python code could run in the
+        rank.
     """
 
     rank: int
@@ -107,14 +108,14 @@ class RankProfile(SampleFields):
 
 
 class ProfileRequest(TypedDict):
-    """``profile``: look at ranks of this node from now on; answered by `ProfileAnswer` at once.
+    """``profile``: start to sample ranks of this node; answered by `ProfileAnswer` at once.
 
     Attributes
     ----------
     ranks
-        The ranks, also those of other nodes.
+        The ranks, including those of other nodes.
     seconds, rate
-        For how long, at most, and how often in a second.
+        For how long at most, and how many times per second.
     """
 
     ranks: list[int]
@@ -123,29 +124,29 @@ class ProfileRequest(TypedDict):
 
 
 class TakeProfileRequest(TypedDict):
-    """``take_profile``: end a profile, and give what was found, as a `ProfileAnswer`.
+    """``take_profile``: end a profile; answered by `ProfileAnswer` with the samples.
 
     Attributes
     ----------
     number
-        The number in the answer with which it began.
+        Its number, from the answer with which it began.
     """
 
     number: int
 
 
 class ProfileAnswer(TypedDict):
-    """A profile: its number, and what was found on the ranks of this node."""
+    """A profile: its number, and the samples of this node's ranks."""
 
     number: int
     ranks: list[RankProfile]
 
 
-# What a rank records during a run, if it is asked to
+# What a rank records during a run on request
 
 
 class Recorded(TypedDict):
-    """A rank has recorded something in a run; ``data`` is JSON of a type below, compressed."""
+    """A rank's recording of a run; ``data`` is compressed JSON of one of the types below."""
 
     recorded: str
     kind: RecordKind
@@ -153,12 +154,12 @@ class Recorded(TypedDict):
 
 
 class Operation(TypedDict):
-    """An operation of torch: how often it was called, and the time in it alone, in ns.
+    """A torch operation: how often it was called, and its times in ns.
 
     Attributes
     ----------
     own, device
-        Time in it without what it called, and time on devices.
+        Time in it without the operations that it called, and time on devices.
     """
 
     name: str
@@ -168,7 +169,7 @@ class Operation(TypedDict):
 
 
 class TraceEvent(TypedDict):
-    """An event of a trace: its name, category and thread, and when it was, in ns."""
+    """An event of a trace: its name, category, thread, and times in ns."""
 
     name: str
     cat: str
@@ -178,20 +179,20 @@ class TraceEvent(TypedDict):
 
 
 class TorchRecord(TypedDict):
-    """What torch's profiler has recorded on a rank; times are in ns since the epoch.
+    """The recording of torch's profiler on a rank; times are in ns since the epoch.
 
     Attributes
     ----------
     trouble
-        Why there is nothing; empty if there is something.
+        Why there is no recording; empty if there is one.
     start, end, stopped
-        When the cell began and ended; when recording ended, which is earlier if that took long.
+        When the cell began and ended, and when recording ended, which is earlier for a long cell.
     has_device
-        Whether the time of a GPU is what `bins` tell.
+        Whether `bins` are about the time of a GPU.
     found
-        How many events there were; `events` are the longest.
+        How many events there were; `events` has the longest of them.
     bins
-        For each of equal parts of the time, the percentage of data loading, compute, communication.
+        For equal parts of the time, the percentages of data loading, compute and communication.
     """
 
     trouble: str
@@ -206,7 +207,7 @@ class TorchRecord(TypedDict):
 
 
 class DeviceMemory(TypedDict):
-    """Torch's memory on a GPU, in bytes; ``used`` is that of all processes."""
+    """Torch's memory on a GPU, in bytes; ``used`` is the memory of all processes."""
 
     device: int
     name: str
@@ -219,16 +220,16 @@ class DeviceMemory(TypedDict):
 
 
 class MemoryRecord(TypedDict):
-    """The memory of a rank: of its process, of its machine, and of the GPUs that torch has used.
+    """The memory of a rank's process, its machine, and the GPUs that torch has used.
 
     Attributes
     ----------
     process, peak
-        Bytes of its process at the end of the cell, and the most during it.
+        Bytes of its process at the end of the cell, and the maximum during it.
     available, total
         Bytes of its machine.
     why_no_gpu
-        Why `devices` are empty.
+        Why `devices` is empty.
     """
 
     process: int
@@ -240,7 +241,7 @@ class MemoryRecord(TypedDict):
 
 
 class RecordedRequest(TypedDict):
-    """``recorded``: give a part of what a rank has recorded in a run; see `RecordedAnswer`."""
+    """``recorded``: return a part of a rank's recording of a run; answered by `RecordedAnswer`."""
 
     run: str
     rank: int
@@ -250,7 +251,7 @@ class RecordedRequest(TypedDict):
 
 
 class RecordedAnswer(TypedDict):
-    """A part of a record, the size of all of it, and the node's clock in ns; 0 bytes for none."""
+    """A part of a recording, its total size (0 if there is none), and the node's clock in ns."""
 
     data: bytes
     size: int

@@ -1,8 +1,8 @@
 """The messages within a node: between an agent, its fork server, and its ranks.
 
 The agent has two sockets to each rank: one for commands, which the rank's main thread carries out
-one after the other, and one for what has to reach the rank while its main thread is busy. A rank
-answers with events, as in `events`.
+one after the other, and one to its side thread, for what has to reach the rank while its main
+thread is busy. A rank answers with the events of `events`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jupyter_sky.transport.protocol.profiling import SampleCommand
 
 
 class ForkRequest(TypedDict):
-    """Fork a rank; the descriptors of its sockets and pipes come with the message."""
+    """Fork a rank; the file descriptors of its sockets and pipes come with the message."""
 
     rank: int
     env: dict[str, str]
@@ -33,12 +33,12 @@ class ForkRequest(TypedDict):
 
 @final
 class Imported(TypedDict):
-    """The fork server has imported what it should, and can fork.
+    """The fork server has imported its modules, and can fork.
 
     Attributes
     ----------
     prepared
-        Versions of Python and of the packages that decide whether pickles are understood.
+        Versions of Python and of the packages that must match for pickles to be readable.
     missing
         Modules that could not be imported, and why.
     """
@@ -49,7 +49,7 @@ class Imported(TypedDict):
 
 @final
 class Forked(TypedDict):
-    """The rank that the agent asked for first among those not answered yet has been forked."""
+    """The fork server has answered the oldest open request: the rank was forked."""
 
     forked: int
     pid: int
@@ -57,14 +57,14 @@ class Forked(TypedDict):
 
 @final
 class NotForked(TypedDict):
-    """The system made no process for that rank, which was asked for first.
+    """The system could not create a process for the oldest open request.
 
     Attributes
     ----------
     not_forked
         The rank.
     reason
-        Why, in the system's words.
+        The system's error message.
     """
 
     not_forked: int
@@ -80,7 +80,7 @@ class Exited(TypedDict):
     exited
         Its process id.
     status
-        Its exit status; the negative number of the signal that ended it.
+        Its exit status, or the negative number of the signal that ended it.
     """
 
     exited: int
@@ -99,11 +99,11 @@ class RunCommand(RunFields):
     Attributes
     ----------
     values
-        The names that this rank is asked for afterwards.
+        The names whose values this rank sends afterwards.
     asked
-        The names that any rank of the run is asked for: this one helps to gather their values.
+        The names whose values any rank of the run sends: this rank helps to gather them.
     gpus
-        All GPUs of its node, as ``CUDA_VISIBLE_DEVICES`` names them; ``None`` if that says nothing.
+        All GPUs of its node, as in ``CUDA_VISIBLE_DEVICES``; ``None`` if that is not set.
     """
 
     op: Literal["run"]
@@ -113,7 +113,7 @@ class RunCommand(RunFields):
 
 
 class TellCommand(TellFields):
-    """Take notice of something in the middle of a run."""
+    """Receive a message in the middle of a run."""
 
     op: Literal["tell"]
 
@@ -125,7 +125,7 @@ class ReserveCommand(ReserveRequest):
 
 
 class Peers(TypedDict):
-    """The other ranks, by what their connections are known by.
+    """What identifies connections to the other ranks.
 
     Attributes
     ----------
@@ -155,7 +155,7 @@ RankCommand = RunCommand | TellCommand | ReserveCommand | FormCommand | EndComma
 
 
 class Displayed(TypedDict):
-    """All that a rank printed before it displayed something has been read; it may go on."""
+    """The output that a rank printed before a display has been read; the rank may continue."""
 
     op: Literal["displayed"]
     number: int
@@ -176,14 +176,14 @@ class BreakCommand(Peers):
     Attributes
     ----------
     run
-        The run that the rank should be in, or the generation of the group that it joins; if it is
-        in neither, there is nothing to do.
+        The run that the rank should be in, or the generation of the group that it is joining; if it
+        is in neither, nothing is done.
     force
-        Whether to do so even if the run has been interrupted, and may be cleaning up.
+        Whether to interrupt even if the run was interrupted already, and may be cleaning up.
     in_collective
-        Whether it may be in one: beside a script it is not, and keeps its group.
+        Whether it may be in a collective: while a script runs it is not, and keeps its group.
     store
-        Address and port at which ranks meet that form a group.
+        Address and port of the store at which ranks meet to form a group.
     """
 
     op: Literal["break"]
@@ -194,7 +194,7 @@ class BreakCommand(Peers):
 
 
 class CancelCommand(TypedDict):
-    """Stop one of the calls that the rank was told, or will be, in a run."""
+    """Stop a call that was, or will be, sent to the rank in a run."""
 
     op: Literal["cancel"]
     run: str
@@ -211,14 +211,14 @@ class LeavingCommand(TypedDict):
 
 
 class InspectCommand(TypedDict):
-    """Tell what the rank is doing; it answers with `Inspected`.
+    """Ask what the rank is doing; it answers with `Inspected`.
 
     Attributes
     ----------
     number
         Tells the answer from those to other questions.
     brief
-        Whether nothing is asked for but what it waits for, and not even that while it gets on.
+        Whether to report only what it waits for, and nothing while it makes progress.
     """
 
     op: Literal["inspect"]
@@ -238,14 +238,14 @@ class Inspected(TypedDict):
 
 
 class LookCommand(LookFields):
-    """Tell what names stand for; the rank answers with `Looked`.
+    """Ask for the values of names; the rank answers with `Looked`.
 
     Attributes
     ----------
     number
         Tells the answer from those to other questions.
     busy
-        Whether a run is going on: then no value is looked into.
+        Whether a run is in progress: values are not examined then.
     """
 
     op: Literal["look"]
@@ -254,7 +254,7 @@ class LookCommand(LookFields):
 
 
 class Looked(TypedDict):
-    """What names stand for on the rank."""
+    """The values of names on the rank."""
 
     looked: int
     seen: LookedRank

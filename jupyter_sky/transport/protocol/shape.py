@@ -1,4 +1,4 @@
-"""Whether a message has the shape that its type says: others can write anything into it."""
+"""Checks that a message has the shape that its type says: the sender could write anything."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Check = Callable[[Any], bool]
 
 @cache
 def check_for(hint: Any) -> Check:
-    """Return what tells whether a value that msgpack has decoded is of a type.
+    """Return a function that tells whether a value decoded by msgpack is of a type.
 
     Parameters
     ----------
     hint
-        A class, a `TypedDict`, a `Literal`, or a union or container of those. msgpack knows lists
-        and no tuples; of a `TypedDict`, fields that it does not name may be there as well.
+        A class, a `TypedDict`, a `Literal`, or a union or container of those. msgpack has lists but
+        no tuples. A value for a `TypedDict` may have further fields.
     """
     if hint is Any:
         return lambda value: True
@@ -27,7 +27,7 @@ def check_for(hint: Any) -> Check:
         return _fields(hint)
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        # One question where classes are enough: events come by the thousand.
+        # A single `isinstance` where possible: events come by the thousand.
         kinds = tuple(
             each for each in inner if isinstance(each, type) and not typing.is_typeddict(each)
         )

@@ -1,4 +1,4 @@
-"""Who is where in a cluster: as an agent is told it, and as a rank finds it in ``COMPUTE_POOL``."""
+"""The topology of a cluster, as sent to agents and as ranks find it in ``COMPUTE_POOL``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TypedDict
 
 
 class AgentAddress(TypedDict):
-    """Where other agents reach the agent of a node, and by which certificate they know it."""
+    """Where other agents reach the agent of a node, and the fingerprint of its certificate."""
 
     node: int
     addr: str
@@ -15,7 +15,7 @@ class AgentAddress(TypedDict):
 
 
 class NodePlace(TypedDict):
-    """A node, as `jupyter_sky.providers.base.Node` describes it; the last two are its agent's."""
+    """A node, as in `jupyter_sky.providers.base.Node`; the last two fields are its agent's."""
 
     node: int
     addr: str
@@ -42,7 +42,7 @@ class Topology(TypedDict):
 
 
 class PeerPlace(TypedDict):
-    """What a rank is told of each node, its own too."""
+    """What a rank is told about each node, including its own."""
 
     node: int
     addr: str
@@ -50,7 +50,7 @@ class PeerPlace(TypedDict):
 
 
 class RankPlace(TypedDict):
-    """What ``COMPUTE_POOL`` says to a rank, as JSON; `api.instance.InstanceInfo` explains it."""
+    """The JSON in ``COMPUTE_POOL``; `api.instance.InstanceInfo` explains it."""
 
     cluster: str
     task_id: str

@@ -1,4 +1,4 @@
-"""The versions that decide whether two processes understand each other's messages and pickles."""
+"""The versions that must match for two processes to read each other's messages and pickles."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ PACKAGES = ("torch", "cloudpickle")
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python, of jupyter_sky and of the packages that are here.
+    """Return the versions of Python, jupyter_sky and the relevant packages in this environment.
 
-    Nothing is imported for it, and of jupyter_sky no metadata is read: hosts have its code alone.
+    This imports nothing, and does not read jupyter_sky's metadata: hosts only have its code.
     """
     found = {
         "python": ".".join(map(str, sys.version_info[:3])),

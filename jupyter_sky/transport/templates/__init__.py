@@ -1,1 +1,1 @@
-"""Templates: processes that have imported what others need, and fork them; how they are asked."""
+"""Templates: processes that have imported what others need, and fork on request."""

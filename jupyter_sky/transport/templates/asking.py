@@ -1,4 +1,4 @@
-"""Asking a template for a fork of it, which becomes what is wanted."""
+"""Asking a template to fork a process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-_ANSWERS_WITHIN = 5.0  # seconds for what takes milliseconds
+_ANSWERS_WITHIN = 5.0  # seconds, for something that takes milliseconds
 
 ROOM = 256
 """Bytes of the command line in which a fork of the template can write its own folder."""
@@ -18,18 +18,18 @@ PLACE = "JUPYTER_SKY_TEMPLATE"
 
 
 class Order(TypedDict):
-    """What a fork of a template becomes.
+    """What a fork of a template is to become.
 
     Attributes
     ----------
     folder
-        Of the node that it works for.
+        The folder of the node that it works for.
     path
-        What it imports from first.
+        Folders to import from first.
     env
-        Its variables.
+        Its environment variables.
     cwd
-        Where it works; where the template does, if this is empty.
+        Its working folder; empty for the template's.
     """
 
     folder: str
@@ -39,16 +39,16 @@ class Order(TypedDict):
 
 
 def place(templates: str | None, spec: Mapping[str, Any], env: Mapping[str, str]) -> str:
-    """Return where a template listens that would do; nothing where there can be none.
+    """Return the socket of a suitable template, or an empty path if there cannot be one.
 
     Parameters
     ----------
     templates
-        The folder of templates, if there are any.
+        The folder of templates, if any.
     spec
-        What is imported (``preload``), and from where first (``sys_path``).
+        The modules to import (``preload``), and the folders to import from first (``sys_path``).
     env
-        The variables that the process starts with, if there is no template.
+        The environment variables that the process would start with without a template.
     """
     if not templates or sys.platform != "linux":
         return ""
@@ -56,21 +56,21 @@ def place(templates: str | None, spec: Mapping[str, Any], env: Mapping[str, str]
 
     try:
         return f"{templates}/{likeness(spec, env)}.template"
-    except OSError:  # a system that hides what a process is
+    except OSError:  # this system hides what a process is
         return ""
 
 
 def ask(place: str, descriptors: Sequence[int], order: Order) -> int:
-    """Return the process id of a fork of the template that listens at a place; 0 if there is none.
+    """Ask the template at a place to fork; return the process id, or 0 if there is no template.
 
     Parameters
     ----------
     place
-        Of `place`.
+        The result of `place`.
     descriptors
-        What is left to the fork: the one that it answers at, and that of its log, if it has one.
+        File descriptors for the fork: the one that it answers on, and that of its log, if any.
     order
-        What it becomes.
+        What the fork becomes.
     """
     if not place:
         return 0
@@ -87,8 +87,8 @@ def ask(place: str, descriptors: Sequence[int], order: Order) -> int:
 
 
 def command(module: str, *words: str) -> list[str]:
-    """Return the command line of a module, with room for that of a fork.
+    """Return the command line of a module, with room for a fork to show its own.
 
-    Without the current folder in its path: a `types.py` of the user's is not the library's.
+    The current folder is not on its path: a `types.py` there must not replace the library's.
     """
     return [sys.executable, "-P", "-m", module, *words, *[""] * ROOM]

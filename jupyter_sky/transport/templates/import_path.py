@@ -1,8 +1,7 @@
-"""What ranks import from, and where modules are found there.
+"""The import path of ranks, and where modules are found on it.
 
-Notebooks lie in folders of their own, which come first in their import paths, and mostly nothing
-that ranks need is in them. So two paths are told apart by what is found where, and not by their
-entries.
+Every notebook's folder comes first in its import path, and usually has nothing that ranks preload.
+So two paths are compared by where modules are found on them, not by their entries.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _INSTALLED = (".dist-info", ".egg-info")
 
 
 def own_entries() -> list[str]:
-    """Return what this interpreter imports from by itself: without ``PYTHONPATH``."""
+    """Return the interpreter's own import path, without ``PYTHONPATH``."""
     inherited = _inherited(os.environ)
     return [entry for entry in sys.path if entry not in inherited]
 
@@ -28,19 +27,19 @@ def import_path(first: Sequence[str], env: Mapping[str, str], own: Sequence[str]
     Parameters
     ----------
     first
-        What is looked through first.
+        Entries that come first.
     env
-        The variables of the process; ``PYTHONPATH`` among them is looked through next.
+        The environment variables of the process; entries of ``PYTHONPATH`` come next.
     own
-        What the interpreter has by itself, of `own_entries`.
+        The interpreter's own entries, from `own_entries`.
     """
     return list(dict.fromkeys([*first, *_inherited(env), *own]))
 
 
 def with_packages(first: Sequence[str], env: Mapping[str, str]) -> list[str]:
-    """Return those entries of an import path that packages are installed in.
+    """Return the entries of an import path in which packages are installed.
 
-    A package that is looked for and not found can change another one, and that leaves no trace.
+    An optional package that was not found may change another one, without leaving a trace.
     """
     return [entry for entry in import_path(first, env, ()) if _has_packages(entry)]
 
@@ -51,9 +50,9 @@ def locations(names: Collection[str], path: Sequence[str]) -> dict[str, str]:
     Parameters
     ----------
     names
-        The modules; those that are not there are left out.
+        The modules; those that are not found are left out.
     path
-        The import path. An archive in it counts as one that has everything.
+        The import path. An archive on it is assumed to have every module.
     """
     found: dict[str, str] = {}
     left, suffixes = set(names), set(all_suffixes())
@@ -74,7 +73,7 @@ def locations(names: Collection[str], path: Sequence[str]) -> dict[str, str]:
 
 
 def _is_package(entry: str, name: str) -> bool:
-    # One without this file is found only where no other of its name is.
+    # A folder without this file is found only if no other entry has a module of that name.
     return Path(entry, name, "__init__.py").exists()
 
 

@@ -1,4 +1,4 @@
-"""What two processes have to have in common for a fork of one to stand in for the other."""
+"""What two processes must have in common for a fork of one to replace the other."""
 
 from __future__ import annotations
 
@@ -32,19 +32,20 @@ _OF_THE_PROCESS = (
 
 
 def likeness(spec: Mapping[str, Any], env: Mapping[str, str]) -> str:
-    """Return a word that is the same for processes of which each could be the other.
+    """Return a key that is the same for processes that are interchangeable.
 
-    That is: the same interpreter, packages and variables while it imports, and the same rights,
-    limits and namespaces, all of which a process has from its parent. Whether its modules are found
-    at the same places from there, and whether their files are still the same, is for the process
-    itself to say: it knows them.
+    They have the same interpreter, packages and environment variables during imports, and the same
+    rights, limits and namespaces, which a process inherits from its parent. Only the process itself
+    can check whether its modules would be found in the same places, and whether their files are
+    still the same.
 
     Parameters
     ----------
     spec
-        What is imported (``preload``), and from where first (``sys_path``), as in ``spec.json``.
+        The modules to import (``preload``), and the folders to import from first (``sys_path``), as
+        in ``spec.json``.
     env
-        The variables that the process starts with.
+        The environment variables that the process starts with.
     """
     parts = {
         "python": [sys.executable, sys.version, __file__],

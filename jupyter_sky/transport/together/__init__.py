@@ -1,1 +1,1 @@
-"""Events of a node that leave it as one message, where each alone would say almost nothing."""
+"""Joins messages and reads of many ranks and nodes, to reduce the cost per rank."""

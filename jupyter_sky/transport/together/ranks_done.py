@@ -1,8 +1,8 @@
-"""That ranks of a node have come to the end of a run, and well: one message for all of them.
+"""One message for all ranks of a node that have finished a run without error.
 
-What we want: a cell on a thousand ranks costs the notebook as little as can be. Of most ranks it
-hears that the run has begun, which it knows, that it was taken, which it has counted on, and that
-they are done, in the words of the rank before.
+What is wanted: a cell on a thousand ranks should cost the notebook as little as possible. Most
+ranks tell it that the run has begun, which it knows; that the request was accepted, which it
+expects; and that they are done, in the same words as the previous rank.
 
 The solution: what ranks have in common is encoded on the node and sent as bytes. Who reads it
 compares these with those that came before, from another node or of the run before, and mostly
@@ -27,14 +27,14 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 class Brief(NamedTuple):
-    """An event in few words.
+    """An event in compact form.
 
     Attributes
     ----------
     run
-        The run that has begun on the node, or that a rank is done with.
+        The run that has begun on the node, or that a rank has finished.
     rank, seconds
-        The rank, and how long it took; ``None`` where it is the run that has begun.
+        The rank, and how long it took; ``None`` for the beginning of the run.
     common
         The rest, as far as the event has it.
     """
@@ -46,7 +46,7 @@ class Brief(NamedTuple):
 
 
 def brief_of(event: Message) -> Brief | None:
-    """Return an event in few words; ``None`` for one that has more to say."""
+    """Return the compact form of an event; ``None`` if it has none."""
     kind = event["event"]
     if kind == "run_began":
         return Brief(event["run"])
@@ -59,21 +59,21 @@ def brief_of(event: Message) -> Brief | None:
 
 
 class Together:
-    """What leaves a node as one message.
+    """Events that leave a node as one message.
 
     Parameters
     ----------
     asked
-        The run that the client has asked for itself: it needs not be told that this has begun.
+        The run that the client itself has requested: it need not be told that this has begun.
     number
-        Number of the first event; as many as go together with it are taken.
+        Number of the first event; as many of the following as possible are added.
     brief
-        Returns an event by its number, if there are few words for it.
+        Returns an event's compact form by its number, if it has one.
 
     Attributes
     ----------
     last
-        Number of the last one.
+        Number of the last event.
     """
 
     def __init__(
@@ -91,12 +91,12 @@ class Together:
 
     @property
     def has_ranks(self) -> bool:
-        """Whether there is anything in it that the client does not know."""
+        """Whether it holds anything that the client does not know."""
         return bool(self._ranks)
 
     @property
     def count(self) -> int:
-        """For how many events it stands."""
+        """How many events it stands for."""
         return len(self._ranks) + self._has_begun
 
     def message(self) -> Message:
@@ -112,7 +112,7 @@ class Together:
         }
 
     def _add(self, brief: Brief) -> bool:
-        """Add an event; return whether it goes together with those before it."""
+        """Add an event; return whether it could be joined with those before it."""
         if brief.rank is None:
             if brief.run != self._asked or self._has_begun or self._ranks:
                 return False
@@ -129,19 +129,19 @@ class Together:
 
 
 class RanksDone:
-    """Reads such messages, of many nodes; it remembers what the last one has said of all ranks."""
+    """Reads these messages of many nodes; it remembers the common part of the last one."""
 
     def __init__(self) -> None:
         self._common: bytes | None = None
         self._example = RankDone(0, "", "ok")
 
     def read(self, message: Mapping[str, Any]) -> list[RankDone]:
-        """Return the events that a message stands for, in order, but for that a run has begun.
+        """Return the events that a message stands for, in order, without the beginning of the run.
 
         Raises
         ------
         ProtocolError
-            When it does not have the shape of one.
+            If it is malformed.
         """
         run, ranks, seconds = message.get("run"), message.get("ranks"), message.get("seconds")
         if not isinstance(run, str):
@@ -171,6 +171,6 @@ class RanksDone:
 
 
 def events_in(message: Mapping[str, Any]) -> int:
-    """Return for how many events such a message stands, if it is one."""
+    """Return how many events a message stands for, if it is such a message."""
     ranks = message.get("ranks")
     return len(ranks) + (message.get("began") is True) if isinstance(ranks, list) else 0

@@ -1,12 +1,12 @@
-"""Waits for many connections as for one: what comes over them within a moment is read at one time.
+"""Waits for many connections as for one, and reads whatever arrives within a moment together.
 
-What we want: the notebook reads what a thousand agents say without waking for each of them. Each
-turn of an event loop costs as much as reading what one agent has sent, and what comes in one turn
-is also handled as one (`tasks.Batch`).
+What is wanted: the notebook should read the messages of a thousand agents without waking for each
+of them. A turn of an event loop costs as much as reading the messages of one agent, and whatever
+arrives in one turn is also handled together (`tasks.Batch`).
 
 The solution: the connections are in an epoll object of their own, and the loop waits for that. When
-the first of many has something to read, the loop looks away for a moment, and then all are read
-that have. Where there are few, or the system has no epoll, each is read as soon as it can be.
+the first of many becomes readable, the loop ignores the object for a moment, and then reads all
+that are readable. If there are few, or the system has no epoll, each is read as soon as possible.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AT_ONCE = 4096  # connections
 
 
 class Readiness:
-    """Calls what reads each of many connections, in the loop in which it is used first."""
+    """Calls the readers of many connections, in the loop in which it is first used."""
 
     def __init__(self) -> None:
         self._readers: dict[int, Callable[[], object]] = {}
@@ -34,7 +34,7 @@ class Readiness:
         self._waits = False
 
     def add_reader(self, sock: socket.socket, read: Callable[[], object]) -> None:
-        """Call ``read`` whenever there is something to read, or the other side is gone."""
+        """Call ``read`` whenever the connection is readable or the other side is gone."""
         loop = asyncio.get_running_loop()
         if not hasattr(select, "epoll"):
             loop.add_reader(sock, read)
@@ -55,7 +55,7 @@ class Readiness:
                 self._stop()
 
     def _stop(self) -> None:
-        """Let go of the epoll object: it is made again when there is another connection."""
+        """Close the epoll object; it is made again for the next connection."""
         assert self._epoll
         if not self._waits:
             asyncio.get_running_loop().remove_reader(self._epoll.fileno())
@@ -86,7 +86,7 @@ class Readiness:
             if read := self._readers.get(fd):
                 try:
                     read()
-                except Exception as error:  # the others have to be read all the same
+                except Exception as error:  # the others have to be read nevertheless
                     asyncio.get_running_loop().call_exception_handler(
                         {"message": "a connection could not be read", "exception": error}
                     )

@@ -1,1 +1,1 @@
-"""What is said between a notebook, ranks, and the process that keeps the volumes of a node."""
+"""Messages between a notebook, ranks, and the process that keeps the volumes of a node."""

@@ -1,4 +1,4 @@
-"""What a process of a node asks of the one that keeps its volumes, over a socket of the node."""
+"""Requests of a node's processes to the one that keeps its volumes, over a local socket."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ ABSENT = 0o1000
 
 
 def note_places(path: Path) -> tuple[Path, ...]:
-    """Return where the note of a volume can be: beside its folder, or in it.
+    """Return the possible paths of a volume's note: beside its folder, or in it.
 
-    Whoever lists the folder wants to see the files of the bucket and nothing else. But what it is
-    in may not be ours to write to.
+    Beside it, since a listing of the folder should show the files of the bucket and nothing else.
+    But its parent folder may not be writable.
     """
     beside = (path.with_name(f".{path.name}{NOTE}"),) if path.name else ()
     return (*beside, path / NOTE)
 
 
 def find_volume(path: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """Return the note of the volume that a path is in; ``None`` where it is in none."""
+    """Return the note of the volume that contains a path; ``None`` if there is none."""
     place = Path(path).expanduser().absolute()
     for folder in (place, *place.parents):
         for note in note_places(folder):
@@ -46,7 +46,7 @@ def ask(place: str, request: dict[str, Any]) -> dict[str, Any]:
     Raises
     ------
     OSError
-        When it is gone.
+        If that process is gone.
     """
     with socket.socket(socket.AF_UNIX) as sock:
         sock.connect(place)

@@ -1,4 +1,4 @@
-"""What a notebook and ranks ask of the process that keeps the volumes of a node."""
+"""Requests of notebooks and ranks to the process that keeps the volumes of a node."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class SessionToken(TypedDict):
     Attributes
     ----------
     fields
-        The credentials, by the names that the driver of the bucket gives them.
+        The credentials, by the names that the bucket's driver uses.
     expires
-        When they end, in seconds since the epoch; ``None`` where that is not known.
+        When they expire, in seconds since the epoch; ``None`` if that is not known.
     """
 
     fields: dict[str, str]
@@ -21,7 +21,7 @@ class SessionToken(TypedDict):
 
 
 class VolumeOrder(TypedDict):
-    """A volume as a node makes it.
+    """A volume for a node to make.
 
     Attributes
     ----------
@@ -32,11 +32,11 @@ class VolumeOrder(TypedDict):
     read_only
         Whether nothing is written back.
     limit
-        Bytes of the node's disk that what was read may take up; 0 for half of what is free.
+        Bytes of the node's disk that fetched files may take up; 0 for half of the free space.
     options
-        What the driver has to know that is no secret, like a region.
+        Options of the driver that are not secret, like a region.
     token
-        Credentials; ``None`` for those that the node has itself.
+        Credentials; ``None`` for the node's own.
     """
 
     url: str
@@ -48,7 +48,7 @@ class VolumeOrder(TypedDict):
 
 
 class MountRequest(TypedDict):
-    """``mount``: make volumes, or give those that are there new credentials."""
+    """``mount``: make volumes, or give existing ones new credentials."""
 
     volumes: list[VolumeOrder]
 
@@ -59,9 +59,9 @@ class MountAnswer(TypedDict):
     Attributes
     ----------
     trouble
-        Why it failed, in words; empty where it did not.
+        Why it failed, in words; empty if it did not.
     notes
-        What the user should know of what was there before, in sentences.
+        Sentences for the user about what was there before.
     """
 
     trouble: str
@@ -74,13 +74,13 @@ class WrittenVolume(TypedDict):
     Attributes
     ----------
     url, path
-        Which volume it is.
+        Identifies the volume.
     files, size
-        How many files were written back, and their bytes.
+        How many files were written back, and their total bytes.
     left
-        Names of files that could not be, and are on this node alone.
+        Names of files that could not be written back, and exist only on this node.
     trouble
-        Why, in words; or what could not be read. Empty where nothing went wrong.
+        Why, in words, or what could not be read; empty if nothing went wrong.
     """
 
     url: str
@@ -98,20 +98,20 @@ class WriteBackAnswer(TypedDict):
 
 
 class VolumeState(TypedDict):
-    """What a volume is made of at this moment.
+    """The state of a volume.
 
     Attributes
     ----------
     url, path, read_only, limit
         As in `VolumeOrder`.
     files, size
-        How many files it has, and their bytes.
+        How many files it has, and their total bytes.
     here
-        Bytes of those that are on the node's disk.
+        Bytes of the files that are on the node's disk.
     fetched
-        How many files were fetched since it was made, each time that they were.
+        How many times a file was fetched since it was made.
     unwritten
-        Names of files that are on this node alone.
+        Names of files that exist only on this node.
     """
 
     url: str

@@ -1,10 +1,10 @@
-"""What is the matter with a bucket, in words, from what its drivers raise, each in its own way."""
+"""Turns the errors of bucket drivers, which differ for each driver, into sentences."""
 
 from __future__ import annotations
 
 import re
 
-# The first that fits says it: a server that refuses is asked for credentials, too.
+# The first match counts: a refusal may mention credentials, too.
 _LASTING = (
     (
         r"NoSuchBucket|bucket does not exist",
@@ -46,12 +46,12 @@ _UNREACHED = (
 
 
 def lasting(text: str, url: str) -> str:
-    """Return what is the matter where it stays so, and what to do; empty where it may pass.
+    """Return a sentence about a permanent error, with what to do; empty if it may be temporary.
 
     Parameters
     ----------
     text
-        The type of a driver's error, and its text.
+        The type and the text of a driver's error.
     url
         The address of the volume.
     """
@@ -63,16 +63,16 @@ def lasting(text: str, url: str) -> str:
 
 
 def passing(text: str, url: str, done: str, server: str) -> str:
-    """Return what may be otherwise at another attempt, like a link that is broken.
+    """Return a sentence about an error that may be temporary, like a broken connection.
 
     Parameters
     ----------
     text, url
         As in `lasting`.
     done
-        What was to be done with it, like ``"listed"``.
+        What was being done, like ``"listed"``.
     server
-        Where the driver looks for it, if the user has said so.
+        The server that the user has chosen, if any.
     """
     if re.search(_UNREACHED, text):
         where = f"{server}, where {url} should be," if server else f"the server of {url}"

@@ -30,7 +30,7 @@ export class Cells {
     return cells.find((cell) => cell.node.contains(node)) as CodeCell | undefined;
   }
 
-  /** Shows a line of a notebook's cell, which is named by its number. */
+  /** Shows a line of a notebook's cell, given the cell's number. */
   go(panel: NotebookPanel, { cell: number, line }: Place): void {
     const { content } = panel;
     const at = content.widgets.findIndex(
@@ -66,12 +66,12 @@ export function outputOf({ snapshot, html, plain }: RunRecord, open: boolean): I
   };
 }
 
-/** Puts the record of a run in place of what a cell has of it; with `text`, also what it printed. */
+/** Replaces a cell's record of a run; with `text`, also its printed output. */
 export function replaceOutputs({ model }: CodeCell, record: RunRecord, text: string | null): void {
   const run = record.snapshot.run?.id ?? null;
   const before = model.outputs.toJSON();
   const strip = before.find((output) => runOf(output) === run);
-  // What another run has left there is as old as that.
+  // The output of another run there is outdated.
   const kept = strip ? before.filter((output) => runOf(output) !== run) : [];
   const rest = text === null ? kept : kept.filter(({ output_type }) => output_type !== 'stream');
   const data = strip?.data as { [MIME]?: RunOutput } | undefined;

@@ -4,17 +4,17 @@
 import { Signal } from '@lumino/signaling';
 import type { Snapshot } from '../snapshot.ts';
 
-/** By what a page has heard of a snapshot. */
+/** The source of a snapshot. */
 export type Source = 'output' | 'kernel' | 'server';
 
-/** What is known of a run. */
+/** The state of a run, as known here. */
 export interface Known {
   snapshot: Snapshot;
-  /** When the kernel told of it itself, by the page's clock; 0 if it never did. */
+  /** When the kernel itself last reported it, by the page's clock; 0 if never. */
   heard: number;
-  /** A sentence about what keeps it from being up to date. */
+  /** A sentence about why it is not up to date. */
   note: string;
-  /** Whether nothing more will be heard of it, though its end is not known. */
+  /** Whether no more news of it will come, although its end is not known. */
   isLost: boolean;
 }
 
@@ -22,13 +22,13 @@ export function isOver({ run }: Snapshot): boolean {
   return run !== null && run.state !== 'running' && run.state !== 'waiting';
 }
 
-/** When a snapshot was made, as the seconds of its run tell. */
+/** When a snapshot was made, from the seconds of its run. */
 function time({ run }: Snapshot): number {
   return run ? run.started + run.seconds : 0;
 }
 
 export class Feed {
-  /** Emitted with the id of a run of which something else is known. */
+  /** Emitted with the id of a run whose known state has changed. */
   readonly changed = new Signal<this, string>(this);
   readonly #runs = new Map<string, Known>();
 
@@ -36,7 +36,7 @@ export class Feed {
     return this.#runs.get(run);
   }
 
-  /** Takes up a snapshot, unless a later one is known. */
+  /** Adds a snapshot, unless a later one is known. */
   take(snapshot: Snapshot, source: Source): void {
     const id = snapshot.run?.id;
     if (id === undefined) {
@@ -49,19 +49,19 @@ export class Feed {
     if (known && source === 'output' && !isOver(snapshot) && known.heard > 0) {
       return;
     }
-    // What the kernel wrote down for the server may be older than what it has told the page.
+    // The kernel's file for the server may be older than what it has sent to the page.
     if (known && source === 'server' && !isOver(snapshot) && time(snapshot) < time(known.snapshot)) {
       return;
     }
     const heard = source === 'kernel' ? performance.now() : (known?.heard ?? 0);
-    // What is missing in it has been heard before.
+    // Missing parts are known from before.
     const { output } = source === 'kernel' || !known ? snapshot : known.snapshot;
     const kept = source === 'server' ? { ...snapshot, output } : snapshot;
     this.#runs.set(id, { snapshot: kept, heard, note: '', isLost: false });
     this.changed.emit(id);
   }
 
-  /** Says why nothing is heard of a run. */
+  /** Records why there is no news of a run. */
   explain(run: string, note: string, isLost: boolean): void {
     const known = this.#runs.get(run);
     if (known && !isOver(known.snapshot) && (known.note !== note || known.isLost !== isLost)) {
@@ -70,7 +70,7 @@ export class Feed {
     }
   }
 
-  /** Takes up the output of a rank that the page has asked for. */
+  /** Adds the output of a rank that the page has requested. */
   setOutput(run: string, rank: number, text: string): void {
     const known = this.#runs.get(run);
     if (known) {

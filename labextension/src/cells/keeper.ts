@@ -9,7 +9,7 @@ import { hasRun, replaceOutputs, type Cells } from './cells.ts';
 import { isOver, type Feed } from './feed.ts';
 import type { RunStrip } from './strip.ts';
 
-/** Milliseconds after which a kernel that says nothing of a run is not waited for. */
+/** Milliseconds to wait for a kernel that does not report a run. */
 const PATIENCE = 2500;
 
 /** Milliseconds between two questions to the server, while some strip needs them. */
@@ -23,7 +23,7 @@ export class Keeper {
   readonly #strips = new Set<RunStrip>();
   /** Runs whose messages come to this page, and go into their cells. */
   readonly #here = new Set<string>();
-  /** Runs whose text was brought back, so that what comes after it is wanted as well. */
+  /** Runs whose text was restored, so that later text is wanted as well. */
   readonly #restored = new Set<string>();
   readonly #asked = new Set<string>();
   #timer: ReturnType<typeof setInterval> | undefined;
@@ -55,7 +55,7 @@ export class Keeper {
     this.#here.add(run);
   }
 
-  /** Whether text of a strip's run has not come to this page. */
+  /** Whether text of a strip's run did not reach this page. */
   isIncomplete({ run, snapshot }: RunStrip): boolean {
     if (!run || !snapshot?.run || this.#here.has(run) || this.#restored.has(run)) {
       return false;
@@ -63,13 +63,13 @@ export class Keeper {
     return this.#asked.has(run) && !snapshot.run.background && snapshot.run.shown.length > 0;
   }
 
-  /** Whether a kernel that knows the run is there, as far as the server has said. */
+  /** Whether a kernel that knows the run exists, according to the server. */
   hasKernel(strip: RunStrip): boolean {
     const entry = this.#entryOf(strip);
     return entry === undefined || entry.kernels.length > 0;
   }
 
-  /** Puts what a run has printed into the cell of its strip. */
+  /** Puts the output of a run into the cell of its strip. */
   async restore(strip: RunStrip): Promise<void> {
     const { run, snapshot } = strip;
     const cell = this.#cells.cellOf(strip.node);
@@ -80,7 +80,7 @@ export class Keeper {
     }
   }
 
-  /** Asks the server while some strip shows a run of which the kernel says nothing. */
+  /** Asks the server while a strip shows a run that the kernel does not report. */
   #look(): void {
     if ([...this.#strips].some((strip) => this.#isSilent(strip))) {
       void this.#clusters.refresh();
@@ -95,7 +95,7 @@ export class Keeper {
     return performance.now() - heard > PATIENCE && !this.#feed.get(run)?.isLost;
   }
 
-  /** Compares what strips show with what the server says. */
+  /** Compares what strips show with the server's answer. */
   #compare(): void {
     for (const strip of this.#strips) {
       if (this.#isSilent(strip)) {
@@ -133,7 +133,7 @@ export class Keeper {
     }
   }
 
-  /** Keeps how a run ended, where the kernel's own message does not come to the notebook. */
+  /** Saves the end of a run if the kernel's own message does not reach the notebook. */
   #keepEnd(run: string): void {
     const known = this.#feed.get(run);
     if (known && isOver(known.snapshot) && !this.#here.has(run)) {
@@ -145,7 +145,7 @@ export class Keeper {
     }
   }
 
-  /** Puts how a run ended into the output of its cell, which the page has not heard of. */
+  /** Puts the end of a run, which the page has missed, into the output of its cell. */
   async #save(strip: RunStrip): Promise<void> {
     const { run, snapshot } = strip;
     const cell = this.#cells.cellOf(strip.node);
@@ -162,7 +162,7 @@ export class Keeper {
     }
   }
 
-  /** Shows a run in its cell where the page was loaded again before the notebook was saved. */
+  /** Shows a run in its cell if the page was reloaded before the notebook was saved. */
   #showWhereMissing({ snapshot, kernels }: Entry): void {
     const run = snapshot?.run;
     if (!run?.cell || isOver(snapshot!) || this.#here.has(run.id) || run.background) {

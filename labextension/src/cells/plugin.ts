@@ -20,13 +20,13 @@ import { Keeper } from './keeper.ts';
 import { takeBackQuestions } from './questions.ts';
 import { MIME, RunStrip, type Page, type RunOutput } from './strip.ts';
 
-/** Before the widget of the same output, which cannot be shown while a kernel is busy. */
+/** Preferred to the widget of the same output, which a busy kernel cannot show. */
 const RANK = -20;
 
-/** Milliseconds after which Stop asks the server, where the kernel has done nothing. */
+/** Milliseconds after which Stop asks the server if the kernel has not reacted. */
 const PATIENCE = 1500;
 
-/** Lines of another rank's output that are shown. */
+/** Lines to show of another rank's output. */
 const LINES = 200;
 
 const plugin: JupyterFrontEndPlugin<void> = {
@@ -62,8 +62,8 @@ const plugin: JupyterFrontEndPlugin<void> = {
     takeBackQuestions(tracker);
     tracker.widgetAdded.connect((_, panel) => {
       listen(panel, keeper);
-      // A run may be going on whose strip was not saved: while the sidebar is closed, the server
-      // would be asked only some seconds later.
+      // A run may be in progress whose strip was not saved: while the sidebar is closed, the server
+      // would only be asked some seconds later.
       const { context, sessionContext } = panel;
       void Promise.all([context.ready, sessionContext.ready]).then(() => clusters.refresh());
     });
@@ -157,7 +157,7 @@ class NotebookPage implements Page {
     }
   }
 
-  /** Stops a run by its kernel, or over the server where that does nothing. */
+  /** Stops a run by its kernel, or through the server if that has no effect. */
   async #stop(strip: RunStrip, action: Action): Promise<void> {
     if (this.#keeper.hasKernel(strip) && this.#tellKernel(strip, action)) {
       await new Promise((passed) => setTimeout(passed, PATIENCE));
@@ -168,7 +168,7 @@ class NotebookPage implements Page {
     }
   }
 
-  /** Has the strip say where the ranks are: its kernel does so, or else the server knows. */
+  /** Lets the strip show where the ranks are, by its kernel or the server. */
   async #where(strip: RunStrip, action: Action): Promise<void> {
     const { snapshot } = strip;
     if (!snapshot || (this.#keeper.hasKernel(strip) && this.#tellKernel(strip, action))) {
@@ -182,7 +182,7 @@ class NotebookPage implements Page {
     }
   }
 
-  /** Shows what a rank prints: the kernel sends it, or the server where the kernel is not heard. */
+  /** Shows the output of a rank, from the kernel or, failing that, the server. */
   #select(strip: RunStrip, action: Action & { kind: 'select' }): void {
     this.#unfollow(strip);
     const { snapshot } = strip;

@@ -8,7 +8,7 @@ import { runOf } from './cells.ts';
 /** The class of a question and its box, as JupyterLab has it. */
 const QUESTION = 'jp-OutputArea-stdin-item';
 
-/** Takes the questions of cells of ours away when these have ended. */
+/** Removes the prompts of our cells when the cells have ended. */
 export function takeBackQuestions(tracker: INotebookTracker): void {
   NotebookActions.executed.connect((_, { notebook, cell }) => {
     if (cell.model.type !== 'code') {

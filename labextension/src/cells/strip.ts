@@ -21,24 +21,24 @@ export interface RunOutput {
   snapshot: Snapshot;
 }
 
-/** What a strip asks of the page around it. */
+/** What a strip needs from its page. */
 export interface Page {
   readonly hasSidebar: boolean;
-  /** Returns where the browser finds what Jupyter's server has at a path. */
+  /** Returns the address of a path of Jupyter's server. */
   address(path: string): string;
   act(action: Action, strip: RunStrip): void;
   /** Whether text of a run is missing in the cell of a strip. */
   isIncomplete(strip: RunStrip): boolean;
-  /** Returns what answers questions about the cluster of a strip; null if nobody can. */
+  /** Returns a function that answers questions about a strip's cluster, or null. */
   askOf(strip: RunStrip): Ask | null;
   attached(strip: RunStrip): void;
   detached(strip: RunStrip): void;
 }
 
-/** Which strips the user has opened or closed, by their runs: a page makes them anew now and then. */
+/** The strips that the user has opened or closed, by run: pages recreate strips. */
 const opened = new Map<string, boolean>();
 
-/** What the user has seen of the last ten minutes, by runs; those of the latest are kept. */
+/** The usage histories shown to the user, by run; those of the latest are kept. */
 const usages = new Map<string, Usage>();
 const MOST_USAGES = 8;
 
@@ -72,12 +72,12 @@ export class RunStrip extends Widget implements IRenderMime.IRenderer {
     return this.#output?.snapshot.run?.id ?? null;
   }
 
-  /** Whether the notebook has how the run ended. */
+  /** Whether the notebook has the end of the run. */
   get hasEnd(): boolean {
     return this.#output !== null && isOver(this.#output.snapshot);
   }
 
-  /** The newest that is known of the run. */
+  /** The newest known state of the run. */
   get snapshot(): Snapshot | null {
     return (this.run && this.#feed.get(this.run)?.snapshot) || (this.#output?.snapshot ?? null);
   }
@@ -93,7 +93,7 @@ export class RunStrip extends Widget implements IRenderMime.IRenderer {
     this.show_();
   }
 
-  /** Shows what is known now. */
+  /** Shows the present state. */
   show_(): void {
     const snapshot = this.snapshot;
     if (this.isDisposed || !snapshot) {

@@ -16,11 +16,11 @@ import { EnvironmentNote } from './environment.ts';
 import { follow } from './follow.ts';
 import type { Notebooks } from './notebooks.ts';
 
-/** Lines of output that come first when a rank is followed. */
+/** Number of last lines to show first when following a rank. */
 const TAIL = 200;
 
 export class SidebarBody extends Widget {
-  /** For the toolbar: how many clusters there are, and what they cost. */
+  /** For the toolbar: the number of clusters, and their cost. */
   readonly total = new Widget({ node: element('div', 'jsky-total') });
   readonly #trans: Translation;
   readonly #clusters: IClusters;
@@ -76,7 +76,7 @@ export class SidebarBody extends Widget {
     this.#form.open(this.#clusters.settings.values, this.#notebooks.current?.title.label ?? null);
   }
 
-  /** Opens the card of a cluster, as soon as it is there. */
+  /** Opens the card of a cluster, once it exists. */
   reveal(cluster: string): void {
     this.#wanted = cluster;
     this.#show();

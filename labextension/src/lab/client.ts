@@ -46,7 +46,7 @@ export class Client {
     return this.#request('POST', ['clusters', cluster, 'terminal'], { rank });
   }
 
-  /** Asks what is lost with the machines of a cluster off, and what their disks cost then. */
+  /** Asks what stopping the machines of a cluster would lose and cost. */
   foreseeStop(cluster: string): Promise<ActionResult> {
     return this.#request('GET', ['clusters', cluster, 'stop']);
   }
@@ -56,7 +56,7 @@ export class Client {
     return this.#request('POST', ['clusters', cluster, 'stop']);
   }
 
-  /** Starts stopped machines, for so many dollars an hour; null where no price is known. */
+  /** Starts stopped machines, at a price in dollars per hour; null if it is not known. */
   start(cluster: string, price: number | null): Promise<ActionResult> {
     return this.#request('POST', ['clusters', cluster, 'start'], { max_price: price });
   }
@@ -65,12 +65,12 @@ export class Client {
     return this.#request('POST', ['clusters', cluster, 'down']);
   }
 
-  /** Asks the kernel that began a run how that goes, or how it ended. */
+  /** Asks the kernel that began a run for its state, or how it ended. */
   record(cluster: string, run: string): Promise<Record> {
     return this.#request('GET', ['clusters', cluster, 'runs', run]);
   }
 
-  /** Returns what answers questions about a cluster: its kernel, by the server. */
+  /** Returns a function that asks a cluster's kernel, through the server. */
   ask(cluster: string): Ask {
     return {
       history: (since) => {
@@ -92,7 +92,7 @@ export class Client {
     return this.#request('GET', ['offers'], undefined, query);
   }
 
-  /** Opens the live logs of ranks, which are named as in `0,2-3`, from their last `tail` lines on. */
+  /** Opens the live logs of ranks, given like `0,2-3`, from their last `tail` lines on. */
   live(cluster: string, ranks: string, tail: number): WebSocket {
     const { wsUrl, token, appendToken, WebSocket } = this.#settings;
     const query = { tail: String(tail), ...(appendToken && token ? { token } : {}) };
@@ -101,7 +101,7 @@ export class Client {
     return new WebSocket(url + URLExt.objectToQueryString(query));
   }
 
-  /** Returns where all that a rank wrote can be saved from. */
+  /** Returns the address of a rank's whole log, for saving. */
   logFile(cluster: string, rank: number): string {
     const { baseUrl, token, appendToken } = this.#settings;
     const parts = ['clusters', cluster, 'logs', String(rank), 'file'].map(encodeURIComponent);
@@ -109,7 +109,7 @@ export class Client {
     return appendToken && token ? url + URLExt.objectToQueryString({ token }) : url;
   }
 
-  /** Returns where the browser finds a page of a node; who asks for it there has to be logged in. */
+  /** Returns the address of a node's page, which requires a login. */
   address(path: string): string {
     return URLExt.join(this.#settings.baseUrl, path);
   }

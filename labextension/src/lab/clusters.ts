@@ -7,10 +7,10 @@ import type { Entry } from '../api.ts';
 import type { Client } from './client.ts';
 import type { Settings } from './settings.ts';
 
-/** How many times less often the server is asked while the sidebar is not visible. */
+/** How many times less often to ask the server while the sidebar is not visible. */
 const UNSEEN = 5;
 
-/** Milliseconds between two requests, at most, while the server does not answer. */
+/** Most milliseconds between two requests while the server does not answer. */
 const RARELY = 30_000;
 
 export interface IClusters {
@@ -24,7 +24,7 @@ export interface IClusters {
   readonly trouble: string | null;
   /** Emitted after each answer. */
   readonly changed: ISignal<IClusters, void>;
-  /** Emitted after an answer with a cluster that is new, gone, or in another state. */
+  /** Emitted after an answer in which a cluster is new, gone, or in another state. */
   readonly statesChanged: ISignal<IClusters, void>;
   /** Whether the sidebar is visible; otherwise the server is asked less often. */
   seen: boolean;

@@ -26,13 +26,13 @@ export class Confirm {
     return this.#confirmLoss(title, this.#lossOf(entry), this.#trans.__('End'));
   }
 
-  /** Asks whether to stop machines; `foreseen` says what is lost then, and what is paid. */
+  /** Asks whether to stop machines; `foreseen` says what that loses and costs. */
   stop(entry: Entry, foreseen: string): Promise<boolean> {
     const title = this.#trans.__('Stop the machines of %1?', plain(entry.name));
     return this.#confirmLoss(title, plain(foreseen), this.#trans.__('Stop machines'));
   }
 
-  /** Asks whether stopped machines shall cost again what they do when they run. */
+  /** Asks whether to start stopped machines, at their full price. */
   async start({ name, running_price: price }: Entry): Promise<boolean> {
     if (price !== null && price <= this.#settings.values.confirmAbove) {
       return true;

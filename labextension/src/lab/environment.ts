@@ -38,7 +38,7 @@ export class EnvironmentNote {
 
   async #ask(): Promise<void> {
     const kernel = this.#notebooks.kernel;
-    // While something is missing, it is asked for again after each cell, which may have installed it.
+    // While something is missing, ask again after each cell, which may have installed it.
     const isComplete = this.#missing.hidden && this.#unloaded.hidden;
     if (!this.#active || (kernel === this.#kernel && isComplete)) {
       return;

@@ -16,7 +16,7 @@ import { icon, iconOf } from './icons.ts';
 
 const opened = new Set<string>();
 
-/** Opens the log of a cluster, or shows the tab that is there. */
+/** Opens the log of a cluster, or shows its existing tab. */
 export function openLog(
   { shell }: JupyterFrontEnd,
   clusters: IClusters,
@@ -32,7 +32,7 @@ export function openLog(
     widget.title.icon = iconOf('log');
     widget.title.closable = true;
     shell.add(widget, 'main');
-    // The main area of Notebook 7 has room for the notebook alone.
+    // The main area of Notebook 7 only has room for the notebook.
     if (!widget.isAttached) {
       shell.add(widget, 'down');
     }
@@ -86,12 +86,12 @@ class Log extends Widget {
   }
 }
 
-/** The ranks of a cluster; null where no kernel tells of them. */
+/** The ranks of a cluster; null if no kernel reports them. */
 function ranksOf(entry: Entry | undefined): number[] | null {
   return entry?.snapshot?.ranks.map(({ rank }) => rank) ?? null;
 }
 
-/** Saves what is behind an address as a file, as a link does. */
+/** Saves the content of an address as a file, as a link does. */
 function save(href: string): void {
   const link = element('a', '', { href, download: '' });
   document.body.append(link);

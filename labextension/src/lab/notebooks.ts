@@ -91,7 +91,7 @@ export class Notebooks {
     }
   }
 
-  /** Loads the extension in the current notebook, and runs the active cell then if it is `again`. */
+  /** Loads the extension in the current notebook, then runs the active cell if `again`. */
   async load(again: boolean): Promise<void> {
     const panel = this.current;
     if (panel) {

@@ -55,7 +55,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
         }
       },
       refreshRunning: () => void clusters.refresh(),
-      // Not `changed`: Lab renders its list again each time, which takes the focus away.
+      // Not `changed`: Lab then renders its list again, which loses the focus.
       runningChanged: clusters.statesChanged,
       shutdownLabel: trans.__('End'),
       shutdownAllLabel: trans.__('End All'),

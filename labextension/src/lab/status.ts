@@ -92,7 +92,7 @@ class Status extends Widget {
     setAttribute(this.#button, 'title', this.#trans.__('Show clusters: %1', title));
   }
 
-  /** Shows how far the run is that began last, of those that say it; returns it in words. */
+  /** Shows the progress of the newest run that reports any; returns it as text. */
   #showProgress(runs: (Run | null)[]): string {
     const [run] = runs
       .filter((each) => each?.state === 'running' && each.progress !== null)

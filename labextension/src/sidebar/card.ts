@@ -13,14 +13,14 @@ import type { Tools } from './tools.ts';
 
 /** What a card needs of the page. */
 export interface Page {
-  /** Does something to a cluster; where that is about one rank, it is the one that is selected. */
+  /** Runs an action on a cluster, or on the selected rank if it is about a rank. */
   act(action: Action, cluster: string, rank: number): void;
   /** Shows a notebook. */
   go(path: string): void;
-  /** Returns where the browser finds what Jupyter's server has at a path. */
+  /** Returns the address of a path of Jupyter's server. */
   address(path: string): string;
   follow: Follow;
-  /** Returns what answers questions about a cluster. */
+  /** Returns a function that answers questions about a cluster. */
   ask(cluster: string): Ask;
 }
 
@@ -104,7 +104,7 @@ export class Card {
     this.#ranks.show(open ? this.#entry : null);
   }
 
-  /** Shows how the cluster is; `now` is in seconds since the epoch. */
+  /** Shows the state of the cluster; `now` is in seconds since the epoch. */
   show(entry: Entry, now: number): void {
     this.#entry = entry;
     const { trans } = this.#tools;
@@ -142,7 +142,7 @@ export class Card {
 
   #showUsers(): void {
     const { kernels } = this.#entry;
-    // Compared as text, so that what has not changed keeps the focus.
+    // Compared as text, so that unchanged elements keep the focus.
     const shown = JSON.stringify(kernels.map(({ notebook, path, busy }) => [notebook, path, busy]));
     if (this.#usersShown === shown) {
       return;
@@ -152,7 +152,7 @@ export class Card {
     setShown(this.#users, kernels.length > 0);
   }
 
-  /** A kernel leads there: without one there is no way. */
+  /** A kernel forwards them: without one there is no way. */
   #showPages(): void {
     const { snapshot, kernels } = this.#entry;
     const pages = kernels.length > 0 ? (snapshot?.cluster.pages ?? []) : [];

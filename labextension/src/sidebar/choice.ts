@@ -8,7 +8,7 @@ export class Choice {
   readonly element: HTMLElement;
   readonly #select: HTMLSelectElement;
 
-  /** `label` is what a screen reader says of it. */
+  /** `label` is its name for screen readers. */
   constructor({ icon }: Tools, label: string, changed: () => void) {
     const attributes = { 'aria-label': label };
     this.#select = element('select', 'jp-mod-styled', attributes) as HTMLSelectElement;
@@ -26,7 +26,7 @@ export class Choice {
     this.#select.append(option);
   }
 
-  /** Adds those names that are not there yet. */
+  /** Adds names that are not there yet. */
   offer(names: readonly string[]): void {
     const known = new Set([...this.#select.options].map(({ value }) => value));
     for (const name of new Set(names)) {

@@ -4,10 +4,10 @@ import type { Entry } from '../api.ts';
 import { plain } from '../text.ts';
 import { amount, money, type Translation } from '../words.ts';
 
-/** Seconds before a cluster ends itself, from which on there is a warning. */
+/** Seconds before a cluster ends itself when a warning appears. */
 const SOON = 300;
 
-/** What it is made of: "4 nodes × A100 · aws". */
+/** A description of a cluster: "4 nodes × A100 · aws". */
 export function madeOf(trans: Translation, { provider, nodes, gpu }: Entry): string {
   const parts = [];
   if (nodes !== null) {
@@ -38,7 +38,7 @@ export function upOf(trans: Translation, { created, state }: Entry, now: number)
   return trans.__('up %1', span(trans, now - created));
 }
 
-/** When it ends or stops by itself, and whether that is soon; null where it does not. */
+/** When it ends or stops by itself, and whether that is soon; null if it does not. */
 export function endOf(trans: Translation, entry: Entry): { text: string; soon: boolean } | null {
   const { idle, state } = entry;
   if (!idle || state === 'running' || state === 'stopped') {
@@ -82,7 +82,7 @@ export function stateWord(trans: Translation, state: Entry['state']): string {
   }
 }
 
-/** All clusters in a line: "2 clusters · $20.10 an hour"; none costs where no price is known. */
+/** All clusters in one line: "2 clusters · $20.10 an hour", without unknown prices. */
 export function totalOf(trans: Translation, entries: readonly Entry[]): string {
   const prices = entries.map(({ price }) => price).filter((price) => price !== null);
   const parts = [trans._n('%1 cluster', '%1 clusters', entries.length)];

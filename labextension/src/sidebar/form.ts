@@ -10,7 +10,7 @@ import { OfferList } from './offers.ts';
 import { setSentence } from './sentence.ts';
 import type { Tools } from './tools.ts';
 
-/** What is asked for; an empty text means any. */
+/** The request; an empty text means any. */
 export interface Wanted {
   provider: string;
   nodes: number;
@@ -21,13 +21,13 @@ export interface Wanted {
     present cell. */
 export type Place = 'start' | 'cell' | 'above';
 
-/** What the form asks of the page. */
+/** What the form needs from the page. */
 export interface Desk {
   offers(wanted: Wanted): Promise<Offers>;
   insert(line: string, place: Place): void;
 }
 
-/** Milliseconds without a key, after which offers are asked for. */
+/** Milliseconds without a key press after which offers are requested. */
 const PAUSE = 300;
 
 export class NewCluster {
@@ -49,7 +49,7 @@ export class NewCluster {
   readonly #where = element('div', 'jsky-quiet');
   readonly #buttons: readonly HTMLButtonElement[];
   #later: ReturnType<typeof setTimeout> | undefined;
-  /** The offers for what is typed; null while they have not been asked for. */
+  /** The offers for the input; null until they were requested. */
   #asking: Promise<void> | null = null;
 
   constructor(tools: Tools, desk: Desk, close: () => void) {
@@ -126,7 +126,7 @@ export class NewCluster {
     this.#nodes.select();
   }
 
-  /** What is typed; null if it cannot be. */
+  /** The input; null if it is invalid. */
   get #wanted(): Wanted | null {
     const nodes = Number(this.#nodes.value);
     return Number.isInteger(nodes) && nodes >= 1
@@ -141,7 +141,7 @@ export class NewCluster {
       const note = this.#tools.trans.__('Nodes must be a whole number of 1 or more.');
       this.#show({ offers: [], notes: [note], providers: [] });
     } else if (pause) {
-      // What is shown is for what was typed before; a button waits for what is right.
+      // The shown offers are for the previous input; a button waits for the right ones.
       this.#setBusy();
       this.#later = setTimeout(() => void this.#ask(), pause);
     } else {
@@ -149,7 +149,7 @@ export class NewCluster {
     }
   }
 
-  /** Asks for offers for what is typed, once; resolves when they are shown. */
+  /** Requests offers for the input, once; resolves when they are shown. */
   #ask(): Promise<void> {
     clearTimeout(this.#later);
     const wanted = this.#wanted;
@@ -211,7 +211,7 @@ export class NewCluster {
     const asking = this.#ask();
     await asking;
     const offer = this.#offers.chosen;
-    // Who goes on typing meanwhile does not mean what was there before.
+    // If the user continues to type, earlier input no longer counts.
     if (offer && asking === this.#asking) {
       this.#desk.insert(plain(offer.line), place);
     }

@@ -35,7 +35,7 @@ export class ClusterList {
     setShown(this.#empty, false);
   }
 
-  /** Shows clusters as they are `now`; `trouble` says why some may be missing. */
+  /** Shows clusters in their state `now`; `trouble` says why some may be missing. */
   show(entries: readonly Entry[], trouble: string | null, now: number): void {
     setSentence(this.#notice, trouble);
     setShown(this.#empty, entries.length === 0 && !trouble);

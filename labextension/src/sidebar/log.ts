@@ -9,20 +9,20 @@ import { LogColumn } from './log_column.ts';
 import { setSentence } from './sentence.ts';
 import type { Tools } from './tools.ts';
 
-/** Columns beside each other, at most: more are too narrow to be read. */
+/** Most columns side by side: more would be too narrow to read. */
 const MOST_COLUMNS = 8;
 
-/** What the log needs of the page. */
+/** What the log needs from the page. */
 export interface LogPage {
   /** Follows the logs of ranks, which are named as in `0,2-3`, until the function that it returns is
       called. */
   follow(ranks: string, onChunk: (chunk: LogChunk, isFirst: boolean) => void): () => void;
-  /** Saves all that a rank wrote as a file. */
+  /** Saves a rank's whole log as a file. */
   download(rank: number): void;
 }
 
 export class LogPane {
-  /** How many lines of each rank come first. */
+  /** The number of last lines of each rank to show first. */
   static readonly lines = 2000;
 
   readonly element: HTMLElement;
@@ -82,7 +82,7 @@ export class LogPane {
     setSentence(this.#end, null);
   }
 
-  /** Follows the ranks that are chosen, from their last lines on. */
+  /** Follows the chosen ranks, from their last lines on. */
   follow(): void {
     this.release();
     const ranks = this.#chosen;
@@ -101,7 +101,7 @@ export class LogPane {
     this.#unfollow = unfollow;
   }
 
-  /** Takes notice of the ranks that there are now: nodes may have joined or left. */
+  /** Updates the list of ranks: nodes may have joined or left. */
   know(ranks: readonly number[]): void {
     const before = this.#chosen?.join();
     this.#known = ranks;
@@ -115,7 +115,7 @@ export class LogPane {
     this.#unfollow = null;
   }
 
-  /** The ranks that are typed; null if there are no such ranks. */
+  /** The ranks in the input; null if they do not exist. */
   get #chosen(): readonly number[] | null {
     const text = this.#which.value.replace(/\s/g, '');
     if (text === 'all') {
@@ -140,7 +140,7 @@ export class LogPane {
     );
   }
 
-  /** Makes a column for all of the ranks, or for each of them. */
+  /** Makes one column for all ranks, or one for each. */
   #arrange(ranks: readonly number[]): void {
     const several = ranks.length > 1;
     setShown(this.#layout.element, several);

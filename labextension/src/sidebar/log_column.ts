@@ -5,10 +5,10 @@ import { element, setAttribute, setShown, setText } from '../dom.ts';
 import { linesOf, pieces, plain } from '../text.ts';
 import type { Translation } from '../words.ts';
 
-/** Lines that are kept, at most. */
+/** Most lines to keep. */
 const MOST = 5000;
 
-/** Characters of an unfinished line that are kept, at most. */
+/** Most characters of an unfinished line to keep. */
 const LONGEST = 20_000;
 
 interface Line {
@@ -32,7 +32,7 @@ export class LogColumn {
   #drawing = false;
   #following = true;
 
-  /** `label` is what the column is called; lines begin with their rank if they are `labelled`. */
+  /** `label` is the column's name; lines begin with their rank if `labelled`. */
   constructor(trans: Translation, label: string, labelled: boolean, onScroll = () => {}) {
     this.#trans = trans;
     this.#labelled = labelled;
@@ -46,13 +46,13 @@ export class LogColumn {
     this.element = element('div', 'jsky-log-column', {}, this.#text);
   }
 
-  /** Adds what ranks wrote; it is drawn with the next frame. */
+  /** Adds output of ranks; it is drawn with the next frame. */
   add(entries: readonly LogEntry[]): void {
     for (const entry of entries) {
       if (entry.run === null) {
         this.#write(entry);
       } else if (entry.run !== this.#run) {
-        // Its heading comes with its first line: many runs print nothing.
+        // The heading comes with the first line, since many runs print nothing.
         this.#run = entry.run;
         this.#heading = this.#headingOf(entry);
       }
@@ -68,7 +68,7 @@ export class LogColumn {
     this.#run = this.#heading = null;
   }
 
-  /** Whether it stays at its end, whatever comes. */
+  /** Whether it stays scrolled to the end. */
   get following(): boolean {
     return this.#following;
   }
@@ -80,7 +80,7 @@ export class LogColumn {
     }
   }
 
-  /** Marks the lines that have a text. */
+  /** Marks the lines that contain a text. */
   search(query: string): void {
     this.#query = query.toLowerCase();
     for (const line of this.#text.children) {
@@ -185,7 +185,7 @@ export class LogColumn {
   }
 }
 
-/** Returns a line without what has been overwritten, where it is long. */
+/** Returns a line without overwritten parts, if it is long. */
 function shortened(text: string): string {
   if (text.length <= LONGEST) {
     return text;

@@ -5,7 +5,7 @@ import { element, setShown } from '../dom.ts';
 import { plain } from '../text.ts';
 import { money, type Translation } from '../words.ts';
 
-/** Offers that are shown, at most: more are no help in choosing. */
+/** Most offers to show: more do not help in choosing. */
 const MOST = 30;
 
 export class OfferList {
@@ -32,7 +32,7 @@ export class OfferList {
   }
 
   show(offers: readonly Offer[]): void {
-    // The kind that was chosen stays chosen, for another number of nodes too.
+    // The chosen kind stays chosen, even for another number of nodes.
     const before = this.chosen;
     this.#offers = offers.slice(0, MOST);
     this.#chosen = placeOf(before, this.#offers);
@@ -56,9 +56,9 @@ export class OfferList {
   }
 }
 
-/** Where the same kind of nodes is among offers, else 0. */
+/** The index of the same kind of nodes among offers, or else 0. */
 function placeOf(before: Offer | null, offers: readonly Offer[]): number {
-  // In a description it may be said what is free, which changes; in a line what is asked for.
+  // A description may say what is free, which changes; a line says what is requested.
   const kind = ({ line }: Offer) => line.replace(/--nodes \S+/, '');
   const same = offers.filter(({ provider }) => provider === before?.provider);
   const found =

@@ -10,7 +10,7 @@ import { isPossible } from './actions.ts';
 import { LogColumn } from './log_column.ts';
 import { setSentence } from './sentence.ts';
 
-/** Characters of output that are kept; the log has all of it. */
+/** Most characters of output to keep; the log has all of it. */
 const MOST = 100_000;
 
 /** Follows the logs of ranks, which are named as in `0,2-3`, until the function that it returns is
@@ -65,7 +65,7 @@ export class Ranks {
     this.#entry = entry;
     if (entry?.snapshot) {
       const run = entry.snapshot.run?.id;
-      // A log that has ended is followed again when the next run begins.
+      // An ended log is followed again when the next run begins.
       if (!this.#unfollow || this.#log || (this.#end !== null && run !== this.#run)) {
         this.#startFollowing(this.#rank ?? entry.snapshot.output.rank);
       }
@@ -76,7 +76,7 @@ export class Ranks {
     }
   }
 
-  /** Shows what ranks print where no kernel tells how they are; with null it shows nothing. */
+  /** Shows the output of ranks if no kernel reports them; with null, nothing. */
   #showLog(entry: Entry | null): void {
     if (!entry) {
       this.#stopFollowing();

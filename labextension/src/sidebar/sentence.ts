@@ -14,7 +14,7 @@ export function setSentence(node: HTMLElement, sentence: string | null): void {
   shown.set(node, text);
   setShown(node, text !== '');
   const parts = text.split('`');
-  // A lone backtick is only that.
+  // A lone backtick is shown as it is.
   const marked = parts.length % 2 === 1 ? parts : [text];
   node.replaceChildren(
     ...marked.map((part, at) => (at % 2 ? element('code', 'jsky-code', {}, part) : part))

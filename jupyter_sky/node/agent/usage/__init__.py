@@ -1,1 +1,1 @@
-"""What ranks use of their node: now, and in the last minutes."""
+"""The resource usage of ranks: now, and in the last minutes."""

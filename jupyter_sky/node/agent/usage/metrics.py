@@ -1,4 +1,4 @@
-"""What ranks use of their node: processor or GPU, memory, and the last line that each printed."""
+"""Measures ranks: processor or GPU, memory, and the last line that each printed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jupyter_sky.transport.protocol.agent_spec import RankSpec
 from jupyter_sky.transport.protocol.inspection import RankUsage
 
 _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
-_TAIL = 4096  # bytes in which the last line is looked for
+_TAIL = 4096  # bytes in which the last line is searched
 
 
 class Metrics:
@@ -23,7 +23,7 @@ class Metrics:
     Parameters
     ----------
     specs
-        The ranks; the environment of each says which GPU it has.
+        The ranks; the environment variables of each say which GPU it has.
     """
 
     def __init__(self, specs: Iterable[RankSpec]) -> None:
@@ -34,11 +34,11 @@ class Metrics:
         self.add(specs)
 
     def add(self, specs: Iterable[RankSpec]) -> None:
-        """Measure further ranks."""
+        """Add ranks to measure."""
         self._gpus.update(gpus_of(specs))
 
     def measure(self, ranks: Iterable[RankProcess]) -> list[RankUsage]:
-        """Return what each rank uses that has a process."""
+        """Return the usage of each rank that has a process."""
         self._load()
         return [self._usage(process) for process in ranks if process.pid]
 
@@ -48,9 +48,10 @@ class Metrics:
         return bool(self._nvml)
 
     def of_gpu(self, rank: int) -> tuple[float | None, list[int]] | None:
-        """Return how busy the GPU of a rank is, and its memory; ``None`` where there is none.
+        """Return the utilisation and the memory of a rank's GPU; ``None`` if it has none.
 
-        How busy a part of a GPU is (MIG), or one that is divided, the driver does not say.
+        The driver does not report the utilisation of a part of a GPU (MIG), or of one that is
+        divided.
         """
         if not self._load() or rank not in self._gpus:
             return None
@@ -86,7 +87,7 @@ class Metrics:
         return busy, [memory.used, memory.total]
 
     def _of_process(self, pid: int) -> tuple[float, list[int]]:
-        # psutil measures the time since the same object was asked last.
+        # psutil measures since the last call on the same object.
         known = self._processes.get(pid)
         if known is None:
             known = self._processes[pid] = psutil.Process(pid)
@@ -96,7 +97,7 @@ class Metrics:
 
 
 def gpus_of(specs: Iterable[RankSpec]) -> dict[int, str]:
-    """Return the GPU of each rank that sees one alone, by its number or UUID on the machine."""
+    """Return the GPU, as number or UUID on the machine, of each rank that sees exactly one."""
     visible = {spec.rank: spec.env.get(_VISIBLE_GPUS, "") for spec in specs}
     return {rank: text for rank, text in visible.items() if text and "," not in text}
 
@@ -107,7 +108,7 @@ def last_line(process: RankProcess) -> str:
 
 
 def _load_nvml() -> Any:
-    """Return NVIDIA's management library; ``False`` where it cannot be used."""
+    """Return NVIDIA's management library; ``False`` if it cannot be used."""
     with contextlib.suppress(Exception):
         import pynvml
 
@@ -117,20 +118,20 @@ def _load_nvml() -> Any:
 
 
 def _handle(nvml: Any, device: str) -> Any:
-    """Return NVML's handle of a GPU, by what ``CUDA_VISIBLE_DEVICES`` calls it."""
+    """Return NVML's handle of a GPU, given its name in ``CUDA_VISIBLE_DEVICES``."""
     if device.isdigit():
         return nvml.nvmlDeviceGetHandleByIndex(int(device))
     with contextlib.suppress(nvml.NVMLError):
         return nvml.nvmlDeviceGetHandleByUUID(device)
-    # CUDA takes the beginning of a UUID as well.
+    # CUDA also accepts the beginning of a UUID.
     handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
     return next(each for each in handles if nvml.nvmlDeviceGetUUID(each).startswith(device))
 
 
 def _memory(nvml: Any, handle: Any) -> Any:
-    """Return the memory of a GPU as ``nvidia-smi`` does: without what the driver keeps for itself.
+    """Return the memory of a GPU as ``nvidia-smi`` does, without the driver's reserve.
 
-    The first version of the call counts that as used: hundreds of megabytes of an idle GPU.
+    The first version of the call counts the reserve as used: hundreds of megabytes on an idle GPU.
     """
     with contextlib.suppress(nvml.NVMLError, AttributeError):  # drivers before 510 have the first
         return nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)

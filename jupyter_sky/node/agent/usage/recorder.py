@@ -1,6 +1,6 @@
-"""Takes a sample of what the machine and its ranks use, every few seconds, as long as it is up.
+"""Samples the resource usage of the machine and its ranks every few seconds.
 
-The agent keeps them, so that a notebook that comes later has the minutes before as well.
+The agent keeps the samples, so that a notebook that connects later gets those of the last minutes.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from jupyter_sky.node.agent.usage.metrics import Metrics
 from jupyter_sky.node.supervisor.rank_process import RankProcess
 from jupyter_sky.transport.metrics.usage_history import RankSample, Sample, Samples, Sizes
 
-_Times = tuple[int, float]  # a process, and the seconds of a processor that it has used
+_Times = tuple[int, float]  # a process, and the processor seconds that it has used
 
 
 class UsageRecorder:
-    """Records what the machine and its ranks use.
+    """Records the resource usage of the machine and its ranks.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class UsageRecorder:
     Attributes
     ----------
     samples
-        What was recorded.
+        The recorded samples.
     """
 
     def __init__(self, metrics: Metrics) -> None:
@@ -42,7 +42,7 @@ class UsageRecorder:
         self._ranks: dict[int, _Times] = {}
 
     def sample(self, ranks: Iterable[RankProcess]) -> None:
-        """Record what is used now, or since it was recorded last."""
+        """Record the present usage, or that since the previous sample."""
         now = time.monotonic()
         seconds, self._since = max(now - self._since, 1e-3), now
         totals: dict[int, int] = {}
@@ -51,7 +51,7 @@ class UsageRecorder:
         self.samples.sizes = Sizes(self._processors, memory.total, totals)
         self.samples.add(
             Sample(
-                # A clock that was set back must not make a sample look old.
+                # If the clock was set back, a sample must not look old.
                 max(int(1000 * time.time()), self.samples.last + 1),
                 self._busy_processors(),
                 memory.total - memory.available,
@@ -91,7 +91,7 @@ class UsageRecorder:
 
 
 def _sum(times: object) -> float:
-    # What guests use is in the time of users already.
+    # The time of guests is included in user time already.
     fields = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
     return float(sum(getattr(times, name, 0.0) for name in fields))
 
@@ -101,7 +101,7 @@ def _idle(times: object) -> float:
 
 
 def _traffic() -> Mapping[str, int]:
-    """Return the bytes that came and went on each interface but the one to the machine itself."""
+    """Return the bytes received and sent on each interface except loopback."""
     with contextlib.suppress(OSError):
         counters = psutil.net_io_counters(pernic=True)
         return {

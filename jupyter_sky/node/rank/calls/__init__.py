@@ -1,1 +1,1 @@
-"""Calls that a rank carries out one by one, and what is said while one goes on."""
+"""Calls that a rank carries out one by one, and their conversation with the notebook."""

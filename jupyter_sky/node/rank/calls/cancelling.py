@@ -1,4 +1,4 @@
-"""Calls that are not wanted any more: they do not begin, and those that have begun are stopped."""
+"""Cancelling calls: those that have begun are stopped, the others never begin."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _guard = threading.Lock()
 
 
 def cancel(command: CancelCommand) -> None:
-    """Stop a call, whether it has begun or is on its way here; in the side thread."""
+    """Stop a call, whether it has begun or is still on its way; called in the side thread."""
     call = command["run"], command["number"]
     with _guard:
         _cancelled.add(call)
@@ -22,9 +22,9 @@ def cancel(command: CancelCommand) -> None:
 
 
 def begin(run: str, number: int, stop: Callable[[], object]) -> bool:
-    """Say how a call is stopped that begins, and return whether it is still wanted.
+    """Set how to stop a call that begins; return whether the call is still wanted.
 
-    ``stop`` is called in another thread, and not after `end`.
+    ``stop`` is called in another thread, and never after `end`.
     """
     with _guard:
         _stops[run, number] = stop
@@ -32,7 +32,7 @@ def begin(run: str, number: int, stop: Callable[[], object]) -> bool:
 
 
 def end(run: str, number: int) -> None:
-    """Handle that a call has ended, or did not begin."""
+    """Note that a call has ended, or did not begin."""
     with _guard:
         _stops.pop((run, number), None)
 

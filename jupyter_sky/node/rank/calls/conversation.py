@@ -1,7 +1,7 @@
-"""What a call says to the notebook while it goes on: values that it yields, items that it asks for.
+"""The messages between a running call and the notebook: yielded values and requested items.
 
-Neither side runs ahead of the other by more than a few values, or megabytes: the rank waits until
-the notebook has taken what was sent, and asks for items as it uses them up.
+Neither side runs ahead of the other by more than a few values or megabytes: the rank waits until
+the notebook has taken earlier values, and requests items as it uses them up.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BYTES_AHEAD = 8 * 1024 * 1024
 
 
 class Conversation:
-    """The notebook, as a call on a rank sees it.
+    """The notebook, from the perspective of a call on a rank.
 
     Parameters
     ----------
@@ -31,10 +31,10 @@ class Conversation:
     run
         The run.
     number
-        Which call of the run it is, of several.
+        Which of the run's calls it is.
     tell, wait
-        Sends something to the notebook, and waits for what it says to this call next, which is
-        ``None`` if nothing comes any more; those of the rank's main thread if not given.
+        Send a message to the notebook, and wait for its next message to this call (``None`` if no
+        more will come); by default, those of the rank's main thread.
     """
 
     def __init__(
@@ -51,13 +51,13 @@ class Conversation:
         self._tell = tell or rank.tell
         self._next_told = wait or (lambda: rank.inbox.next_told(run))
         self._is_broken = False
-        self._sent: deque[int] = deque()  # bytes of each value that was not taken yet
+        self._sent: deque[int] = deque()  # sizes of the values that were not taken yet
         self._is_closed = False
         self._items: dict[int, deque[Packed]] = defaultdict(deque)
         self._ended: set[int] = set()
 
     def send(self, value: Any) -> bool:
-        """Send a value that the call yields; ``False`` if none are wanted any more."""
+        """Send a yielded value; return ``False`` if no more are wanted."""
         packed = self._rank.namespace.pack(value, self._run, [self._rank.rank])
         self._sent.append(_size(packed))
         streams.flush()
@@ -69,15 +69,15 @@ class Conversation:
         return not self._is_closed
 
     def items(self, number: int) -> Iterator[Any]:
-        """Yield the items of an iterator of the notebook's.
+        """Yield the items of an iterator of the notebook.
 
         Raises
         ------
         SkyError
-            When it has more of them, and does not give them.
+            If the iterator has failed.
         """
         items, asked, position = self._items[number], 0, 0
-        largest = _BYTES_AHEAD  # until one is there, one at a time
+        largest = _BYTES_AHEAD  # one at a time until the first has arrived
         while True:
             room = max(1, min(AHEAD, _BYTES_AHEAD // largest))
             if asked <= room // 2 and number not in self._ended:
@@ -88,7 +88,7 @@ class Conversation:
                 self._wait()
             if not items:
                 if self._is_broken:
-                    # A function that took this for the end would go on as if it had all items.
+                    # A function that took this for the end would go on as if it had seen all items.
                     raise SkyError("the iterator gives no more items: its call was stopped.")
                 return
             packed = items.popleft()

@@ -1,4 +1,4 @@
-"""What calls need of the rank that carries them out."""
+"""The parts of a rank that calls need."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class RankParts:
     rank
         Its number.
     inbox, interrupts, namespace, shell, folder
-        As `RankWorker` has them.
+        As in `RankWorker`.
     tell
-        Sends something to the notebook; from any thread.
+        Sends a message to the notebook; callable from any thread.
     """
 
     rank: int

@@ -34,19 +34,19 @@ Answer = Callable[[TellCommand, Callable[[Told], object], Callable[[], TellField
 
 
 class CallProcess:
-    """A child of this rank; each has one user, a thread.
+    """A child process of this rank, used by a single thread.
 
     Parameters
     ----------
     answer
         Called in the child for each call.
     tell
-        Tells the notebook something, in the thread that has called.
+        Sends a message to the notebook, in the thread that called.
 
     Attributes
     ----------
     was_late
-        Whether it was ended because the time of its last call was over.
+        Whether it was ended because its last call exceeded its time.
     """
 
     def __init__(self, answer: Answer, tell: Callable[[Told], object]) -> None:
@@ -55,7 +55,7 @@ class CallProcess:
         self.is_over = False
         forks = multiprocessing.get_context("fork")
         with _forking, streams.nobody_writes():
-            streams.flush()  # or the child would have that too
+            streams.flush()  # otherwise the child would have them, too
             self._pipe, theirs = forks.Pipe()
             self._printed = _Printed()
             arguments = (answer, theirs, self._printed.theirs)
@@ -66,7 +66,7 @@ class CallProcess:
         self._printed.start()
 
     def call(self, told: TellCommand, timeout: float | None, mail: Mail) -> Told | None:
-        """Carry out a call; ``None`` if the process has ended, or its time is over."""
+        """Carry out a call; return ``None`` if the process has ended or its time is over."""
         until = None if timeout is None else time.monotonic() + timeout
         self._printed.call = told["number"]
 
@@ -81,7 +81,7 @@ class CallProcess:
                     self._pipe.send(mail.get(timeout=left()))
                 elif said.kind != "ask":
                     answer: Told = said
-                    self._printed.drain()  # which comes before what it returned
+                    self._printed.drain()  # output comes before the result
                     return answer
                 else:
                     self._printed.drain()
@@ -95,10 +95,10 @@ class CallProcess:
         return None
 
     def stop(self, mail: Mail) -> None:
-        """Stop the call that the process is busy with, from another thread; the process ends."""
+        """Stop the current call from another thread, by ending the process."""
         self.is_over = True
         self._process.kill()
-        mail.put(None)  # who calls may wait there
+        mail.put(None)  # the caller may be waiting there
 
     def end(self) -> None:
         """End the process."""
@@ -111,12 +111,12 @@ class CallProcess:
 
 
 class _Printed:
-    """What a process and its children print: pipes, which a thread reads until they are closed.
+    """The output of a process and its children: pipes, which a thread reads until they are closed.
 
     Attributes
     ----------
     theirs
-        The ends that are written to.
+        The ends that the process writes to.
     call
         The call that prints; 0 for none.
     """
@@ -131,16 +131,16 @@ class _Printed:
             os.set_blocking(fd, False)
 
     def start(self) -> None:
-        """Read what comes, in a thread."""
+        """Start to read, in a thread."""
         threading.Thread(target=self._read_all, name="sky-printed", daemon=True).start()
 
     def close_theirs(self) -> None:
-        """Close the ends that the child has."""
+        """Close the ends that the child writes to."""
         for fd in self.theirs:
             os.close(fd)
 
     def drain(self) -> None:
-        """Pass on what was printed so far; a pipe has no room for more than is read here."""
+        """Pass on what was printed so far: as much as a pipe can hold."""
         with self._reading:
             for ours in list(self._ours):
                 for _ in range(2):
@@ -158,7 +158,7 @@ class _Printed:
                         os.close(ours)
 
     def _read(self, ours: int) -> bool:
-        """Read once, and return whether it is closed."""
+        """Read once; return whether the pipe is closed."""
         try:
             data = os.read(ours, _READ)
         except BlockingIOError:

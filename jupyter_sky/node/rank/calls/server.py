@@ -1,7 +1,8 @@
-"""Calls that a rank is told one by one in the middle of a run, each answered when it is done.
+"""Calls that are sent to a rank one by one in the middle of a run, each answered when it is done.
 
-One at a time is carried out in the main thread, like a cell: there an interrupt reaches it, and
-frameworks work that know one thread only. Several at once have a thread each, or a process.
+If they run one at a time, they run in the main thread, like a cell: an interrupt reaches them
+there, and frameworks that only support one thread work. Concurrent calls have a thread or a process
+each.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class CallServer:
     rank
         The rank.
     command
-        The run, which says how many at once, and where.
+        The run, which says how many calls run at once, and where.
     """
 
     def __init__(self, rank: RankParts, command: RunCommand) -> None:
@@ -47,14 +48,14 @@ class CallServer:
         self._reporting = threading.RLock()
         self._closing = threading.Lock()
         self._is_over = False
-        self._generation = 0  # one more whenever names have come
+        self._generation = 0  # incremented whenever names arrive
         self._tasks: queue.SimpleQueue[TellCommand | None] = queue.SimpleQueue()
         self._workers: list[_Worker] = []
-        self._later: deque[TellCommand] = deque()  # what came while a call waited for items
-        self._mail: dict[int, Mail] = {}  # for each call in a thread or process
+        self._later: deque[TellCommand] = deque()  # what arrived while a call waited
+        self._mail: dict[int, Mail] = {}  # messages for each call in a thread or process
 
     def serve(self) -> None:
-        """Carry out calls until none follows; an interrupt is raised, and ends those that run."""
+        """Carry out calls until the last; an interrupt is raised, and ends running calls."""
         has_workers = self._serving["concurrency"] > 1 or self._serving["executor"] == "process"
         with streams.several_calls() if has_workers else contextlib.nullcontext():
             self._serve(self._serving["concurrency"] if has_workers else 0)
@@ -85,7 +86,7 @@ class CallServer:
         return self._later.popleft() if self._later else self._rank.inbox.next_told(self._run)
 
     def _next_for(self, number: int) -> TellCommand | None:
-        """Wait for what is said to the call in the main thread; what else comes is for later."""
+        """Wait for a message to the call in the main thread; keep other messages for later."""
         while told := self._rank.inbox.next_told(self._run):
             if told["kind"] in ("call", "end"):
                 self._later.append(told)
@@ -94,7 +95,7 @@ class CallServer:
         return None
 
     def _pass_on(self, told: TellCommand) -> None:
-        """Give what is said to a call to its thread; one that is over hears nothing of it."""
+        """Pass a message to the thread of a call, unless the call is over."""
         mail = self._mail.get(told["number"])
         if mail is None:
             return
@@ -103,10 +104,10 @@ class CallServer:
         elif self._serving["executor"] == "thread":
             mail.put({**told, "names": []})
         else:
-            mail.put(told)  # a process needs the names too, having been forked before
+            mail.put(told)  # a process that was forked before needs the names, too
 
     def _receive_names(self, told: TellCommand) -> bool:
-        """Bind the names that come with a call; say what is wrong with them, if they cannot be."""
+        """Bind the names that come with a call; report an error if they cannot be bound."""
         if not told["names"]:
             return True
         try:
@@ -122,11 +123,11 @@ class CallServer:
     # In the main thread
 
     def _carry_out(self, told: TellCommand) -> Told:
-        """Carry out a call; an interrupt is raised."""
+        """Carry out a call; raises an interrupt."""
         over = self._interrupts.limit(told["timeout"])
 
         def wait() -> TellFields | None:
-            # Only the wait itself is interrupted: what has been read for others is not lost.
+            # Only the waiting is interrupted: messages that were read for others are not lost.
             return self._interrupts.run_protected(self._next_for, told["number"])
 
         try:
@@ -143,7 +144,7 @@ class CallServer:
             raise
 
     def begins(self, told: TellCommand, stop: Callable[[], object]) -> bool:
-        """Say how a call is stopped that begins, and return whether it is still wanted."""
+        """Set how to stop a call that begins; return whether the call is still wanted."""
         return cancelling.begin(self._run, told["number"], stop)
 
     def answer(
@@ -152,7 +153,7 @@ class CallServer:
         tell: Callable[[Told], object],
         wait: Callable[[], TellFields | None],
     ) -> Told:
-        """Call what was sent, and return what came of it; only an interrupt is raised.
+        """Carry out a call and return its result or error; only an interrupt is raised.
 
         Parameters
         ----------
@@ -175,14 +176,14 @@ class CallServer:
         return Told(self._rank.rank, self._run, "value", told["number"], values)
 
     def stopped(self, told: TellCommand, interrupt: BaseException | None = None) -> Told:
-        """Return what is said of a call whose time is over, or that is not wanted any more."""
-        timeout = told["timeout"]  # of one that is not wanted, nobody reads what is said
+        """Return the message about a call whose time is over, or that was cancelled."""
+        timeout = told["timeout"]  # nobody reads the message about a cancelled call
         late = TimeoutError(f"it took longer than its {timeout:g} s" if timeout else "cancelled")
         late.__traceback__ = interrupt.__traceback__ if interrupt else None
         return self._failed(told, late)
 
     def _failed(self, told: TellCommand, error: BaseException, kind: str = "error") -> Told:
-        with self._reporting:  # the shell describes one error at a time
+        with self._reporting:  # the shell can describe only one error at a time
             self._rank.shell.reset_traceback()
             self._rank.shell.record_traceback(error, skip=own_frames(error.__traceback__))
             report = self._rank.shell.report(error)
@@ -191,11 +192,11 @@ class CallServer:
     def _say(self, event: Told) -> None:
         streams.flush()
         with self._closing:
-            # What a thread has to say when the run is over is nobody's any more.
+            # After the end of the run, nobody wants a thread's message any more.
             if not self._is_over:
                 try:
                     self._rank.tell(event)
-                except ValueError as trouble:  # it is too large for a message
+                except ValueError as trouble:  # the value is too large for a message
                     error = RuntimeError(f"what came of it cannot be sent: {trouble}")
                     told: Any = {"number": event.number}
                     self._rank.tell(self._failed(told, error))
@@ -216,12 +217,13 @@ class CallServer:
                     self._end_call(told)
                     continue
                 if process is None or process.is_over or generation != self._generation:
-                    # A process has the names that its rank had when it was forked.
+                    # A process has the names that its rank had at the time of the fork.
                     if process:
                         process.end()
                     generation = self._generation
-                    # It has the lock as it is now, and what fails in it takes that: the thread that
-                    # forks goes on there, and nobody else ever lets go.
+                    # The child inherits the lock in its present state and needs it to report
+                    # errors. Only the forking thread continues in the child, so a lock held by
+                    # another would never be released.
                     with self._reporting:
                         process = CallProcess(self.answer, self._rank.tell)
                 begins = self.begins(told, partial(process.stop, mail))
@@ -235,7 +237,7 @@ class CallServer:
                 process.end()
 
     def tell(self, event: Told) -> None:
-        """Tell the notebook something that a call in a thread has to say."""
+        """Send the notebook a message of a call in a thread."""
         self._rank.tell(event)
 
     def _end_call(self, told: TellCommand) -> None:
@@ -249,8 +251,8 @@ class CallServer:
 class _Worker:
     """A thread that carries out calls.
 
-    An exception can be raised in a thread from outside, as long as it runs Python code: so a call
-    ends when its time is over, or when the run is stopped.
+    As long as a thread runs Python code, an exception can be raised in it from outside. This is how
+    a call ends when its time is over, or when the run is stopped.
     """
 
     def __init__(self, server: CallServer) -> None:
@@ -262,16 +264,16 @@ class _Worker:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the call that it is busy with, if any."""
+        """End its current call, if any."""
         with self._guard:
             if self._is_calling:
                 thread = ctypes.c_ulong(self._thread.ident or 0)
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(_Over))
                 if self._mail:
-                    self._mail.put(None)  # it may wait there, where nothing else is heard
+                    self._mail.put(None)  # it may be waiting for mail
 
     def carry_out(self, told: TellCommand, mail: Mail) -> Told:
-        """Carry out a call, to which the notebook writes ``mail``."""
+        """Carry out a call, whose messages arrive in ``mail``."""
         timeout = told["timeout"]
         timer = threading.Timer(timeout, self.stop) if timeout else None
         try:
@@ -302,4 +304,4 @@ class _Over(KeyboardInterrupt):
 
 
 def _let_pending_exceptions_be_raised() -> None:
-    """Do nothing: where a function begins, Python raises what was raised from outside."""
+    """Do nothing: Python raises pending exceptions when a function begins."""

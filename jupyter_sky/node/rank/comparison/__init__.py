@@ -1,1 +1,1 @@
-"""What the names of a rank stand for, and digests by which ranks are compared."""
+"""Descriptions and digests of a rank's variables, by which ranks are compared."""

@@ -1,4 +1,4 @@
-"""What a value is, in words that a user knows: its type, shape, dtype, device and size."""
+"""Describes values for users: type, shape, dtype, device and size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COUNTED = 1000  # items of a list or dictionary whose sizes are added up
 
 
 def describe(name: str, value: Any) -> SeenName:
-    """Return what a value is, without a digest; nothing of the user's is called for it."""
+    """Describe a value, without a digest and without calling the user's code."""
     shape, dtype, device = _form(value)
     return {
         "name": plain(name),
@@ -28,14 +28,14 @@ def describe(name: str, value: Any) -> SeenName:
 
 
 def words(value: Any) -> str:
-    """Return what a value is in a few words: its type, shape and kind of device."""
+    """Return a short description of a value: its type, shape and kind of device."""
     shape, dtype, device = _form(value)
     device = "" if device == "cpu" else device.partition(":")[0]
     return plain(" ".join(filter(None, [type_name(value), dtype, shape, device])))
 
 
 def type_name(value: Any) -> str:
-    """Return the name of a value's type, with its module unless it is Python's own."""
+    """Return the name of a value's type, with its module unless it is a builtin."""
     kind = type(value)
     module = kind.__module__
     own = module in ("builtins", "__main__") or module.startswith("jupyter_sky.node.")
@@ -44,12 +44,12 @@ def type_name(value: Any) -> str:
 
 
 def plain(text: str) -> str:
-    """Return a short text in one line."""
+    """Return a text shortened to one line."""
     return " ".join(str(text).split())[:_LONGEST]
 
 
 def size(value: Any) -> int | None:
-    """Return the bytes of a value; ``None`` if they cannot be counted cheaply."""
+    """Return the size of a value in bytes; ``None`` if it cannot be counted cheaply."""
     try:
         return _size(value, 2)
     except Exception:

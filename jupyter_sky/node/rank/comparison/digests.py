@@ -1,8 +1,8 @@
 """Digests of single values: the same bytes give the same digest on every rank.
 
-A tensor on a GPU is mixed there, in integers, so that neither its bytes have to come to the
-processor nor the order of a sum matters. Digests are compared between ranks that use the same
-kind of device: another device is a difference by itself.
+A tensor on a GPU is hashed there, in integer arithmetic, so that its bytes need not be copied to
+the processor and the order of summation does not matter. Digests are only compared between ranks
+that use the same kind of device: another device is a difference by itself.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-_BLOCK = 1 << 24  # bytes that are looked at together
+_BLOCK = 1 << 24  # bytes that are hashed together
 _SEEDS = (-7046029254386353131, -4417276706812531889)
 _MIX = (-4658895280553007687, -7723592293110705685)
 
 
 def of_bytes(*pieces: Any) -> str:
-    """Return the digest of bytes, or of what gives its memory as such."""
+    """Return the digest of bytes, or of an object with the buffer protocol."""
     digest = hashlib.blake2b(digest_size=12)
     for piece in pieces:
         digest.update(piece)
@@ -37,7 +37,7 @@ def of_array(array: Any) -> str:
 
 
 def of_tensor(tensor: Any) -> str:
-    """Return the digest of a tensor, wherever it is."""
+    """Return the digest of a tensor on any device."""
     import torch
 
     if tensor.layout is not torch.strided:
@@ -66,10 +66,10 @@ def _dense_parts(tensor: Any) -> list[Any]:
 
 
 def _mixed(data: Any) -> str:
-    """Return the digest of bytes on a GPU, made there."""
+    """Return the digest of bytes on a GPU, computed there."""
     import torch
 
-    # Two independent sums: one of 64 bits would do for chance, and this is still as cheap.
+    # Two independent sums: 64 bits would suffice against chance, but this costs no more.
     sums = [0, 0]
     for start in range(0, data.numel(), _BLOCK):
         block = data[start : start + _BLOCK]

@@ -1,4 +1,4 @@
-"""Answers what names stand for on a rank, in a thread of its own: no Stop waits for it."""
+"""Answers questions about a rank's variables, in a thread of its own that never delays Stop."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ PARTS = 2000
 NUMBERS = 1 << 17
 """Numbers of a part that an answer has: a megabyte."""
 
-_SMALL = 64 * 1024  # bytes of a value whose digest costs next to nothing
+_SMALL = 64 * 1024  # bytes up to which a digest costs next to nothing
 
 
 class Looker:
-    """Looks at the names of a rank.
+    """Examines the names of a rank.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class Looker:
     names
         The namespace of its shell.
     hidden
-        Names of it that are IPython's own.
+        Names that belong to IPython.
     """
 
     def __init__(self, rank: int, names: Mapping[str, Any], hidden: Mapping[str, Any]) -> None:
@@ -51,15 +51,15 @@ class Looker:
         self._hidden = hidden
         self._runs = 0
         self._lock = threading.Lock()
-        # The parts that were looked at last, so that a further question costs nothing.
+        # The parts that were examined last, so that a further question costs nothing.
         self._seen: dict[str, list[SeenPart]] = {}
 
     def run_begins(self) -> None:
-        """Take notice of a run: what it changes must not be mistaken for a difference."""
+        """Note that a run begins: its changes must not be mistaken for differences."""
         self._runs += 1
 
     def look(self, command: LookCommand, send: Callable[[Looked], None]) -> None:
-        """Answer soon, and return at once."""
+        """Start answering a question, and return at once."""
 
         def answer() -> None:
             with self._lock:
@@ -153,18 +153,18 @@ def _some(found: Iterator[Part], most: int) -> Iterator[Part]:
 
 
 def _whole(seen: list[SeenPart]) -> str:
-    """Return a digest of all parts; empty where one has none."""
-    # What is sharded differs between ranks as it should.
+    """Return a digest of all parts; empty if one of them has none."""
+    # Sharded parts differ between ranks by design.
     lines = [
         f"{each['path']} {'' if each['sharded'] else each['what']} "
         f"{'' if each['sharded'] else each['digest']}"
         for each in seen
     ]
-    return digests.of_text("\n".join(sorted(lines)))  # the order of a dictionary means nothing
+    return digests.of_text("\n".join(sorted(lines)))  # the order of a dictionary does not matter
 
 
 def _numbers(value: Any) -> tuple[bytes, bool]:
-    """Return the numbers of a value as doubles, or some of them; none where it has none."""
+    """Return the numbers of a value, or a sample of them, as doubles; empty if it has none."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if isinstance(value, int | float):
         return _little(array.array("d", [value])), False

@@ -1,6 +1,6 @@
 """The parts of a value, each with its digest: the parameters of a model, the items of a list.
 
-Nothing is imported for it: a value of torch or NumPy is there only where these are.
+Nothing is imported for this: torch or NumPy values only exist where these are loaded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jupyter_sky.node.rank.comparison import digests
 from jupyter_sky.node.rank.comparison.describe import plain, type_name, words
 from jupyter_sky.transport.protocol.inspection import PARTS_COMPARED, SeenPart
 
-_LONG = 500  # items of a list of numbers, from which on they are one part
+_LONG = 500  # items above which a list of numbers is a single part
 _DEEPEST = 40
 _LONGEST = 200  # characters of a path
 _LEAVES = ("numpy.", "pandas.", "random.", "torch.dtype", "torch.device", "torch._C.")
@@ -35,13 +35,13 @@ class Part:
     Attributes
     ----------
     path
-        Where it is, as Python has it.
+        Its path, as a Python expression.
     value
-        The part.
+        The value of the part.
     sharded
-        Whether each rank has another piece of it.
+        Whether each rank holds a different piece of it.
     digest
-        Its digest, where that is not made of the value: the items of a list are parts themselves.
+        Its digest, if that is not made from the value: items of a list are parts themselves.
     """
 
     path: str
@@ -50,7 +50,7 @@ class Part:
     digest: str | None = None
 
     def seen(self) -> SeenPart:
-        """Return what is told of it."""
+        """Return the description to send."""
         try:
             digest = _digest(self.value) if self.digest is None else self.digest
         except Exception:
@@ -69,7 +69,7 @@ def parts(name: str, value: Any) -> Iterator[Part]:
 
 
 def find(name: str, value: Any, path: str) -> Any:
-    """Return the part at a path; ``None`` where there is none any more."""
+    """Return the part at a path; ``None`` if it no longer exists."""
     for at, part in enumerate(parts(name, value)):
         if part.path[:_LONGEST] == path or at >= PARTS_COMPARED:
             return part.value
@@ -146,7 +146,7 @@ def _module_parts(path: str, model: Any) -> Iterator[Part]:
 
 
 def _state(value: Any) -> Mapping[Any, Any] | None:
-    """Return what makes an object what it is, as attributes; ``None`` if that cannot be told."""
+    """Return the state of an object, as attributes; ``None`` if it is not known."""
     if callable(getattr(value, "state_dict", None)) and hasattr(value, "load_state_dict"):
         state: Any = value.state_dict()
         return state if isinstance(state, dict) else None
@@ -170,7 +170,7 @@ def _digest(value: Any) -> str:
     if numpy is not None and isinstance(value, numpy.ndarray | numpy.generic):
         return digests.of_array(numpy.asarray(value))
     if isinstance(value, float):
-        return digests.of_bytes(struct.pack("<d", value))  # so that NaN is the same as itself
+        return digests.of_bytes(struct.pack("<d", value))  # so that NaN equals itself
     if isinstance(value, complex):
         return digests.of_bytes(struct.pack("<dd", value.real, value.imag))
     if isinstance(value, bytes | bytearray):
@@ -209,7 +209,7 @@ def _of_pandas(value: Any) -> str:
 
 
 def _random_state(value: Any) -> Any:
-    """Return the state of a generator of random numbers, if it is one."""
+    """Return the state of a random number generator, if the value is one."""
     with contextlib.suppress(Exception):
         if hasattr(value, "bit_generator"):
             return value.bit_generator.state
@@ -227,7 +227,7 @@ def _as_lists(value: Any) -> Any:
 
 
 def random_states() -> dict[str, Any]:
-    """Return the generators of random numbers that a process has, by what they are called."""
+    """Return the random number generators of this process, by name."""
     import random
 
     found: dict[str, Any] = {"python": digests.of_text(repr(random.getstate()))}

@@ -1,1 +1,1 @@
-"""The debugger inside of a rank, and what else asks the user something from there."""
+"""The debugger inside a rank, and other prompts to the user."""

@@ -1,8 +1,8 @@
-"""Lets ranks wait for each other as long as the user looks around in one of them.
+"""Lets ranks wait for each other for as long as the user is debugging one of them.
 
-What a collective may take is decided when it begins: gloo raises then, and NCCL ends the process.
-Those that begin from now on get a day. One that has begun before keeps its time, which neither
-library can change any more.
+The time limit of a collective is fixed when it begins: after it, gloo raises an error, and NCCL
+ends the process. Collectives that begin from now on get a day. Earlier ones keep their limit, which
+neither library can change any more.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _LONG = timedelta(days=1)
 
 
 class Holding:
-    """The time limits of the groups that this process is in."""
+    """The time limits of this process's groups."""
 
     def __init__(self) -> None:
         self._before: dict[Any, timedelta] = {}
 
     def hold(self) -> None:
-        """Let collectives that begin from now on wait for long."""
+        """Let collectives that begin from now on wait for a long time."""
         for group, backend in _groups():
             options = getattr(backend, "options", None)
             usual = getattr(options, "_timeout", None)
@@ -33,7 +33,7 @@ class Holding:
                 _set(group, _LONG)
 
     def release(self) -> None:
-        """Give the groups the limits that they had."""
+        """Restore the limits of the groups."""
         before, self._before = self._before, {}
         there = {group for group, _ in _groups()} if before else set()
         for group in before.keys() & there:

@@ -1,7 +1,7 @@
 """The way from a rank's main thread to the user's keyboard, and back.
 
-The rank sends the event `Prompted`; the answer comes by the side thread. The main thread waits for
-it in the user's code, so that an interrupt is raised there as in any other line of it.
+The rank sends the event `Prompted`; the answer arrives in the side thread. The main thread waits
+for it as part of the user's code, so that an interrupt is raised there as in any other line.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Keyboard:
     send
         Sends an event.
     interrupts
-        Say whether the run was stopped: nobody is asked any more then.
+        Tells whether the run was stopped: then nobody is asked any more.
 
     Attributes
     ----------
     prompt
-        What the user is asked for at this moment, as `Prompted` has it; empty if nothing.
+        The kind of the present prompt, as in `Prompted`; empty if there is none.
     frame
-        The frame of the user's that asks, if there is one.
+        The user's frame that asks, if any.
     """
 
     def __init__(self, rank: int, send: Callable[[Event], None], interrupts: Interrupts) -> None:
@@ -66,11 +66,11 @@ class Keyboard:
 
     @property
     def is_there(self) -> bool:
-        """Whether somebody answers."""
+        """Whether somebody can answer."""
         return self._is_there
 
     def begin(self, run: str, is_there: bool) -> None:
-        """Begin a run, in which somebody answers, or nobody does."""
+        """Begin a run, in which somebody can answer or not."""
         self._run, self._is_there, self._is_gone = run, is_there, False
 
     def end(self) -> None:
@@ -79,7 +79,7 @@ class Keyboard:
         self.prompt, self.frame = "", None
 
     def take(self, answer: AnswerCommand) -> None:
-        """Take an answer; called by the side thread."""
+        """Receive an answer; called by the side thread."""
         self._answers.put(answer)
 
     def ask_line(self, prompt: object = "") -> str:
@@ -90,17 +90,17 @@ class Keyboard:
     def ask_password(
         self, prompt: str = "Password: ", stream: object = None, **options: Any
     ) -> str:
-        """Ask for what nobody should see, as `getpass.getpass` does, on the head."""
+        """Ask for a password, as `getpass.getpass` does, on the head."""
         self._check_head("getpass", no_keyboard.NO_PASSWORD)
         return self._ask_value("password", str(prompt))
 
     @property
     def is_gone(self) -> bool:
-        """Whether somebody answered before, in this run, and does so no longer."""
+        """Whether somebody could answer earlier in this run, but no longer can."""
         return self._is_gone
 
     def check(self, sentence: str, name: str) -> None:
-        """Raise an error with a sentence if nobody answers, or not here."""
+        """Raise an error if nobody can answer, or not on this rank."""
         if self._is_gone:
             raise EOFError("nobody answers")
         if not self._is_there:
@@ -108,7 +108,7 @@ class Keyboard:
         self.check_thread(name)
 
     def check_thread(self, name: str) -> None:
-        """Raise an error if nobody can be asked from this thread or process."""
+        """Raise an error if this thread or process cannot ask anybody."""
         if os.getpid() != self._pid or threading.current_thread() is not threading.main_thread():
             raise RuntimeError(
                 f"{name}() works in the main thread of a rank alone: this is another thread or a "
@@ -121,20 +121,20 @@ class Keyboard:
         Parameters
         ----------
         kind
-            What for, as `Prompted` has it.
+            The kind of the prompt, as in `Prompted`.
         frame
-            The user's frame that it is about.
+            The user's frame that the prompt is about.
         text, prompt
-            What the debugger says, and what stands before the answer.
+            The debugger's output, and the prompt itself.
 
         Raises
         ------
         EOFError
-            When the user ended the input, or is gone.
+            If the user ended the input, or is gone.
         """
         assert self._run is not None
         if self._interrupts.was_requested:
-            # It came in a command, and the debugger has taken it for an error of that.
+            # It came during a command, and the debugger took it for an error of that command.
             raise KeyboardInterrupt
         self._number += 1
         streams.flush()
@@ -152,10 +152,10 @@ class Keyboard:
                 )
             )
             while (answer := self._answers.get())["number"] != self._number:
-                pass  # it came too late
+                pass  # the answer came too late
         finally:
             self.prompt, self.frame = "", None
-        # A notebook that attaches later reads all prompts again, and should not ask for this one.
+        # A notebook that attaches later reads all prompts again, and should not show this one.
         self._send(Prompted(self._rank, self._run, "over", self._number))
         if answer["kind"] == "line":
             return answer["text"]
@@ -177,7 +177,7 @@ class Keyboard:
 
 
 def place(frame: FrameType | None) -> str:
-    """Return where a frame stands, like ``"cell [7], line 12"``."""
+    """Return the position of a frame, like ``"cell [7], line 12"``."""
     if frame is None:
         return ""
     name, _ = stacks.place_of(frame.f_code.co_filename, cell_sources.titles)
@@ -185,7 +185,7 @@ def place(frame: FrameType | None) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return text without its middle, where it is too long for a message."""
+    """Return text without its middle if it is too long for a message."""
     if len(text) <= LONGEST_TEXT:
         return text
     left_out = len(text) - LONGEST_TEXT

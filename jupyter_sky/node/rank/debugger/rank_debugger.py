@@ -1,4 +1,4 @@
-"""The debugger of a rank: stops it where the user wants, and keeps what a failed cell has left."""
+"""The debugger of a rank: stops where the user wants, and keeps the frames of a failed cell."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _STOPPING = ("breakpoint(", "set_trace(")
 
 
 class RankDebugger:
-    """What the debugger does in a rank; made in its main thread.
+    """The debugger of a rank; created in its main thread.
 
-    An error of a cell is kept with all that its frames hold, on GPUs too, until the next run of the
-    rank begins or the user leaves the debugger with ``q``.
+    The error of a cell is kept with everything that its frames refer to, even on GPUs, until the
+    next run of the rank begins or the user leaves the debugger with ``q``.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class RankDebugger:
     send
         Sends an event.
     interrupts
-        Say whether the run was stopped.
+        Tells whether the run was stopped.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class RankDebugger:
         self._keyboard = Keyboard(rank, send, interrupts)
         self._holding = Holding()
         self._run: str | None = None
-        self._told: str | None = None  # the run in which a breakpoint was passed over
+        self._told: str | None = None  # the run in which a breakpoint was skipped
         self._pdb: RankPdb | None = None
         self._stops = self._keeps = self._releases = False
         self._kept: tuple[str, BaseException] | None = None
@@ -69,22 +69,22 @@ class RankDebugger:
     # The side thread
 
     def on_aside(self, command: AnswerCommand | HoldCommand) -> None:
-        """Take an answer of the user, or hold the rank; called by the side thread."""
+        """Receive an answer of the user, or hold the rank; called by the side thread."""
         if command["op"] == "answer":
             self._keyboard.take(command)
         elif command["run"] == self._run:
             self._holding.hold()
 
     def at_prompt(self) -> tuple[str, FrameType | None]:
-        """Return what the user is asked for at this moment, and the frame that it is about."""
+        """Return the kind of the present prompt, and the frame that it is about."""
         return self._keyboard.prompt, self._keyboard.frame
 
     # The main thread
 
     def begin(self, command: RunCommand) -> None:
-        """Begin a run; what the one before it has left is released, unless it is to be seen."""
+        """Begin a run; release the frames of the previous one, unless they are to be debugged."""
         wishes = command["debugging"]
-        # `%sky pull` and `%sky push` are no cells, and leave it there.
+        # `%sky pull` and `%sky push` are not cells, and keep them.
         runs = command["code"] or command["call"] or command["script"] or command["serves"]
         self._keeps = bool(runs) and wishes["looks_at"] is None
         if self._keeps:
@@ -93,7 +93,7 @@ class RankDebugger:
         self._keyboard.begin(command["run"], wishes["keyboard"])
         code = command["code"] or ""
         if wishes["keyboard"] and (self._stops or any(each in code for each in _STOPPING)):
-            # Before the other ranks begin to wait: later is too late for what they have begun.
+            # Before the other ranks begin to wait: collectives that have begun cannot be changed.
             self._holding.hold()
 
     def end(self, error: BaseException | None) -> None:
@@ -105,14 +105,14 @@ class RankDebugger:
         self._keyboard.end()
         self._holding.release()
         if self._releases:
-            # Only now: the debugger itself had hold of it before.
+            # Only now, since the debugger itself held it before.
             self._releases = False
             self.forget()
         if error is not None and run is not None and self._keeps:
             self._kept = (run, error)
 
     def on_error(self, error: BaseException) -> None:
-        """Stop where the cell has raised an exception, if the user wants that."""
+        """Stop where the cell raised an exception, if the user wants that."""
         if not self._stops or not self._keyboard.is_there or not has_frames_of_user(error):
             return
         text = str(error) if isinstance(error, Exception) else ""
@@ -121,12 +121,12 @@ class RankDebugger:
         self._debugger().look_at(error, "\n".join(self._shell.last_traceback))
 
     def look_at(self, run: str) -> None:
-        """Let the user look at the error of a run, or at that of the last one that failed.
+        """Let the user debug the error of a run, or of the last one that failed.
 
         Raises
         ------
         SkyError
-            When it is not kept.
+            If it is not kept.
         """
         kept = self._kept
         if kept is None or (run and kept[0] != run):
@@ -143,11 +143,11 @@ class RankDebugger:
         self._releases = self._debugger().look_at(kept[1], text)
 
     def forget(self) -> None:
-        """Release what a failed cell has left: frames, and all that their variables hold."""
+        """Release the frames of a failed cell, and everything that their variables refer to."""
         had, self._kept = self._kept is not None, None
         self._shell.forget_error()
         if had:
-            # Frames and errors hold each other: of what is on a GPU, nothing may wait for that.
+            # Frames and errors refer to each other, and GPU memory must not wait for the collector.
             gc.collect()
 
     def _debugger(self) -> RankPdb:
@@ -160,9 +160,9 @@ class RankDebugger:
             self._stop_at(sys._getframe(1), "breakpoint")
 
     def _stand_in_for(self, module: ModuleType) -> None:
-        """Let `set_trace` of a debugger at a terminal, which a rank has none of, be ours."""
+        """Replace `set_trace` of a debugger that needs a terminal, which ranks lack, by ours."""
 
-        # A function under the old one's name: what refers to it is pickled by that name.
+        # A function with the old one's name, since references to it are pickled by that name.
         @functools.wraps(module.set_trace)
         def set_trace(*args: Any, **options: Any) -> None:
             self._stop_at(sys._getframe(1), "set_trace")
@@ -177,8 +177,8 @@ class RankDebugger:
         self._debugger().stop_at(frame)
 
     def _pass_over(self, frame: FrameType, name: str) -> None:
-        """Say, once in a run, that it came to a breakpoint where nobody can be asked."""
-        # Whoever is gone was missed before, and that was said.
+        """Report, once per run, a breakpoint at which nobody can be asked."""
+        # If the user is gone, that was reported before.
         if self._run != self._told and not self._keyboard.is_gone:
             self._told = self._run
             print(

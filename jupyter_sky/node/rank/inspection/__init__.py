@@ -1,1 +1,1 @@
-"""What a rank tells of itself while its main thread is busy: stacks and collectives."""
+"""What a rank reports while its main thread is busy: stacks and collectives."""

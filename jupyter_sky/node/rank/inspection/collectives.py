@@ -1,9 +1,9 @@
-"""The collectives that a rank has begun and not ended, as torch itself has recorded them.
+"""The unfinished collectives of a rank, as recorded by torch itself.
 
-torch keeps a flight recorder: a ring in memory of each collective, of gloo and NCCL alike, also of
-those that C++ code begins, like the gradients of DDP. It is read here by the side thread, which it
-needs no lock of the main thread for. An older torch records those of NCCL alone; there the stack
-tells the operation, and the group its number.
+torch has a flight recorder: a ring buffer of all collectives, of gloo and NCCL alike, including
+those begun by C++ code, like the gradients of DDP. The side thread reads it here, which takes no
+lock of the main thread. Older versions of torch only record those of NCCL; then the operation is
+taken from the stack, and its number from the group.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _IN_PYTHON = "torch/distributed/distributed_c10d.py"
 
 
 def prepare() -> None:
-    """Let torch record as many as we read, unless the user has chosen a number; before a group."""
+    """Set how many collectives torch records, unless the user has; call before forming a group."""
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(RECORDED))
 
 
 class Recorded:
-    """Reads what torch has recorded of the groups that this process is in."""
+    """Reads torch's records of the groups of this process."""
 
     def __init__(self) -> None:
         self._since = 0
@@ -45,18 +45,18 @@ class Recorded:
         self._called: tuple[str, int, float] | None = None
 
     def begin(self) -> None:
-        """Forget the collectives of the group before: broken ones never count as ended."""
+        """Forget the collectives of the previous group: broken ones never count as ended."""
         self._since = time.time_ns()
         self._numbers = {}
 
     def has_moved(self) -> bool:
-        """Return whether there were collectives since this was asked before."""
+        """Return whether there were collectives since the last call."""
         numbers = {name: _number(group) for name, group in _groups()}
         before, self._numbers = self._numbers, numbers
         return numbers != before
 
     def read(self) -> tuple[list[SeenCollective], list[BegunCollective]]:
-        """Return what has begun and not ended, the oldest first, and what has begun last."""
+        """Return the unfinished collectives, the oldest first, and the last ones that began."""
         groups = dict(_groups())
         waiting: dict[str, SeenCollective] = {}
         recent: deque[BegunCollective] = deque(maxlen=_RECENT)
@@ -72,7 +72,7 @@ class Recorded:
             }
             recent.append(begun)
             if entry["retired"] or entry["state"] == "completed":
-                # Whatever came before it in its group and has not ended, never will.
+                # Earlier collectives of its group that have not ended never will.
                 waiting.pop(name, None)
             elif name not in waiting:
                 seconds = max(0.0, (time.time_ns() - entry["time_created_ns"]) / 1e9)
@@ -81,7 +81,7 @@ class Recorded:
         return sorted(found, key=lambda each: -each["seconds"]), list(recent)
 
     def wait_until_ended(self, seconds: float) -> bool:
-        """Wait for the collectives that were begun, and return whether they have ended by then."""
+        """Wait for the collectives that have begun; return whether they ended in time."""
         until = time.monotonic() + seconds
         while self.read()[0]:
             if time.monotonic() > until:
@@ -90,7 +90,7 @@ class Recorded:
         return True
 
     def _called_from_python(self, groups: Mapping[str, Any]) -> Iterator[SeenCollective]:
-        """Yield what the main thread has called, where torch does not record it, like ``recv``."""
+        """Yield operations on the main thread's stack that torch does not record, like ``recv``."""
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         if not groups or frame is None or not frame.f_code.co_filename.endswith(_IN_PYTHON):
             self._called = None
@@ -140,7 +140,8 @@ def _entries() -> list[dict[str, Any]]:
     dump = getattr(c10d, "_dump_fr_trace", None) or getattr(c10d, "_dump_nccl_trace", None)
     if dump is None:
         return []
-    # It comes from this process itself. Without stacks: to look up their names takes seconds.
+    # The pickle comes from this process itself. Without stacks: resolving their names takes
+    # seconds.
     with contextlib.suppress(Exception):
         return list(pickle.loads(dump(True, False, False)).get("entries", ()))
     return []

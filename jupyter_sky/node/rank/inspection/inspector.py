@@ -1,4 +1,4 @@
-"""Answers what its agent asks of a rank, in the side thread."""
+"""Answers the agent's questions about a rank, in the side thread."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from jupyter_sky.transport.protocol.rank_messages import InspectCommand, Inspect
 
 
 class Inspector:
-    """Tells what the rank is doing.
+    """Reports what the rank is doing.
 
     Parameters
     ----------
     descriptor
-        The file for stacks, which the agent has open too; see `StackFile`.
+        The file for stacks, which the agent has open, too; see `StackFile`.
 
     Attributes
     ----------
@@ -29,26 +29,26 @@ class Inspector:
         prepare()
 
     def write_names(self) -> None:
-        """Tell the agent what new cells are called: it may have to read a stack by itself."""
+        """Tell the agent the names of new cells, since it may have to read a stack by itself."""
         self._stacks.write_names()
 
     def group_formed(self) -> None:
-        """Forget the collectives of the group before."""
+        """Forget the collectives of the previous group."""
         self.recorded.begin()
 
     def answer(
         self, command: InspectCommand, prompt: str, frame: FrameType | None, is_failing: bool
     ) -> Inspected:
-        """Return what the rank is doing; briefly, it is whether it waits in a collective.
+        """Return what the rank is doing, or, in brief, whether it waits in a collective.
 
         Parameters
         ----------
         command
             What the agent wants to know.
         prompt, frame
-            What the user is asked for there, if anything, and the frame that it is about.
+            The kind of the present prompt, if any, and the frame that it is about.
         is_failing
-            Whether an error has ended its part, which the agent does not know yet.
+            Whether an error has ended its part that the agent does not know of yet.
         """
         answer: Inspected = {
             "inspected": command["number"],
@@ -58,7 +58,7 @@ class Inspector:
             "prompt": prompt,
             "failing": is_failing and not prompt,
         }
-        # Where collectives come and go, there is nothing to look for.
+        # If collectives come and go, the rank is making progress.
         has_moved = self.recorded.has_moved()
         if not (command["brief"] and has_moved):
             answer["collectives"], answer["recent"] = self.recorded.read()

@@ -1,10 +1,10 @@
-"""Stacks as a user reads them: cells and files by their names, without our own frames.
+"""Stacks for users: with the names of cells and files, without our own frames.
 
-The side thread of a rank reads the frames of the others. Where it cannot run, because a call into
-C keeps the interpreter to itself, the system tells: on a signal `faulthandler` writes a stack to a
-file, from C alone. It writes that of the thread which gets the signal, the main thread, and no
-other: a rank that was only slow runs on, and reading frames that go meanwhile ends its process.
-The file is the agent's, which reads it; what a cell is called stands in front.
+The side thread of a rank reads the frames of the others. If it cannot run, because a call into C
+does not release the GIL, the agent sends a signal on which `faulthandler` writes a stack to a file,
+in C only. It writes the stack of the thread that gets the signal, the main thread, and no other: if
+the rank was merely slow, its threads continue, and reading frames that vanish meanwhile would crash
+the process. The agent reads the file; the names of cells are at its beginning.
 """
 
 from __future__ import annotations
@@ -45,29 +45,29 @@ _KNOWN_CLASSES = {"_BaseDataLoaderIter": "DataLoader"}
 
 
 class StackFile:
-    """The rank's end of the file that its stack is written to on a signal.
+    """The rank's side of the file to which its stack is written on a signal.
 
     Parameters
     ----------
     descriptor
-        The file, which the agent has open too.
+        The file, which the agent has open, too.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._remembered = 0
         self._known: Mapping[str, str] = {}
-        # What it writes stands behind what the agent has left there.
+        # Stacks are appended to what the agent has left there.
         stacks = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_APPEND)
         faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=False, chain=False)
-        # From now on the agent may send the signal, which before would have ended the process.
+        # From now on the agent may send the signal, which would have ended the process before.
         os.ftruncate(descriptor, NAMES_SIZE)
 
     def write_names(self) -> None:
-        """Write what cells are called, if there are others than the last time."""
+        """Write the names of cells, if they have changed since the last time."""
         remembered = cell_sources.remembered
         if remembered == self._remembered:
-            return  # it is asked ten times a second
+            return  # this is called ten times a second
         newest = dict(list(cell_sources.titles.items())[-200:])
         self._remembered = remembered
         if newest == self._known:
@@ -80,7 +80,7 @@ class StackFile:
 
 
 def frames_of_user(at: FrameType | None = None) -> list[SeenFrame]:
-    """Return the stack of the main thread, or of a thread beside it that runs the user's code.
+    """Return the stack of the main thread, or of another thread that runs the user's code.
 
     Parameters
     ----------
@@ -111,22 +111,22 @@ def _frames(frame: FrameType | None) -> list[SeenFrame]:
 
 
 def seen(file: str, line: int, code: CodeType) -> SeenFrame:
-    """Return a line of code as a user knows it."""
+    """Return a line of code as the user knows it."""
     return _seen(file, line, getattr(code, "co_qualname", code.co_name), cell_sources.titles)
 
 
 def is_own(file: str) -> bool:
-    """Return whether a file, or cell, is the user's."""
+    """Return whether a file or cell is the user's."""
     return place_of(file, cell_sources.titles)[1]
 
 
 def is_wrapper(file: str) -> bool:
-    """Return whether the calls in a file say nothing to a user."""
+    """Return whether calls in a file are of no interest to the user."""
     return file.endswith(_WRAPPERS)
 
 
 def parse_dump(data: bytes) -> list[SeenFrame]:
-    """Return the stack of the main thread from a file of stacks; see `StackFile`."""
+    """Return the main thread's stack from a file of stacks; see `StackFile`."""
     titles: Mapping[str, str] = {}
     with contextlib.suppress(ValueError):
         titles = json.loads(data[:NAMES_SIZE].rstrip(b"\0") or b"{}")
@@ -139,7 +139,7 @@ def parse_dump(data: bytes) -> list[SeenFrame]:
 
 
 def is_whole(data: bytes) -> bool:
-    """Return whether a file of stacks has that of the main thread to its end."""
+    """Return whether a file of stacks has the complete stack of the main thread."""
     return b"in _become_rank\n" in data[NAMES_SIZE:] or b"  ...\n" in data[NAMES_SIZE:]
 
 
@@ -159,7 +159,7 @@ def _seen(file: str, line: int, function: str, titles: Mapping[str, str]) -> See
 
 
 def place_of(file: str, titles: Mapping[str, str]) -> tuple[str, bool]:
-    """Return what a user calls a file, and whether it is the user's."""
+    """Return the user's name for a file, and whether the file is the user's."""
     if file in titles:
         match = _TITLE.fullmatch(titles[file])
         return (f"cell [{match[1]}]" if match else titles[file] or "the cell"), True
@@ -170,17 +170,17 @@ def place_of(file: str, titles: Mapping[str, str]) -> tuple[str, bool]:
 
 @functools.cache
 def _libraries() -> tuple[str, ...]:
-    """Return the folders of what users import and do not edit."""
+    """Return the folders of libraries, which users import but do not edit."""
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     folders = {sysconfig.get_path(name) for name in names}
-    found = map(str, sys.path)  # users add paths of `pathlib`, too
+    found = map(str, sys.path)  # users also add `pathlib` paths
     folders |= {path for path in found if path.endswith(("site-packages", "dist-packages"))}
     folders |= {os.path.realpath(folder) for folder in folders}
     return tuple(f"{folder}{os.sep}" for folder in [*folders, _PACKAGE])
 
 
 def _down_to_cell(frames: Iterable[SeenFrame]) -> list[SeenFrame]:
-    """Return a stack without what is around the user's first line."""
+    """Return a stack without the frames that called the user's first line."""
     found = list(frames)
     while found and not found[-1]["own"]:
         found.pop()

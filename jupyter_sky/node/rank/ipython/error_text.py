@@ -1,4 +1,4 @@
-"""Errors of a rank as text and plain data: what a message can carry of them, and a user read."""
+"""Errors of a rank as text and plain data, for messages and users."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _LONGEST = 20_000  # characters of an error's text
 
 
 def has_group(error: BaseException | None) -> bool:
-    """Return whether an error is a group of exceptions, or comes after one."""
+    """Return whether an error is an exception group, or was raised because of one."""
     while error is not None and not isinstance(error, BaseExceptionGroup):
         error = error.__context__
     return error is not None
 
 
 def bare_lines(error: BaseException) -> list[str]:
-    """Return the traceback of an error as Python makes it, from the user's own lines on.
+    """Return Python's traceback of an error, starting at the user's own lines.
 
-    IPython makes none of an exception group, and takes long over one inside of a large library.
+    IPython cannot format an exception group, and takes long for an error inside a large library.
     """
     frames = error.__traceback__
     while (
@@ -55,7 +55,7 @@ def _lines(error: BaseException, frames: TracebackType | None) -> list[str]:
 
 
 def text(error: BaseException) -> str:
-    """Return what an error says, whatever its own methods do."""
+    """Return the text of an error, whatever its own methods do."""
     try:
         return str(error)
     except Exception:
@@ -63,7 +63,7 @@ def text(error: BaseException) -> str:
 
 
 def report(error: BaseException, lines: Sequence[str]) -> ErrorReport:
-    """Return an error as plain data, with its traceback in lines."""
+    """Return an error as plain data, with the lines of its traceback."""
     members = error.exceptions[:100] if isinstance(error, BaseExceptionGroup) else ()
     exceptions = [_single(each, traceback.format_exception(each)[-50:]) for each in members]
     return {**_single(error, lines), "exceptions": exceptions}
@@ -83,7 +83,7 @@ def _single(error: BaseException, lines: Sequence[str]) -> SingleError:
 
 
 def attributes(error: BaseException) -> dict[str, Any]:
-    """Return what an error has beside its arguments, also what C code keeps of it, as ``errno``."""
+    """Return the attributes of an error, including those kept in C, like ``errno``."""
     found = dict(vars(error)) if hasattr(error, "__dict__") else {}
     for kind in type(error).__mro__:
         if kind is Exception:
@@ -98,14 +98,14 @@ def attributes(error: BaseException) -> dict[str, Any]:
 
 
 def shortened(text: str) -> str:
-    """Return a text that is short enough for a message, and for a user to read."""
+    """Return a text, shortened for a message and a user."""
     kept = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text):,} characters)"
-    # A notebook cannot show half of a surrogate pair: it is escaped, as where it is printed.
+    # A notebook cannot show lone surrogates: they are escaped, as in printed text.
     return kept.encode(errors="backslashreplace").decode()
 
 
 def plain(value: Any, depth: int = 4) -> Any:
-    """Return ``value`` as data that a frame can carry; other objects become their text."""
+    """Return ``value`` as plain data for a message; other objects become their text."""
     if isinstance(value, str):
         return shortened(value)
     if value is None or isinstance(value, (bool, float)):

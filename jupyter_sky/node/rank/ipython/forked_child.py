@@ -1,4 +1,4 @@
-"""The end of a child that the user's code has forked, and that came out of its cell."""
+"""Ends a child process that the user's code has forked and that has returned from its cell."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from jupyter_sky.node.rank import streams
 
 
 def end_child(error: BaseException | None, traceback: Sequence[str]) -> NoReturn:
-    """End this process as Python ends a script, with its status, and what it says of an error.
+    """End this process as Python ends a script, with its exit status and error output.
 
     Parameters
     ----------
     error
-        What the cell has raised.
+        The exception that the cell raised, if any.
     traceback
-        The lines that a cell shows of it.
+        The lines of its traceback, as a cell shows it.
     """
     status = 0 if error is None else 1
     with streams.errors_printed():

@@ -1,4 +1,4 @@
-"""What functions that ask the user do where nobody can be asked: they say so."""
+"""Makes functions that ask the user raise an error if nobody can be asked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_DEBUGGER = (
 
 
 def refuse() -> None:
-    """Let `input`, `getpass` and `breakpoint` raise in this process: there is no keyboard."""
+    """Make `input`, `getpass` and `breakpoint` raise in this process: there is no keyboard."""
     builtins.input = _no_input
     getpass.getpass = _no_password
     sys.breakpointhook = _no_debugger

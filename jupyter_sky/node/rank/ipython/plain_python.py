@@ -1,4 +1,4 @@
-"""Cells that IPython would leave as they are: most are Python, and looking for more takes long."""
+"""Recognises cells that IPython would not transform: most are, and transforming takes long."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from IPython.core.inputtransformer2 import TransformerManager
 
-# What may begin a command, a magic or a question, or be a prompt or an indentation that is taken
-# away. It may also be a remainder or a line of a text: then IPython looks.
+# What may begin a command, a magic or a help request, or be a prompt or an indentation to remove.
+# If it turns out to be an operator or part of a string, IPython has merely looked in vain.
 _SPECIAL = re.compile(
     r"[%!?\r\f\v]"
     r"|^[ \t]*(?:[/,;>]|\.\.\.|In \[)"
@@ -21,7 +21,7 @@ _USUAL = TransformerManager()
 
 
 def as_it_is(shell: Any, cell: str) -> str | None:
-    """Return a cell that IPython would transform into itself; ``None`` where it has to look.
+    """Return a cell that IPython would not change; ``None`` if IPython has to look.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def as_it_is(shell: Any, cell: str) -> str | None:
 
 
 def remember_checkers(shell: Any) -> None:
-    """Remember what a shell asks of single lines before the user has added to it."""
+    """Remember a shell's own checkers of single lines, before the user can add any."""
     global _checkers
     _checkers = len(shell.prefilter_manager.checkers)
 

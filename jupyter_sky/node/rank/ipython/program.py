@@ -1,4 +1,4 @@
-"""The program that a run is part of, where it is one: its arguments, and how it may end."""
+"""The program that a run is part of, if any: its arguments, and how it may end."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _taken: tuple[str, ...] = _NONE
 
 
 def begin(command: RunCommand) -> None:
-    """Make the name and arguments of the program that a run is part of those of this process.
+    """Set the program name and arguments of this process to those of a run's program.
 
-    What the program itself has made of them stays until another program, or the cell of a notebook,
-    uses the rank; what is installed and sent in between does not.
+    Changes that the program itself makes to them stay until another program, or a notebook's cell,
+    uses the rank.
     """
     global _taken
     words = command["program"]
@@ -35,13 +35,13 @@ def begin(command: RunCommand) -> None:
 def has_ended_well(error: BaseException | None, words: Sequence[str] | None) -> bool:
     """Return whether a program has called ``sys.exit`` because it was done.
 
-    In a notebook that is an error, as the cells below would go on as if this one were complete.
+    In a notebook that is an error: the cells below would run as if this one were complete.
     """
     return words is not None and isinstance(error, SystemExit) and not error.code
 
 
 class Exit(ExitAutocall):  # type: ignore[misc]
-    """``exit`` and ``quit`` where a cell or program runs: what `sys.exit` does, with its status."""
+    """``exit`` and ``quit`` in a cell or program: they do what `sys.exit` does."""
 
     def __call__(self, status: Any = None) -> NoReturn:
         raise SystemExit(status)

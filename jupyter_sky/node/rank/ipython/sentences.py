@@ -12,13 +12,13 @@ _OURS = re.compile(r"magic (function )?`%{1,2}sky` not found")
 
 
 def sentence_of(error: BaseException) -> str | None:
-    """Return what is shown of an error; ``None`` for one whose traceback is shown."""
+    """Return the sentence to show for an error; ``None`` to show its traceback."""
     if isinstance(error, SystemExit):
         code = "" if error.code is None else repr(error.code)
         return f"SystemExit: the cell called sys.exit({code}); the rank and its variables stay."
     if isinstance(error, KeyboardInterrupt):
-        # Nobody reads where it came. To find that out takes a second, the first time, inside of
-        # a library as large as torch, and everyone waits who is told that the run has ended.
+        # Nobody needs its position. Inside a library as large as torch, finding it takes a second
+        # the first time, which would delay the end of the run.
         return "KeyboardInterrupt"
     if isinstance(error, DebuggerQuit):
         return f"DebuggerQuit: {error}"

@@ -35,7 +35,7 @@ from jupyter_sky.transport.protocol.error_report import ErrorReport, is_conseque
 
 
 class ShellOwner(Protocol):
-    """What the shell needs of its rank."""
+    """What the shell needs from its rank."""
 
     def display(self, kind: str, fields: Mapping[str, Any]) -> None:
         """Send something to display: its kind, and the fields of the event `Display`."""
@@ -43,16 +43,16 @@ class ShellOwner(Protocol):
     def run_ignoring_interrupts(
         self, function: Callable[..., None], *args: Any, **kwargs: Any
     ) -> None:
-        """Call a function in which no interrupt is raised."""
+        """Call a function during which no interrupt is raised."""
 
 
-# IPython comes without types, as far as mypy is told: its classes are of any type.
+# To mypy, the classes of IPython are `Any`: it is told to skip them.
 
 
 class _DisplayHook(DisplayHook):  # type: ignore[misc, unused-ignore]
     """Sends the value of a cell's last expression instead of printing it."""
 
-    exec_result: Any = None  # no trait; see `RankShell`
+    exec_result: Any = None  # not a trait; see `RankShell`
 
     def quiet(self) -> bool:
         return bool(self.semicolon_at_end_of_expression(self.shell.cell))
@@ -70,7 +70,7 @@ class _DisplayHook(DisplayHook):  # type: ignore[misc, unused-ignore]
 
 
 class _DisplayPublisher(DisplayPublisher):  # type: ignore[misc, unused-ignore]
-    """Sends what ``display`` shows."""
+    """Sends the output of ``display``."""
 
     def publish(
         self,
@@ -91,9 +91,9 @@ class _DisplayPublisher(DisplayPublisher):  # type: ignore[misc, unused-ignore]
 
 
 class _Compiler(CachingCompiler):  # type: ignore[misc, unused-ignore]
-    """Names cells in tracebacks as the notebook does; ``title`` is that of the next.
+    """Names cells in tracebacks as the notebook does; ``title`` is the name of the next cell.
 
-    ``on_named`` is called when a cell has got its name, before it runs.
+    ``on_named`` is called once a cell has its name, before it runs.
     """
 
     title = ""
@@ -124,8 +124,7 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
     displayhook_class = Type(_DisplayHook)
     display_pub_class = Type(_DisplayPublisher)
 
-    # Traits of IPython's that are set in each cell, and that nobody observes: without that to look
-    # for, a cell is over sooner.
+    # Traits that IPython sets in each cell, and that nobody observes. Plain attributes are faster.
     last_execution_result: Any = None
     last_execution_succeeded = True
 
@@ -138,16 +137,16 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
     """Whether an error has ended what was asked for, and is being made ready to be sent."""
 
     def attach(self, owner: ShellOwner) -> None:
-        """Become the shell of a rank: it was made in the fork server, where there is none."""
+        """Become the shell of a rank: it was made in the fork server, which has no rank."""
         self._owner = owner
 
     def find_profile(self) -> None:
-        """Use the IPython folder that the environment names by now."""
+        """Use the IPython folder that the environment names now."""
         self.init_ipython_dir(None)
         self.init_profile_dir(None)
 
     def show(self, kind: str, fields: Mapping[str, Any]) -> None:
-        """Send something to display, behind what was printed before it."""
+        """Send something to display, after everything that was printed before it."""
         sys.stdout.flush()
         sys.stderr.flush()
         if self._owner:
@@ -163,11 +162,11 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         code
             The cell.
         title
-            What the notebook's cell is called, for tracebacks.
+            The name of the notebook's cell, for tracebacks.
         above
-            Number of lines that the notebook's cell has above the code.
+            The number of lines in the notebook's cell above the code.
         words
-            The program that it is part of, as `program` has it.
+            The name and arguments of the program that it is part of; see `program`.
         """
         self.cell = code
         self.compile.title = title
@@ -189,24 +188,24 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         return "\n" * above + (plain or super().transform_cell(raw_cell))
 
     def should_run_async(self, raw_cell: str, **prepared: Any) -> bool:
-        """Return whether a cell needs a loop; IPython compiles it once more to find that out."""
+        """Return whether a cell needs an event loop; IPython would compile it to find out."""
         text = prepared.get("transformed_cell") or raw_cell
-        # Without these words nothing is awaited.
+        # Without these keywords nothing is awaited.
         if "await" not in text and "async" not in text:
             return False
         return bool(super().should_run_async(raw_cell, **prepared))
 
     def reset_traceback(self) -> None:
-        """Forget the traceback of the run before."""
+        """Forget the traceback of the previous run."""
         self._lines, self._pending, self.is_failing = [], None, False
 
     @property
     def last_traceback(self) -> Sequence[str]:
-        """The traceback of the error that has ended the run, in lines."""
+        """The lines of the traceback of the error that ended the run."""
         return self._lines
 
     def forget_error(self) -> None:
-        """Let go of the last error, whose frames hold all that was in their variables."""
+        """Release the last error, whose frames keep all their variables alive."""
         for name in ("last_type", "last_value", "last_traceback", "last_exc"):
             vars(sys).pop(name, None)
         self.last_execution_result = None
@@ -227,7 +226,7 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         is_stop = isinstance(sys.exc_info()[1], KeyboardInterrupt)
         if kwargs.get("running_compiled_code") and not is_stop and not _is_in_cell():
             self.is_failing = True
-        # An interrupt that comes now would only garble the traceback; it is repeated soon.
+        # An interrupt at this point would only garble the traceback; it will be repeated.
         if self._owner:
             self._owner.run_ignoring_interrupts(self._show_error, *args, **kwargs)
         else:
@@ -240,31 +239,30 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         elif error is not None and (
             error_text.has_group(error) or is_consequence(error_text.text(error))
         ):
-            # As long takes the error of a collective that a peer has left, which is not the cause.
+            # The error of a collective that a peer has left takes as long, and is not the cause.
             self._showtraceback(type(error), error, error_text.bare_lines(error))
         else:
             super().showtraceback(*args, **kwargs)
             cell_sources.drop_traceback_caches()
 
     def _tee(self, channel: str) -> contextlib.AbstractContextManager[None]:
-        # IPython would keep all that is ever printed, for a history of outputs.
+        # IPython would keep everything that is ever printed, for its history of outputs.
         return contextlib.nullcontext()
 
     def init_prompts(self) -> None:
-        # There are none: libraries take `sys.ps1` for a user at a keyboard, and Lightning then
-        # refuses to train on several ranks.
+        # There are no prompts: libraries take `sys.ps1` as a sign of an interactive session, in
+        # which Lightning refuses to train on several ranks.
         pass
 
     def enable_gui(self, gui: object = None) -> None:
-        """Do nothing for `%matplotlib inline`, which asks for it: figures are displayed anyway."""
+        """Do nothing, as `%matplotlib inline` needs: figures are displayed anyway."""
 
     def _showtraceback(
         self, etype: type[BaseException], evalue: BaseException, stb: Sequence[str]
     ) -> None:
-        # IPython shows errors in the middle of a cell too, of a failing `_repr_html_` for instance.
-        # Which one has ended the cell, `run` knows when it is over.
-        # If this rank was stopped because a peer failed, then the error of its own collective is
-        # only a consequence of that, and not shown.
+        # IPython also shows errors in the middle of a cell, as of a failing `_repr_html_`. `run`
+        # will know which one ended the cell. If this rank was stopped because a peer failed, the
+        # error of its own collective is only a consequence, and is not shown.
         stopped = isinstance(evalue, KeyboardInterrupt)
         if stopped and self._pending and is_consequence(error_text.text(self._pending[0])):
             self._pending = None
@@ -283,25 +281,25 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         return error_text.report(error, self._lines)
 
     def record_sentence(self, error: BaseException) -> None:
-        """Record one sentence as the traceback of an error, for `report`."""
+        """Record a sentence in place of the traceback of an error, for `report`."""
         self.is_failing = True
         self._lines = [f"{type(error).__name__}: {error}"]
 
     def record_traceback(self, error: BaseException, skip: int) -> None:
-        """Record the traceback of an error that was raised outside of a cell, for `report`.
+        """Record the traceback of an error that was raised outside a cell, for `report`.
 
         Parameters
         ----------
         error
             The error.
         skip
-            How many of the outermost frames are ours, not the user's.
+            The number of outermost frames that are ours, not the user's.
         """
         if isinstance(error, KeyboardInterrupt):  # see `_show_error`
             self._lines = ["KeyboardInterrupt"]
             return
         self.is_failing = True
-        if isinstance(error, SyntaxError):  # it is about a file, not about the import of that
+        if isinstance(error, SyntaxError):  # the error is in the file itself, not in its import
             self._lines = "".join(traceback.format_exception_only(error)).splitlines()
             return
         frames = error.__traceback__
@@ -315,7 +313,7 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
 
 
 def cancel_tasks() -> None:
-    """End what a cell has left on IPython's loop: it would go on in the next cell that awaits."""
+    """Cancel tasks that a cell left on IPython's loop: they would go on when a cell next awaits."""
     loop = get_asyncio_loop()
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
@@ -326,13 +324,13 @@ def cancel_tasks() -> None:
 
 
 def make_shell() -> RankShell:
-    """Return the shell of this process; made in the fork server, inherited by each rank."""
+    """Return the shell of this process, made in the fork server and inherited by each rank."""
     config = Config()
     config.HistoryManager.enabled = False
     config.InteractiveShell.cache_size = 0
     config.Completer.use_jedi = False
     shell: RankShell = RankShell.instance(config=config)
-    # No outputs are kept here, and `_` should not look like an output that is an empty text.
+    # No outputs are kept here, and `_` should not look like an output that is an empty string.
     for name in ("_", "__", "___"):
         shell.user_ns.pop(name, None)
     plain_python.remember_checkers(shell)
@@ -342,13 +340,13 @@ def make_shell() -> RankShell:
     threading.excepthook = error_text.print_of_thread
     # Figures are displayed, as in a notebook's kernel.
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-    # What IPython says of `sys.exit()` holds for a terminal.
+    # IPython's advice about `sys.exit()` is meant for a terminal.
     warnings.filterwarnings("ignore", "To exit: use", UserWarning)
     return shell
 
 
 def _is_in_cell() -> bool:
-    """Return whether a cell runs still, which has run another one."""
+    """Return whether another cell, which ran this one, is still running."""
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back

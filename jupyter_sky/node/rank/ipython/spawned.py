@@ -1,8 +1,8 @@
-"""Processes that a rank spawns: they find the rank's functions and classes under ``__main__``.
+"""Lets processes that a rank spawns find the rank's functions and classes in ``__main__``.
 
-A process that `multiprocessing` does not fork begins empty, and pickles refer to what is in
-``__main__`` by name. Under plain Python it runs the program's file again; here the code is that of
-cells, or of a script that need not be on the node, so that a rank sends along what it has.
+A process that `multiprocessing` spawns begins empty, while pickles refer to objects of ``__main__``
+by name. Plain Python runs the program's file again. Here the code is in cells, or in a script that
+need not be on the node, so the rank sends along what it has.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ begin(values, left_out)
 
 
 def install() -> None:
-    """Let the processes that this one spawns find what is in ``__main__`` here."""
+    """Let processes that this one spawns find the content of its ``__main__``."""
     if not isinstance(spawn.get_preparation_data, _Preparation):
         spawn.get_preparation_data = _Preparation(spawn.get_preparation_data)
 
 
 class _Preparation:
-    """Tells a new process how to begin.
+    """The preparation data for a new process.
 
     Parameters
     ----------
     usual
-        What Python tells it.
+        The preparation data of Python itself.
     """
 
     def __init__(self, usual: Any) -> None:
@@ -67,7 +67,7 @@ class _Values:
     stream, buffers
         The pickle.
     cells
-        The cells that functions in it are of.
+        The cells that define functions in it.
     is_code
         Whether pickles refer to them by their names.
     """
@@ -79,12 +79,12 @@ class _Values:
     is_code: bool
 
     def fields(self) -> tuple[Any, ...]:
-        """Return it as plain data: the new process cannot import this module yet."""
+        """Return it as plain data, since the new process cannot import this module yet."""
         return self.names, self.stream, self.buffers, self.cells, self.is_code
 
 
 class _Beginning:
-    """What is run in the new process when it is told how to begin."""
+    """Runs in the new process while it reads its preparation data."""
 
     def __init__(self, values: list[_Values], left_out: dict[str, bool]) -> None:
         self._values, self._left_out = values, left_out
@@ -99,9 +99,9 @@ class _Beginning:
 
 
 def _pack() -> tuple[list[_Values], dict[str, bool]]:
-    """Return the code in ``__main__`` and the values that it uses, and names that are left out.
+    """Return the code in ``__main__``, the values that it uses, and the names left out.
 
-    Of these it is said whether they are code.
+    The names left out are given with whether they are code.
     """
     names = dict(pickling.main_namespace())
     code = {name: value for name, value in names.items() if _is_code(value)}
@@ -129,7 +129,7 @@ def _pack() -> tuple[list[_Values], dict[str, bool]]:
 
 
 def _is_code(value: Any) -> bool:
-    """Return whether a value is pickled by its name, or compared by its identity alone."""
+    """Return whether a value is pickled by name, or compared by identity only."""
     if type(value) is object:
         return True
     with contextlib.suppress(Exception):
@@ -145,7 +145,7 @@ def _dumped(values: dict[str, Any]) -> Pickled | None:
 
 
 def _is_for_others(pickled: Pickled) -> bool:
-    """Return whether further processes can do with a value."""
+    """Return whether a value is of use to further processes."""
     size = len(pickled.stream) + sum(each.nbytes for each in pickled.buffers)
     return size <= _LARGEST and not any(
         map(_is_on_gpu, (each for _, each in pickled.memo.values()))
@@ -153,7 +153,7 @@ def _is_for_others(pickled: Pickled) -> bool:
 
 
 def _is_on_gpu(value: Any) -> bool:
-    """Return whether a value is on a GPU, where each further process would take memory for it."""
+    """Return whether a value is on a GPU, where every further process would take memory for it."""
     torch = sys.modules.get("torch")
     if torch is None:
         return False
@@ -174,9 +174,9 @@ def _values(names: Iterable[str], pickled: Pickled, is_code: bool) -> _Values:
 
 
 def begin(values: list[tuple[Any, ...]], left_out: Mapping[str, bool]) -> None:
-    """Take what the rank has sent, as soon as all else is prepared.
+    """Install what the rank has sent, once everything else is prepared.
 
-    It is called while this process reads how to begin, and nothing of that is done yet.
+    It is called while this process reads its preparation data, before any of it is applied.
     """
     usual = spawn.prepare
 
@@ -205,9 +205,9 @@ def _load(values: Iterable[_Values], left_out: Mapping[str, bool]) -> None:
 
 
 def _missing(name: str) -> Any:
-    """Return what takes the place of a name that is not here, for a pickle that refers to it.
+    """Return a placeholder for a missing name that a pickle refers to.
 
-    A worker of a pool would end for it, and others would begin for ever in its place.
+    Otherwise a worker of a pool would fail, and be replaced by others for ever.
     """
     reader = sys._getframe(1).f_globals.get("__name__", "")
     if name.startswith("__") or not reader.startswith(_READERS):
@@ -232,7 +232,7 @@ def _sentence(name: str, why: str = "") -> str:
 
 
 class _Unusable:
-    """An object that is not here, or whose class is not: its use raises."""
+    """An object that is missing, or whose class is: using it raises an error."""
 
     said = ""
 
@@ -251,7 +251,7 @@ class _Unusable:
 
 
 class _Absent(type):
-    """A function or class that a pickle refers to, and that is not here: calls of it raise."""
+    """A missing function or class that a pickle refers to: calling it raises an error."""
 
     said: str
 

@@ -1,4 +1,4 @@
-"""Widgets in a rank: there is no page that could talk to them, so text takes their place."""
+"""Widgets in a rank: no page can talk to them, so they are replaced by text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BARS = "tqdm.notebook"
 
 
 def as_text(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what is to be shown of something that is displayed: of a widget, a sentence."""
+    """Return the data to show for a displayed object: for a widget, a sentence."""
     if _WIDGET not in data:
         return data
     kind = str(data.get("text/plain", "widget")).partition("(")[0][:60] or "widget"
@@ -26,7 +26,7 @@ def as_text(data: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class TextBars(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Gives `tqdm.notebook`, whose bars are widgets, the text bars of `tqdm`."""
+    """Replaces the bars of `tqdm.notebook`, which are widgets, by the text bars of `tqdm`."""
 
     def __init__(self) -> None:
         self._loader: importlib.abc.Loader | None = None
@@ -34,7 +34,7 @@ class TextBars(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return the specification of `tqdm.notebook`, with this as its loader."""
+        """Return the spec of `tqdm.notebook`, with this object as its loader."""
         if name != _BARS:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
@@ -43,7 +43,7 @@ class TextBars(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return spec
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        """Let Python make the module."""
+        """Let Python create the module."""
         return None
 
     def exec_module(self, module: ModuleType) -> None:
@@ -58,5 +58,5 @@ class TextBars(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def install() -> None:
-    """Have bars of text in this process."""
+    """Use text bars in this process."""
     sys.meta_path.insert(0, TextBars())

@@ -1,1 +1,1 @@
-"""Figures that ranks log: from `sky.log` and from the loggers of libraries, to the notebook."""
+"""Metrics that ranks log with `sky.log` or the loggers of libraries."""

@@ -1,7 +1,7 @@
-"""Loggers of libraries that feed the curves: what they log goes to `sky.log` too.
+"""Loggers of libraries that feed the curves: what they log also goes to `sky.log`.
 
-Each is changed when the user's code imports it, and nothing is imported here. What the library
-does with a figure stays as it is, and an error of ours is none of the user's.
+Each is patched when the user's code imports it; nothing is imported here. The library's own
+handling of a metric stays the same, and an error of ours never reaches the user.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _tensorboards(
 def _trainer(
     handler: Any, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **_: Any
 ) -> None:
-    if "train_runtime" not in logs:  # a summary at the end is no point of a curve
+    if "train_runtime" not in logs:  # a summary at the end is not a point of a curve
         log_some(_without_steps(logs), state.global_step)
 
 
@@ -76,7 +76,7 @@ _FEEDERS: Mapping[str, tuple[str, Mapping[str, Feed]]] = {
 
 
 def install() -> None:
-    """Have these libraries feed the curves of this process."""
+    """Let these libraries feed the curves of this process."""
     for name in _FEEDERS:
         if name in sys.modules:
             _change(sys.modules[name])
@@ -85,7 +85,7 @@ def install() -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Lets other finders find these modules, and has them changed as soon as they are loaded."""
+    """Lets other finders find these modules, and patches them once they are loaded."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -104,7 +104,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    """Loads a module as another loader does, and changes it."""
+    """Loads a module with another loader, and patches it."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
@@ -115,7 +115,7 @@ class _Loader(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        # As if we had not been here, for who asks a module for its source.
+        # Restore the original loader, for code that asks the module for its source.
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
@@ -136,11 +136,12 @@ def _change_method(owner: Any, method: str, feed: Feed) -> None:
     @functools.wraps(original)
     def logs(*args: Any, **kwargs: Any) -> Any:
         if getattr(_inside, "one", False):
-            # One logger that hands on to another, as Lightning does to TensorBoard, logs once.
+            # A logger that calls another one, as Lightning's does with TensorBoard's, logs only
+            # once.
             return original(*args, **kwargs)
         _inside.one = True
         try:
-            with contextlib.suppress(Exception):  # another version, which calls it otherwise
+            with contextlib.suppress(Exception):  # another version, which names it differently
                 feed(*args, **kwargs)
             return original(*args, **kwargs)
         finally:

@@ -1,7 +1,7 @@
-"""Collects what a rank logs, and sends it a few times a second, however often it logs.
+"""Collects the metrics of a rank and sends them a few times a second, however often it logs.
 
-Between two messages it keeps of each name no more than a message has room for. The longer a run
-takes, the more rarely it sends: what a run of days sends in all is a few megabytes.
+Between two messages it keeps no more of each name than fits into a message. The longer a run takes,
+the less often it sends, so that a run of days sends a few megabytes in total.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from jupyter_sky.transport.protocol.events import Metrics
 SOONEST, LATEST = 0.25, 5.0
 """Seconds between two messages: at the beginning of a run, and at most."""
 
-_OF_AGE = 1 / 400  # the part of a run's time that passes between two messages
-_POINTS = 2000  # buckets that the messages of all ranks have, for all names together
-_OF_RANK = 100  # buckets that the message of a rank has, however many ranks there are
-_LEAST = 8  # buckets of each name
+_OF_AGE = 1 / 400  # fraction of a run's time between two messages
+_POINTS = 2000  # buckets in the messages of all ranks, for all names together
+_OF_RANK = 100  # least buckets in the message of a rank, however many ranks there are
+_LEAST = 8  # least buckets of each name
 _PROCESSES = 64  # of a script, beside one rank
 
 
 class MetricRecorder:
-    """Takes what is logged on a rank.
+    """Records the metrics of a rank.
 
     Parameters
     ----------
     rank
         The rank.
     send
-        Sends an event to the agent; from any thread.
+        Sends an event to the agent; callable from any thread.
     """
 
     def __init__(self, rank: int, send: Callable[[Metrics], None]) -> None:
@@ -50,7 +50,7 @@ class MetricRecorder:
         self._steps: dict[tuple[int | None, str], int] = {}
         self._names: Counter[int | None] = Counter()
         self._has_warned = False
-        # What is collected as garbage while figures are taken may log some itself.
+        # Reentrant: objects that are garbage-collected during logging may log something themselves.
         self._lock = threading.RLock()
         self._sending = threading.Lock()
         self._wakes = threading.Event()
@@ -68,7 +68,7 @@ class MetricRecorder:
             self._names.clear()
 
     def end(self) -> None:
-        """Send what is left of the run; what is logged afterwards belongs to none."""
+        """Send the rest of the run's metrics; later ones belong to no run."""
         self.flush()
         with self._sending, self._lock:
             self._run = None
@@ -119,7 +119,7 @@ class MetricRecorder:
                 self._send(Metrics(self._rank, run, points, counts, of))
 
     def _has_room(self, of: int | None) -> bool:
-        """Return whether there may be one name more."""
+        """Return whether there is room for another name."""
         is_known = of in self._names or len(self._names) < _PROCESSES
         return is_known and self._names[of] < metric_log.NAMES
 

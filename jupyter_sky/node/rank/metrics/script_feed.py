@@ -1,4 +1,4 @@
-"""Takes what the processes of a script log, and gives it to the curves of its run."""
+"""Receives the metrics of a script's processes, for the curves of its run."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ Take = Callable[[dict[str, float], float | None, int | None], object]
 """Takes figures, their step, and the rank of their process, if torchrun has given it one."""
 
 _PIECE = 64 * 1024
-_END = b"\n.\n"  # no figures, and nothing that `sky.log` writes
+_END = b"\n.\n"  # neither metrics nor anything else that `sky.log` writes
 
 
 class ScriptFeed:
-    """A named pipe for the figures of a script.
+    """A named pipe for the metrics of a script.
 
     Parameters
     ----------
     path
-        Where it is made.
+        The path at which to make it.
     take
-        Takes the figures, in a thread.
+        Receives the metrics, in a thread.
 
     Attributes
     ----------
     path
-        The same.
+        The path of the pipe.
     """
 
     def __init__(self, path: Path, take: Take) -> None:
@@ -40,14 +40,14 @@ class ScriptFeed:
         self._reader = threading.Thread(target=self._read, name="sky-script-metrics", daemon=True)
 
     def begin(self) -> None:
-        """Make the pipe, and take what comes."""
+        """Make the pipe, and start to read."""
         os.mkfifo(self.path, 0o600)
-        # To write as well: without a writer, a reader is told that this is the end.
+        # Also open for writing: without any writer, a reader would get an end of file.
         self._pipe = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         self._reader.start()
 
     def end(self) -> None:
-        """Take what is left in the pipe, and remove it."""
+        """Read what is left in the pipe, and remove it."""
         if self._pipe >= 0:
             os.write(self._pipe, _END)
             self._reader.join()
@@ -62,7 +62,7 @@ class ScriptFeed:
             if _END in rest:
                 continue
             self._hand_on(whole)
-            # Whoever writes so long a line is none of ours.
+            # None of our own writers writes so long a line.
             rest = newline + last if len(last) < _PIECE else b""
         self._hand_on(rest[:end])
 

@@ -1,1 +1,1 @@
-"""Where the time of a rank goes: stacks of its threads, torch's own profiler, its memory."""
+"""Profiles of a rank: sampled stacks, torch's own profiler, and memory."""

@@ -1,7 +1,7 @@
-"""What a stack says of its thread: does it count, communicate, load data or wait?
+"""Infers from a stack whether its thread computes, communicates, loads data or waits.
 
-The calls tell most of it. Where C code has been called from a line of the user's or of torch, they
-do not: then the system says whether the thread runs, and torch whether a collective is on its way.
+The calls usually tell. If a line of the user or of torch has called C code they do not: then the
+system tells whether the thread is running, and torch whether a collective is in progress.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _ASK_EVERY = 1.0
 
 
 def by_calls(files: Sequence[str]) -> Activity | None:
-    """Return what the files of a stack say, the innermost first; ``None`` if that is not clear."""
+    """Infer it from the files of a stack, the innermost first; ``None`` if not clear."""
     if any(file.endswith(_COMMUNICATION) for file in files):
         return "communication"
     if any(part in file for file in files for part in _DATA):
@@ -62,7 +62,7 @@ def by_calls(files: Sequence[str]) -> Activity | None:
 
 
 class MainThread:
-    """What the system and torch say of the main thread."""
+    """What the system and torch tell about the main thread."""
 
     def __init__(self, recorded: Recorded) -> None:
         self._recorded = recorded
@@ -75,36 +75,36 @@ class MainThread:
         self._asked: dict[int, tuple[float, bool]] = {}
 
     def close(self) -> None:
-        """Close what was opened."""
+        """Close opened files."""
         if self._stat >= 0:
             os.close(self._stat)
         self._stat = -1
 
     def was_running(self) -> bool:
-        """Return whether the thread has had a processor, or wants one, since this was asked."""
+        """Return whether the thread has used a processor, or wanted one, since the last call."""
         used, now = time.clock_gettime(self._clock), time.monotonic()
         share = (used - self._used) / max(now - self._seen, 1e-6)
         self._used, self._seen = used, now
-        # A thread that waits for the interpreter, which we have now, sleeps too.
+        # A thread that waits for the GIL, which we hold now, also sleeps.
         return share >= _RUNNING or self._state() in ("R", "?")
 
     def activity(self, place: int, file: str, is_running: bool) -> Activity:
-        """Return what the thread does where the calls do not tell.
+        """Return what the thread does if its calls do not tell.
 
         Parameters
         ----------
         place
-            Stands for the innermost line.
+            Identifies the innermost line.
         file
-            The file of that.
+            The file of that line.
         is_running
-            What `was_running` has returned.
+            The result of `was_running`.
         """
         if is_running:
             return "compute"
         if self._is_in_collective(place):
             return "communication"
-        # On a GPU, torch waits here for its own threads and for the device: both are at work.
+        # On a GPU, torch waits here for its own threads and the device, which are computing.
         is_torch = any(part in file for part in _TORCH)
         return "compute" if is_torch else "waiting"
 
@@ -114,7 +114,7 @@ class MainThread:
         return "?"
 
     def _is_in_collective(self, place: int) -> bool:
-        """Return whether a collective is on its way; at one line it is asked now and then."""
+        """Return whether a collective is in progress; check only now and then for one line."""
         now = time.monotonic()
         asked, was = self._asked.get(place, (float("-inf"), False))
         if now - asked < _ASK_EVERY:

@@ -1,4 +1,4 @@
-"""The memory of a rank during a cell: that of its process, and torch's on GPUs."""
+"""Measures a rank's memory during a cell: that of its process, and torch's on GPUs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import psutil
 
 from jupyter_sky.transport.protocol.profiling import DeviceMemory, MemoryRecord
 
-_RESET_PEAK = "5"  # what Linux takes for: count the peak from now on
+_RESET_PEAK = "5"  # Linux's command to reset the peak
 
 
 def begin() -> Callable[[], MemoryRecord]:
-    """Begin to measure; return what ends it and tells."""
+    """Begin to measure; return a function that ends it and returns the result."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text(_RESET_PEAK)
     cuda = _cuda()
@@ -41,7 +41,7 @@ def _end() -> MemoryRecord:
 
 
 def _peak() -> int:
-    """Return the most memory that the process has had since `begin`."""
+    """Return the peak memory of the process since `begin`."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -50,7 +50,7 @@ def _peak() -> int:
 
 
 def _cuda() -> Any:
-    """Return `torch.cuda`, if the cells have used it; to ask it more would begin to use it."""
+    """Return `torch.cuda` if cells have used it; asking more would initialise it."""
     torch = sys.modules.get("torch")
     return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
 

@@ -1,4 +1,4 @@
-"""Records what a rank does during a run, around the user's code, and tells it to the agent."""
+"""Records a rank during a run, around the user's code, and sends the recording to the agent."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 from jupyter_sky.transport.protocol.profiling import PACKED_SIZE, Recorded, RecordKind
 
-_PARTS = 3  # times that a record is made smaller until it can be sent
+_PARTS = 3  # attempts to make a recording small enough to send
 
 
 def recording(
     kinds: Sequence[RecordKind], run: str, send: Callable[[Recorded], object]
 ) -> contextlib.AbstractContextManager[None]:
-    """Record during a block; what was recorded is sent, however the block ends."""
+    """Record during a block; send the recording, however the block ends."""
     return _recording(kinds, run, send) if kinds else contextlib.nullcontext()
 
 
@@ -38,7 +38,7 @@ def _recording(
     try:
         yield
     finally:
-        # A child that the user's code has forked may come here too.
+        # A child that the user's code forked may get here, too.
         for kind, end in reversed(ends.items()) if os.getpid() == pid else ():
             send({"recorded": run, "kind": kind, "data": _packed(end())})
 

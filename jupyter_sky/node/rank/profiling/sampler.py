@@ -1,7 +1,7 @@
-"""Looks at the stacks of a rank again and again, in a thread of its own, and tells what it found.
+"""Samples the stacks of a rank, in a thread of its own, and reports them.
 
-What is found goes to the agent every second: if the rank ends, or C code keeps the interpreter to
-itself, the agent has what came before, and knows since when nothing comes.
+Samples are sent to the agent every second: if the rank ends, or C code does not release the GIL,
+the agent has the earlier samples, and knows since when there are none.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ TELL_EVERY = 1.0
 OUR_THREADS = "sky-"
 """What the names of our own threads begin with."""
 
-_MOST_STACKS = 400  # different ones in a message
-_MOST_THREADS = 8  # that are looked at beside the main thread
-_INNERMOST, _OUTERMOST = 40, 20  # calls that are kept of a deep stack
+_MOST_STACKS = 400  # most different stacks in a message
+_MOST_THREADS = 8  # most other threads to sample
+_INNERMOST, _OUTERMOST = 40, 20  # most calls to keep of a stack
 
 Send = Callable[[Sampled], object]
 _Key = tuple[str, Activity | None, tuple[tuple[int, int], ...]]
 
 
 class Sampler:
-    """Looks at the stacks of this process while it is asked to.
+    """Samples the stacks of this process on request.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Sampler:
         self._over = threading.Event()
 
     def begin(self, command: SampleCommand, send: Send) -> None:
-        """Begin to look, and end what was begun before; with no time to do so only that."""
+        """Begin to sample, ending earlier sampling; with 0 seconds, only end it."""
         self._over.set()
         if command["seconds"] <= 0:
             return
@@ -60,7 +60,7 @@ class Sampler:
 
 
 class _Sampling:
-    """One time of looking."""
+    """Sampling from one request."""
 
     def __init__(
         self, command: SampleCommand, recorded: Recorded, send: Send, over: threading.Event
@@ -76,7 +76,7 @@ class _Sampling:
         self._found: dict[_Key, int] = {}
 
     def run(self) -> None:
-        """Look until it is over."""
+        """Sample until the end."""
         begun = time.monotonic()
         end, tell = begun + self._seconds, begun + TELL_EVERY
         due = begun + self._interval
@@ -92,7 +92,7 @@ class _Sampling:
                     tell = now + TELL_EVERY
         finally:
             self._main.close()
-            # The agent may be gone, and the rank with it soon.
+            # The agent may be gone, and the rank will be soon.
             with contextlib.suppress(OSError):
                 self._tell(over=True)
 
@@ -108,7 +108,8 @@ class _Sampling:
         if has_own or not others:
             self._add("", activity, key)
         for at, (name, stack) in enumerate(others):
-            # Calls that a rank carries out one by one run in threads, beside an idle main thread.
+            # Calls that are sent to a rank one by one may run in threads, beside an idle main
+            # thread.
             is_first = not has_own and not at
             files = self._places.files(stack)
             self._add(name, (by_calls(files) or "compute") if is_first else "beside", stack)
@@ -122,7 +123,7 @@ class _Sampling:
     def _others(
         self, frames: Mapping[int, FrameType], main: int
     ) -> list[tuple[str, tuple[tuple[int, int], ...]]]:
-        """Return the stacks of threads beside the main one that have code of the user's."""
+        """Return the stacks of other threads that run the user's code."""
         found = []
         for thread in threading.enumerate():
             if thread.ident in (None, main) or thread.name.startswith(OUR_THREADS):
@@ -174,7 +175,7 @@ class _Sampling:
 
 
 class _Places:
-    """Lines of code, by the number of the code and the line; to look at them costs no more."""
+    """A cache of lines of code, by the id of the code object and the line."""
 
     def __init__(self) -> None:
         self._codes: dict[int, CodeType] = {}
@@ -182,13 +183,13 @@ class _Places:
         self._wrappers: dict[int, bool] = {}
 
     def forget(self) -> None:
-        """Forget what was kept, so that it does not grow."""
+        """Clear the cache, so that it does not grow."""
         self._codes, self._own, self._wrappers = {}, {}, {}
 
     def stack(self, frame: FrameType | None) -> tuple[tuple[int, int], ...]:
-        """Return a stack, the innermost call first, down to the first line of the user's."""
+        """Return a stack, the innermost call first, down to the user's first line."""
         found: list[tuple[int, int]] = []
-        last = 0  # behind the outermost line of the user's
+        last = 0  # after the user's outermost line
         while frame is not None:
             code = frame.f_code
             number = id(code)
@@ -211,6 +212,6 @@ class _Places:
         return [self._codes[number].co_filename for number, _ in stack]
 
     def seen(self, place: tuple[int, int]) -> SeenFrame:
-        """Return a line as a user knows it."""
+        """Return a line as the user knows it."""
         code = self._codes[place[0]]
         return stacks.seen(code.co_filename, place[1], code)

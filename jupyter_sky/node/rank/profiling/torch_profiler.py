@@ -1,8 +1,7 @@
-"""torch's profiler around a cell: what operations took, the longest events, and a timeline.
+"""torch's profiler around a cell: times of operations, the longest events, and a timeline.
 
-torch's own tables and files are made of Python objects for each event, of which a minute of
-training has a million. Here its events are read as they come from C++, and only what is shown is
-kept of them.
+torch's own tables and files create Python objects for each event, of which a minute of training has
+a million. Here the events are read directly from C++, and only what is shown is kept.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ kilobytes at the end. torch does not tell how many there are, of which a loop of
 1,700,000 a second."""
 
 _POLL_EVERY = 0.05
-_TROUGH_OF = 4  # polls: what a step of training allocates and frees is none of torch's events
+_TROUGH_OF = 4  # polls: memory that a training step allocates and frees is not torch's events
 _SETTLES_WITHIN = 0.3
 
-_MOST_EVENTS = 30_000  # that are kept for the trace
+_MOST_EVENTS = 30_000  # most events to keep for the trace
 _MOST_OPERATIONS = 40
 _BINS = 300
 _LONGEST_NAME = 200
@@ -70,7 +69,7 @@ class _Event(NamedTuple):
 
 
 def begin() -> Callable[[], TorchRecord]:
-    """Begin to record; return what ends it and tells."""
+    """Begin to record; return a function that ends it and returns the result."""
     if "torch" not in sys.modules:
         return lambda: _nothing("torch is not imported: add `import torch` to an earlier cell")
     try:
@@ -85,12 +84,12 @@ def begin() -> Callable[[], TorchRecord]:
 
 
 class _Recorder:
-    """Records from when it is made until its end, or until there is enough.
+    """Records from its creation until `end`, or until there is enough.
 
-    torch frees the events of a profile when it is stopped, and an operation that goes on then would
-    write its end into memory that has become another's. So it is stopped at the end of the cell
-    alone, in the main thread, when the collectives of gloo's threads are over as well. If there is
-    enough before, torch is told to record no operations that begin from then on.
+    torch frees the events of a profile when it is stopped; an operation still in progress would
+    then write its end into freed memory. So it is only stopped at the end of the cell, in the main
+    thread, after the collectives in gloo's threads have ended. If there is enough before that,
+    torch is told not to record further operations.
     """
 
     def __init__(self) -> None:
@@ -105,7 +104,7 @@ class _Recorder:
             threading.Thread(target=self._watch, name="sky-profiler", daemon=True).start()
 
     def end(self) -> TorchRecord:
-        """End it and return what was recorded."""
+        """End it and return the recording."""
         self._over.set()
         ended = time.time_ns()
         with self._changing:
@@ -127,7 +126,7 @@ class _Recorder:
         count = len(found)
         if len(events) < count:
             stopped = min(stopped, events[-1].start)
-            # Of a gigabyte or two, which malloc would keep for later.
+            # Return a gigabyte or two to the system, which malloc would keep.
             del found
             self._profiler.kineto_results = None
             with contextlib.suppress(AttributeError):
@@ -135,18 +134,18 @@ class _Recorder:
         return _record(events, count, self._begun, ended, stopped)
 
     def has_settled(self) -> bool:
-        """Wait for the collectives that gloo's threads carry out; return whether they are over."""
+        """Wait for collectives in gloo's threads; return whether they are over."""
         distributed = sys.modules.get("torch.distributed")
         if distributed is None or not distributed.is_available():
             return True
-        # NCCL's are over for the processor when they are given to the GPU.
+        # For the processor, NCCL's are over once they are handed to the GPU.
         is_nccl = distributed.is_initialized() and distributed.get_backend() == "nccl"
-        # A collective that has failed never counts as ended. Then all of its group have failed.
+        # A failed collective never counts as ended, but then all of its group have failed.
         is_broken = is_of_collective(sys.exc_info()[1])
         return is_nccl or self._collectives.wait_until_ended(_SETTLES_WITHIN) or is_broken
 
     def stop(self) -> None:
-        """Have torch stop, and free what it has of operations that go on."""
+        """Stop torch's profiler, which frees its records of operations in progress."""
         self._profiler.__exit__(None, None, None)
 
     def _watch(self) -> None:
@@ -170,7 +169,7 @@ _going_on: list[_Recorder] = []
 
 
 def _allocated() -> int:
-    """Return the bytes that this process has from malloc, without large tensors."""
+    """Return the bytes that this process has allocated with malloc, without large tensors."""
     read = getattr(_libc, "mallinfo2", None)  # glibc has it since 2.33
     if read is None:
         return 0
@@ -203,7 +202,7 @@ def _record_no_more() -> None:
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Keep torch's C++ code from writing warnings to stderr, where the user sees them."""
+    """Keep torch's C++ code from writing warnings to stderr, where users would see them."""
     try:
         level = ctypes.c_int.in_dll(ctypes.CDLL("libc10.so"), "FLAGS_caffe2_log_level")
     except (OSError, ValueError):
@@ -218,20 +217,20 @@ def _quietly() -> Iterator[None]:
 
 def _start() -> tuple[Any, bool]:
     """Start torch's profiler; return it, and whether another thread may stop it."""
-    # What `torch.profiler` is made of: that itself imports torch's compiler, which takes seconds.
+    # The internals of `torch.profiler`, which itself imports torch's compiler and takes seconds.
     from torch.autograd import profiler
 
     options: dict[str, Any] = {}
     with contextlib.suppress(ImportError, TypeError):
         from torch._C._profiler import _ExperimentalConfig
 
-        # Collectives of gloo run in threads of its own.
+        # gloo's collectives run in its own threads.
         options["experimental_config"] = _ExperimentalConfig(profile_all_threads=True)
     can_limit = bool(options)
     if sys.modules["torch"].cuda.is_available():
         options["use_device"] = "cuda"
     made = profiler.profile(use_kineto=True, **options)
-    # Otherwise it writes lines about itself to stderr, where the user sees them.
+    # Otherwise it logs to stderr, where users would see it.
     is_set = _LOG_LEVEL in os.environ
     os.environ.setdefault(_LOG_LEVEL, "99")
     try:
@@ -268,7 +267,7 @@ def _record(
 ) -> TorchRecord:
     has_device = any(event.device is not None for event in events)
     longest = heapq.nlargest(_MOST_EVENTS, events, key=lambda each: each.end - each.start)
-    # What runs on a GPU is what counts there; the processor only tells it what to do.
+    # With a GPU, its time is what counts; the processor only issues work.
     at_work = [each for each in events if not has_device or each.device is not None]
     loading = [each for each in events if each.category == "data"]
     return {
@@ -310,7 +309,7 @@ def _trace_event(event: _Event) -> TraceEvent:
 
 
 def _operations(events: Iterable[_Event]) -> list[Operation]:
-    """Return the operations that have taken most time, without what they have called."""
+    """Return the operations that took the most time, without the operations they called."""
     threads: defaultdict[int, list[_Event]] = defaultdict(list)
     calls: defaultdict[str, int] = defaultdict(int)
     own: defaultdict[str, int] = defaultdict(int)
@@ -343,9 +342,9 @@ def _operations(events: Iterable[_Event]) -> list[Operation]:
 def _bins(
     loading: Iterable[_Event], events: Sequence[_Event], start: int, end: int
 ) -> list[list[int]]:
-    """Return what parts of the time were spent on loading, computing, and waiting for others.
+    """Return the shares of time spent on loading, computing, and communication.
 
-    A collective that goes on while something is computed costs no time.
+    A collective that overlaps with computation costs no time.
     """
     data = _merged((each.start, each.end) for each in loading)
     compute = _merged((each.start, each.end) for each in events if each.category == "compute")
@@ -368,7 +367,7 @@ def _bins(
 
 
 def _merged(spans: Iterable[tuple[int, int]]) -> _Spans:
-    """Return spans that do not overlap and cover the same, in order."""
+    """Merge spans into sorted, disjoint ones that cover the same time."""
     found: _Spans = []
     for start, end in sorted(spans):
         if found and start <= found[-1][1]:
@@ -379,7 +378,7 @@ def _merged(spans: Iterable[tuple[int, int]]) -> _Spans:
 
 
 def _without(spans: _Spans, taken: _Spans) -> _Spans:
-    """Return what is left of spans outside of others; both do not overlap themselves."""
+    """Return the parts of disjoint spans that lie outside other disjoint spans."""
     found: _Spans = []
     at = 0
     for start, end in spans:

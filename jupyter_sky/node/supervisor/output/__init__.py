@@ -1,1 +1,1 @@
-"""What ranks print and display: as much as fits goes to the clients, all of it to their logs."""
+"""The output of ranks: as much as a notebook can show goes to clients, everything to the logs."""

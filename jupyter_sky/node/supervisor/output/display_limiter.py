@@ -1,8 +1,8 @@
-"""How much of what a rank displays is shown: as many figures and tables as a notebook can hold.
+"""Limits the displays of a rank to as many figures and tables as a notebook can hold.
 
-A page becomes slow with thousands of them, and each is kept on the node for a notebook that is not
-connected. As with what is printed (`rate_limiter`) there may be gaps, each of which says how much
-was left out, and what comes last is always shown.
+A page becomes slow with thousands of them, and each is kept on the node for a disconnected
+notebook. As with printed output (`rate_limiter`) there may be gaps, each of which says how much was
+left out, and the last display is always shown.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KEPT_BYTES = 16 * 1024 * 1024
 
 
 class DisplayLimiter:
-    """Lets what a run displays through, or the last of it where there is too much."""
+    """Passes the displays of a run on, or only the last of them if there are too many."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._bucket = TokenBucket(BURST, RATE, clock)
@@ -50,9 +50,9 @@ class DisplayLimiter:
         return self._bucket.delay(min(self._held_bytes, BURST // 2))
 
     def feed(self, message: Message) -> list[Message]:
-        """Return what to show now that a rank has sent an event `Display`."""
+        """Return what to show now that a rank has sent a `Display` event."""
         size = len(encode(message)) + EACH
-        # One that is larger than all there is room for passes too, if nothing came before it.
+        # A display larger than the whole limit passes, too, if nothing came before it.
         if not self.is_holding and self._bucket.tokens > 0:
             self._bucket.take(size)
             return [message]
@@ -73,7 +73,7 @@ class DisplayLimiter:
 
     def _hold(self, message: Message, size: int) -> None:
         if message["kind"] == "clear":
-            # What stood there goes, seen or not.
+            # Earlier displays are cleared, seen or not.
             self._held.clear()
             self._held_bytes, self._clear, self._skipped = 0, message, 0
             return
@@ -88,11 +88,11 @@ class DisplayLimiter:
             self._held_bytes -= self._held.popleft()[1]
 
     def _forget_earlier(self, update: Message) -> None:
-        """Drop what is held of the same display: the update takes its place."""
+        """Drop held events of the same display, which the update replaces."""
         identity = update["transient"].get("display_id")
         for index, (message, size) in enumerate(self._held):
             if identity and message["transient"].get("display_id") == identity:
-                update["kind"] = message["kind"]  # a display that nobody has seen is none to update
+                update["kind"] = message["kind"]  # a display that was never shown cannot be updated
                 del self._held[index]
                 self._held_bytes -= size
                 return

@@ -1,4 +1,4 @@
-"""The end of a log that is longer than what is kept of it."""
+"""The kept end of a long log."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from pathlib import Path
 
 
 class LogEnd:
-    """A ring in a file: when it is full, what is written takes the place of the oldest bytes.
+    """A ring in a file: when it is full, new bytes replace the oldest ones.
 
     Parameters
     ----------
     path
-        The file; it is made when there is something to write.
+        The file; it is created when first needed.
     start
-        Where in the log it begins.
+        Its first offset in the log.
     limit
-        Bytes that it has at most.
+        The most bytes that it may have.
 
     Attributes
     ----------
     oldest
-        Where in the log that begins which is kept.
+        The offset in the log of the oldest kept byte.
     """
 
     def __init__(self, path: Path, start: int, limit: int) -> None:
@@ -32,12 +32,12 @@ class LogEnd:
         self.oldest = start
 
     def write(self, data: bytes, offset: int) -> None:
-        """Write what stands at ``offset`` of the log, behind all that was written before.
+        """Write the data at ``offset`` of the log, after everything written before.
 
         Raises
         ------
         OSError
-            When it cannot be written; what it was to take the place of may be lost then as well.
+            If it cannot be written; the bytes that it was to replace may then be lost as well.
         """
         if not data:
             return
@@ -52,7 +52,7 @@ class LogEnd:
             view = view[os.pwrite(self._fd, view[: self._limit - place], place) :]
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return ``size`` bytes from ``offset`` of the log on; all of them have to be there."""
+        """Return ``size`` bytes at ``offset`` of the log; all of them must be kept."""
         parts = []
         while size > 0:
             place = (offset - self._start) % self._limit
@@ -64,7 +64,7 @@ class LogEnd:
         return b"".join(parts)
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Start over."""
         self.oldest = self._start
         if self._fd >= 0:
             os.close(self._fd)

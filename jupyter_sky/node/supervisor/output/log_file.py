@@ -1,7 +1,7 @@
-"""The log of a rank: what it prints, whatever of it is shown in the notebook.
+"""The log of a rank: all of its output, whether shown in the notebook or not.
 
-A rank can print for weeks, so that a log has a limit: all of its beginning and all of its end are
-kept. Between them stands, for who reads it, how much was dropped.
+A rank may print for weeks, so a log has a limit: its beginning and its end are kept. Readers are
+told how much was dropped in between.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ END = 192 * 1024 * 1024
 
 
 class LogFile:
-    """The log of one rank: bytes as they came from its streams, appended.
+    """The log of one rank: the bytes of its streams, as they arrived.
 
-    What it says of places in it counts all bytes that ever came, also those that it has dropped.
+    Offsets count all bytes that ever arrived, including dropped ones.
 
     Parameters
     ----------
     path
-        Where its beginning is; its end is in a file beside it, and the index too.
+        The file of its beginning; its end and its index are in files beside it.
     beginning, end
-        Bytes to keep of both.
+        Most bytes to keep of each.
 
     Attributes
     ----------
     size
-        Bytes in it.
+        Its size in bytes.
     index
-        What stands where in it.
+        Its index.
     """
 
     def __init__(self, path: Path, beginning: int = BEGINNING, end: int = END) -> None:
@@ -52,13 +52,13 @@ class LogFile:
         self.index = LogIndex(path.with_suffix(".index"))
 
     def append(self, data: bytes) -> int | None:
-        """Write ``data`` and return the offset at which it stands.
+        """Append ``data`` and return its offset.
 
-        When the disk is full, all of it is missing in the log, which says so as soon as there is
-        room again, and ``None`` is returned; it is shown all the same.
+        If the disk is full, the data is left out of the log, which says so once there is room
+        again, and ``None`` is returned; the data is still shown.
         """
         there = os.fstat(self._fd).st_size
-        if there != min(self.size, self._beginning):  # the user has cut it
+        if there != min(self.size, self._beginning):  # the user has truncated it
             self.size = there
             self._end.clear()
         gap = _gap(self._missing) if self._missing else b""
@@ -77,7 +77,7 @@ class LogFile:
             self.append(b"\n")
 
     def _write(self, data: bytes) -> bool:
-        """Append all of it or nothing, and return whether it is there."""
+        """Append all of it or nothing; return whether it was written."""
         room = max(0, self._beginning - self.size)
         view = memoryview(data)[:room]
         try:
@@ -91,11 +91,11 @@ class LogFile:
         return True
 
     def kept_from(self, offset: int) -> int:
-        """Return ``offset``, or where that begins which is kept if it was dropped."""
+        """Return ``offset`` or, if it was dropped, the next kept offset."""
         return offset if offset < self._beginning else max(offset, self._end.oldest)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return up to ``size`` bytes from ``offset`` on, as far as nothing of them was dropped."""
+        """Return up to ``size`` bytes at ``offset``, up to the first dropped byte."""
         size = min(size, self.size - offset)
         if size <= 0 or self.kept_from(offset) != offset:
             return b""
@@ -105,9 +105,10 @@ class LogFile:
         return data
 
     def tail_start(self, lines: int, limit: int) -> int:
-        """Return where the last lines begin, at most ``limit`` bytes before the end.
+        """Return the offset of the last lines, at most ``limit`` bytes before the end.
 
-        A line ends where a terminal begins the next one: all states of a progress bar are one.
+        A line ends where a terminal would begin the next one: all states of a progress bar are one
+        line.
         """
         start = self.size - limit
         if start < self._beginning < self._end.oldest:
@@ -127,7 +128,7 @@ class LogFile:
         return _OVERWRITTEN.sub(b"", self.read(start, self.size - start))
 
 
-# What a carriage return overwrites: the earlier states of a progress bar.
+# Drop what a carriage return overwrites: the earlier states of a progress bar.
 _OVERWRITTEN = re.compile(rb"[^\r\n]*\r+(?=[^\r\n])")
 
 
@@ -137,7 +138,7 @@ def _gap(size: int) -> bytes:
 
 
 class RankLogs:
-    """The logs of a node's ranks, also of those that were removed.
+    """The logs of a node's ranks, including removed ones.
 
     Parameters
     ----------
@@ -151,11 +152,11 @@ class RankLogs:
         self._logs: dict[int, LogFile] = {}
 
     def open(self, rank: int) -> LogFile:
-        """Return the log of a rank; a new process of it goes on in the same."""
+        """Return the log of a rank; its new processes continue the same log."""
         if rank not in self._logs:
             self._logs[rank] = LogFile(self._folder / f"rank{rank}.log")
         return self._logs[rank]
 
     def read(self, rank: int, offset: int, size: int) -> bytes:
-        """Return up to ``size`` bytes from ``offset`` on of a rank's log."""
+        """Return up to ``size`` bytes at ``offset`` of a rank's log."""
         return self._logs[rank].read(offset, size)

@@ -1,8 +1,8 @@
-"""What stands where in a rank's log: when it was written, to which stream, and in which run.
+"""The index of a rank's log: the time, stream and run of each piece.
 
-The log itself has the bytes as they came, so that it can be read and saved as it is. The index lies
-beside it: a record of fixed size for each piece, which is what came to one stream in a tenth of a
-second. It has a limit as the log has: the first and the last records are kept.
+The log itself has the raw bytes, so that it can be read and saved as it is. The index is a separate
+file, with a record of fixed size for each piece: the output to one stream within a tenth of a
+second. Like the log it has a limit: the first and the last records are kept.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class LogIndex:
     Parameters
     ----------
     path
-        Where it is kept.
+        The file of the index.
     clock
         Returns the time, in seconds since the epoch.
     first, last
-        Records to keep of its beginning, and of its end.
+        Most records to keep of its beginning, and of its end.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class LogIndex:
         self._runs: deque[LoggedRun] = deque(maxlen=_MOST_RUNS)
 
     def begin_run(self, run: str, title: str, offset: int) -> None:
-        """Record that what is written from ``offset`` on is of a run."""
+        """Record that output from ``offset`` on belongs to a run."""
         self._advance(offset)
         self._runs.append((offset, self._clock(), run, title))
         self._last = None
 
     def add(self, stream: str, offset: int | None) -> None:
-        """Record that a stream was written to; ``None`` if the log does not have it."""
+        """Record output to a stream; ``None`` if the log does not have it."""
         now = self._clock()
         if offset is None:
             return
@@ -82,7 +82,7 @@ class LogIndex:
                 self._last = (stream, now)
 
     def pieces(self, start: int, end: int) -> list[LoggedPiece]:
-        """Return the pieces of the log between two offsets, with that in which the first stands."""
+        """Return the pieces between two offsets, including the one that contains the first."""
         first = max(0, self._count_before(start + 1) - 1)
         last = self._count_before(end)
         return [
@@ -91,20 +91,20 @@ class LogIndex:
         ]
 
     def runs(self, start: int, end: int) -> list[LoggedRun]:
-        """Return the runs that stand between two offsets, with that in which the first stands."""
+        """Return the runs between two offsets, including the one that contains the first."""
         offsets = [run[0] for run in self._runs]
         first = max(0, bisect.bisect_right(offsets, start) - 1)
         return list(self._runs)[first : bisect.bisect_left(offsets, end)]
 
     def _advance(self, offset: int) -> None:
-        """Begin anew where the log has become shorter: the user may have cut it."""
+        """Start over if the log has become shorter: the user may have truncated it."""
         if offset < self._end:
             self._count, self._last = 0, None
             self._runs.clear()
         self._end = offset
 
     def _count_before(self, offset: int) -> int:
-        """Return how many of the pieces that are kept begin before ``offset``."""
+        """Return how many of the kept pieces begin before ``offset``."""
         kept = range(min(self._count, self._most_first + self._most_last))
         return bisect.bisect_left(kept, offset, key=self._offset)
 
@@ -112,19 +112,19 @@ class LogIndex:
         return int(_RECORD.unpack(self._records(at, at + 1))[1])
 
     def _records(self, start: int, end: int) -> bytes:
-        """Return those records of the ones that are kept."""
+        """Return a range of the kept records."""
         dropped = max(0, self._count - self._most_first - self._most_last)
         data = b""
         while start < end:
             place = self._place(start if start < self._most_first else start + dropped)
             ring = self._most_last if place >= self._most_first else 0
-            # As far as they lie one behind the other in the file.
+            # As many as are consecutive in the file.
             count = min(end - start, self._most_first + ring - place)
             data += os.pread(self._fd, count * _RECORD.size, place * _RECORD.size)
             start += count
         return data
 
     def _place(self, number: int) -> int:
-        """Return where in the file the record with a number is, or was."""
+        """Return the position in the file of the record with a number."""
         beyond = number - self._most_first
         return number if beyond < 0 else self._most_first + beyond % self._most_last

@@ -1,4 +1,4 @@
-"""What ranks print and display, on its way to the clients: as much as a notebook can take."""
+"""Forwards the output of ranks to the clients: as much as a notebook can take."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from jupyter_sky.transport.protocol.events import Output
 
 
 class Publish(Protocol):
-    """Takes an event, and offset and size of its data in the rank's log if the data is there."""
+    """Publishes an event; gets offset and size of its data in the rank's log, if it is there."""
 
     def __call__(
         self, message: Message, logged: tuple[int, int] | None, is_urgent: bool = True
     ) -> None:
-        """Publish it: at once, or with what comes within a moment."""
+        """Publish it at once, or together with events of the next moment."""
 
 
 class OutputForwarder:
-    """Publishes what the ranks of a node print and display.
+    """Publishes the output and displays of a node's ranks.
 
     Parameters
     ----------
     publish
-        Takes the events.
+        Publishes the events.
     """
 
     def __init__(self, publish: Publish) -> None:
@@ -37,7 +37,7 @@ class OutputForwarder:
     def forward(
         self, process: RankProcess, stream: str, data: bytes, offset: int | None, call: int = 0
     ) -> None:
-        """Publish what a rank has printed, as much as the rate allows.
+        """Publish output of a rank, as far as the rate allows.
 
         Parameters
         ----------
@@ -46,11 +46,11 @@ class OutputForwarder:
         stream
             ``"stdout"``, ``"stderr"``, or ``"log"``, which is not shown.
         data
-            What it has printed.
+            The output.
         offset
-            Where that stands in the rank's log; ``None`` if the log does not have it.
+            Its offset in the rank's log; ``None`` if the log does not have it.
         call
-            Which of several calls at once has printed it; 0 if that is not known.
+            Which of several concurrent calls printed it; 0 if that is not known.
         """
         shared, key = process.limiters.get((stream, 0)), (stream, call)
         if not process.run or shared is None:
@@ -64,9 +64,9 @@ class OutputForwarder:
         _forget_if_empty(process, key)
 
     def forward_display(self, process: RankProcess, message: Message) -> None:
-        """Publish what a rank has displayed, as much as the rate allows.
+        """Publish a display of a rank, as far as the rate allows.
 
-        The text of what is not shown at once goes to the rank's log.
+        The text of displays that are not shown at once goes to the rank's log.
         """
         limiter = process.displays
         if not process.run or limiter is None:
@@ -81,7 +81,7 @@ class OutputForwarder:
                 loop.call_later(limiter.delay, self._release_displays, process, limiter)
 
     def flush(self, process: RankProcess) -> None:
-        """Publish what is held back of a run that is over."""
+        """Publish held output of a run that is over."""
         for key, limiter in process.limiters.items():
             self._show(process, key, limiter.release())
         if process.displays:
@@ -111,7 +111,7 @@ class OutputForwarder:
 
 
 def _forget_if_empty(process: RankProcess, key: tuple[str, int]) -> None:
-    """Forget the limiter of a call that holds nothing back: there may be very many calls."""
+    """Forget the limiter of a call that holds nothing back, since there may be very many calls."""
     if key[1] and not process.limiters[key].is_holding:
         del process.limiters[key]
 

@@ -1,7 +1,7 @@
-"""How much of what a rank prints is shown: all of it, up to the rate at which a user can read.
+"""Limits the shown output of a rank to the rate at which a user can read.
 
-The log of the rank has every line. What is shown may have gaps when a rank prints faster than a
-notebook can take; each gap says how much was left out, and what comes last is always shown.
+The log of the rank has every line. If a rank prints faster than a notebook can take, the shown
+output has gaps; each gap says how much was left out, and the end is always shown.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class OutputPiece:
     data
         The bytes.
     offset
-        Where they stand in the rank's log; ``None`` if it does not have them.
+        Their offset in the rank's log; ``None`` if it does not have them.
     skipped_lines, skipped_bytes
-        How much was left out since the piece before.
+        How much was left out since the previous piece.
     """
 
     data: bytes
@@ -45,16 +45,16 @@ class OutputPiece:
 
 
 class TokenBucket:
-    """A token bucket: so much may pass at once, and so much a second after that.
+    """A token bucket: limits bursts and the long-term rate.
 
     Parameters
     ----------
     burst
-        Tokens that it has room for, and that it has in the beginning.
+        Its capacity, and its initial number of tokens.
     rate
-        Tokens a second that flow in.
+        Tokens added per second.
     clock
-        Tells the time.
+        Returns the time.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class TokenBucket:
 
     @property
     def tokens(self) -> float:
-        """Tokens that are there; less than 0 when more were taken than there were."""
+        """The present tokens; negative if more were taken than available."""
         now = self._clock()
         self._tokens = min(self.burst, self._tokens + (now - self._filled) * self._rate)
         self._filled = now
@@ -82,19 +82,19 @@ class TokenBucket:
         self._tokens -= count
 
     def delay(self, count: float) -> float:
-        """Return in how many seconds there are so many tokens."""
+        """Return the seconds until that many tokens are available."""
         return max(0.0, (count - self.tokens) / self._rate)
 
 
 class RateLimiter:
-    """Lets the output of one stream through, or its end where there is too much of it.
+    """Passes the output of one stream on, or only its end if there is too much.
 
     Parameters
     ----------
     clock
-        Tells the time.
+        Returns the time.
     for_program
-        Whether a program takes it.
+        Whether a program reads the output.
     """
 
     def __init__(
@@ -103,12 +103,12 @@ class RateLimiter:
         amount = (PROGRAM_BURST, PROGRAM_RATE) if for_program else (BURST, RATE)
         self._bucket = TokenBucket(*amount, clock)
         self._held = b""
-        self._end: int | None = 0  # where what is held ends in the log, if all of it stands there
+        self._end: int | None = 0  # end of the held output in the log, if all of it is there
         self._held_lines = 0
         self._held_bytes = 0
 
     def for_call(self) -> RateLimiter:
-        """Return one that holds back for a call alone, at the rate that all of them share."""
+        """Return a limiter for one call, which shares the rate with the others."""
         limiter = RateLimiter()
         limiter._bucket = self._bucket
         return limiter
@@ -124,7 +124,7 @@ class RateLimiter:
         return self._bucket.delay(TAIL)
 
     def feed(self, data: bytes, offset: int | None) -> OutputPiece | None:
-        """Return what to show now that ``data`` was printed, which the log has at ``offset``."""
+        """Return what to show now that ``data`` was printed, which is at ``offset`` in the log."""
         if not self._held_bytes and self._bucket.tokens >= len(data):
             self._bucket.take(len(data))
             return OutputPiece(data, offset)
@@ -136,7 +136,7 @@ class RateLimiter:
         return self.release() if self._bucket.tokens >= self._bucket.burst / 2 else None
 
     def release(self) -> OutputPiece | None:
-        """Return the end of what is held back, from the beginning of a line where there is one."""
+        """Return the end of the held output, from the beginning of a line if there is one."""
         if not self._held_bytes:
             return None
         data = self._held

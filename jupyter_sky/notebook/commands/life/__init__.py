@@ -1,1 +1,1 @@
-"""Commands on the life of a cluster: how it begins and ends, and what it leaves behind."""
+"""Commands that start and end clusters, and that clean up after them."""

@@ -1,4 +1,4 @@
-"""``%sky gc``: ends and removes what dead clusters have left, and environments without users."""
+"""``%sky gc``: removes leftovers of dead clusters, and unused environments."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from jupyter_sky.providers.ssh.setup import prune as ssh
 
 
 def gc(context: CommandContext, options: Namespace) -> None:
-    """End what is owed, remove what dead clusters have left, and unused environments of hosts."""
+    """End what could not be reached before; remove leftovers and unused environments."""
     _settle_owed_ends()
     _remove_orphans(options.name)
     _prune_environments(context.hosts(options.hosts), options.unused_for)
 
 
 def _settle_owed_ends() -> None:
-    """End what could not be told that its cluster was ended, and print what that was."""
+    """End machines that could not be told that their cluster was ended, and print which."""
     for owed, done in owed_ends.settle_now():
         if done:
             print(f"ended what was left of {owed.name} on {owed.hosts}")
@@ -33,12 +33,12 @@ def _settle_owed_ends() -> None:
 
 
 def _remove_orphans(identity: str | None) -> None:
-    """End and remove what dead clusters have left, and print what that was.
+    """End and remove what dead clusters have left behind, and print what it was.
 
     Parameters
     ----------
     identity
-        The id of a cluster of another registry that is to be ended as well.
+        The id of a cluster in another registry to end as well.
     """
     left: list[orphans.Orphan | cloud_resources.RentedCluster] = [*orphans.find()]
     rented, trouble = cloud_resources.find(everywhere=True)
@@ -71,7 +71,7 @@ def _remove_orphans(identity: str | None) -> None:
 
 
 def _prune_environments(targets: Sequence[Target], unused_for: float | None) -> None:
-    """Remove environments that nothing has used for so many seconds, and print what that was."""
+    """Remove environments that were not used for that many seconds, and print which."""
 
     def prune(target: Target) -> str:
         try:

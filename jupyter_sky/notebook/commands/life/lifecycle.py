@@ -1,4 +1,4 @@
-"""How a notebook gets a cluster (``%sky up``, ``%sky attach``), its Dask, and ends it."""
+"""``%sky up``, ``attach``, ``down`` and ``dask``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def up(context: CommandContext, options: CellOptions) -> None:
-    """Start a cluster, unless it is up, or say what would be started."""
+    """Start a cluster, unless it is up; or only say what would be started."""
     if options.dry_run:
         print(_dry_run(context, options))
     else:
@@ -40,7 +40,7 @@ def up(context: CommandContext, options: CellOptions) -> None:
 
 
 def _dry_run(context: CommandContext, options: CellOptions) -> str:
-    """Return what starting a cluster would do at each place where it could come from, in order."""
+    """Return what starting a cluster would do at each possible place, in order."""
     name, places = context.session.places(options)
     if registry.find(name) is not None:
         raise UsageError(f"{name} is up already: `%sky status` shows it.")
@@ -86,7 +86,7 @@ def down(context: CommandContext, options: Namespace) -> None:
 
 
 def _forget(session: Session, row: registry.Row, provider: Forgettable) -> str:
-    """Forget a cluster that its provider says nothing of, and return what may be left of it."""
+    """Forget a cluster whose provider does not answer, and return what may be left of it."""
     registry.remove(row.id)
     session.drop(row.name)
     session.started.pop(row.name, None)
@@ -95,14 +95,14 @@ def _forget(session: Session, row: registry.Row, provider: Forgettable) -> str:
 
 
 def dask(context: CommandContext, options: Namespace) -> Client:
-    """Return a client of Dask, which is started on the cluster if it does not run there yet."""
+    """Return a Dask client, starting Dask on the cluster if necessary."""
     from jupyter_sky.plugins.dask_cluster import deployment
 
     return deployment.client_of(context.cluster(options.cluster))
 
 
 def attach(context: CommandContext, options: Namespace) -> None:
-    """Make a cluster the current one, and follow the run that another kernel has left there."""
+    """Make a cluster the current one, and follow the run that another kernel left there."""
     cluster = context.session.find(options.name)
     if cluster is None:
         raise UsageError(no_cluster(options.name, "attach"))
@@ -113,7 +113,7 @@ def attach(context: CommandContext, options: Namespace) -> None:
 
 
 def _follow_unseen(context: CommandContext, cluster: Cluster, run: RunHandle) -> None:
-    """Show what a run of another kernel has printed and prints, and bind its values."""
+    """Show all output of another kernel's run, and bind its values."""
     print(f"{cluster.name}: `{run.task.title or 'a run'}` was started by an earlier kernel")
     is_safe = context.session.settings.display == "safe"
     follow(context.shell, context.session.panels, cluster, run, is_safe=is_safe)

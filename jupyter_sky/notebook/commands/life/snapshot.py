@@ -1,4 +1,4 @@
-"""``%sky snapshot``: saves the prepared head as an image, from which other nodes start fast."""
+"""``%sky snapshot``: saves the prepared head as an image from which nodes start faster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``%sky stop`` and ``%sky start``: machines off and on again, with the disks that they have."""
+"""``%sky stop`` and ``%sky start``: turn machines off and on again, keeping their disks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HOURS_A_MONTH = 730
 
 
 def stop(context: CommandContext, options: Namespace) -> None:
-    """Stop a cluster, and print what is lost before, and what it costs then."""
+    """Print what stopping a cluster loses, stop it, and print what it costs from then on."""
     cluster = context.cluster(options.name)
     if options.dry_run:
         print(foresee_stop(cluster))
@@ -73,17 +73,17 @@ def start(context: CommandContext, options: Namespace) -> None:
 
 
 def stop_cluster(session: Session, cluster: Cluster, say: Callable[[str], None]) -> str:
-    """Stop a cluster, and return a sentence about what it costs then.
+    """Stop a cluster, and return a sentence about its cost from then on.
 
     Parameters
     ----------
     say
-        Told what is lost, before it is.
+        Called with what will be lost, beforehand.
 
     Raises
     ------
     SkyError
-        When it cannot be stopped; it is as it was then.
+        If it cannot be stopped; it is then as it was.
     """
     name, cost = cluster.name, cluster.power.check_stop()
     keep_unwritten(cluster)
@@ -95,12 +95,12 @@ def stop_cluster(session: Session, cluster: Cluster, say: Callable[[str], None])
 
 
 def foresee_stop(cluster: Cluster) -> str:
-    """Return a sentence about what stopping a cluster would lose, and cost; nothing is stopped.
+    """Return a sentence about what stopping a cluster would lose and cost, without stopping it.
 
     Raises
     ------
     SkyError
-        When it cannot be stopped.
+        If it cannot be stopped.
     """
     cost = cluster.power.check_stop()
     lost = format_ranks(cluster.all_ranks)
@@ -111,7 +111,7 @@ def foresee_stop(cluster: Cluster) -> str:
 
 
 def disks_cost(cost: DiskCost) -> str:
-    """Return what the disks of a stopped cluster cost, in words, and for how long a limit pays."""
+    """Describe the cost of a stopped cluster's disks, and for how long a limit covers it."""
     if cost.price is None:
         uncounted = ", so --max-cost does not count them" if cost.left is not None else ""
         return f"what its disks cost is not known{uncounted}"
@@ -130,14 +130,15 @@ def disks_cost(cost: DiskCost) -> str:
 def _as_before(
     row: registry.Row, typed: dict[str, str]
 ) -> tuple[ClusterSpec, RuntimeEnv, list[str]]:
-    """Return what a cluster was started with; values of variables can be secrets, and are not kept.
+    """Return the specification of a stopped cluster, whose variables' values were not kept.
 
-    Variables whose values are not known here are left out, and their names returned.
+    Values may be secret. Variables whose values are not known here are left out, and their names
+    are returned.
 
     Parameters
     ----------
     typed
-        Variables of its ranks, as far as this notebook has their values.
+        The environment variables of its ranks whose values this notebook has.
     """
     spec, runtime_env = cluster_factory.attached_spec(row)
     names = (row.spec.get("base") or {}).get("variables", ())
