@@ -45,8 +45,7 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization.model_changes import KnownModel
 from jupyter_sky.serialization.object_tokens import SentObjects
 
-_REMEMBERED_BLOBS = 10_000
-"""Digests of what was sent that are remembered, so that its size is not counted again."""
+_REMEMBERED_BLOBS = 10_000  # digests of what was sent, so that its size is not counted again
 
 _NOTHING = CellNames(frozenset(), frozenset())
 
@@ -291,13 +290,13 @@ class NamespaceSync:
     # What the notebook did: reported by the user's thread
 
     def merge(self, values: Mapping[str, Any], namespace: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what names are bound to that came back: objects of the notebook's, if they were.
+        """Return what names that came back are bound to: the notebook's objects, changed in place.
 
-        These are changed as they were changed on the rank; ranks are not sent that again.
+        Ranks, which made the changes, are not sent them again.
         """
         with self._lock.held():
-            there = self._remote_state.names_anywhere()
-            merged = merge(values, namespace, there, self._sent_objects)
+            names = self._remote_state.names_anywhere()
+            merged = merge(values, namespace, names, self._sent_objects)
             self._remote_state.change(merged.changed)
         return merged.values
 
