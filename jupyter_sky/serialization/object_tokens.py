@@ -178,11 +178,11 @@ class SentObjects:
         former
             The objects.
         copies
-            Their copies, by the same index.
+            Their copies, by the identity of the objects.
         """
-        for identity, (index, obj) in former.items():
-            if index in copies and self._has_token(identity, obj):
-                copy, token = copies[index], self._tokens[identity][1]
+        for identity, (_, obj) in former.items():
+            if identity in copies and self._has_token(identity, obj):
+                copy, token = copies[identity], self._tokens[identity][1]
                 self._tokens[id(copy)] = _reference(copy), token
 
     def forget(self, rank: int) -> None:

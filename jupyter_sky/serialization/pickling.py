@@ -40,6 +40,7 @@ __all__ = [
     "load",
     "load_with_memo",
     "main_namespace",
+    "relink",
     "with_copies",
 ]
 
@@ -118,6 +119,39 @@ def dump_linked(
         As for `dump`.
     """
     return LinkingPickler(tuple(values), tokens, classes_by_value).run()
+
+
+def relink(values: Sequence[Any], others: Mapping[int, Any]) -> tuple[list[Any], dict[int, Any]]:
+    """Return copies of values that refer to other objects, wherever in them that is.
+
+    Parameters
+    ----------
+    values
+        Values that were unpickled here.
+    others
+        What takes the place of what, by the identity of that.
+
+    Returns
+    -------
+    list
+        The copies.
+    dict
+        All objects in them, by the identity of those that they are copies of.
+    """
+    numbers = {identity: number for number, identity in enumerate(others)}
+    pickled = dump_linked(values, numbers)
+    unpickler = _Unpickler(io.BytesIO(pickled.stream), buffers=pickled.buffers)
+    unpickler.objects = [*others.values()]
+    copies, memo = unpickler.load(), unpickler.memo.copy()
+    places = pickled.memo.items()
+    return [*copies], {key: memo[index] for key, (index, _) in places if index in memo}
+
+
+class _Unpickler(pickle.Unpickler):
+    objects: Sequence[Any] = ()
+
+    def persistent_load(self, number: int) -> Any:
+        return self.objects[number]
 
 
 def with_copies(

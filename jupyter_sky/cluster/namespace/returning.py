@@ -9,9 +9,7 @@ is new here too, whatever its name stood for.
 
 from __future__ import annotations
 
-import io
-import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +19,6 @@ from jupyter_sky.cluster.namespace.packing import ItemCollector, NamespaceItem, 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import pickling
 from jupyter_sky.serialization.object_tokens import MemoEntries, SentObjects
-from jupyter_sky.serialization.pickling import Pickled
 
 
 @dataclass(frozen=True)
@@ -104,10 +101,8 @@ class _Merger:
         ]
         # What came back is copied once more, but for what the notebook has: it refers to that then.
         contents = [change.content for _, change in found]
-        pickled = pickling.dump_linked([[*self._values.values()], contents], links)
-        unpickler = _Unpickler(pickled, [*own.values()])
-        values, contents = unpickler.load()
-        self._sent_objects.inherit(pickled.memo, unpickler.memo.copy())
+        [values, contents], copies = pickling.relink([[*self._values.values()], contents], own)
+        self._sent_objects.inherit(back, copies)
         self._values = dict(zip(self._values, values, strict=True))
         self._changes = [(*each, content) for each, content in zip(found, contents, strict=True)]
         changed = {id(obj) for obj, _ in found}
@@ -154,12 +149,3 @@ class _Merger:
             with suppress(UsageError):  # it has become something that cannot be sent
                 if may_share(self._namespace.get(name)):
                     yield from collector.with_classes(name)
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, pickled: Pickled, own: Sequence[Any]) -> None:
-        super().__init__(io.BytesIO(pickled.stream), buffers=pickled.buffers)
-        self._own = own
-
-    def persistent_load(self, number: int) -> Any:
-        return self._own[number]

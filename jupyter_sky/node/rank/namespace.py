@@ -7,6 +7,7 @@ import sys
 import uuid
 import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -97,7 +98,9 @@ class Namespace:
     def _take_over(self, bound: dict[str, Any], changes: Mapping[str, Collection[str]]) -> None:
         """Apply the notebook's changes to models and optimizers, instead of binding new ones."""
         is_replaced = False
-        # Objects that refer to others come after these.
+        taken: dict[str, Any] = {}  # which also holds on to what is looked for by its identity
+        replaced: dict[int, Any] = {}
+        # What refers to others comes after them.
         for name in sorted(
             changes.keys() & self.names.keys(), key=lambda name: _order(bound[name])
         ):
@@ -106,7 +109,7 @@ class Namespace:
                 continue  # it belongs to another model now
             try:
                 if _order(received):
-                    _check_alone(received, bound)
+                    _check_others(received, bound)
                 others = model_changes.take_over(present, received, changes[name])
             except optimizers.CannotTakeOver as error:
                 print(
@@ -117,10 +120,13 @@ class Namespace:
                 )
                 is_replaced = True
                 continue
-            bound[name] = present
+            bound[name], taken[name] = present, received
+            replaced |= others
             received_objects.replace(others)
             for other in bound.values():
                 optimizers.refer_to(other, others)
+        if replaced:
+            _relink(bound, bound.keys() - taken.keys(), replaced)
 
     def _bind_class(self, kind: type) -> None:
         """Make a class of the notebook available by name, as `pickle` and new processes need.
@@ -248,11 +254,28 @@ def _order(value: Any) -> int:
     return 2 if optimizers.is_schedule(value) else int(optimizers.is_optimizer(value))
 
 
-def _check_alone(received: Any, bound: Mapping[str, Any]) -> None:
-    """Check that no other received object refers to a different object than the name does."""
+def _check_others(received: Any, bound: Mapping[str, Any]) -> None:
+    """Check that all else that was received can be made to refer to another one than its name."""
     for other, value in bound.items():
-        if optimizers.refers_to(value, received, lambda value: pickling.dump(value).memo):
-            raise optimizers.CannotTakeOver(f"{other} refers to it")
+        if value is not received and not _refers_by_itself(value):
+            try:
+                pickling.dump(value)
+            except Exception as error:
+                raise optimizers.CannotTakeOver(f"{other} may refer to it") from error
+
+
+def _refers_by_itself(value: Any) -> bool:
+    return bool(_order(value)) or sharded.is_model(value)
+
+
+def _relink(bound: dict[str, Any], names: Iterable[str], others: Mapping[int, Any]) -> None:
+    """Have what was received, like a list or a trainer, refer to what is here."""
+    rest = {name: bound[name] for name in names}
+    with suppress(Exception):  # it was unpickled here, so that mostly it can be pickled
+        if not others.keys().isdisjoint(pickling.dump_linked([*rest.values()], {}).memo):
+            values, copies = pickling.relink([*rest.values()], others)
+            received_objects.replace(copies)
+            bound.update(zip(rest, values, strict=True))
 
 
 def _name(asked: str) -> str:

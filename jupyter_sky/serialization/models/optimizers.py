@@ -11,10 +11,7 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
 from typing import Any
-
-from jupyter_sky.serialization.models import sharded
 
 _STATE = "state"
 _PARAMETERS, _OPTIMIZER = MADE_FOR = (" parameters", " optimizer")
@@ -228,22 +225,3 @@ def refer_to(value: Any, others: Mapping[int, Any]) -> None:
     state = [(others.get(id(key), key), each) for key, each in value.state.items()]
     value.state.clear()
     value.state.update(state)
-
-
-def refers_to(value: Any, part: Any, memo: Callable[[Any], Collection[int]]) -> bool:
-    """Return whether a value refers to an optimizer or schedule where `refer_to` does not look.
-
-    Parameters
-    ----------
-    value
-        Any value.
-    part
-        The optimizer or schedule.
-    memo
-        Returns the identities of all objects in a value.
-    """
-    if value is part or is_optimizer(value) or is_schedule(value) or sharded.is_model(value):
-        return False
-    with suppress(Exception):
-        return id(part) in memo(value)
-    return True

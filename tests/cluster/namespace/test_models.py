@@ -207,11 +207,12 @@ def test_an_optimizer_that_was_trained_in_the_notebook(notebook) -> None:
 
 
 def test_an_optimizer_that_something_else_refers_to(notebook) -> None:
-    notebook.here(f"{MODEL}\n{ADAM}\nholder = {{'opt': opt}}")
+    notebook.here(f"{MODEL}\n{ADAM}\nholder = {{'opt': opt, 'parts': [model]}}")
     notebook.there(f"holder\n{TRAIN}")
-    notebook.here("opt.param_groups[0]['lr'] = 0.5")
-    seen = "(holder['opt'] is opt, opt.param_groups[0]['lr'])"
-    assert notebook.ask(seen) == [(True, 0.5)] * 4
+    notebook.here("opt.param_groups[0]['lr'] = 0.5; model.eval()")
+    seen = "(holder['opt'] is opt, holder['parts'][0] is model, opt.param_groups[0]['lr'])"
+    assert notebook.ask(seen) == [(True, True, 0.5)] * 4
+    assert notebook.ask(f"({OWN}, len(opt.state), model.training)") == [(True, 4, False)] * 4
 
 
 def test_what_is_pushed_is_that_of_the_notebook(notebook) -> None:

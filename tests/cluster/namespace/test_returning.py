@@ -8,7 +8,7 @@ from tests.cluster.namespace.notebook import Notebook, open_notebook
 
 MODEL = """
 import torch
-model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+model = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 2))
 opt = torch.optim.Adam(model.parameters(), lr=1.0)
 """
 TRAIN = """
@@ -28,13 +28,13 @@ def test_a_model_is_still_that_of_its_optimizer_and_holders(notebook) -> None:
 
     notebook.here(
         f"{MODEL}\nclass Trainer: pass\nt = Trainer(); t.model = model; parts = {{'m': model}}\n"
-        "before = model; weight = model[0].weight; start = weight.detach().clone()"
+        "before = model; weight = model[1].weight; start = weight.detach().clone()"
     )
     notebook.there(f"parts; t.seen = rank\n{TRAIN}model.eval()", out=["model"])
     names = notebook.names
     assert names["model"] is names["before"] is names["t"].model is names["parts"]["m"]
-    assert names["model"][0].weight is names["weight"]
-    assert not names["model"].training and names["model"][1].num_batches_tracked == 1
+    assert names["model"][1].weight is names["weight"]
+    assert not names["model"].training and names["model"][0].num_batches_tracked == 1
     trained = names["weight"].detach().clone()
     assert not torch.equal(trained, names["start"])
     # What refers to it here has not changed, and is not sent again.
@@ -55,7 +55,7 @@ def test_a_holder_comes_back_with_what_it_holds(notebook) -> None:
     names = notebook.names
     assert names["t"] is names["held"]
     assert names["t"].model is names["model"] and names["t"].opt is names["opt"]
-    assert names["opt"].state[names["model"][0].weight]["step"] == 1
+    assert names["opt"].state[names["model"][1].weight]["step"] == 1
     assert names["losses"] == [0.5] and names["t"].losses is names["losses"]
     assert (names["t"].epoch, hasattr(names["t"], "gone")) == (1, False)
     assert notebook.sent("t, model, opt") == set()
@@ -72,7 +72,7 @@ def test_what_ranks_have_made_comes_back_into_what_came_back_before(notebook) ->
             (names["model"], names["opt"], names["seen"]), names["before"], strict=True
         )
     )
-    assert names["opt"].state[names["model"][0].weight]["step"] == 1
+    assert names["opt"].state[names["model"][1].weight]["step"] == 1
     assert names["seen"] == [1]
     notebook.there("model = torch.nn.Linear(2, 2)\nseen = [*seen]", out=["model", "seen"])
     assert names["model"] is not names["before"][0]
