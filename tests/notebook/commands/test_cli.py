@@ -140,7 +140,7 @@ def test_without_words_it_says_what_it_can_do() -> None:
     ("words", "sentence"),
     [
         (["stauts"], "has no command stauts: did you mean `jupyter sky status`?"),
-        (["push", "x"], "`jupyter sky push` works in a notebook only: type it in a cell."),
+        (["push", "x"], "`%sky push` works in a notebook only: type it in a cell."),
         (["logs", "--tial", "3"], "--tial is not an option of jupyter sky logs: did you mean"),
         (["down"], "no cluster is running: `%%sky --nodes 4` above a cell starts one."),
         (["logs", "--cluster", "gone"], "there is no cluster gone: none is running."),
@@ -252,7 +252,8 @@ def test_interrupt_and_restart_and_down(opened: Open) -> None:
     notebook.succeed("%%sky\nx = 1")
     assert re.search(r"\nx +int .*all the same\n", sky("vars").out)
     assert sky("same", "x").out == "x: the same on ranks 0-1 (1 part, 28 B)\n"
-    assert sky("same", "nobody").status == 1
+    only_here = "no rank has this name: `%sky push nobody` sends the notebook's\n"
+    assert sky("same", "nobody") == Said(1, f"nobody: {only_here}", "")
     said = sky("restart", "1", "--cluster", row.name)
     assert said.out.endswith("rank 1 restarted with empty namespaces\n")
     notebook.succeed("%%sky --ranks 0\nassert x == 1")
