@@ -292,7 +292,7 @@ class Cluster:
         offset, limit
             Where it begins, and bytes at most.
         """
-        return wait(rank_log.read(self._controller.connection(rank), rank, tail, offset, limit))
+        return wait(rank_log.read(self._controller, rank, tail, offset, limit))
 
     def where(self) -> Findings:
         """Return where the ranks are, and which of them the others wait for."""

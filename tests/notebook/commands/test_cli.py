@@ -225,7 +225,7 @@ def test_the_cluster_of_a_notebook_that_is_busy(
     assert notebook.value("last") == 39  # who looked on has taken nothing away
 
 
-def test_interrupt_and_restart_and_down(opened: Open) -> None:
+def test_interrupt_and_restart_and_down(opened: Open, typed: Callable[..., Typed]) -> None:
     notebook = opened()
     cell = notebook.start(
         "%%sky --nodes 2 --plugin none\nprint('on', flush=True)\nimport time\ntime.sleep(600)"
@@ -262,10 +262,15 @@ def test_interrupt_and_restart_and_down(opened: Open) -> None:
     notebook.until(cell, lambda cell: "on" in cell.stdout)
     assert sky("restart").out.endswith("ranks 0-1 restarted with empty namespaces\n")
     assert "is lost" in notebook.finish(cell).traceback
-    notebook.succeed("%%sky\npass")
+    notebook.succeed("%%sky\nprint('last')")
+    following = typed("logs", "--follow")
+    following.until("last")
     down = sky("down", row.name)
     assert down.out.endswith(f"{row.name}: ended; nothing is left running\n")
     assert registry.rows() == []
+    end = following.end()
+    assert (end.status, end.out) == (1, "")
+    assert end.err.startswith(f"jupyter sky: cluster {row.name} was ended from elsewhere.")
 
 
 def test_an_error_of_the_run_that_is_followed_is_shown(
