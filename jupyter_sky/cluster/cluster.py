@@ -293,7 +293,7 @@ class Cluster:
         offset, limit
             The beginning, and the most bytes.
         """
-        return wait(rank_log.read(self._controller.connection(rank), rank, tail, offset, limit))
+        return wait(rank_log.read(self._controller, rank, tail, offset, limit))
 
     def where(self) -> Findings:
         """Return where the ranks are, and which of them the others wait for."""

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.control.controller import Controller
+from jupyter_sky.errors import ClusterLost
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.transport.protocol.agent_requests import LoggedPiece, LoggedRun
 
@@ -100,10 +101,14 @@ class LogPart:
 
 
 async def read(
-    connection: Connection, rank: int, tail: int | None, offset: int, limit: int
+    controller: Controller, rank: int, tail: int | None, offset: int, limit: int
 ) -> LogPart:
-    """Request a part of a rank's log from its node; see `Cluster.log`."""
-    answer = await connection.request("log", rank=rank, tail=tail, offset=offset, limit=limit)
+    """Return a part of a rank's log, which its node has; see `Cluster.log`."""
+    request = controller.connection(rank).request
+    try:
+        answer = await request("log", rank=rank, tail=tail, offset=offset, limit=limit)
+    except ClusterLost:
+        raise controller.loss from None  # which says of what cluster, and why
     names = ("data", "start", "size", "pieces", "runs")
     data, start, size, pieces, runs = (answer[name] for name in names)
     dropped = start - offset if tail is None else 0

@@ -6,7 +6,7 @@ import contextlib
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -100,10 +100,9 @@ def _run(words: Sequence[str]) -> int:
     session = Session(shell, Sky(parent=shell))
     handlers = {**HANDLERS, "up": _up, "scale": _scale, "attach": _attach, "shell": _shell}
     commands = Dispatcher(CommandContext(shell, session, AutoCells(shell)), handlers)
-    our_words = contextlib.redirect_stdout(_TerminalStream(sys.stdout))
     try:
         _choose_cluster(command, options)
-        with contextlib.nullcontext() if command in _PRINT_OUTPUT else our_words:
+        with contextlib.nullcontext() if command in _PRINT_OUTPUT else _in_words_of_a_terminal():
             done = commands.run(command, options)
             if isinstance(done, BackgroundRun):
                 _leave(done)
@@ -278,8 +277,20 @@ def _overview() -> str:
 
 
 def _for_terminal(text: str) -> str:
-    """Rewrite notebook commands in a text, like ``%sky down``, for a terminal."""
-    return re.sub(r"(?<!%)%sky\b", "jupyter sky", text)
+    """Return a text with the commands of a notebook, like ``%sky down``, as a terminal has them."""
+    return _TERMINAL_COMMAND.sub("jupyter sky", text)
+
+
+_TERMINAL_COMMAND = re.compile(rf"(?<!%)%sky\b(?! (?:{'|'.join(_NOTEBOOK_COMMANDS)})\b)")
+
+
+@contextlib.contextmanager
+def _in_words_of_a_terminal() -> Iterator[None]:
+    with (
+        contextlib.redirect_stdout(_TerminalStream(sys.stdout)),
+        contextlib.redirect_stderr(_TerminalStream(sys.stderr)),
+    ):
+        yield
 
 
 class _TerminalStream:

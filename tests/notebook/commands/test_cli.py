@@ -141,7 +141,7 @@ def test_without_words_it_says_what_it_can_do() -> None:
     [
         (["stauts"], "has no command stauts: did you mean `jupyter sky status`?"),
         (["fly"], "jupyter sky has no command fly: `jupyter sky -h` lists them."),
-        (["push", "x"], "`jupyter sky push` works in a notebook only: type it in a cell."),
+        (["push", "x"], "`%sky push` works in a notebook only: type it in a cell."),
         (["logs", "--tial", "3"], "--tial is not an option of jupyter sky logs: did you mean"),
         (["down"], "no cluster is running: `%%sky --nodes 4` above a cell starts one."),
         (["logs", "--cluster", "gone"], "there is no cluster gone: none is running."),
@@ -226,7 +226,7 @@ def test_the_cluster_of_a_notebook_that_is_busy(
     assert notebook.value("last") == 39  # who looked on has taken nothing away
 
 
-def test_interrupt_and_restart_and_down(opened: Open) -> None:
+def test_interrupt_and_restart_and_down(opened: Open, typed: Callable[..., Typed]) -> None:
     notebook = opened()
     cell = notebook.start(
         "%%sky --nodes 2 --plugin none\nprint('on', flush=True)\nimport time\ntime.sleep(600)"
@@ -253,7 +253,8 @@ def test_interrupt_and_restart_and_down(opened: Open) -> None:
     notebook.succeed("%%sky\nx = 1")
     assert re.search(r"\nx +int .*all the same\n", sky("vars").out)
     assert sky("same", "x").out == "x: the same on ranks 0-1 (1 part, 28 B)\n"
-    assert sky("same", "nobody").status == 1
+    only_here = "no rank has this name: `%sky push nobody` sends the notebook's\n"
+    assert sky("same", "nobody") == Said(1, f"nobody: {only_here}", "")
     said = sky("restart", "1", "--cluster", row.name)
     assert said.out.endswith("rank 1 restarted with empty namespaces\n")
     notebook.succeed("%%sky --ranks 0\nassert x == 1")
@@ -262,10 +263,15 @@ def test_interrupt_and_restart_and_down(opened: Open) -> None:
     notebook.until(cell, lambda cell: "on" in cell.stdout)
     assert sky("restart").out.endswith("ranks 0-1 restarted with empty namespaces\n")
     assert "is lost" in notebook.finish(cell).traceback
-    notebook.succeed("%%sky\npass")
+    notebook.succeed("%%sky\nprint('last')")
+    following = typed("logs", "--follow")
+    following.until("last")
     down = sky("down", row.name)
     assert down.out.endswith(f"{row.name}: ended; nothing is left running\n")
     assert registry.rows() == []
+    end = following.end()
+    assert (end.status, end.out) == (1, "")
+    assert end.err.startswith(f"jupyter sky: cluster {row.name} was ended from elsewhere.")
 
 
 def test_an_error_of_the_run_that_is_followed_is_shown(
