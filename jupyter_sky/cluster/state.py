@@ -132,6 +132,15 @@ class ClusterState:
         """The runs that ranks are executing, as far as reported."""
         return frozenset(rank.run for rank in self.ranks if rank.run)
 
+    def about_dead(self, rank: RankState, cluster: str) -> str:
+        """Say what it means for a cluster of that name that a rank is dead, and what to do."""
+        if self.phase is ClusterPhase.STARTING:  # it ends with that
+            return f"rank {rank.rank} does not start: {rank.trouble}."
+        return (
+            f"rank {rank.rank} no longer starts, {rank.trouble}: end the cluster with `%sky down "
+            f"{cluster}` and start a new one."
+        )
+
     def node_of(self, rank: int) -> Node:
         """Return the node of a rank of the cluster."""
         at = _index(self.ranks, rank, lambda each: each.rank)

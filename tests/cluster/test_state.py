@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from jupyter_sky.cluster.state import ClusterState, reduce
+from dataclasses import replace
+
+from jupyter_sky.cluster.state import ClusterPhase, ClusterState, reduce
 from jupyter_sky.providers.base import Node
 from jupyter_sky.transport.protocol.events import Formed, RankExited, RankStarted
 
@@ -26,3 +28,13 @@ def test_an_event_of_a_rank_that_is_not_there_any_more_changes_nothing() -> None
     state = ClusterState.new([Node(0, "10.0.0.1", "eth0", (0, 3))])
     for rank in (1, 7):
         assert reduce(state, RankStarted(rank, 100)) == state
+
+
+def test_what_a_dead_rank_means_is_another_thing_for_a_cluster_that_never_was_up() -> None:
+    state = ClusterState.new([Node(0, "10.0.0.1", "eth0", (0,))])
+    state = reduce(state, RankExited(0, 100, "its process ended with status 1", None, "", False))
+    [dead] = state.ranks
+    said = state.about_dead(dead, "train")
+    assert said == "rank 0 does not start: its process ended with status 1."
+    up = replace(state, phase=ClusterPhase.READY)
+    assert "`%sky down train`" in up.about_dead(dead, "train")

@@ -380,10 +380,7 @@ class Controller(ConnectionListener):
             if self.state.phase is ClusterPhase.LOST:
                 raise self.loss
             if dead := [rank for rank in self.state.ranks if rank.phase is RankPhase.DEAD]:
-                raise ClusterLost(
-                    f"rank {dead[0].rank} no longer starts, {dead[0].trouble}: "
-                    f"end the cluster with `%sky down {self.spec.name}` and start a new one."
-                )
+                raise ClusterLost(self.state.about_dead(dead[0], self.spec.name))
             await self._changes.next()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:

@@ -91,7 +91,7 @@ def _torch(connection: SSHConnection, facts: HostFacts, python: str) -> CheckRes
 def _disk(facts: HostFacts) -> CheckResult:
     few = facts.disk < _ENOUGH_DISK
     fix = "free some space: environments with CUDA take some gigabytes." if few else ""
-    return CheckResult("disk", f"{facts.disk / 2**30:,.0f} GB free in {facts.home}", fix)
+    return CheckResult("disk", f"{facts.disk / 2**30:,.0f} GB free in {facts.cache}", fix)
 
 
 def _shared_memory(facts: HostFacts) -> CheckResult:

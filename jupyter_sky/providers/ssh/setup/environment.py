@@ -185,8 +185,9 @@ def make_environment(
         return python
     if facts.disk < _LEAST_DISK:
         raise HostError(
-            f"only {facts.disk / 2**30:.1f} GB are free in its home, which is too little for an "
-            "environment: free some space, or name one that exists with `%config Sky.python`"
+            f"only {facts.disk / 2**30:.1f} GB are free in {facts.cache}, which is too little for "
+            "an environment: free some space, set XDG_CACHE_HOME there to a folder with more, or "
+            "name one that exists with `%config Sky.python`"
         )
     announce(plan(image, recipe.asked, recipe.python, cuda))
     uv = find_uv(connection, facts, relay, report)

@@ -32,11 +32,14 @@ say home "$HOME"
 _SCRIPT += RUNTIME
 _SCRIPT += r"""
 say runtime "$runtime"
-say cache "${XDG_CACHE_HOME:-$HOME/.cache}"
+cache="${XDG_CACHE_HOME:-$HOME/.cache}"
+say cache "$cache"
 say cpus "$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)"
 say memory "$(awk '/^MemTotal/ { print $2 }' /proc/meminfo)"
 say shared "$(free /dev/shm)"
-say disk "$(free "$HOME")"
+place="$cache"
+until [ -d "$place" ] || [ -z "$place" ]; do place="${place%/*}"; done
+say disk "$(free "${place:-/}")"
 say uv "$(PATH="$PATH:$HOME/.local/bin:$HOME/.cargo/bin" command -v uv)"
 set -- $SSH_CONNECTION
 say address "$3"
@@ -64,7 +67,7 @@ class HostFacts:
     cpus
         Number of processors.
     memory, shared, disk
-        Bytes: of memory, and free in ``/dev/shm`` and in the home folder.
+        Bytes: of memory, and free in ``/dev/shm`` and where ``cache`` is.
     uv
         The path of uv; empty where there is none.
     address

@@ -13,6 +13,7 @@ _UNREACHED = re.compile(
     r"dns error|[Ff]ailed to fetch|error sending request|[Cc]ould not connect|tcp connect error"
 )
 _DENIED = re.compile(r"\b(401|403)\b|[Uu]nauthorized|[Ff]orbidden")
+_NOT_RUN = re.compile(r"/bin/uv: Permission denied")
 _ABSENT = (
     r"there (?:is|are) no versions? of {}\b",
     r"\b{} was not found",
@@ -46,6 +47,12 @@ def explain(said: str, image: Image, requirements: Sequence[str]) -> str | None:
         folder = at_hand.folders[0].url
         words = shlex.join([*dict.fromkeys(lacks)])
         return f"{folder} has no {', '.join(lacks)}: `%pip download -d {folder} {words}` gets it"
+    if _NOT_RUN.search(text):
+        return (
+            "programs may not be run where its environments are, which may be mounted with noexec: "
+            "set XDG_CACHE_HOME there to a folder where they may, or name an environment that "
+            "exists with `%config Sky.python`"
+        )
     if _UNREACHED.search(text) and not _DENIED.search(text):
         return f"it reaches no package index: {take_along(image, requirements)}"
     return None

@@ -306,6 +306,31 @@ def test_a_full_disk_is_named(lab: Lab, client: Path) -> None:
     assert "tar:" not in str(caught.value)
 
 
+def test_room_is_needed_where_environments_are_and_leave_to_run_programs(
+    lab: Lab, client: Path
+) -> None:
+    host = lab.hosts[1]
+    scratch = host.folder / "scratch"
+    scratch.mkdir()
+
+    def refused() -> str:
+        with pytest.raises(sky.SkyError) as caught:
+            sky.ComputePool(provider=sky.SSH("lab2")).__enter__()
+        return str(caught.value)
+
+    host.run("mount", "-t", "tmpfs", "-o", "size=50m", "tmpfs", str(host.home))
+    host.run("mount", "-t", "tmpfs", "-o", "noexec", "tmpfs", str(scratch))
+    try:
+        assert f"lab2: only 0.0 GB are free in {host.home}/.cache, which is too little" in refused()
+        environment = re.search("^SetEnv .*$", (host.folder / "etc/sshd_config").read_text(), re.M)
+        assert environment
+        with host.configured(f"{environment[0]} XDG_CACHE_HOME={scratch}/mine"):
+            assert "lab2: programs may not be run where its environments are" in refused()
+    finally:
+        host.run("umount", str(host.home))
+        host.run("umount", str(scratch))
+
+
 def test_a_folder_that_another_user_made_first_is_not_in_the_way(lab: Lab, start) -> None:
     temporary = lab.hosts[1].folder / "tmp"
     first = temporary / "jupyter-sky-0"
