@@ -33,6 +33,9 @@ from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.event_loop import call
 from jupyter_sky.transport.tasks import blocking
 
+_LEAVE_WITHIN = 3.0
+"""Seconds that ranks get to leave their plugins before they are restarted."""
+
 
 def config_of(
     row: registry.Row,
@@ -239,7 +242,7 @@ async def attach(controller: Controller, row: registry.Row) -> bool:
 
 async def restart(controller: Controller, ranks: Sequence[int]) -> None:
     """End rank processes, wait for new ones, form the group."""
-    await process_group.renew_ranks(controller, ranks)
+    await process_group.renew_ranks(controller, ranks, _LEAVE_WITHIN)
     if not controller.shared:
         # Otherwise the connected notebook forms it, now or before its next run: two attempts at
         # once would disturb each other.

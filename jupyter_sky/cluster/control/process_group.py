@@ -96,11 +96,27 @@ async def form(controller: Controller) -> None:
             raise
 
 
-async def renew_ranks(controller: Controller, ranks: Collection[int]) -> None:
-    """End rank processes, and wait until new ones have replaced them."""
+async def renew_ranks(
+    controller: Controller, ranks: Collection[int], patience: float = 0.0
+) -> None:
+    """End rank processes, and wait until new ones have replaced them.
+
+    Parameters
+    ----------
+    controller
+        The cluster.
+    ranks
+        The ranks.
+    patience
+        Seconds that idle ones get to leave. After a loss there are none: JAX would wait for the
+        one that is lost.
+    """
     pids = {rank.rank: rank.pid for rank in controller.state.ranks if rank.rank in ranks}
     await asyncio.gather(
-        *(each.request("kill", ranks=list(ranks)) for each in controller.connections)
+        *(
+            each.request("kill", ranks=list(ranks), patience=patience)
+            for each in controller.connections
+        )
     )
     async with deadline(controller.timeouts.start, "the ranks did not start again"):
         await controller.until(

@@ -246,7 +246,7 @@ class RequestHandlers:
     # Ranks
 
     def _on_kill(self, request: RanksRequest) -> Message:
-        self._supervisor.kill(request["ranks"])
+        self._supervisor.kill(request["ranks"], request.get("patience", 0.0))
         return {}
 
     def _on_add_ranks(self, request: AddRanksRequest) -> Message:

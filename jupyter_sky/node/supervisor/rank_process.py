@@ -170,11 +170,11 @@ class RankProcess:
         Parameters
         ----------
         within
-            Seconds that it gets for that before it is killed.
+            Seconds that it gets for that before it is killed; 0 to kill it at once.
         """
         if self.pid is None:  # it is new when it comes
             return
-        if self.run or self.forming is not None:
+        if self.run or self.forming is not None or not within:
             self.signal(signal.SIGKILL)
             return
         self.is_ending = True

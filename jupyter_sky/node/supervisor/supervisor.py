@@ -144,12 +144,12 @@ class Supervisor:
             for process in removed:
                 process.signal(signal.SIGKILL)
 
-    def kill(self, ranks: Sequence[int]) -> None:
-        """End the processes of ranks, busy ones at once; fresh ones take their place."""
+    def kill(self, ranks: Sequence[int], within: float) -> None:
+        """End processes, idle ones within so many seconds; fresh ones take their place."""
         for rank in ranks:
             if rank in self.ranks:
                 self._killed.add(self.ranks[rank].pid or 0)
-                self.ranks[rank].end(END_WITHIN)
+                self.ranks[rank].end(within)
 
     async def end(self) -> None:
         """End all ranks, and wait until they have ended, within limits."""

@@ -6,7 +6,7 @@ Each docstring begins with the name of the request; `messages` describes the com
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from jupyter_sky.transport.protocol.topology import AgentAddress
 
@@ -35,9 +35,10 @@ class InterruptRequest(TypedDict):
 
 
 class RanksRequest(TypedDict):
-    """``kill``: replace the processes of ranks; ``remove_ranks``: end ranks for good."""
+    """``kill``: replace processes, idle ones after ``patience``; ``remove_ranks``: end them all."""
 
     ranks: list[int]
+    patience: NotRequired[float]
 
 
 class RankEnvironment(TypedDict):

@@ -83,7 +83,7 @@ def test_one_that_is_still_to_come_is_not_ended(tmp_path: Path) -> None:
     async def end() -> None:
         rank = RankProcess(0, LogFile(tmp_path / "rank0.log"), lambda *_: None, lambda *_: None)
         with rank.descriptors() as theirs:
-            rank.end(within=0.0)
+            rank.end(within=1.0)
             with socket.socket(fileno=os.dup(theirs[0])) as commands:
                 commands.setblocking(False)
                 await asyncio.sleep(0)
