@@ -1,4 +1,4 @@
-"""A bucket, or a folder that is shared, through fsspec."""
+"""A bucket or a shared folder, through fsspec."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _OBJECT_STORES = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
 """Schemes that go through obstore, which needs no other package."""
 
 _FOLDERS = ("file", "local")
-_RENEWED_WITHIN = 120.0  # seconds that new credentials are waited for
+_RENEWED_WITHIN = 120.0  # seconds to wait for new credentials
 
 
 class BucketError(Exception):
-    """Something cannot be done with a bucket; the text says what, in a few words.
+    """An operation on a bucket failed; the message says what, briefly.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class BucketError(Exception):
 
 @dataclass(frozen=True)
 class Listed:
-    """A file of a bucket: its size in bytes, and what changes with its content."""
+    """A file of a bucket: its size in bytes, and a version that changes with its content."""
 
     size: int
     tag: str
@@ -49,7 +49,7 @@ class Bucket:
     Parameters
     ----------
     order
-        Where it is, and what its driver has to know.
+        Its address, and the options of its driver.
     """
 
     def __init__(self, order: VolumeOrder) -> None:
@@ -63,7 +63,7 @@ class Bucket:
             self._root = place if is_plain else str(self._files._strip_protocol(self.url))
 
     def list(self) -> dict[str, Listed]:
-        """Return all files, by their names below the address."""
+        """Return all files, by name relative to the address."""
         with self._in_words("listed"):
             self._files.invalidate_cache()
             if self._scheme in _FOLDERS and not Path(self._root).is_dir():
@@ -73,7 +73,7 @@ class Bucket:
             except FileNotFoundError:
                 if self._scheme not in _OBJECT_STORES:
                     raise
-                return {}  # a bucket has no folders: nothing has been written below it so far
+                return {}  # a bucket has no folders: nothing was written below it so far
         start = len(self._root) + 1
         return {
             path[start:]: Listed(int(info["size"] or 0), _tag(info))
@@ -82,7 +82,7 @@ class Bucket:
         }
 
     def info(self, name: str) -> Listed:
-        """Return what a file is now."""
+        """Return the present state of a file."""
         with self._in_words("read"):
             self._files.invalidate_cache()
             info = self._files.info(f"{self._root}/{name}")
@@ -95,7 +95,7 @@ class Bucket:
         return data
 
     def write(self, name: str, path: Path) -> None:
-        """Write a file of this node there; who reads it meanwhile has the former one."""
+        """Upload a file of this node; readers see the previous version meanwhile."""
         with self._in_words("written"):
             target = f"{self._root}/{name}"
             if self._scheme in _FOLDERS:
@@ -112,7 +112,7 @@ class Bucket:
 
 
 class _InWords:
-    """Says in words what drivers raise, each of them in its own way."""
+    """Turns the errors of drivers, which differ for each driver, into sentences."""
 
     def __init__(self, url: str, server: str, done: str) -> None:
         self._url, self._server, self._done = url, server, done
@@ -129,7 +129,7 @@ class _InWords:
         raise BucketError(text, is_final=known) from error
 
     def _said(self, error: Exception) -> tuple[bool, str]:
-        """Return whether another attempt would fail too, and what is the matter, in words."""
+        """Return whether another attempt would fail as well, and a description of the error."""
         told = f"{type(error).__name__} {error}"
         if known := words.lasting(told, self._url):
             return True, known
@@ -190,7 +190,7 @@ def _object_store(
 
 
 def _fresh(token: Callable[[], SessionToken | None]) -> dict[str, Any]:
-    """Return credentials; where they have expired, wait for the notebook to send others."""
+    """Return credentials; if they have expired, wait for the notebook to send new ones."""
     until = time.monotonic() + _RENEWED_WITHIN
     while True:
         now = token()

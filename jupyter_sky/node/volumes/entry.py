@@ -1,4 +1,4 @@
-"""A file of a volume: what the bucket has of it, and what the node has."""
+"""A file of a volume, as it is in the bucket and on the node."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class Entry:
     Attributes
     ----------
     name, listed
-        Its name below the volume, and what the bucket has.
+        Its name relative to the volume, and its state in the bucket.
     source
-        Its name in the bucket, which stays where ranks move it.
+        Its name in the bucket, which stays the same if ranks move the file.
     fd
         The descriptor of its lease, while it has no content.
     mark
-        How it was when it was fetched, or written back.
+        Its state when it was fetched or written back.
     used
         When it was last read, in nanoseconds, as far as is known.
     is_own
         Whether this node has written it.
     fetching
-        Is set when somebody has fetched it who began to; ``None`` while nobody does.
+        Set once a fetch in progress has finished; ``None`` if there is none.
     """
 
     name: str
@@ -50,16 +50,16 @@ _WRITTEN_DOWN = "user.jupyter_sky.in_the_bucket"
 
 
 def write_down(file: int | Path, name: str) -> None:
-    """Note on the disk that the bucket has a file as it is now, for when this process is killed.
+    """Record on disk that a file equals the bucket's, in case this process is killed.
 
-    Some file systems have no room for notes; all of their files count as changed then.
+    Some file systems do not support this; all of their files then count as changed.
     """
     with contextlib.suppress(OSError):
         os.setxattr(file, _WRITTEN_DOWN, _as_now(os.stat(file), name))  # noqa: PTH116 - or a number
 
 
 def is_in_the_bucket(path: Path, name: str) -> bool:
-    """Return whether nobody has changed a file since that was noted, nor moved it."""
+    """Return whether a file was neither changed nor moved since that was recorded."""
     with contextlib.suppress(OSError):
         return os.getxattr(path, _WRITTEN_DOWN) == _as_now(path.lstat(), name)
     return False
@@ -70,5 +70,5 @@ def _as_now(found: os.stat_result, name: str) -> bytes:
 
 
 def mark_of(found: os.stat_result) -> Mark:
-    """Return what tells whether a file is changed later."""
+    """Return a mark that shows whether a file is changed later."""
     return found.st_ino, found.st_size, found.st_mtime_ns

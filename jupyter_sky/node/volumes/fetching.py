@@ -1,4 +1,4 @@
-"""Fetches the content of files of a volume: each once, however many wait for it."""
+"""Fetches the content of a volume's files: each only once, however many wait for it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from jupyter_sky.node.volumes.tree import Tree
 PART = 8 * 1024 * 1024
 """Bytes that are fetched at a time; a link that breaks costs no more than these."""
 
-_AT_ONCE = 4  # parts of one file
+_AT_ONCE = 4  # parts of one file at a time
 _ATTEMPTS = 5
-_FIRST_PAUSE = 0.2  # seconds before another attempt; each next one is twice as long
-_MARGIN = 5.0  # seconds before Linux lets go on who waits for a file
+_FIRST_PAUSE = 0.2  # seconds before the next attempt, doubled each time
+_MARGIN = 5.0  # seconds before Linux lets waiting programs continue
 
 
 class Fetcher:
@@ -28,7 +28,7 @@ class Fetcher:
     Parameters
     ----------
     workers
-        How many files at a time.
+        How many files to fetch at a time.
     """
 
     def __init__(self, workers: int = 16) -> None:
@@ -43,17 +43,17 @@ class Fetcher:
         Parameters
         ----------
         asked
-            Since when somebody waits in Linux for it, by the monotonic clock.
+            Since when a program waits in Linux for it, by the monotonic clock.
 
         Returns
         -------
         Future
-            Of why it could not be fetched; empty if it could.
+            A future of the reason why it could not be fetched; empty if it could.
         """
         return self._files.submit(self.fetch, tree, entry, asked)
 
     def fetch(self, tree: Tree, entry: Entry, asked: float | None = None) -> str:
-        """Fetch a file, or wait for who does; return why it cannot be, or nothing."""
+        """Fetch a file, or wait for a fetch in progress; return why it failed, if it did."""
         with tree.lock:
             if entry.fd is None:
                 return ""
@@ -77,12 +77,12 @@ class Fetcher:
             mine.set()
 
     def _download(self, tree: Tree, entry: Entry, asked: float | None) -> int:
-        """Fetch the content into the file, and return its size.
+        """Fetch the content into the file; return its size.
 
         Raises
         ------
         BucketError, OSError
-            When it cannot be had, or there is no room for it.
+            If it cannot be fetched, or there is no room for it.
         """
         until = asked + break_time() - _MARGIN if asked is not None else None
         if entry.listed.size <= PART:
@@ -116,7 +116,7 @@ class Fetcher:
                 _write(tree, entry, part.result(), start)
 
     def _read(self, tree: Tree, entry: Entry, start: int | None, end: int | None) -> bytes:
-        """Return a part of a file, however often the link breaks within limits."""
+        """Return a part of a file, retrying broken links within limits."""
         pause = _FIRST_PAUSE
         for left in reversed(range(_ATTEMPTS)):
             try:
@@ -130,7 +130,7 @@ class Fetcher:
 
 
 def _write(tree: Tree, entry: Entry, data: bytes, start: int) -> None:
-    """Write a part of a file; where the disk is full, other files make room for it."""
+    """Write a part of a file; if the disk is full, drop other files to make room."""
     assert entry.fd is not None
     view, rest = memoryview(data), 0
     made_room = False

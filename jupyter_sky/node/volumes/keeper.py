@@ -1,7 +1,7 @@
 """The process that keeps the volumes of a node: ``python -m jupyter_sky.node.volumes.keeper PATH``.
 
-It listens at the socket ``PATH`` and ends with who has started it, when its standard input is over.
-Credentials come over the socket, and are in its memory alone.
+It listens on the socket ``PATH``, and ends when its standard input ends, with the process that
+started it. Credentials arrive over the socket, and are only kept in memory.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Keeper:
     Parameters
     ----------
     socket
-        Where this listens.
+        The socket that this process listens on.
     leases
-        Of this process.
+        The leases of this process.
     """
 
     def __init__(self, socket: str, leases: Leases) -> None:
@@ -58,12 +58,12 @@ class Keeper:
         self.ended = threading.Event()
 
     def serve_opens(self) -> None:
-        """Fetch what programs open, for ever."""
+        """Fetch files that programs open, for ever."""
         while True:
             now = time.monotonic()
             for fd in self._leases.wait():
                 for tree in self._trees:
-                    with tree.lock:  # its content may be on its way out
+                    with tree.lock:  # its content may just be being dropped
                         entry = tree.by_fd.get(fd)
                     if entry:
                         self._fetcher.begin(tree, entry, now)
@@ -88,7 +88,7 @@ class Keeper:
         return {"trouble": f"there is no request {request['op']}"}
 
     def mount(self, orders: list[VolumeOrder]) -> MountAnswer:
-        """Make volumes; all of them, or none that was not there before."""
+        """Make volumes: all or none of the new ones."""
         made: list[Tree] = []
         with self._turn:
             for order in orders:
@@ -98,7 +98,7 @@ class Keeper:
                     continue
                 try:
                     tree = Tree(order, self._leases, self._socket, self._make_room)
-                    # It has to be known before somebody can open a file of it.
+                    # It must be known before anybody can open one of its files.
                     self._trees.append(tree)
                     made.append(tree)
                     tree.make()
@@ -112,14 +112,14 @@ class Keeper:
         return {"trouble": "", "notes": [each.note for each in made if each.note]}
 
     def write_back(self, path: str | None = None, quietly: bool = False) -> WriteBackAnswer:
-        """Write what ranks have changed into its bucket.
+        """Write changes of ranks back to the bucket.
 
         Parameters
         ----------
         path
-            The volume; by default all of them.
+            The volume; by default, all of them.
         quietly
-            Whether no notebook hears of it: the next one that asks will.
+            Whether no notebook is told now; the next one that asks will be.
         """
         with self._turn:
             trees = [each for each in self._trees if path in (None, str(each.path))]
@@ -164,7 +164,7 @@ class Keeper:
         return ""
 
     def end(self, write: bool) -> WriteBackAnswer:
-        """Write back if that is wanted, and remove all volumes but what is on this node alone."""
+        """Write back on request, and remove all volumes, except files only this node has."""
         answer: WriteBackAnswer = self.write_back() if write else {"volumes": []}
         with self._turn:
             for tree in self._trees:
@@ -218,7 +218,7 @@ def _state(tree: Tree) -> VolumeState:
 
 
 def serve(path: str) -> None:
-    """Keep volumes until standard input is over."""
+    """Keep volumes until standard input ends."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # whoever has started this says when it ends
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -246,7 +246,7 @@ def serve(path: str) -> None:
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     sys.stdin.buffer.read()
-    # The agent has ended all of it before, unless it was killed.
+    # The agent has already ended everything, unless it was killed.
     last = threading.Thread(target=keeper.end, args=(True,), daemon=True)
     last.start()
     last.join(_LAST_WITHIN)

@@ -1,7 +1,7 @@
-"""Leases of files: Linux holds up whoever opens a file until its holder lets the file go.
+"""File leases: Linux delays programs that open a file until the holder releases the lease.
 
-So a file can be fetched at the moment in which some program opens it, in whatever language the
-program is written, without a driver in the kernel and without the rights of root.
+So a file can be fetched at the moment when a program opens it, whatever language the program is
+written in, without a kernel driver and without root.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import struct
 import threading
 from pathlib import Path
 
-_F_SETSIG = 10  # of Linux; Python has no name for it
+_F_SETSIG = 10  # Linux's number; Python has no name for it
 _INFO = 128  # bytes of a signalfd_siginfo
-_FD_AT = 20  # where the descriptor is in it
+_FD_AT = 20  # offset of the descriptor in it
 _CLOEXEC = os.O_CLOEXEC
 _BREAK_TIME = Path("/proc/sys/fs/lease-break-time")
 
 
 def break_time() -> float:
-    """Return after how many seconds Linux lets who opens a file go on in any case."""
+    """Return the seconds after which Linux lets programs that open a file continue anyway."""
     try:
         return float(_BREAK_TIME.read_text())
     except (OSError, ValueError):
@@ -33,7 +33,7 @@ def break_time() -> float:
 class Leases:
     """The leases that this process holds.
 
-    Make it in the main thread, before there are others: all of them have to leave its signal alone.
+    Create it in the main thread, before there are others: all of them have to block its signal.
     """
 
     def __init__(self) -> None:
@@ -56,11 +56,11 @@ class Leases:
         Raises
         ------
         BlockingIOError
-            When somebody has it open.
+            If somebody has it open.
         OSError
-            When its file system has no leases.
+            If its file system does not support leases.
         """
-        # Without an owner the signals go to the thread that takes it, which may end before that.
+        # Without an owner, signals go to the thread that takes the lease, which may end before.
         fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(fd, _F_SETSIG, self._signal)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
@@ -68,13 +68,13 @@ class Leases:
             self._held.add(fd)
 
     def release(self, fd: int) -> None:
-        """Let a file go: whoever has waited for that opens it."""
+        """Release a file, so that waiting programs can open it."""
         with self._lock:
             self._held.discard(fd)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
 
     def wait(self) -> list[int]:
-        """Wait until somebody opens files, and return their descriptors."""
+        """Wait until files are opened, and return their descriptors."""
         select.select([self._inbox], [], [])
         data = os.read(self._inbox, 64 * _INFO)
         found: list[int] = []
@@ -83,11 +83,11 @@ class Leases:
             if number == self._signal:
                 found += struct.unpack_from("=i", data, start + _FD_AT)
             else:
-                # More were opened at once than the kernel keeps signals of.
+                # More files were opened at once than the kernel queues signals for.
                 found += self._asked_for()
         return found
 
     def _asked_for(self) -> list[int]:
         with self._lock:
-            # None is closed meanwhile.
+            # None of them is closed meanwhile.
             return [fd for fd in self._held if fcntl.fcntl(fd, fcntl.F_GETLEASE) != fcntl.F_WRLCK]

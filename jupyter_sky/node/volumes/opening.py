@@ -1,7 +1,7 @@
-"""What a rank does before Python opens a file of a volume: it has it fetched, and says what fails.
+"""Fetches a volume's file before Python opens it on a rank, with proper errors.
 
 Any program would wait in Linux until the file is there. But Linux waits for less than a minute, and
-has no words for what is wrong.
+cannot say what went wrong.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _watches = False
 
 
 def watch(folder: Path) -> None:
-    """Look after the volumes of this node from now on, if there are any.
+    """Start to watch the volumes of this node, if there are any.
 
     Parameters
     ----------
@@ -37,8 +37,8 @@ def watch(folder: Path) -> None:
         The folder of the node's blobs.
     """
     global _seen, _watches
-    place = f"{folder}/{LIST}"  # asked for before each run, where a `Path` would take longer
-    if not os.access(place, os.F_OK):  # as would an error
+    place = f"{folder}/{LIST}"  # checked before each run, where a `Path` would be slower
+    if not os.access(place, os.F_OK):  # and so would an exception
         return
     try:
         changed = os.stat(place).st_mtime_ns  # noqa: PTH116
@@ -66,14 +66,14 @@ def _on_event(event: str, args: tuple[Any, ...]) -> None:
                 return
         _fetch(place, volume)
     elif event in _CHANGES:
-        # A file that is moved away from a volume is removed there.
+        # A file that is moved out of a volume is removed there.
         for path in args[:2] if event == "os.rename" else args[-2:]:
             if found := _volume_of(path):
                 _refuse_if_read_only(*found)
 
 
 def _volume_of(path: object) -> tuple[str, dict[str, Any]] | None:
-    """Return a path as a whole, and the volume that it is in."""
+    """Return an absolute path, and the volume that contains it."""
     if isinstance(path, os.PathLike):
         path = os.fspath(path)
     if isinstance(path, bytes):
@@ -103,7 +103,7 @@ def _fetch(path: str, volume: dict[str, Any]) -> None:
         if not os.stat(path).st_mode & ABSENT:  # noqa: PTH116
             return
     except OSError:
-        return  # Python says so itself
+        return  # Python raises this error itself
     name = path[len(volume["path"]) + 1 :]
     try:
         answer = ask(volume["socket"], {"op": "fetch_file", "path": volume["path"], "name": name})

@@ -1,4 +1,4 @@
-"""The folder of a volume on a node: made where nothing is, and removed with what is ours."""
+"""The folder of a volume on a node: created where nothing exists, removed with our own files."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from jupyter_sky.formatting import format_list
 from jupyter_sky.node.volumes.entry import is_in_the_bucket
 from jupyter_sky.transport.volumes.asking import ABSENT, NEW, note_places
 
-_NAMED = 3  # files in a sentence
+_NAMED = 3  # most files to name in a sentence
 _ANYBODY_WRITES = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
 class VolumeError(Exception):
-    """A volume cannot be had; the text says why, in words."""
+    """A volume cannot be provided; the message says why."""
 
 
 def make_place(path: Path, note: Mapping[str, Any]) -> tuple[list[Path], str]:
-    """Make the folder of a volume, and write the note that says what it is.
+    """Create the folder of a volume, and write the note that describes it.
 
     Returns
     -------
     list of Path
-        The folders that were not there before, innermost first.
+        The newly created folders, innermost first.
     str
-        What the user should know of what was there before, in a sentence; mostly nothing.
+        A sentence for the user about what was there before; usually empty.
 
     Raises
     ------
     VolumeError
-        When it cannot be made, or something is there already.
+        If it cannot be created, or something else is there.
     """
     made: list[Path] = []
     known = ""
@@ -67,9 +67,9 @@ def make_place(path: Path, note: Mapping[str, Any]) -> tuple[list[Path], str]:
 
 
 def remove_place(path: Path, kept: Collection[Path], made: Sequence[Path]) -> None:
-    """Remove what is ours, folders in which nothing is, and the folder itself if we have made it.
+    """Remove our own files, empty folders, and the folder itself if we have created it.
 
-    Nothing that is in `kept` is touched, nor any other file.
+    Neither files in `kept` nor any others are touched.
     """
     _remove_empty(path)
     if not kept:
@@ -87,7 +87,7 @@ def _write_note(path: Path, text: str) -> None:
 
 
 def _is_kept(note: Path) -> bool:
-    """Return whether the process that made a volume goes on."""
+    """Return whether the process that made a volume is still running."""
     try:
         pid = json.loads(note.read_text())["pid"]
         return b"jupyter_sky.node.volumes" in Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -96,7 +96,7 @@ def _is_kept(note: Path) -> bool:
 
 
 def _is_read_only(note: Path) -> bool:
-    """Return whether a volume was never written back."""
+    """Return whether a volume was read-only."""
     try:
         return bool(json.loads(note.read_text())["read_only"])
     except (OSError, ValueError, KeyError):
@@ -114,10 +114,10 @@ def remove_absent(path: Path) -> None:
 
 
 def _clear(path: Path, is_read_only: bool) -> list[Path]:
-    """Remove what a process has left that was killed, but for what may be nowhere else.
+    """Remove what a killed process has left, except files that may exist nowhere else.
 
-    Files without content are in the bucket, those that were read or written back and are as they
-    were, and of a read-only volume those that nobody may write.
+    In the bucket are: files without content, unchanged files that were fetched or written back, and
+    files of a read-only volume that nobody may write.
     """
     left = []
     remove_absent(path)
@@ -134,9 +134,10 @@ def _clear(path: Path, is_read_only: bool) -> list[Path]:
 
 
 def _set_aside(path: Path, left: Sequence[Path]) -> str:
-    """Move files out of the folder of a volume into one beside it, and say where they are.
+    """Move files out of a volume's folder into one beside it; return a sentence about that.
 
-    They are not written back: the bucket may have newer ones, and a killed process half a file.
+    They are not written back: the bucket may have newer ones, and a killed process may have left
+    incomplete files.
     """
     numbered = (path.with_name(f"{path.name}.left-{number}") for number in itertools.count(1))
     aside = next(each for each in numbered if not each.exists())
@@ -159,7 +160,7 @@ def _set_aside(path: Path, left: Sequence[Path]) -> str:
 
 
 def _remove_empty(path: Path) -> None:
-    """Remove folders in which nothing is, and what is ours."""
+    """Remove empty folders and our own files."""
     for note in note_places(path):
         with contextlib.suppress(OSError):
             note.unlink()

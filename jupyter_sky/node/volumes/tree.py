@@ -1,8 +1,8 @@
-"""The files of a volume on the node's disk: all of them are seen, and read when they are opened.
+"""The files of a volume on the node's disk: all are visible, and fetched when opened.
 
-A file that was not read yet is there with its size and without content. A lease holds up whoever
-opens it until it is fetched; its sticky bit says that it has no content. When those that were read
-take up more than their limit, the ones that were used longest ago lose their content again.
+A file that was not fetched yet exists with its size, but without content. A lease delays programs
+that open it until it is fetched; its sticky bit marks it as having no content. If fetched files
+take up more than their limit, the least recently used ones lose their content again.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from jupyter_sky.node.volumes.place import VolumeError, make_place, remove_place
 from jupyter_sky.transport.volumes.asking import ABSENT, NEW, note_places
 from jupyter_sky.transport.volumes.requests import VolumeOrder
 
-_SPARE = 256  # descriptors for other things than leases
-_DOWN_TO = 0.9  # of the limit, when something has to go
+_SPARE = 256  # descriptors reserved for other things than leases
+_DOWN_TO = 0.9  # fraction of the limit to shrink to
 
 
 class Tree:
@@ -36,20 +36,20 @@ class Tree:
     Parameters
     ----------
     order
-        What was asked for.
+        The requested volume.
     leases
-        Of this process.
+        The leases of this process.
     socket
-        Where ranks can ask for something, which a note in the volume says.
+        Where ranks can send requests; a note in the volume has it.
     on_full
-        Called after each fetch, to make room if there is too little.
+        Called after each fetch, to make room if necessary.
 
     Attributes
     ----------
     note
-        What the user should know of what was there before, in a sentence.
+        A sentence for the user about what was there before.
     told
-        The symbolic links of which the user knows that they are not written.
+        The symbolic links that were already reported as not written.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Tree:
         self._socket = socket
         self._on_full = on_full
         self._has_leases = True
-        self._made: list[Path] | None = None  # once the folder is ours
+        self._made: list[Path] | None = None  # set once the folder is ours
         self.note = ""
         self._notes = frozenset(map(str, note_places(self.path)))
         self._numbers = itertools.count(1)
@@ -81,7 +81,7 @@ class Tree:
         Raises
         ------
         VolumeError, BucketError
-            When that cannot be; nothing is left then.
+            If that fails; nothing is left then.
         """
         if not self.order["limit"]:
             at = next(each for each in (self.path, *self.path.parents) if each.exists())
@@ -110,18 +110,18 @@ class Tree:
 
     @property
     def is_lazy(self) -> bool:
-        """Whether files can be fetched when they are opened; else all have to be fetched before."""
+        """Whether files can be fetched when opened; otherwise all have to be fetched beforehand."""
         return self._has_leases
 
     def show(self, listing: dict[str, Listed]) -> None:
-        """Show these files of the bucket; what ranks have changed stays as it is."""
+        """Show these files of the bucket, leaving files that ranks have changed as they are."""
         _check_descriptors(len(listing), self.bucket.url)
         for name in sorted(listing):
             before = self.entries.get(name)
             if before and before.listed == listing[name]:
                 continue
             if before is None and (self.path / name).exists():
-                continue  # a rank has written it, which has not been written back yet
+                continue  # a rank has written it, and it was not written back yet
             if before and not self._is_as_was(before):
                 continue
             self._show(name, listing[name])
@@ -150,7 +150,7 @@ class Tree:
             self.forget(before, but=entry)
 
     def _place(self, entry: Entry) -> None:
-        """Put a file without content at the place of an entry, in one step."""
+        """Create the file of an entry without content, atomically."""
         new = (self.path / entry.name).with_name(f".{next(self._numbers)}{NEW}")
         fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -175,7 +175,7 @@ class Tree:
                 os.close(fd)
 
     def forget(self, entry: Entry, but: Entry | None = None) -> None:
-        """Let go of an entry whose file is no more."""
+        """Forget an entry whose file is gone."""
         with self.lock:
             if entry.fd is not None:
                 self.by_fd.pop(entry.fd, None)
@@ -200,12 +200,12 @@ class Tree:
     # Content
 
     def finish(self, entry: Entry, size: int) -> None:
-        """Let those go on who wait for a file whose content is there now."""
+        """Release programs that wait for a file whose content has arrived."""
         fd = entry.fd
         assert fd is not None
         with self.lock:
             found = os.fstat(fd)
-            # Read later than changed: by that the next reading is seen, if the disk notes any.
+            # Set the access time after the modification time, so that the next read can be noticed.
             os.utime(fd, ns=(found.st_mtime_ns - 10**9, found.st_mtime_ns))
             write_down(fd, entry.name)
             os.fchmod(fd, self._mode)
@@ -219,9 +219,9 @@ class Tree:
         self._on_full()
 
     def give_up(self, entry: Entry) -> None:
-        """Let those go on who wait for a file that cannot be had: they find it empty.
+        """Release programs that wait for a file that cannot be fetched: they find it empty.
 
-        Whoever opens it later has it fetched again.
+        Opening it later fetches it again.
         """
         fd = entry.fd
         assert fd is not None
@@ -235,9 +235,9 @@ class Tree:
             os.close(fd)
 
     def drop(self, wanted: int) -> None:
-        """Take the content of what was used longest ago, until no more than so many bytes are left.
+        """Drop the content of the least recently used files, down to that many bytes.
 
-        What somebody has open, or has changed, stays.
+        Files that are open or changed keep their content.
         """
         if self.here <= wanted or not self._has_leases:
             return
@@ -257,14 +257,15 @@ class Tree:
             self.drop(int(self.order["limit"] * _DOWN_TO))
 
     def _note_use(self, entry: Entry) -> None:
-        """Find out whether a file was read since this was last looked at."""
+        """Find out whether a file was read since the last check."""
         path = self.path / entry.name
         with contextlib.suppress(OSError):
             found = path.stat()
             if found.st_atime_ns > found.st_mtime_ns:
                 entry.used = max(entry.used, found.st_atime_ns)
                 if mark_of(found) == entry.mark:
-                    # Many disks note a reading only where the one before is older than a change.
+                    # Many file systems only update the access time if it is older than the
+                    # modification.
                     os.utime(path, ns=(found.st_mtime_ns - 10**9, found.st_mtime_ns))
 
     def _drop(self, entry: Entry) -> None:
@@ -281,7 +282,7 @@ class Tree:
             os.close(fd)
             return
         size, when = entry.mark[1], entry.mark[2]
-        # From here on somebody may wait who opens it, whatever goes wrong below.
+        # From here on a program may be waiting to open it, whatever goes wrong below.
         entry.fd, entry.mark = fd, None
         self.by_fd[fd] = entry
         self.here -= size
@@ -290,10 +291,10 @@ class Tree:
         os.ftruncate(fd, size)
         os.utime(fd, ns=(when, when))
 
-    # What ranks have written
+    # Files that ranks have written
 
     def changed(self) -> list[str]:
-        """Return the names of files that are on this node alone."""
+        """Return the names of files that exist only on this node."""
         found = []
         for name, seen in self._walk():
             with self.lock:
@@ -310,7 +311,7 @@ class Tree:
         return found
 
     def links(self) -> list[str]:
-        """Return the names of symbolic links, which a bucket cannot have."""
+        """Return the names of symbolic links, which a bucket cannot store."""
         found, folders, start = [], [str(self.path)], len(str(self.path)) + 1
         while folders:
             with contextlib.suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:
@@ -322,7 +323,7 @@ class Tree:
         return sorted(found)
 
     def removed(self) -> list[str]:
-        """Return the names of files that this node had written back, and that are no more."""
+        """Return the names of files that this node wrote back and that were removed since."""
         with self.lock:
             own = [each.name for each in self.entries.values() if each.is_own]
         return [name for name in own if not os.path.lexists(self.path / name)]
@@ -331,7 +332,7 @@ class Tree:
         return next((each for fd, each in self.by_fd.items() if os.fstat(fd).st_ino == inode), None)
 
     def is_written(self, name: str, before: os.stat_result) -> bool:
-        """Take a file for written back, unless it has changed since ``before``."""
+        """Mark a file as written back, unless it has changed since ``before``."""
         with self.lock:
             found = os.lstat(self.path / name)
             if mark_of(found) != mark_of(before):
@@ -358,11 +359,11 @@ class Tree:
                         yield place[start:], found
 
     def _is_ours(self, place: str) -> bool:
-        # Asked of every file after each run.
+        # Called for every file after each run.
         return place.endswith(NEW) or place in self._notes
 
     def remove(self) -> list[str]:
-        """Remove everything but what is on this node alone, and return the names of that."""
+        """Remove everything except files that exist only on this node; return their names."""
         if self._made is None:
             return []
         left = self.changed() if not self.order["read_only"] else []
@@ -374,7 +375,7 @@ class Tree:
                         (self.path / name).unlink()
                 self.forget(self.entries[name])
         for link in () if kept else map(self.path.joinpath, self.links()):
-            # It would lead nowhere, and be in the way of the next volume here.
+            # It would dangle, and be in the way of the next volume here.
             if Path(os.path.realpath(link)).is_relative_to(os.path.realpath(self.path)):
                 link.unlink()
         remove_place(self.path, kept, self._made)

@@ -1,4 +1,4 @@
-"""The volumes of a node as its agent has them: a process of their own, and what it is asked for."""
+"""The volumes of a node, for its agent: starts the process that keeps them, and sends requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jupyter_sky.node.volumes.place import remove_absent
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.volumes.requests import MountRequest, WrittenVolume
 
-_LINE = 64 * 1024 * 1024  # bytes of an answer: it can name many files
+_LINE = 64 * 1024 * 1024  # most bytes of an answer, which may name many files
 _LAST_WITHIN = 5.0
 """Seconds for a node that a notebook ends, which has had everything written back before."""
 
@@ -36,14 +36,14 @@ class Volumes:
     folder
         The agent's folder.
     socket
-        Where the agent listens; the process listens beside it.
+        The agent's socket; the process listens on one beside it.
     blobs
-        The folder of the node's blobs, where ranks find which volumes there are.
+        The folder of the node's blobs, where ranks find the list of volumes.
 
     Attributes
     ----------
     handlers
-        What answers each request, by its name.
+        The handlers of requests, by name.
     """
 
     def __init__(self, folder: Path, socket: str, blobs: Path) -> None:
@@ -63,14 +63,14 @@ class Volumes:
 
     @property
     def are_there(self) -> bool:
-        """Whether there are any."""
+        """Whether there are any volumes."""
         return self._process is not None
 
     async def write_back(self) -> str:
-        """Write back what ranks have written; return what of it could not be, in words."""
+        """Write back what ranks have written; describe what could not be written."""
         if self._process is None:
             return ""
-        # What is written now is told to the next notebook that asks.
+        # The next notebook that asks is told what is written now.
         answer = await self._ask({"op": "write_back", "quietly": True}) or {}
         left = [
             f"{len(each['left'])} files of {each['path']} could not be written to {each['url']} "
@@ -86,7 +86,7 @@ class Volumes:
             self._writing = asyncio.get_running_loop().create_task(self.write_back())
 
     async def end(self) -> None:
-        """Write back what can be in the time, and remove the volumes but for the rest of that."""
+        """Write back what is possible in the time, and remove the volumes except the rest."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -124,7 +124,7 @@ class Volumes:
         return await self._ask({"op": "state"}) or {"volumes": []}
 
     async def _tell_ranks(self) -> None:
-        """Name the volumes to ranks, which look at the start of each run."""
+        """List the volumes for ranks, which check at the start of each run."""
         state = await self._ask({"op": "state"}) or {"volumes": []}
         keys = ("url", "path", "read_only")
         volumes = [{key: each[key] for key in keys} for each in state["volumes"]]
@@ -151,7 +151,7 @@ class Volumes:
         return process
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
-        """Remove files without content if the process is killed: nobody fills them any longer."""
+        """Remove files without content if the process is killed: nobody fills them any more."""
         await process.wait()
         if self._process is process:
             self._is_lost = True
@@ -165,7 +165,7 @@ class Volumes:
         return []
 
     async def _ask(self, request: dict[str, Any]) -> Message | None:
-        """Ask the process; ``None`` where it has ended, or there is none."""
+        """Send the process a request; return ``None`` if it has ended, or there is none."""
         if self._process is None and request["op"] != "end":
             return None
         try:

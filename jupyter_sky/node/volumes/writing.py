@@ -1,4 +1,4 @@
-"""Writes back into a bucket what ranks have written into its volume."""
+"""Writes files that ranks have written in a volume back to its bucket."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from jupyter_sky.transport.volumes.requests import WrittenVolume
 MARKER = "checkpoint.json"
 """The file that says which save of a checkpoint holds."""
 
-_ATTEMPTS = 3  # at a file that is written meanwhile
+_ATTEMPTS = 3  # attempts at a file that is being written meanwhile
 
 
 def write_back(tree: Tree, fetcher: Fetcher, workers: Executor) -> WrittenVolume:
-    """Write what is on the node alone into the bucket, and say what became of it.
+    """Write files that exist only on the node to the bucket, and return the result.
 
-    What the bucket had before is never removed, but what this node has written there is, where
-    ranks have removed it.
+    Files that the bucket had before are never removed. Files that this node wrote there are removed
+    if ranks have removed them.
     """
     names = tree.changed()
     answer: WrittenVolume = {
@@ -37,7 +37,7 @@ def write_back(tree: Tree, fetcher: Fetcher, workers: Executor) -> WrittenVolume
             answer["left"] = names
             answer["trouble"] = "it is read-only: leave out `:ro` where it is to be written back"
         return answer
-    # A checkpoint holds by its marker, which comes last; before that the former one holds.
+    # The marker of a checkpoint comes last, since it makes the checkpoint valid.
     markers = [name for name in names if name.rpartition("/")[2] == MARKER]
     for part in ([name for name in names if name not in markers], markers):
         if answer["left"]:
@@ -63,7 +63,7 @@ def write_back(tree: Tree, fetcher: Fetcher, workers: Executor) -> WrittenVolume
 
 
 def _say_links(tree: Tree) -> str:
-    """Say which links are new and not written: once, or they would keep a machine from its end."""
+    """Report new links that are not written: once, or they would keep a machine from ending."""
     links = [link for link in tree.links() if link not in tree.told]
     tree.told.update(links)
     if not links:
@@ -76,11 +76,11 @@ def _say_links(tree: Tree) -> str:
 
 
 def _write(tree: Tree, name: str, fetcher: Fetcher) -> tuple[int, str]:
-    """Write one file; return its size, and why that failed."""
+    """Write one file; return its size, and why that failed, if it did."""
     path: Path = tree.path / name
     entry = tree.entries.get(name)
     is_moved = entry is not None and entry.source != name
-    # It may have been moved before anybody has read it.
+    # It may have been moved before anybody read it.
     if entry and is_moved and (trouble := fetcher.fetch(tree, entry)):
         return 0, trouble
     for _ in range(_ATTEMPTS):

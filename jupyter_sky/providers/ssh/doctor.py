@@ -27,14 +27,14 @@ print(json.dumps([torch.__version__, cuda, torch.cuda.device_count() if cuda els
 
 
 def diagnose(target: Target, python: str | None) -> Iterator[CheckResult]:
-    """Check one thing after the other on a host, and yield what was found.
+    """Run checks on a host, and yield the results.
 
     Parameters
     ----------
     target
         The host.
     python
-        The interpreter that is used there; ``None`` if an environment is made.
+        The interpreter to use there; ``None`` if an environment is made.
     """
     connection = pool.get(target)
     try:

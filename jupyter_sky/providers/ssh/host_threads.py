@@ -1,4 +1,4 @@
-"""Work on hosts, each in a thread of its own: all of it ends when it is stopped."""
+"""Work on hosts, each in a thread of its own, which can be stopped together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class HostThreads:
-    """Calls functions for hosts, for all of them at once.
+    """Calls functions for all hosts in parallel.
 
     Parameters
     ----------
@@ -40,12 +40,12 @@ class HostThreads:
         self._running: list[Future[Any]] = []
 
     async def on_each(self, function: Callable[[int], T]) -> list[T]:
-        """Call a function with the number of every host, and return what it returned.
+        """Call a function with the number of every host, and return the results.
 
         Raises
         ------
         SkyError
-            With what is wrong with each host that cannot be used.
+            With the error of each host that cannot be used.
         """
 
         def call(number: int) -> T:
@@ -72,19 +72,19 @@ class HostThreads:
         return results
 
     def check(self) -> None:
-        """Raise an error in a thread that is to end; to be called before each step."""
+        """Raise an error in a thread that should end; to be called before each step."""
         if self._stopped.is_set():
             raise SkyError("the launch was stopped")
 
     async def stop(self) -> None:
-        """Hang up on all hosts, and return when no thread works on them, or after some seconds."""
+        """Hang up on all hosts, and wait until no thread works on them, within limits."""
         self._stopped.set()
         await asyncio.get_running_loop().run_in_executor(None, self._hang_up)
 
     def _hang_up(self) -> None:
         until = time.monotonic() + _ENDED_WITHIN
         while True:
-            # Again and again: a thread that was between two commands connects anew.
+            # Repeatedly, since a thread that was between two commands connects again.
             for target in self._targets:
                 pool.get(target).abort()
             if all(future.done() for future in self._running) or time.monotonic() > until:

@@ -30,11 +30,11 @@ class SSHMachine:
     Attributes
     ----------
     host
-        As the user typed it, without its number of ranks.
+        The host as typed, without its number of ranks.
     folder, blobs
         The agent's folder there, and that of its blobs.
     python, code
-        What runs the bridge: the interpreter, and the folder of our package.
+        For the bridge: the interpreter, and the folder of our package.
     nodes
         The one node.
     """
@@ -54,7 +54,7 @@ class SSHMachine:
         return await self._connect(path, stream=path)
 
     async def connect(self, addr: str, port: int) -> socket.socket:
-        """Connect to an address over a bridge: many servers forward no ports themselves."""
+        """Connect to an address over a bridge, since many servers do not forward ports."""
         return await self._connect(addr, str(port))
 
     async def _connect(self, *words: str, stream: str | None = None) -> socket.socket:
@@ -68,7 +68,7 @@ class SSHMachine:
             raise OSError(f"{self.host}: {error}") from None
 
     async def remove(self) -> None:
-        """Kill an agent that is left, and remove its files."""
+        """Kill the agent if it is still there, and remove its files."""
         try:
             await in_thread(remove_agent, self._connection, self.folder, self.blobs)
         except SkyError as error:
@@ -77,7 +77,7 @@ class SSHMachine:
             self._connection.close_if_unused()
 
     def row(self) -> dict[str, Any]:
-        """Return where the agent is."""
+        """Return the data with which to find the agent."""
         return {
             "host": self.host,
             "folder": self.folder,
@@ -97,7 +97,7 @@ class SSHMachine:
         return replace(self, nodes=tuple(nodes))
 
     def facts(self) -> HostFacts:
-        """Ask the host for its facts, as they are now."""
+        """Ask the host for its present facts."""
         return gather_facts(self._connection)
 
     @property

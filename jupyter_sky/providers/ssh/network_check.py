@@ -1,6 +1,6 @@
-"""Checks whether hosts reach each other, for ``%sky doctor``; no cluster is needed.
+"""Checks whether hosts can reach each other, for ``%sky doctor``, without a cluster.
 
-Each host opens a port and the others connect to it, with `jupyter_sky.node.network.port_check`,
+Each host opens a port, and the others connect to it, with `jupyter_sky.node.network.port_check`,
 which is sent to an interpreter there.
 """
 
@@ -27,7 +27,7 @@ _PROGRAM = Path(jupyter_sky.__file__).parent / "node" / "network" / "port_check.
 
 @dataclass(frozen=True)
 class _OpenPort:
-    """A port that a host has opened: where it is, and on which interface."""
+    """A port that a host has opened: its address and interface."""
 
     address: str
     interface: str
@@ -41,16 +41,16 @@ class _OpenPort:
 def diagnose(
     targets: Sequence[Target], python: str | None, interface: str | None
 ) -> Iterator[CheckResult]:
-    """Let hosts connect to each other, and yield for each which others reach it.
+    """Let hosts connect to each other; yield for each which others can reach it.
 
     Parameters
     ----------
     targets
         At least two hosts.
     python
-        An interpreter that is there; by default ``python3``.
+        An existing interpreter; by default, ``python3``.
     interface
-        The interface that nodes would use; by default the one that leads to the others.
+        The interface that nodes would use; by default, the one that leads to the others.
     """
     with ThreadPoolExecutor(len(targets)) as threads:
         found = dict(zip(targets, threads.map(_address, targets), strict=True))
@@ -90,7 +90,7 @@ def diagnose(
 
 
 def _address(target: Target) -> str | None:
-    """Return where a host is reached; ``None`` if it cannot be used."""
+    """Return the address of a host; ``None`` if it cannot be used."""
     try:
         return gather_facts(pool.get(target)).address
     except SkyError:
@@ -98,7 +98,7 @@ def _address(target: Target) -> str | None:
 
 
 def _run(target: Target, python: str | None, words: Sequence[str]) -> dict[str, Any]:
-    """Run the program on a host and return what it prints."""
+    """Run the program on a host and return its output."""
     interpreter = shlex.quote(python) if python else "python3"
     command = f"{interpreter} - {shlex.join(words)}"
     found: dict[str, Any] = json.loads(pool.get(target).run(command, _PROGRAM.read_bytes()))
@@ -110,12 +110,12 @@ def _result(
     ports: Mapping[Target, _OpenPort],
     tried: Mapping[Target, Mapping[str, str]],
 ) -> CheckResult:
-    """Return which of the others reach a host.
+    """Return which of the others can reach a host.
 
     Parameters
     ----------
     tried
-        By host, what has failed of its connections: the reason by name of the other host.
+        For each host, the errors of its connections by the name of the other host.
     """
     here = ports[target]
     found = f"{here.address} on {here.interface}"

@@ -52,19 +52,19 @@ class SSH:
     Parameters
     ----------
     hosts
-        The machines, as a list or with commas: names of ``~/.ssh/config`` or addresses, each as
+        The machines, as a list or separated by commas: names of ``~/.ssh/config`` or addresses, as
         ``[USER@]HOST[:PORT][:RANKS]``.
     python
-        An interpreter on the machines that has what ranks need; an environment is made for the
-        image where this is not given.
+        An interpreter on the machines that has the packages that ranks need; by default, an
+        environment is made for the image.
     interface
-        The network interface for traffic between the machines; by default the one that leads from
-        one to the other.
+        The network interface for traffic between the machines; by default, the one that routes to
+        the other machines.
     grace
-        Seconds after which nodes end that no notebook is connected to and that run nothing.
+        Seconds after which nodes end if no notebook is connected and nothing runs.
     spot
-        Whether the machines are spot instances of EC2: they hear two minutes before that they will
-        be taken away, and the notebook shows it.
+        Whether the machines are EC2 spot instances: they get a notice two minutes before they are
+        taken away, which the notebook shows.
     """
 
     hosts: Sequence[str] | str = ()
@@ -85,11 +85,11 @@ class SSH:
 
     @property
     def default_nodes(self) -> int:
-        """Number of nodes of a cluster for which the user names none: all hosts."""
+        """Number of nodes if the user gives none: all hosts."""
         return max(1, len(self.targets))
 
     def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
-        """Refuse what can be known to be wrong before any host is asked."""
+        """Refuse errors that can be detected before asking any host."""
         if importlib.util.find_spec("paramiko") is None:
             raise UsageError(
                 "machines are reached over SSH with paramiko, which is not installed: "
@@ -120,7 +120,7 @@ class SSH:
     async def launch(
         self, spec: ClusterSpec, identity: str, preload: Sequence[str], progress: Progress
     ) -> list[Machine]:
-        """Prepare the hosts, all at once, and start an agent on each."""
+        """Prepare all hosts in parallel, and start an agent on each."""
         new = RunningCluster(spec, identity, preload, ())
         targets = self.targets[: spec.nodes]
         credentials = issue_credentials(list(map(str, targets))) if len(targets) > 1 else []
@@ -134,7 +134,7 @@ class SSH:
         """Prepare further hosts, and start an agent on each."""
         taken = {node.name for node in running.nodes}
         free = [target for target in self.targets if str(target) not in taken]
-        # A host that has just been lost comes last.
+        # A host that was just lost comes last.
         lost = {node.name for node in running.lost}
         free.sort(key=lambda target: str(target) in lost)
         count = len(running.new_numbers)
@@ -164,7 +164,7 @@ class SSH:
         credentials: Sequence[Credentials],
         progress: Progress,
     ) -> list[Machine]:
-        """Prepare hosts and start an agent on each: on all or none, also when it is cancelled."""
+        """Prepare hosts and start an agent on each: on all or none, even if cancelled."""
         hosts_progress = HostProgress([str(target) for target in targets], progress)
         threads = HostThreads(targets, hosts_progress)
         folders: list[AgentFolders] = []
@@ -252,7 +252,7 @@ class SSH:
             templates=folders.folder.rpartition("/")[0],
         )
         if cluster.lost:
-            # It may be a host that was cut off, with its former agent.
+            # It may be a host that was cut off, and still has its previous agent.
             remove_agent(host.connection, *folders)
         ready = start_agent(host.connection, folders.folder, agent, host.python, host.code)
         node = replace(
@@ -269,7 +269,7 @@ async def _undo(
     threads: HostThreads, targets: Sequence[Target], folders: Sequence[AgentFolders]
 ) -> None:
     """Hang up on hosts that are being prepared, and remove agents that were started."""
-    # First: what still works on a host could start an agent there.
+    # First, since a thread still working on a host could start an agent there.
     await threads.stop()
 
     def remove(number: int) -> None:
@@ -283,10 +283,9 @@ async def _undo(
 
 
 async def _answering(targets: Sequence[Target], count: int, progress: Progress) -> list[Target]:
-    """Return the first hosts that answer, so many, or fewer when that takes too long.
+    """Return the first hosts that answer, up to a number, or fewer if that takes too long.
 
-    A host that was lost may be one that starts again; it stands behind the others, and is not
-    waited for where they are enough.
+    A lost host may be restarting; it comes after the others, and is not waited for if they suffice.
     """
 
     def answers(target: Target) -> bool:
@@ -311,20 +310,20 @@ async def _answering(targets: Sequence[Target], count: int, progress: Progress) 
 
 
 def _address_in(cluster: RunningCluster) -> str | None:
-    """Return an address of a cluster that is up; ``None`` for a new one."""
+    """Return an address in a running cluster; ``None`` for a new one."""
     if not cluster.machines:
         return None
     machine, node = cluster.machines[0], cluster.nodes[0]
-    # The agent of a node that was alone so far has not chosen its address yet.
+    # The agent of a node that was alone so far has not determined its address yet.
     if node.port or not isinstance(machine, SSHMachine):
         return node.addr
     return machine.facts().address
 
 
 def _peer_address(number: int, placed: Sequence[PlacedNode]) -> str | None:
-    """Return the address to which a node's route decides its own.
+    """Return the address whose route determines a node's own address.
 
-    That is the address of the head, or for the head that of the second node.
+    That is the address of the head or, for the head, that of the second node.
     """
     if len(placed) == 1:
         return None

@@ -1,7 +1,7 @@
-"""Files that leave this computer once, for one host: the others take them from there.
+"""Relays files: they are sent once, to one host, and the others get them from there.
 
-What is to be relayed is public, like uv, or of the same user, like wheels: the host offers it to
-whoever knows its digest, and those who take it check that digest, which they have over SSH.
+Relayed files are public, like uv, or belong to the same user, like wheels. The host offers them to
+anybody who knows the digest, and the others verify the digest, which they got over SSH.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class RelayedFile:
     Attributes
     ----------
     name
-        What the user calls it.
+        Its name for the user.
     digest
         SHA-256 of its content, in hexadecimal digits.
     path
-        Where it is to be on a host.
+        Where to put it on a host.
     is_kept
-        Whether it stays there when all hosts have it.
+        Whether it stays there after all hosts have got it.
     """
 
     name: str
@@ -50,7 +50,7 @@ class RelayedFile:
 
 @dataclass(frozen=True)
 class _Offer:
-    """A host that offers a file: its name, the address, and the script that ends this."""
+    """A host that offers a file: its name, the address, and the script that ends the offer."""
 
     host: str
     url: str
@@ -59,12 +59,12 @@ class _Offer:
 
 
 class Relay:
-    """Brings files to hosts.
+    """Sends files to hosts.
 
     Parameters
     ----------
     hosts
-        How many there are.
+        The number of hosts.
     """
 
     def __init__(self, hosts: int) -> None:
@@ -75,7 +75,7 @@ class Relay:
         self._offers: dict[str, Future[_Offer | None]] = {}
 
     def content(self, name: str, make: Callable[[], bytes]) -> tuple[bytes, str]:
-        """Return what several hosts are to have, and its digest: made once, and kept once."""
+        """Return content for several hosts, and its digest, which is made only once."""
         with self._making:
             if name not in self._contents:
                 made = make()
@@ -95,13 +95,13 @@ class Relay:
         Parameters
         ----------
         connection, facts
-            The connection to the host, and what there is.
+            The connection to the host, and its facts.
         file
             The file.
         send
             Sends it from here.
         report
-            Called with what is done; it raises when all is to end.
+            Called with the present step; raises an error if everything should end.
 
         Returns
         -------
@@ -111,7 +111,7 @@ class Relay:
         Raises
         ------
         HostError
-            When the host cannot be used.
+            If the host cannot be used.
         """
         with self._lock:
             offer = self._offers.get(file.digest)
@@ -138,15 +138,15 @@ class Relay:
         return False
 
     def close(self) -> None:
-        """End what hosts offer."""
+        """End the offers of hosts."""
         for offer in self._offers.values():
             if offer.done() and (there := offer.result()):
-                # One that is out of reach ends by itself.
+                # Offers of unreachable hosts end by themselves.
                 with contextlib.suppress(HostError):
                     there.connection.run(there.end)
 
 
-# It ends when nobody has asked for a while: a notebook that was killed does not end it.
+# It ends if nobody has asked for a while, since a killed notebook cannot end it.
 _SERVER = """
 import http.server, os, shutil, sys
 path, digest, address, told = sys.argv[1:]
@@ -171,7 +171,7 @@ while True:
     server.handle_request()
 """
 
-# Any Python will do; there may be none but that which uv knows of.
+# Any Python will do; there may be only the one that uv knows.
 _PYTHON = "$(command -v python3 || {uv} python find --no-project 2>/dev/null)"
 
 _OFFER = """
@@ -219,7 +219,7 @@ with opener.open(sys.argv[1], timeout=20) as answer, open(sys.argv[2], "wb") as 
 
 
 def _offered(connection: HostShell, facts: HostFacts, file: RelayedFile) -> _Offer | None:
-    """Let a host offer a file to others; ``None`` where it cannot."""
+    """Let a host offer a file to others; return ``None`` if it cannot."""
     uv = facts.uv or f"{facts.cache_folder}/bin/uv"
     script = _OFFER.format(
         python=_PYTHON.format(uv=shlex.quote(uv)),
@@ -239,7 +239,7 @@ def _offered(connection: HostShell, facts: HostFacts, file: RelayedFile) -> _Off
 
 
 def _taken(connection: HostShell, offer: _Offer, file: RelayedFile, report: Report) -> bool:
-    """Take a file from another host; say whether that worked."""
+    """Get a file from another host; return whether that worked."""
     report(f"taking {file.name} from {offer.host}")
     script = _TAKE.format(
         folder=shlex.quote(str(PurePosixPath(file.path).parent)),

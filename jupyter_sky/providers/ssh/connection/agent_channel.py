@@ -1,7 +1,7 @@
-"""Channels that lead to an agent: to its socket, or to a bridge that a command starts.
+"""Channels to an agent: to its socket, or to a bridge that a command starts.
 
-The server itself connects to the socket where it may. Where it may not, or does not know how, a
-process beside it carries all bytes; that says too what is wrong if there is no agent.
+The server connects to the socket itself, if it supports and allows that. Otherwise a bridge process
+carries all bytes; it also reports what is wrong if there is no agent.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ WINDOW = 4 * 1024 * 1024
 """Bytes that a host may send ahead; OpenSSH's server takes time for them that grows with their
 square."""
 
-_MOST_GREETED = 64 * 1024  # bytes that login scripts may print
+_MOST_GREETED = 64 * 1024  # most bytes that login scripts may print
 
 
 def open_stream(transport: Transport, path: str) -> paramiko.Channel | None:
-    """Return a channel to the socket of an agent; ``None`` where the server opens none.
+    """Return a channel to the socket of an agent; ``None`` if the server does not open one.
 
     Raises
     ------
     HostError
-        When the connection breaks.
+        If the connection breaks.
     """
     import paramiko
 
@@ -46,16 +46,16 @@ def open_stream(transport: Transport, path: str) -> paramiko.Channel | None:
 
 
 def await_bridge(channel: paramiko.Channel) -> None:
-    """Read what a bridge prints until it says that it leads to where it should.
+    """Read a bridge's output until it reports that it is connected.
 
     Raises
     ------
     AgentGone
-        When the agent is gone.
+        If the agent is gone.
     HostError
-        When the bridge says what else is wrong, or does not start.
+        If the bridge reports another error, or does not start.
     OSError
-        When nothing is heard of it.
+        If it does not answer.
     """
     channel.settimeout(CONNECT_WITHIN)
     seen = b""

@@ -24,12 +24,12 @@ _asking = threading.Lock()
 
 
 def authenticate(transport: paramiko.Transport, login: Login) -> None:
-    """Log in with the first key that the host takes.
+    """Log in with the first key that the host accepts.
 
     Raises
     ------
     LoginError
-        When it takes none of them.
+        If it accepts none of them.
     """
     import paramiko
 
@@ -61,7 +61,7 @@ def authenticate(transport: paramiko.Transport, login: Login) -> None:
 
 
 def _candidates(login: Login) -> Iterator[paramiko.PKey]:
-    """Yield keys: those of the agent first, what needs a passphrase last."""
+    """Yield keys: those of ssh-agent first, those that need a passphrase last."""
     wanted = {blob for path in login.identity_files if (blob := _public_blob(path))}
     agent = _agent_keys(login)
     held = {key.asbytes() for key in agent}
@@ -100,7 +100,7 @@ def _load(path: Path, passphrase: bytes | None, login: Login) -> paramiko.PKey |
             return None
     if passphrase:
         _unlocked[path] = key
-    # Certificates are often good for some hours only: a new one may lie there by now.
+    # Certificates are often valid for only some hours: there may be a new one by now.
     for certificate in (Path(f"{path}-cert.pub"), *login.certificates):
         if certificate.exists():
             with contextlib.suppress(ValueError, OSError, paramiko.SSHException):
@@ -137,7 +137,7 @@ def _is_encrypted(path: Path) -> bool:
     body = "".join(line for line in text.splitlines() if not line.startswith("-----"))
     with contextlib.suppress(ValueError):
         head = base64.b64decode(body)[:64]
-        # After the magic word comes the name of the cipher, with its length in front.
+        # The magic word is followed by the name of the cipher, preceded by its length.
         return not head[15:].startswith(b"\0\0\0\x04none")
     return False
 

@@ -1,7 +1,7 @@
-"""What is read from an SSH channel and written to it, and a socket that leads to one.
+"""Reading from and writing to SSH channels, and a socket connected to one.
 
-paramiko's channels are no file descriptors, which an event loop could wait for: two threads carry
-what is written on one side to the other.
+paramiko's channels are not file descriptors, which an event loop could wait for: two threads carry
+data between them and the socket.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _BUFFER = 4 * 1024 * 1024
 
 
 def as_socket(channel: paramiko.Channel, on_close: Callable[[], None]) -> socket.socket:
-    """Return a socket that leads to a channel, until one of the two is closed.
+    """Return a socket that is connected to a channel, until one of the two is closed.
 
     Parameters
     ----------
     on_close
-        Called in a thread when both are closed.
+        Called in a thread once both are closed.
     """
     ours, theirs = socket.socketpair()
     for side in (ours, theirs):
@@ -52,12 +52,12 @@ def as_socket(channel: paramiko.Channel, on_close: Callable[[], None]) -> socket
 
 
 def _upstream(sock: socket.socket, channel: paramiko.Channel) -> None:
-    # Pieces, and no copies of what is left of them: `sendall` of much at once is quadratic.
+    # In pieces, without copying the rest: `sendall` of a lot of data is quadratic.
     buffer = memoryview(bytearray(PIECE))
     with contextlib.suppress(OSError, EOFError):
         while count := sock.recv_into(buffer):
             channel.sendall(buffer[:count])
-    # The other thread may wait for a host that is never heard of again.
+    # The other thread may be waiting for a host that never answers again.
     with contextlib.suppress(OSError, EOFError):
         channel.close()
 
@@ -71,19 +71,19 @@ def _downstream(sock: socket.socket, channel: paramiko.Channel) -> None:
 
 
 def write(channel: paramiko.Channel, data: bytes, sent: Callable[[int], None]) -> None:
-    """Write all of ``data``; ``sent`` is called with the number of bytes that have left."""
+    """Write all of ``data``; ``sent`` is called with the number of bytes sent."""
     for start in range(0, len(data), PIECE):
         channel.sendall(memoryview(data)[start : start + PIECE])
         sent(min(start + PIECE, len(data)))
 
 
 def read(receive: Callable[[int], bytes]) -> bytes:
-    """Return all that comes until the end.
+    """Return everything that arrives until the end.
 
     Raises
     ------
     CommandError
-        When it is too much.
+        If it is too much.
     """
     parts = bytearray()
     while part := receive(PIECE):

@@ -1,6 +1,6 @@
 """An SSH connection to a host: commands over it, and bridges to agents.
 
-Everything here blocks and is called in threads of its own; every wait is bounded.
+Everything here blocks, and is called in separate threads; every wait is bounded.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ done
 """
 _LITTLE = 16 * 1024  # kilobytes
 
-# One compound command, which the shell has read to its end before the loop reads from the same
-# input: that ends when the connection does. Then the whole process group of the session is ended.
+# A single compound command, which the shell has read completely before the loop reads from the same
+# input. The input ends with the connection; then the session's whole process group is ended.
 _ENDING_WITH_INPUT = """{{
 exec 3<&0
 (
@@ -65,12 +65,12 @@ exit $status
 }}
 """
 
-# Exceptions say what goes wrong; paramiko's own log is for those who configure it.
+# Exceptions say what goes wrong; paramiko's own log is for users who configure it.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
 class ConnectionPool:
-    """The SSH connections of this process: hosts behind one jump host share that to it."""
+    """The SSH connections of this process; hosts behind the same jump host share its connection."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -84,14 +84,14 @@ class ConnectionPool:
         via
             As in `SSHConnection`.
         part
-            Which one: servers allow ten sessions on each, where nobody has changed that.
+            Which of several connections: by default, servers allow ten sessions on each.
         """
         with self._lock:
             new = SSHConnection(target, via)
             return self._connections.setdefault((str(target), via, part), new)
 
     def set_login(self, target: Target, login: Login) -> SSHConnection:
-        """Return the connection to a host, which is logged in to in this way from now on."""
+        """Return the connection to a host, using this login from now on."""
         key = str(target), (), 0
         with self._lock:
             there = self._connections.get(key)
@@ -106,16 +106,16 @@ pool = ConnectionPool()
 
 
 class SSHConnection:
-    """An SSH connection to a host, made when it is first needed and again when it broke.
+    """An SSH connection to a host, made when first needed, and again after it broke.
 
     Attributes
     ----------
     target
         The host.
     via
-        Hosts to go through, in place of those that the configuration names.
+        Jump hosts, in place of those in the configuration.
     login
-        How to log in, in place of what the configuration says.
+        How to log in, in place of the configuration.
     """
 
     def __init__(
@@ -136,12 +136,12 @@ class SSHConnection:
         self._idle = IdleTimer(self._hang_up_if_unused)
 
     def connect(self) -> Transport:
-        """Return the connection, as one that works.
+        """Return the connection, making it if necessary.
 
         Raises
         ------
         HostError
-            With the reason why there is none.
+            With the reason why that fails.
         """
         with self._lock:
             if self._transport is not None and not self._works(self._transport):
@@ -156,7 +156,7 @@ class SSHConnection:
             return self._transport
 
     def close(self) -> None:
-        """Hang up; what goes on over the connection, also connecting, ends with an error."""
+        """Hang up; everything in progress over the connection, including connecting, fails."""
         self._idle.stop()
         self._closings += 1
         if (opening := self._opening) is not None:
@@ -170,7 +170,7 @@ class SSHConnection:
             jump.close_if_unused()
 
     def close_if_unused(self) -> None:
-        """Hang up unless an agent or another host is reached over it, or a command runs."""
+        """Hang up, unless an agent or another host uses the connection, or a command is running."""
         if not self._bridges and not self._users:
             self.close()
 
@@ -179,11 +179,11 @@ class SSHConnection:
             self._idle.restart()
 
     def _hang_up_if_unused(self) -> None:
-        with self._lock:  # who needs it from now on connects again
+        with self._lock:  # later users connect again
             self.close_if_unused()
 
     def abort(self) -> None:
-        """End the commands that run, and hang up as `close_if_unused` does."""
+        """End the running commands, and hang up like `close_if_unused`."""
         for channel in list(self._commands):
             channel.close()
         if not self._bridges and not any(isinstance(user, SSHConnection) for user in self._users):
@@ -192,7 +192,7 @@ class SSHConnection:
     def _works(self, transport: paramiko.Transport) -> bool:
         if not transport.is_active() or not self._suspect:
             return bool(transport.is_active())
-        # It may be a broken link that nobody has noticed yet: only an answer tells.
+        # The link may be broken without anybody having noticed: only an answer tells.
         with contextlib.suppress(Exception):
             transport.open_session(timeout=_TEST_WITHIN).close()
             return True
@@ -203,7 +203,7 @@ class SSHConnection:
             closings = self._closings
             self._opening = open_socket(login)
             try:
-                if self._closings != closings:  # while there was nothing yet to be closed
+                if self._closings != closings:  # when there was nothing to close yet
                     self._opening.close()
                     raise HostError("it was stopped")
                 return open_transport(login, self._opening)
@@ -245,25 +245,25 @@ class SSHConnection:
         Parameters
         ----------
         script
-            The script. Without ``data`` it is on no command line, where others could read it.
+            The script. Without ``data`` it is not on a command line, where others could read it.
         data
-            What it reads from standard input.
+            Its standard input.
         within
-            Seconds in which it has to print something, or to end.
+            Seconds within which it has to print something or end.
         sent
-            Called with the number of bytes of ``data`` that have left.
+            Called with the number of bytes of ``data`` sent.
         ends_with_us
-            Whether a script without ``data`` is ended, with all that it runs, when the connection
-            is closed before it is over.
+            Whether to end a script without ``data``, with everything that it runs, if the
+            connection is closed before.
 
         Raises
         ------
         CommandError
-            With its last lines, when it fails.
+            With its last lines, if it fails.
         HostError
-            When the connection breaks.
+            If the connection breaks.
         """
-        # What login scripts print comes before the mark.
+        # Output of login scripts comes before the mark.
         script = f"printf %s {shlex.quote(MARK.decode())}\n{script}"
         if ends_with_us:
             script = _ENDING_WITH_INPUT.format(script=script)
@@ -276,7 +276,7 @@ class SSHConnection:
                     if not ends_with_us:
                         channel.shutdown_write()
                 except OSError:
-                    # What has ended before it read all of it says why by its status.
+                    # If the script ended before it read everything, its status says why.
                     if not channel.closed or not channel.get_transport().is_active():
                         raise
                 first, mark, printed = read(channel.recv).partition(MARK)
@@ -300,7 +300,7 @@ class SSHConnection:
         return printed.decode(errors="replace")
 
     def _full_disk(self) -> str:
-        """Say that there is no room left on the host, and where, as far as that can be seen."""
+        """Report that the host's disk is full, and where, if that can be determined."""
         text = "its disk is full"
         with contextlib.suppress(HostError):
             free = [line.split(" ", 1) for line in self.run(_FREE).splitlines()]
@@ -311,7 +311,7 @@ class SSHConnection:
 
     @contextlib.contextmanager
     def _command(self, command: str) -> Iterator[paramiko.Channel]:
-        """Start a command and give the channel to its input and output."""
+        """Start a command; provide the channel to its input and output."""
         with self._in_use(), contextlib.closing(self._start(command)) as channel:
             self._commands.add(channel)
             try:
@@ -321,7 +321,7 @@ class SSHConnection:
 
     @contextlib.contextmanager
     def _in_use(self) -> Iterator[None]:
-        """Keep others from hanging up meanwhile, because they need the connection no more."""
+        """Keep other users of the connection from hanging up meanwhile."""
         user = object()
         self._users.add(user)
         self._idle.stop()
@@ -347,28 +347,28 @@ class SSHConnection:
     # Agents
 
     def open_bridge(self, command: str, path: str | None = None) -> socket.socket:
-        """Return a socket that leads to an agent, or to a port of the host's network.
+        """Return a socket that is connected to an agent, or to a port in the host's network.
 
         Parameters
         ----------
         command
             Runs ``jupyter_sky.node.bridge`` on the host.
         path
-            The socket that the bridge leads to, if it is one: it is connected to without a bridge
-            where the server does that.
+            The agent's socket, if the bridge leads to one: without a bridge, if the server supports
+            that.
 
         Raises
         ------
         AgentGone
             When the agent is gone.
         HostError
-            When the host cannot be reached.
+            If the host cannot be reached.
         """
         with self._in_use():
             channel = self._open_stream(path) if path and self._has_streams else None
             if channel is None:
                 channel = self._start_bridge(command)
-                # What the one cannot reach and the other can is what the server does not allow.
+                # If only the bridge can reach it, the server does not allow such channels.
                 self._has_streams = self._has_streams and path is None
             self._bridges.add(channel)
 

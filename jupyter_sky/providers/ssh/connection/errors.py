@@ -1,4 +1,4 @@
-"""What is wrong with a host. The texts do not name it: the caller knows what the user calls it.
+"""Errors of hosts. The messages do not name the host: the caller knows the user's name for it.
 
 ::
 
@@ -19,7 +19,7 @@ class HostError(SkyError):
 
 
 class CommandError(HostError):
-    """A command failed on a host; the text has its last lines."""
+    """A command failed on a host; the message has its last lines."""
 
 
 class HostKeyError(SkyError):

@@ -1,4 +1,4 @@
-"""Opening an SSH connection: a way to the port, a common cipher, the host's key, the login."""
+"""Opening an SSH connection: reaching the port, negotiation, the host's key, the login."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 MOST_BEFORE = 1024 * 1024
 """Bytes that a server may send before it is known who it is; greeting and keys are much less."""
 
-_KEEP_ALIVE = 15  # seconds; firewalls and NATs forget connections that are silent
+_KEEP_ALIVE = 15  # seconds; firewalls and NATs forget silent connections
 
 
 def open_socket(login: Login) -> socket.socket | ProxyCommand:
-    """Return what leads to the SSH server: a TCP connection, or a command's input and output.
+    """Return a connection to the SSH server: by TCP, or the input and output of a command.
 
     Raises
     ------
     HostError
-        When the port cannot be reached.
+        If the port cannot be reached.
     """
     if login.proxy_command:
         return ProxyCommand(login.proxy_command, login.proxy_name, login.proxy_advice)
@@ -55,16 +55,16 @@ def open_socket(login: Login) -> socket.socket | ProxyCommand:
 def open_transport(
     login: Login, sock: socket.socket | ProxyCommand | paramiko.Channel
 ) -> Transport:
-    """Speak SSH over what leads to a server, check that it is the right one, and log in.
+    """Speak SSH over a connection to a server, check the server's identity, and log in.
 
     Raises
     ------
     HostError
-        When the server does not speak SSH as expected.
+        If the server does not speak SSH as expected.
     HostKeyError
-        When it may be another machine.
+        If it may be another machine.
     LoginError
-        When it does not let the user in.
+        If it rejects the user's login.
     """
     import paramiko
 
@@ -76,7 +76,7 @@ def open_transport(
         transport = Transport(stranger)
         transport.banner_timeout = transport.auth_timeout = login.connect_within
         options = transport.get_security_options()
-        # With the others paramiko compares a code of each packet byte by byte, in Python.
+        # With other MACs, paramiko compares the code of each packet byte by byte, in Python.
         options.ciphers = sorted(options.ciphers, key=lambda name: "gcm" not in name)
         if types := _wanted_types(host_keys.known_key_types(login), options.key_types):
             options.key_types = types
@@ -102,14 +102,14 @@ def open_transport(
 
 
 class _Stranger:
-    """What leads to a server of which nobody knows who it is: it is not listened to for long.
+    """A connection to a server of unknown identity, which is limited in time and data.
 
-    paramiko keeps a greeting without an end, and a packet of any size, until memory is full.
+    paramiko would buffer an endless banner, or a packet of any size, until memory is full.
 
     Attributes
     ----------
     is_known
-        Whether the server has shown that it is the right one.
+        Whether the server has proved its identity.
     """
 
     def __init__(self, sock: socket.socket | ProxyCommand | paramiko.Channel) -> None:
@@ -131,7 +131,7 @@ class _Stranger:
 
 
 def _wanted_types(known: list[str], usual: tuple[str, ...]) -> list[str]:
-    """Put the types of key that are known of a host first; of RSA, the signatures of today."""
+    """Put the host's known key types first; for RSA, the modern signatures."""
     first = [kind for name in known for kind in usual if kind == name or _is_rsa(kind, name)]
     return [*first, *(kind for kind in usual if kind not in first)] if first else []
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def known_key_types(login: Login) -> list[str]:
-    """Return the types of key that are known of a host, so that it is asked for one of those."""
+    """Return the known key types of a host, so that it is asked for one of those."""
     return list(dict.fromkeys(key.get_name() for key in _known_keys(login)))
 
 
@@ -34,7 +34,7 @@ def check_host_key(login: Login, key: paramiko.PKey) -> None:
     Raises
     ------
     HostKeyError
-        With the key's fingerprint, and what accepts it.
+        With the key's fingerprint, and the command that accepts it.
     """
     if _is_revoked(login.known_hosts, key):
         raise HostKeyError(
@@ -69,14 +69,14 @@ def fingerprint(key: paramiko.PKey) -> str:
 
 
 def _check_certificate(key: paramiko.PKey, host: str, authorities: Sequence[str]) -> None:
-    """Refuse a certificate that does not prove a host.
+    """Refuse a certificate that does not prove a host's identity.
 
     Parameters
     ----------
     key
-        What the host shows, with a certificate.
+        The host's key, with a certificate.
     host
-        The name that it should be for.
+        The host name that it should be for.
     authorities
         The keys that may sign it, as in ``known_hosts``: type and base64.
 
@@ -123,21 +123,21 @@ def _check_certificate(key: paramiko.PKey, host: str, authorities: Sequence[str]
 
 
 def _known_keys(login: Login) -> Iterator[paramiko.PKey]:
-    """Yield the keys that are known of a host."""
+    """Yield the known keys of a host."""
     from paramiko.hostkeys import HostKeyEntry
     from paramiko.ssh_exception import SSHException
 
     for line in _lines(login.known_hosts):
         patterns, _, key = line.partition(" ")
         if not patterns.startswith("@") and _names_host(login, patterns):
-            # Of a kind that is not known here, or damaged, it proves nothing.
+            # A key of an unknown kind, or a damaged one, proves nothing.
             with contextlib.suppress(SSHException, ValueError):
                 if entry := HostKeyEntry.from_line(f"- {key}"):
                     yield entry.key
 
 
 def _authorities(login: Login) -> Iterator[str]:
-    """Yield the keys whose certificates prove a host: type and base64."""
+    """Yield the keys of authorities that may certify a host: type and base64."""
     lines = [line.split() for line in _lines(login.known_hosts)]
     revoked = {word for words in lines if words[0] == "@revoked" for word in words}
     for words in lines:
@@ -152,7 +152,7 @@ def _is_revoked(paths: Sequence[Path], key: paramiko.PKey) -> bool:
 
 
 def _names_host(login: Login, patterns: str) -> bool:
-    """Return whether the names of a line mean this host, as ssh reads them."""
+    """Return whether the names in a line match this host, with ssh's rules."""
     import paramiko
 
     name = login.key_name.lower()
@@ -162,7 +162,7 @@ def _names_host(login: Login, patterns: str) -> bool:
         if wanted.startswith("|1|"):
             found = paramiko.HostKeys.hash_host(name, wanted) == wanted
         else:
-            # A bracket is one here; in patterns of files it begins a set.
+            # A bracket is literal here; in file patterns it begins a set.
             found = fnmatch.fnmatchcase(name, wanted.lower().replace("[", "[[]"))
         if found and pattern != wanted:
             return False

@@ -1,4 +1,4 @@
-"""What preparing a machine takes of the way to it: shell scripts that run there."""
+"""The interface needed to prepare a machine: running shell scripts there."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class HostShell(Protocol):
 
     @property
     def target(self) -> object:
-        """What the user calls the machine, as text."""
+        """The user's name for the machine."""
 
     def connect(self) -> object:
-        """Make the connection, if there is none that works.
+        """Make the connection, unless there is a working one.
 
         Raises
         ------
         HostError
-            With the reason why there is none.
+            With the reason why that fails.
         """
 
     def run(
@@ -33,4 +33,4 @@ class HostShell(Protocol):
         sent: Callable[[int], None] = lambda count: None,
         ends_with_us: bool = False,
     ) -> str:
-        """Run a script, as `SSHConnection.run` does, and return what it prints."""
+        """Run a script, like `SSHConnection.run`, and return its output."""

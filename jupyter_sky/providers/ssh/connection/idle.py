@@ -1,4 +1,4 @@
-"""Hangs up on what nobody needs any longer, whoever was to do so."""
+"""Closes connections that nobody needs any more."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ key.
 
 
 class IdleTimer:
-    """Calls a function some time after it was last said to be idle.
+    """Calls a function some time after something was last reported idle.
 
     Parameters
     ----------
     hang_up
-        Called in a thread of its own; it looks whether it still is so.
+        Called in a thread of its own; it checks whether that is still so.
     """
 
     def __init__(self, hang_up: Callable[[], None]) -> None:
@@ -27,7 +27,7 @@ class IdleTimer:
         self._timer: threading.Timer | None = None
 
     def restart(self) -> None:
-        """Begin to count, from the start if that has begun."""
+        """Start, or restart, the timer."""
         self.stop()
         self._timer = threading.Timer(UNUSED_FOR, self._hang_up)
         self._timer.daemon = True
@@ -35,7 +35,7 @@ class IdleTimer:
         self._timer.start()
 
     def stop(self) -> None:
-        """Count no longer."""
+        """Stop the timer."""
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()

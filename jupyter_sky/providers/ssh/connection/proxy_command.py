@@ -1,4 +1,4 @@
-"""A command whose input and output lead to an SSH server: ``ProxyCommand``, run as ssh runs it."""
+"""``ProxyCommand``: a command connected to an SSH server, run as ssh runs it."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ ENDS_WITHIN = 1.0
 """Seconds for a command to end when it is hung up on, before it is killed."""
 
 _ENDS_BY_ITSELF_WITHIN = 0.2
-_KEPT = 16 * 1024  # bytes of what it says
-_SHOWN = 3  # lines of it
+_KEPT = 16 * 1024  # most bytes of its stderr to keep
+_SHOWN = 3  # most lines of it to show
 
 _running: set[ProxyCommand] = set()
 
 
 class ProxyCommand:
-    """A running command, in place of a socket that is connected to a server.
+    """A running command, in place of a socket connected to a server.
 
-    It has a session of its own: a Stop, which interrupts the kernel and what runs with it, is not
-    to break the connection.
+    It has a session of its own: a Stop, which interrupts the kernel's process group, must not break
+    the connection.
 
     Parameters
     ----------
     command
-        What the user's shell runs.
+        The command for the user's shell.
     name, advice
-        What the user calls it, and what is said where it fails.
+        Its name for the user, and advice if it fails.
 
     Attributes
     ----------
     status
-        Its exit status, as `subprocess.Popen` has it, if it has ended by itself.
+        Its exit status, as in `subprocess.Popen`, if it has ended by itself.
 
     Raises
     ------
     HostError
-        When there is no such shell.
+        If there is no such shell.
     """
 
     def __init__(self, command: str, name: str, advice: str) -> None:
@@ -56,9 +56,9 @@ class ProxyCommand:
         self._closed = self._has_answered = self._has_hung_up = False
         self._said = b""
         shell = os.environ.get("SHELL") or "/bin/sh"
-        # A read of a socket can end with the time. The command's input is a pipe, as ssh's: bash
-        # takes a socket for a login over the network, and reads ~/.bashrc. Only this process has
-        # its other end, so that the command reads an end of file when this process is killed.
+        # A socket for its output, since reading from it can time out. Its input is a pipe, as with
+        # ssh: bash would take a socket for a remote login, and read ~/.bashrc. Only this process
+        # has the other end, so that the command reads an end of file when this process is killed.
         self._sock, theirs = socket.socketpair()
         self._timeout: float | None = None
         self._sending = threading.Lock()
@@ -89,7 +89,7 @@ class ProxyCommand:
         self._listener.start()
 
     def settimeout(self, seconds: float | None) -> None:
-        """Limit the time that sending and receiving may take."""
+        """Set the time-out of sending and receiving."""
         self._timeout = seconds
         self._sock.settimeout(seconds)
 
@@ -114,7 +114,7 @@ class ProxyCommand:
         """Receive bytes, as a socket does."""
         try:
             data = self._sock.recv(count)
-        except ConnectionResetError:  # it has ended before it had read all
+        except ConnectionResetError:  # it has ended before it had read everything
             data = b""
         if data:
             self._has_answered = True
@@ -123,7 +123,7 @@ class ProxyCommand:
         return data
 
     def close(self) -> None:
-        """End the command, and return when it has ended."""
+        """End the command, and wait for it."""
         with self._lock:
             with self._sending:
                 if self._closed:
@@ -135,7 +135,7 @@ class ProxyCommand:
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_RDWR)
             self._sock.close()
-            # At the end of their input most end in good order, and tell the other side.
+            # At the end of their input, most commands end in good order and tell the other side.
             if not self._wait(_ENDS_BY_ITSELF_WITHIN):
                 self.hang_up()
                 if not self._wait(ENDS_WITHIN):
@@ -145,19 +145,19 @@ class ProxyCommand:
             _running.discard(self)
 
     def hang_up(self) -> None:
-        """Tell the command, and all that it runs, to end; it is ssh's way of saying so."""
-        if os.getpid() == self._maker:  # and no fork of it
-            # Below `nohup jupyter lab` nobody hears the one, which is inherited.
+        """Send SIGHUP to the command and everything that it runs, as ssh does."""
+        if os.getpid() == self._maker:  # not a fork of it
+            # Below `nohup jupyter lab`, SIGHUP is ignored, which is inherited.
             is_heard = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
             self._signal(signal.SIGHUP if is_heard else signal.SIGTERM)
 
     def trouble(self, seconds: float) -> str | None:
-        """Return what is wrong with the command, if it is what keeps a connection from being made.
+        """Return the command's error, if it is the reason why there is no connection.
 
         Parameters
         ----------
         seconds
-            How long the server was waited for.
+            How long this has waited for the server.
         """
         words = self.words()
         why = f" ({words})" if words else ""
@@ -173,16 +173,16 @@ class ProxyCommand:
         return None
 
     def words(self) -> str:
-        """Return the last lines that a command which was closed has written to its stderr."""
+        """Return the last lines of stderr of a command that was closed."""
         self._listener.join(ENDS_WITHIN)
         lines = self._said.decode(errors="replace").splitlines()
         plain = [line.strip() for line in map(last_terminal_line, lines) if line.strip()]
         return without_secrets(" / ".join(plain[-_SHOWN:]))
 
     def _listen(self, enough: int) -> None:
-        """Keep what the command says, until it has ended, or is closed and silent.
+        """Keep the command's stderr, until it has ended, or is closed and silent.
 
-        What it has left in the background may never end: ssh with ``ControlPersist`` does so.
+        A background process of it may never end, as of ssh with ``ControlPersist``.
         """
         assert self._process.stderr is not None
         with self._process.stderr as stderr, open(enough, "rb"):
@@ -201,7 +201,7 @@ class ProxyCommand:
         return False
 
     def _signal(self, number: int) -> None:
-        # While it is not waited for, no other process has its id.
+        # Until it is waited for, its process id cannot be reused.
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, number)
@@ -209,6 +209,6 @@ class ProxyCommand:
 
 @atexit.register
 def _hang_up_all() -> None:
-    """End the commands of connections that nobody has closed; some never read their input."""
+    """End the commands of connections that were not closed; some never read their input."""
     for each in list(_running):
         each.hang_up()

@@ -1,4 +1,4 @@
-"""How hosts are reached: what ``~/.ssh/config`` and ``/etc/ssh/ssh_config`` say of them."""
+"""How to reach hosts, from ``~/.ssh/config`` and ``/etc/ssh/ssh_config``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONNECT_WITHIN = 10.0
 """Seconds for each step of connecting, unless the configuration says otherwise."""
 
 _SYSTEM = Path("/etc/ssh/ssh_config")
-_DEEPEST = 16  # files that include each other, as in OpenSSH
+_DEEPEST = 16  # most levels of included files, as in OpenSSH
 _WAY, _JUMPS, _COMMAND = "skyway", "skyjumps", "skycommand"
 """What lines with ProxyJump and ProxyCommand are read as: whichever comes first holds.
 
@@ -33,32 +33,32 @@ _USUAL_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 
 @dataclass(frozen=True)
 class Login:
-    """Where to connect, as whom, with what.
+    """Where and how to log in.
 
     Attributes
     ----------
     address, port, user
-        Where to, and as whom.
+        Where to connect, and as which user.
     key_name
-        What the host's key is filed under in ``known_hosts``.
+        The name of the host in ``known_hosts``.
     identity_files
         Private keys to try, in order.
     certificates
-        Certificates for them, beyond those that lie beside the keys.
+        Certificates for them, besides those next to the keys.
     only_these
-        Whether other keys of the agent are left alone.
+        Whether to ignore other keys of ssh-agent.
     use_agent
-        Whether the agent is asked at all.
+        Whether to use ssh-agent at all.
     jumps
-        Hosts to go through, the nearest first.
+        Jump hosts, the nearest first.
     proxy_command
-        A command whose input and output lead to the host.
+        A command whose input and output are connected to the host.
     known_hosts
         Files with the keys of hosts.
     connect_within
-        Seconds for each step of connecting: to the port, to a common cipher, to being logged in.
+        Seconds for each step of connecting: reaching the port, negotiation, login.
     proxy_name, proxy_advice
-        What the user calls the command, and what is said of it where it fails.
+        The user's name for the command, and advice if it fails.
     """
 
     address: str
@@ -78,7 +78,7 @@ class Login:
 
     @property
     def where(self) -> str:
-        """Address and port, in words."""
+        """Address and port, for messages."""
         return f"{self.address} port {self.port}"
 
     @property
@@ -88,12 +88,12 @@ class Login:
 
 
 def read_login(target: Target) -> Login:
-    """Return how to reach a host, as the configuration says.
+    """Return how to reach a host, according to the configuration.
 
     Raises
     ------
     UsageError
-        When the configuration cannot be read.
+        If the configuration cannot be read.
     """
     try:
         return _login(target, _lookup(target))
@@ -104,12 +104,12 @@ def read_login(target: Target) -> Login:
 
 
 def check_way(target: Target, login: Login) -> None:
-    """Refuse jump hosts that lead to each other: each would wait for the next for ever.
+    """Refuse circular jump hosts: each would wait for the next for ever.
 
     Raises
     ------
     HostError
-        With the way that has no end.
+        With the circle.
     """
     way, places = [str(target)], [(login.address, login.port)]
     while login.jumps and not login.proxy_command:
@@ -162,7 +162,7 @@ def _login(target: Target, options: dict[str, Any]) -> Login:
 def _way(
     target: Target, options: dict[str, Any], tokens: dict[str, str]
 ) -> tuple[tuple[str, ...], str | None]:
-    """Return the jump hosts that lead to a host, or the command; ``none`` stands for neither."""
+    """Return the jump hosts of a host, or its command; ``none`` stands for neither."""
     way = options.get(_WAY, "")
     text = options.get(way, "none")
     if text.lower() == "none":
@@ -173,13 +173,13 @@ def _way(
     if options.get("proxyusefdpass", "no").lower() == "yes":
         raise ValueError("ProxyUseFdpass is not supported, leave it out")
     if _UNSAFE.search(target.user or ""):
-        # It may come from elsewhere, and a shell reads it.
+        # It may come from elsewhere, and is passed to a shell.
         raise ValueError(f"{target.user} is no name of a user that a ProxyCommand may be given")
     return (), text
 
 
 def _with_tokens(text: str, values: dict[str, str]) -> str:
-    """Return a text of ``ssh_config`` with what stands after a percent sign filled in."""
+    """Expand the percent tokens in a text of ``ssh_config``."""
 
     def value(token: re.Match[str]) -> str:
         if token[1] not in values:
@@ -191,9 +191,9 @@ def _with_tokens(text: str, values: dict[str, str]) -> str:
 
 
 def _before(jumps: tuple[str, ...], address: str, port: int) -> tuple[str, ...]:
-    """Return the jump hosts on the way to a host; after itself none is needed.
+    """Return the jump hosts before a host; it never needs itself.
 
-    ``ProxyJump`` in ``Host *`` is said of the jump hosts as well.
+    ``ProxyJump`` in ``Host *`` also applies to the jump hosts.
     """
     for index, jump in enumerate(jumps):
         target = parse_one(jump)
@@ -235,7 +235,7 @@ def _lookup(target: Target) -> dict[str, Any]:
     for path in (_home() / "config", _SYSTEM):
         lines += ["Host *", *_lines(path, path.parent)]
     if target.user:
-        # `Match user` and %r mean the user that was typed.
+        # `Match user` and %r refer to the typed user.
         lines = ["Host *", f"User {target.user}", *lines]
     try:
         config = paramiko.SSHConfig.from_text("\n".join(lines))
@@ -245,7 +245,7 @@ def _lookup(target: Target) -> dict[str, Any]:
 
 
 def _lines(path: Path, folder: Path, depth: int = 0) -> Iterator[str]:
-    """Yield the lines of a file with those of the files that it includes."""
+    """Yield the lines of a file, including those of included files."""
     try:
         lines = path.read_text(errors="replace").splitlines()
     except FileNotFoundError:
@@ -262,7 +262,8 @@ def _lines(path: Path, folder: Path, depth: int = 0) -> Iterator[str]:
                 place = folder / Path(pattern).expanduser()
                 for each in sorted(glob.glob(str(place))):  # noqa: PTH207 - absolute patterns
                     yield from _lines(Path(each), folder, depth + 1)
-            # What follows belongs to the block around the Include, whatever the files have begun.
+            # The following lines belong to the block around the Include, whatever the files have
+            # begun.
             yield scope
             continue
         if word.lower() in ("host", "match"):
@@ -271,9 +272,9 @@ def _lines(path: Path, folder: Path, depth: int = 0) -> Iterator[str]:
 
 
 def _way_lines(word: str, text: str) -> list[str]:
-    """Return what is read in place of a line, if it is about the way to a host."""
+    """Return the replacement of a line, if it is a proxy option."""
     if word == "proxycommand":
-        # All of it is for a shell, also what would be quotation marks and comments elsewhere.
+        # All of it is for a shell, including what would be quotes and comments elsewhere.
         return [f"{_WAY} {_COMMAND}", f"{_COMMAND} {text.lstrip('= ')}"]
     if word == "proxyjump":
         jumps = "".join(shlex.split(text, comments=True)[:1])

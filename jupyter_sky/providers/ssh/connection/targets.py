@@ -25,9 +25,9 @@ class Target:
     name
         A name of ``~/.ssh/config``, of the network, or an address.
     user, port
-        As the user typed them; ``None`` leaves them to the configuration.
+        As typed; ``None`` leaves them to the configuration.
     ranks
-        How many ranks it should have; ``None`` means one for each GPU.
+        The number of ranks; ``None`` for one per GPU.
     """
 
     name: str
@@ -47,13 +47,13 @@ def parse(texts: str | Iterable[str]) -> tuple[Target, ...]:
     Parameters
     ----------
     texts
-        Hosts, each ``[USER@]HOST[:PORT][:RANKS]``; in one string they have commas between them. Of
-        a single number, 22 and what is larger than 512 is a port.
+        Hosts, each ``[USER@]HOST[:PORT][:RANKS]``; in one string, separated by commas. A single
+        number is a port if it is 22 or larger than 512.
 
     Raises
     ------
     UsageError
-        When one cannot be read, or is there twice.
+        If one cannot be parsed, or occurs twice.
     """
     if isinstance(texts, str):
         texts = texts.split(",")

@@ -1,6 +1,6 @@
-"""paramiko's transport, with what it lacks: a channel that leads to a Unix socket of the host.
+"""paramiko's transport, extended by channels to Unix sockets of the host.
 
-This module imports paramiko, and is imported where a connection is made.
+This module imports paramiko, so it is only imported when a connection is made.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _REQUEST = cMSG_CHANNEL_OPEN + len(_KIND).to_bytes(4, "big") + _KIND.encode()
 
 
 class Transport(paramiko.Transport):  # type: ignore[misc]  # it has no types
-    """An SSH connection over which sockets of the host can be reached."""
+    """An SSH connection over which Unix sockets of the host can be reached."""
 
     _opening = threading.local()
 
@@ -25,14 +25,14 @@ class Transport(paramiko.Transport):  # type: ignore[misc]  # it has no types
         Raises
         ------
         SSHException
-            When the server does not know such channels, or allows none, or nothing listens there.
+            If the server does not support or allow such channels, or nothing listens there.
         """
         self._opening.path = path
         return self.open_channel(_KIND, window_size=window, timeout=timeout)
 
     def _send_user_message(self, data: paramiko.Message) -> None:
-        # Of its own kinds alone paramiko knows what a request says beside the kind. It is sent by
-        # the thread that opens the channel.
+        # paramiko only knows the parameters of its own kinds of channels, so they are added to the
+        # request, in the thread that opens the channel.
         if data.asbytes().startswith(_REQUEST):
             data.add_string(self._opening.path)
             data.add_string("")

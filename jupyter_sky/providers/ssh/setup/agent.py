@@ -1,4 +1,4 @@
-"""The agent of a host: where its files are, starting it, removing it."""
+"""The agent of a host: its folders, starting it, removing it."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ class AgentFolders(NamedTuple):
 
 
 def agent_folders(identity: str, number: int, facts: HostFacts) -> AgentFolders:
-    """Return where the agent of a node has its files on a host."""
+    """Return the folders of a node's agent on a host."""
     folder = f"{facts.runtime_folder}/{identity}-{number}"
     return AgentFolders(folder, blob_folder(folder, facts.shared))
 
 
 def work_folder(cluster: str, facts: HostFacts) -> str:
-    """Return the folder that ranks work in; what the user's code writes there stays."""
+    """Return the folder that ranks work in; files that the user's code writes there stay."""
     return f"{facts.home}/jupyter-sky/{cluster}"
 
 
 def start_agent(
     connection: HostShell, folder: str, spec: AgentSpec, python: str, code: str
 ) -> AgentStarted:
-    """Start an agent and return what it says of itself when it listens.
+    """Start an agent, and return its line of JSON once it listens.
 
     Parameters
     ----------
     folder
-        Its folder, which is made.
+        Its folder, which is created.
     python
         The interpreter.
     code
@@ -50,7 +50,7 @@ def start_agent(
     Raises
     ------
     HostError
-        When it does not start, with the last lines that it wrote.
+        If it does not start, with the last lines that it wrote.
     """
     script = """
         set -e; umask 077
@@ -86,9 +86,9 @@ def start_agent(
 
 
 def remove_agent(connection: HostShell, folder: str, blobs: str) -> None:
-    """Kill an agent that is left, with all that it started, and remove its files."""
-    # No other process has its folder on the command line; the list is made before grep is there.
-    # What is about to start can fork behind it, so that it is made again until nothing is found.
+    """Kill an agent, with everything that it started, and remove its files."""
+    # No other process has its folder on the command line; the list is made before grep starts.
+    # Starting processes may fork meanwhile, so the list is made again until it is empty.
     connection.run(
         """
         for again in 1 2 3 4 5 6 7 8 9 10; do

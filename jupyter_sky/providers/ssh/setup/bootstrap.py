@@ -1,4 +1,4 @@
-"""The shell commands of an image, on a host."""
+"""Runs the shell commands of an image on a host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.host_shell import HostShell
 from jupyter_sky.providers.ssh.setup.environment import INSTALL_WITHIN
 
-# Into a file: a daemon that the command leaves behind would hold the connection open.
+# Into a file: a daemon left behind by the command would keep the connection open.
 _SCRIPT = """
 umask 077
 mkdir -p {folder} && cd {folder} || exit
@@ -41,16 +41,16 @@ def bootstrap(
     Parameters
     ----------
     folder
-        Where they run; it is made if it is not there.
+        The folder to run them in; it is created if necessary.
     python
-        The interpreter of the ranks; what lies beside it is found first.
+        The interpreter of the ranks; programs beside it are found first.
     env
         Variables of the ranks.
 
     Raises
     ------
     HostError
-        With the last lines of the first one that fails.
+        With the last lines of the first command that fails.
     """
     variables = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in env.items())
     for command in commands:

@@ -1,4 +1,4 @@
-"""The code of jupyter_sky on hosts: sent from the package that is installed here."""
+"""Sends the code of jupyter_sky to hosts, from the package installed here."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _LEFT_OUT = {"__pycache__", "static"}
 
 
 def check_python(connection: HostShell, python: str) -> None:
-    """Refuse an interpreter that lacks what our part of a node imports.
+    """Refuse an interpreter that lacks packages that our code on nodes imports.
 
     Raises
     ------
     HostError
-        With what is missing.
+        With the missing packages.
     """
     command = shlex.join([python, "-P", "-c", _PYTHON, *NEEDED])
     try:
@@ -50,7 +50,7 @@ def send_code(connection: HostShell, facts: HostFacts) -> str:
         "touch -c {folder}; test -d {folder} && echo there || true".format(**words)
     ).strip():
         return folder
-    # The first of several kernels makes it: a folder of that name is always whole.
+    # Written to a temporary folder and renamed: a folder of that name is always complete.
     connection.run(
         """
         set -e; umask 077
@@ -67,7 +67,7 @@ def send_code(connection: HostShell, facts: HostFacts) -> str:
 
 @dataclass(frozen=True)
 class CodePackage:
-    """An archive of our code, and the digest of what is in it."""
+    """An archive of our code, and the digest of its content."""
 
     digest: str
     archive: bytes = field(repr=False)

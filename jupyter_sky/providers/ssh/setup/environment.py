@@ -1,4 +1,4 @@
-"""The environment of an image on a node: made by uv, named by what is in it, used again."""
+"""The environment of an image on a node: made by uv, named by its content, and reused."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from jupyter_sky.providers.ssh.setup.failures import explain
 from jupyter_sky.providers.ssh.setup.uv import find_uv
 
 _LEAST_DISK = 2**30
-INSTALL_WITHIN = 3600.0  # CUDA's wheels have gigabytes, and nothing is printed while they come
+INSTALL_WITHIN = 3600.0  # CUDA's wheels have gigabytes, and nothing is printed while they download
 
-# What is pickled here and unpickled there, or the other way: the same version understands it.
+# Both sides need the same version, to unpickle what the other side has pickled.
 _SAME = ("cloudpickle", "numpy")
 
-_SENT = "@wheels@"  # where wheels are on a host
+_SENT = "@wheels@"  # the folder of wheels on a host
 
 Report = Callable[[str], None]
 """Called with what is done, in words; a part of it in brackets can change."""
@@ -50,22 +50,22 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Recipe:
-    """What an environment is made of.
+    """The content of an environment.
 
     Attributes
     ----------
     python
         The version of Python: ``"3.12"``.
     project
-        A ``pyproject.toml`` whose dependencies are installed.
+        A ``pyproject.toml`` whose dependencies are to be installed.
     requirements
         The content of requirements files.
     wheels
-        Wheels that are sent along.
+        Wheels to send along.
     no_index
-        Whether no package index is used beside them.
+        Whether to use only these, and no package index.
     logins
-        Variables with the logins to Git repositories; the same environment is made without them.
+        Environment variables with logins to Git repositories, which do not affect the digest.
     """
 
     python: str
@@ -77,31 +77,31 @@ class Recipe:
 
     @property
     def asked(self) -> list[str]:
-        """What is asked for, as pip writes it, but for files of requirements."""
+        """The requirements in pip's syntax, except requirements files."""
         lines = [each for each in self.project.splitlines() if each.startswith('    "')]
         return [json.loads(each.strip(" ,")) for each in lines if _SENT not in each]
 
     @property
     def count(self) -> int:
-        """How many packages are asked for."""
+        """The number of requested packages."""
         return self.project.count('\n    "') + sum(text.count("\n") for text in self.requirements)
 
     def digest(self, machine: str) -> str:
-        """Return a name that no other environment has on a machine of that kind."""
+        """Return a name that is unique among environments for machines of that kind."""
         wheels = [_content(path) for path in self.wheels]
         content = [self.python, self.project, self.requirements, wheels, self.no_index, machine]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:24]
 
 
 def _content(wheel: Path) -> list[object]:
-    """Return what a wheel's content is known by: its own table of files, with their checksums."""
+    """Return the identity of a wheel's content: its table of files, with their checksums."""
     with zipfile.ZipFile(wheel) as archive:
         table = [(each.filename, each.CRC, each.file_size) for each in archive.infolist()]
     return [wheel.name, hashlib.sha256(json.dumps(table).encode()).hexdigest()]
 
 
 def recipe_for(image: Image, cuda: bool = False) -> Recipe:
-    """Return what the environment of an image is made of.
+    """Return the content of an image's environment.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def recipe_for(image: Image, cuda: bool = False) -> Recipe:
     Raises
     ------
     UsageError
-        When a file that the image names cannot be read, or an address lacks its password.
+        If a file that the image names cannot be read, or an address lacks its password.
     """
     check_secrets(image.pip)
     files = [Path(each[2:].strip()) for each in image.pip if each.startswith("-r")]
@@ -142,7 +142,7 @@ def recipe_for(image: Image, cuda: bool = False) -> Recipe:
 
 
 def _as_sent(requirements: Sequence[str], wheels: Sequence[str]) -> list[str]:
-    """Return requirements, those among wheels by their files: no index is asked for such names."""
+    """Return requirements, with sent wheels as files, so that no index is asked for these names."""
     files = {package_name(Path(each).name): Path(each).name for each in wheels}
     names = {each: package_name(each) for each in requirements}
     return [
@@ -160,26 +160,26 @@ def make_environment(
     announce: Report,
     cuda: bool,
 ) -> str:
-    """Make an environment on a host, unless it is there, and return its interpreter.
+    """Make an environment on a host, unless it exists, and return its interpreter.
 
     Parameters
     ----------
     relay
-        Brings what several hosts need.
+        Sends files that several hosts need.
     announce
-        Called with what will be installed, where that is not there.
+        Called with what will be installed, unless it exists already.
     cuda
         Whether it is for NVIDIA GPUs.
 
     Raises
     ------
     HostError
-        With the last lines of what failed.
+        With the last lines of the step that failed.
     """
     recipe = recipe_for(image, cuda)
     folder = f"{facts.cache_folder}/envs/{recipe.digest(facts.machine)}"
     python = f"{folder}/bin/python"
-    # The time of its folder says when it was used last, for `prune`.
+    # The modification time of its folder says when it was last used, for `prune`.
     there = f"test -x {shlex.quote(python)} && touch {shlex.quote(folder)} && echo there || true"
     if connection.run(there).strip():
         return python
@@ -206,12 +206,12 @@ def make_environment(
 def install_system(
     connection: HostShell, facts: HostFacts, packages: Sequence[str], report: Report
 ) -> None:
-    """Install system packages on a host, unless they are there.
+    """Install system packages on a host, unless they are installed.
 
     Raises
     ------
     HostError
-        With the last lines, when they cannot be installed.
+        With the last lines, if they cannot be installed.
     """
     if not packages:
         return
@@ -257,8 +257,8 @@ test -x {folder}/bin/python
 """
 
 
-# Compiling torch anew takes as long as importing it. uv installs what it has as links to the same
-# files, so that what Python has compiled of them for another environment holds for this one too.
+# Compiling torch's bytecode takes as long as importing it. uv installs cached packages as links to
+# the same files, so bytecode compiled for another environment is valid for this one, too.
 _REUSE = """
 import os, sys, sysconfig
 here = sysconfig.get_path("purelib")
@@ -283,7 +283,7 @@ for other in sorted(others, key=os.path.getmtime)[:-3:-1]:
 
 
 def _script(folder: str, uv: str, wheels: str | None, recipe: Recipe) -> str:
-    """Return what makes an environment. It is read from standard input: indexes can have keys."""
+    """Return the script that makes an environment, for standard input: indexes may have keys."""
     names = ["pyproject.toml", *(f"r{n}.txt" for n in range(len(recipe.requirements)))]
     texts = [recipe.project.replace(_SENT, quote(wheels or "")), *recipe.requirements]
     options = [word for name in names for word in ("-r", name)]
@@ -337,7 +337,7 @@ def _send_wheels(
 
 
 def _packed(wheels: Sequence[Path]) -> bytes:
-    """Return wheels in an archive, which is not compressed: they are already."""
+    """Return wheels in an uncompressed archive, since they are already compressed."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as archive:
         for path in wheels:

@@ -52,14 +52,14 @@ true
 
 @dataclass(frozen=True)
 class HostFacts:
-    """What there is on a host.
+    """The facts of a host.
 
     Attributes
     ----------
     system, machine
-        As ``uname`` says: ``"Linux"``, ``"x86_64"``.
+        As in ``uname``: ``"Linux"``, ``"x86_64"``.
     umask
-        What the user's programs make files with.
+        The umask of the user's programs.
     home, cache
         Folders.
     runtime_folder
@@ -69,9 +69,9 @@ class HostFacts:
     memory, shared, disk
         Bytes: of memory, and free in ``/dev/shm`` and where ``cache`` is.
     uv
-        The path of uv; empty where there is none.
+        The path of uv; empty if there is none.
     address
-        Where the connection came in.
+        The host's address of the connection.
     gpus
         The name of each GPU.
     driver
@@ -96,7 +96,7 @@ class HostFacts:
 
     @property
     def cache_folder(self) -> str:
-        """Our folder for what one cluster leaves to the next: environments, wheels, code."""
+        """Our folder for things that clusters reuse: environments, wheels, code."""
         return f"{self.cache}/jupyter-sky"
 
 
@@ -106,7 +106,7 @@ def gather_facts(connection: HostShell) -> HostFacts:
     Raises
     ------
     HostError
-        When it cannot be a node.
+        If it cannot be a node.
     """
     rows = [row.split("\t", 1) for row in connection.run(_SCRIPT).splitlines() if "\t" in row]
     said = {name: value for name, value in rows if name != "gpu"}

@@ -1,4 +1,4 @@
-"""What the user can do where uv could not make an environment: one sentence for what is known."""
+"""Advice if uv could not make an environment: one sentence for each known cause."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _NOT_BUILT = (r"[Ff]ailed to build[^\n]*{}\b", r"[Ff]ailed to download and build
 
 
 def explain(said: str, image: Image, requirements: Sequence[str]) -> str | None:
-    """Return what is wrong and what to do, of what uv has said; ``None`` where it says that best.
+    """Return a sentence about uv's error with advice; ``None`` if uv's own message is best.
 
     Parameters
     ----------
     said
-        The last lines of uv.
+        The last lines of uv's output.
     image
-        What the environment was to be made from.
+        The image of the environment.
     requirements
-        All that was asked for.
+        All requirements.
     """
     text = " ".join(said.split())
     for pin in base_requirements(image):
@@ -59,7 +59,7 @@ def explain(said: str, image: Image, requirements: Sequence[str]) -> str | None:
 
 
 def take_along(image: Image, requirements: Sequence[str]) -> str:
-    """Return the lines with which an environment is made from wheels of this computer."""
+    """Return the lines with which to make an environment from wheels of this computer."""
     words = [
         "--extra-index-url " + each.url for each in sources(image).indexes if "@" not in each.url
     ]

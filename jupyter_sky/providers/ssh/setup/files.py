@@ -1,4 +1,4 @@
-"""What an image takes from this computer and from the host: files, and values of commands."""
+"""Files that an image takes from this computer, and values of commands on the host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jupyter_sky.providers.ssh.connection.host_shell import HostShell
 
 
 def check_files(image: Image) -> None:
-    """Refuse files that are not there.
+    """Refuse files that do not exist.
 
     Raises
     ------
@@ -31,14 +31,14 @@ def check_files(image: Image) -> None:
 def archive(includes: Sequence[str], excludes: Sequence[str]) -> bytes:
     """Return files and folders as a compressed tar archive, empty if there are none.
 
-    Each lies at its own name.
+    Each is stored under its own name.
 
     Parameters
     ----------
     includes
         Files and folders.
     excludes
-        Patterns of names, or of paths below them, that stay behind.
+        Patterns of names, or of paths below them, to leave out.
     """
 
     if not includes:
@@ -69,7 +69,7 @@ def send_files(connection: HostShell, folder: str, files: bytes) -> None:
 
 
 def shell_values(connection: HostShell, commands: Mapping[str, str]) -> dict[str, str]:
-    """Return what shell commands print on a host, without the line's end, by their names."""
+    """Return the output of shell commands on a host, without the final newline, by name."""
     found = {}
     for name, command in commands.items():
         try:

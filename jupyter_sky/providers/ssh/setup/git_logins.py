@@ -1,7 +1,7 @@
 """Logins in addresses of Git repositories, on their way to a host.
 
-pip and uv give the address of a repository to `git` as an argument, where every user of the host
-can read it. Git takes a login from its configuration too, and that from the environment.
+pip and uv pass the address of a repository to `git` as an argument, which every user of the host
+can read. But git also accepts logins from its configuration, which can be in the environment.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ def without_logins(text: str, logins: dict[str, str]) -> str:
     Parameters
     ----------
     text
-        Requirements as pip writes them.
+        Requirements in pip's syntax.
     logins
-        By the address of each repository, the header with which it is asked for.
+        For the address of each repository, the HTTP header with the login.
     """
 
     def take(found: re.Match[str]) -> str:
@@ -36,7 +36,7 @@ def without_logins(text: str, logins: dict[str, str]) -> str:
 
 
 def variables(logins: dict[str, str]) -> dict[str, str]:
-    """Return the variables by which `git` knows logins."""
+    """Return the environment variables with the logins for `git`."""
     made = {"GIT_CONFIG_COUNT": str(len(logins))} if logins else {}
     for number, (where, header) in enumerate(logins.items()):
         made[f"GIT_CONFIG_KEY_{number}"] = f"http.{where}.extraHeader"

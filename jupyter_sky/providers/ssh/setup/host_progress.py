@@ -1,4 +1,4 @@
-"""The progress of hosts that become nodes."""
+"""The progress of hosts that are being prepared as nodes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class HostProgress:
         self._plans: tuple[str, ...] = ()
 
     def announce(self, plan: str) -> None:
-        """Show what will be installed, once where several hosts get the same."""
+        """Show what will be installed, once if several hosts get the same."""
         with self._lock:
             if plan not in self._plans:
                 self._plans = (*self._plans, plan)
                 self._progress(Preparation(tuple(self._steps.values()), self._plans))
 
     def stop(self) -> None:
-        """Let the next `report` of each host raise."""
+        """Let the next `report` of each host raise an error."""
         self._stopped = True
 
     def report(self, host: str, text: str, share: float | None = None) -> None:
@@ -40,14 +40,14 @@ class HostProgress:
         host
             The host.
         text
-            What is done there now.
+            The present step.
         share
-            How much of its way is behind it then, from 0 to 1; as much as before by default.
+            The progress, from 0 to 1; unchanged by default.
 
         Raises
         ------
         HostError
-            When all was stopped, so that there shall be no next step.
+            If everything was stopped, so that there should be no next step.
         """
         if self._stopped:
             raise HostError("it was stopped")
@@ -56,7 +56,7 @@ class HostProgress:
             self._publish(Step(host, text, before.share if share is None else share))
 
     def fail(self, host: str, reason: str) -> None:
-        """Report that a host cannot be used; how far it had come stays to be seen."""
+        """Report that a host cannot be used; its progress remains visible."""
         with self._lock:
             self._publish(replace(self._steps[host], text=reason.splitlines()[0], failed=True))
 

@@ -1,4 +1,4 @@
-"""Which ranks go to which host, and which of its GPUs they see."""
+"""Assigns ranks to hosts, and GPUs to ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jupyter_sky.transport.protocol.agent_spec import RankSpec
 
 @dataclass(frozen=True)
 class PlacedNode:
-    """A node whose agent is not started yet.
+    """A node whose agent was not started yet.
 
     Attributes
     ----------
