@@ -48,7 +48,7 @@ class BlobStore:
         self._total = 0  # the sum of them: there can be many
         self._spill = _Spill(folder, disk, disk_limit)
         self._partial: dict[str, PartialBlob] = {}
-        self._waiting: dict[str, list[asyncio.Future[None]]] = {}
+        self._waiting: dict[str, list[asyncio.Future[bool]]] = {}
         self._used: set[str] = set()
 
     def __contains__(self, key: str) -> bool:
@@ -141,16 +141,20 @@ class BlobStore:
             file.seek(offset)
             return file.read(min(limit, here - offset)) or b""
 
-    def growth(self, key: str) -> asyncio.Future[None]:
-        """Return a future that is done when more of a blob has arrived, from this moment on."""
+    def growth(self, key: str) -> asyncio.Future[bool]:
+        """Return a future that is done when more of a blob has arrived, from this moment on.
+
+        It says whether more has: there may be no room for it, or it may have been damaged.
+        """
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key, []).append(waiter)
         return waiter
 
     def _wake_readers(self, key: str) -> None:
+        has_grown = key in self or key in self._partial
         for waiter in self._waiting.pop(key, ()):
             if not waiter.done():
-                waiter.set_result(None)
+                waiter.set_result(has_grown)
 
     def adopt(self, key: str, size: int) -> None:
         """Count a blob from now on that a rank of this node has written into the folder.
