@@ -66,8 +66,15 @@ def test_who_waits_for_a_blob_that_there_is_no_room_for_hears_that(tmp_path: Pat
         put(store, data)
         return await asyncio.wait_for(waiter, PATIENCE)
 
+    async def has_grown() -> bool:
+        return await asyncio.wait_for(store.growth(digest(data)), PATIENCE)
+
     assert not asyncio.run(grows())
+    assert not asyncio.run(has_grown())  # also who asks too late
     store.restore()
+    put(store, data)
+    assert digest(data) in store
+    store.drop([digest(data)])
     assert asyncio.run(grows())
 
 
