@@ -125,9 +125,11 @@ class BlobRelay:
         """Return the piece of a blob at an offset, as soon as it has arrived."""
         while not (piece := self._store.read(key, offset, PIECE)):
             try:
-                await asyncio.wait_for(self._store.growth(key), STALLED)
+                has_grown = await asyncio.wait_for(self._store.growth(key), STALLED)
             except TimeoutError:
                 raise _Stalled from None
+            if not has_grown:
+                raise _Stalled
         return piece
 
 

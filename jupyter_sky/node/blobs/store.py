@@ -48,8 +48,9 @@ class BlobStore:
         self._total = 0  # their sum, kept since there can be many
         self._spill = _Spill(folder, disk, disk_limit)
         self._partial: dict[str, PartialBlob] = {}
-        self._waiting: dict[str, list[asyncio.Future[None]]] = {}
+        self._waiting: dict[str, list[asyncio.Future[bool]]] = {}
         self._used: set[str] = set()
+        self._refused: set[str] = set()  # until they come again
 
     def __contains__(self, key: str) -> bool:
         return key in self._sizes or key in self._spill.sizes
@@ -80,6 +81,7 @@ class BlobStore:
         try:
             if partial is None:
                 partial = self._partial[key] = self._new_blob(self.folder / file_name(key), size)
+                self._refused.discard(key)
             fresh = piece[partial.size - offset :] if offset <= partial.size else piece[:0]
             partial.write(fresh)
         except OSError:
@@ -92,6 +94,8 @@ class BlobStore:
                     self._spill.sizes[key] = size
                 else:
                     self._count(key, size)
+            else:
+                self._refused.add(key)
         self._wake_readers(key)
 
     def drop_stalled(self, seconds: float = STALLED) -> None:
@@ -103,6 +107,7 @@ class BlobStore:
     def _give_up(self, key: str) -> None:
         if partial := self._partial.pop(key, None):
             partial.discard()
+        self._refused.add(key)
         self._wake_readers(key)
 
     def _new_blob(self, path: Path, size: int) -> PartialBlob:
@@ -141,16 +146,22 @@ class BlobStore:
             file.seek(offset)
             return file.read(min(limit, here - offset)) or b""
 
-    def growth(self, key: str) -> asyncio.Future[None]:
-        """Return a future that is done once more of a blob arrives from now on."""
+    def growth(self, key: str) -> asyncio.Future[bool]:
+        """Return a future that is done once more of a blob arrives from now on.
+
+        Its result is ``False`` if no more does: there is no room, or the blob was damaged.
+        """
         waiter = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(key, []).append(waiter)
+        if key in self._refused:
+            waiter.set_result(False)
+        else:
+            self._waiting.setdefault(key, []).append(waiter)
         return waiter
 
     def _wake_readers(self, key: str) -> None:
         for waiter in self._waiting.pop(key, ()):
             if not waiter.done():
-                waiter.set_result(None)
+                waiter.set_result(key not in self._refused)
 
     def adopt(self, key: str, size: int) -> None:
         """Take charge of a blob that a rank of this node has written into the folder.
@@ -164,6 +175,7 @@ class BlobStore:
         if key not in self._spill.sizes:
             self._count(key, size)
         self._used.discard(key)
+        self._refused.discard(key)
         self.touch([key])
         self._wake_readers(key)
 

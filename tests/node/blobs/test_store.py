@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
 import signal
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from jupyter_sky.node.blobs.store import BlobStore
 from jupyter_sky.serialization.blobs import digest, map_privately
 from jupyter_sky.transport.frames import ProtocolError
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 
 def put(store: BlobStore, data: bytes, key: str | None = None, piece: int = 1000) -> str:
@@ -54,6 +55,27 @@ def test_what_stays_unfinished_takes_no_room_for_ever(tmp_path: Path) -> None:
     store.add(digest(data), 1000, memoryview(data)[1000:2000], len(data))
     assert not list(tmp_path.iterdir())
     assert put(store, data) in store
+
+
+def test_who_waits_for_a_blob_that_there_is_no_room_for_hears_that(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path / "blobs", 10**9)  # where there is no folder
+    data = bytes(1000)
+
+    async def grows() -> bool:
+        waiter = store.growth(digest(data))
+        put(store, data)
+        return await asyncio.wait_for(waiter, PATIENCE)
+
+    async def has_grown() -> bool:
+        return await asyncio.wait_for(store.growth(digest(data)), PATIENCE)
+
+    assert not asyncio.run(grows())
+    assert not asyncio.run(has_grown())  # also who asks too late
+    store.restore()
+    put(store, data)
+    assert digest(data) in store
+    store.drop([digest(data)])
+    assert asyncio.run(grows())
 
 
 def test_two_send_the_same_at_once_and_one_of_them_breaks_off(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import ssl
@@ -20,6 +21,7 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.providers import node_defaults
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.frames import encode
+from tests.faults import limits
 from tests.lab import Lab
 from tests.waiting import until
 
@@ -222,6 +224,15 @@ def test_data_that_memory_has_no_room_for_goes_to_the_disk(
         assert not host.agent_folders()
     finally:
         host.run("mount", "-o", "remount,size=50%", "/dev/shm")
+
+
+def test_data_that_the_first_host_has_no_room_for_is_said_not_to_arrive(lab: Lab, start) -> None:
+    cells = start("lab1,lab2", framework=False)
+    agent = lab.hosts[0].processes("jupyter_sky[.]node /")[0]
+    cells.namespace["large"] = os.urandom(3_000_000)
+    with limits.full_disk(agent, 1_000_000), pytest.raises(sky.SkyError, match="did not arrive"):
+        cells.run("len(large)", names=["large"])
+    assert cells.ask("len(large)", names=["large"]) == [3_000_000] * 2
 
 
 def test_what_the_user_writes_on_a_host_stays(lab: Lab, start) -> None:
