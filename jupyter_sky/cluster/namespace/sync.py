@@ -289,16 +289,15 @@ class NamespaceSync:
 
     # What the notebook did: reported by the user's thread
 
-    def merge(self, values: Mapping[str, Any], namespace: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what names are bound to that came back: objects of the notebook's, if they were.
+    def merge(
+        self, values: Mapping[str, Any], namespace: Mapping[str, Any], rank: int
+    ) -> Mapping[str, Any]:
+        """Return what names are bound to that came from a rank: the notebook's objects, if it had.
 
-        These are changed as they were changed on the rank; ranks are not sent that again.
+        These are changed as they were changed there; ranks are not sent that again.
         """
         with self._lock.held():
-            there = self._remote_state.names_anywhere()
-            merged = merge(values, namespace, there, self._sent_objects)
-            self._remote_state.change(merged.changed)
-        return merged.values
+            return merge(values, namespace, self._remote_state, rank, self._sent_objects)
 
     def returned(
         self,

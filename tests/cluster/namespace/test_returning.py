@@ -100,6 +100,18 @@ def test_arrays_and_containers_that_were_changed(notebook) -> None:
     assert names["fresh"].tolist() == [2] * 4 and not np_shares(names["fresh"], array)
 
 
+def test_a_list_that_is_large_or_holds_others(notebook) -> None:
+    notebook.here(f"{MODEL}\nmany = [0.5] * 2000; models = [model]; held = many, models")
+    notebook.there("many.append(1); models.append(torch.nn.Tanh())", out=["many", "models"])
+    names = notebook.names
+    assert names["many"] is names["held"][0] and len(names["many"]) == 2001
+    assert names["models"] is names["held"][1] and names["models"][0] is names["model"]
+    notebook.there("many = many + [2]; models = models[:1]", out=["many", "models"])
+    assert [*map(len, names["held"])] == [2001, 2]
+    notebook.there("many.append(3)", out=["many"])
+    assert [len(names["many"]), len(names["held"][0])] == [2003, 2001]
+
+
 def np_shares(one, other) -> bool:
     import numpy as np
 
