@@ -44,11 +44,12 @@ def merge(
         The objects that both have.
     """
     merger = _Merger(values, dict(namespace), state, sent_objects)
-    try:
-        is_prepared = merger.prepare(rank)
-    except Exception:  # what was unpickled can mostly be pickled, but not always
-        is_prepared = False
-    return merger.change() if is_prepared else values
+    # What was unpickled can mostly be pickled, but not always, and a class of the user's may refuse
+    # to fill an object that is not empty. Then names are bound to what came back.
+    with suppress(Exception):
+        if merger.prepare(rank):
+            return merger.change()
+    return values
 
 
 class _Merger:
