@@ -101,7 +101,7 @@ def bind(
     asked = {name for each in run.task.values.values() for name in each}
     kept = [name for name in values if name in asked]
     copies = {name: values[name] for name in kept if name not in gathered}
-    bound = {**values, **cluster.sync.merge(copies, shell.user_ns)}
+    bound = {**values, **cluster.sync.merge(copies, shell.user_ns, run.task.ranks[0])}
     shell.push(dict(bound))
     cluster.sync.returned(kept, shell.user_ns, run.task.update, run.bound)
     return bound

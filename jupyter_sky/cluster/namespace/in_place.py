@@ -225,6 +225,7 @@ def _fill(own: Any, content: tuple[Any, Any], set_state: Fill | None) -> None:
         set_state(own, state)
         return
     attributes, slots = state if isinstance(state, tuple) else (state, None)
-    vars(own).update(attributes or {})
+    if attributes:
+        vars(own).update(attributes)
     for name, each in (slots or {}).items():
         object.__setattr__(own, name, each)

@@ -55,6 +55,14 @@ class RemoteState:
             values.update(expected)
         return {key for key, value in values.items() if not value.is_outdated}
 
+    def names_kept(self, rank: int) -> set[str]:
+        """Return names under which a rank has what it was sent for the notebook's value, or gave.
+
+        It may have changed it in place.
+        """
+        values = {key: self.value(rank, key) for key in self.keys(rank)}
+        return {key for key, each in values.items() if each and each.digest and each.run >= 0}
+
     def names_anywhere(self) -> set[str]:
         """Return the names and keys that any rank has."""
         return set().union(*map(self.keys, self._ranks()))
@@ -318,18 +326,19 @@ class RemoteState:
             if had_it or (value and not value.is_outdated):
                 self._confirmed.setdefault(rank, {}).update(values)
 
-    def change(self, changed: Mapping[str, tuple[str, NamespaceItem]]) -> None:
-        """Record that what the notebook has was changed as it has changed on ranks.
+    def change(self, digest: str, item: NamespaceItem) -> None:
+        """Record that something was changed in the notebook as it has changed on ranks.
 
         Parameters
         ----------
-        changed
-            The digest before, and what it is now, by key.
+        digest
+            Its digest before.
+        item
+            What it is now.
         """
-        for key, (digest, item) in changed.items():
-            for values in self._tables():
-                if (value := values.get(key)) and value.digest == digest:
-                    values[key] = replace(value, digest=item.digest, model=item.model)
+        for values in self._tables():
+            if (value := values.get(item.key)) and value.digest == digest:
+                values[item.key] = replace(value, digest=item.digest, model=item.model)
 
     def _tables(self) -> Iterator[dict[str, RankValue]]:
         yield from self._confirmed.values()

@@ -11,39 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from jupyter_sky.cluster.namespace import in_place
 from jupyter_sky.cluster.namespace.packing import ItemCollector, NamespaceItem, may_share
+from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import pickling
-from jupyter_sky.serialization.object_tokens import MemoEntries, SentObjects
-
-
-@dataclass(frozen=True)
-class Merged:
-    """What came back, with the notebook's own objects in it.
-
-    Attributes
-    ----------
-    values
-        What names are to be bound to.
-    changed
-        What ranks have that refers to an object which was changed: digest before, and what it is
-        now, by key.
-    """
-
-    values: Mapping[str, Any]
-    changed: Mapping[str, tuple[str, NamespaceItem]] = field(default_factory=dict)
+from jupyter_sky.serialization.object_tokens import MemoEntries, SentObjects, is_mutable
 
 
 def merge(
     values: Mapping[str, Any],
     namespace: Mapping[str, Any],
-    there: Iterable[str],
+    state: RemoteState,
+    rank: int,
     sent_objects: SentObjects,
-) -> Merged:
+) -> Mapping[str, Any]:
     """Change what the notebook has of what came back, and return what names are bound to.
 
     Parameters
@@ -52,17 +36,20 @@ def merge(
         What came back, by name.
     namespace
         The notebook's.
-    there
-        The names that ranks have.
+    state
+        What ranks have; what was changed here as it has changed there is no difference.
+    rank
+        Where it comes from.
     sent_objects
         The objects that both have.
     """
-    merger = _Merger(values, dict(namespace), {*there, *values}, sent_objects)
-    try:
-        is_prepared = merger.prepare()
-    except Exception:  # what was unpickled can mostly be pickled, but not always
-        is_prepared = False
-    return merger.change() if is_prepared else Merged(values)
+    merger = _Merger(values, dict(namespace), state, sent_objects)
+    # What was unpickled can mostly be pickled, but not always, and a class of the user's may refuse
+    # to fill an object that is not empty. Then names are bound to what came back.
+    with suppress(Exception):
+        if merger.prepare(rank):
+            return merger.change()
+    return values
 
 
 class _Merger:
@@ -72,24 +59,31 @@ class _Merger:
         self,
         values: Mapping[str, Any],
         namespace: Mapping[str, Any],
-        names: Iterable[str],
+        state: RemoteState,
         sent_objects: SentObjects,
     ) -> None:
         self._values = values
         self._namespace = namespace
-        self._names = names
+        self._state = state
         self._sent_objects = sent_objects
         self._items: dict[str, NamespaceItem] = {}
         self._changes: list[tuple[Any, in_place.Change, Any]] = []
         self._digests: dict[str, str] = {}
 
-    def prepare(self) -> bool:
+    def prepare(self, rank: int) -> bool:
         """Find out what has to be changed; return whether the notebook has some of it."""
-        back = pickling.dump_linked([*self._values.values()], {}).memo
+        values = self._values
+        back = pickling.dump_linked([*values.values()], {}).memo
         others = self._sent_objects.others(back)
+        # Large containers have no tokens.
+        for name in values.keys() & self._state.names_kept(rank) & self._namespace.keys():
+            if is_mutable(values[name]) and id(values[name]) in back:
+                others.setdefault(id(values[name]), [self._namespace[name]])
         if not others:
             return False
-        self._items = {item.key: item for item in self._pickled(self._names)}
+        self._items = {
+            item.key: item for item in self._pickled({*self._state.names_anywhere(), *values})
+        }
         own = self._own(back, others)
         # The same number is for an object and for its copy.
         links = {identity: number for number, identity in enumerate(own)}
@@ -101,9 +95,9 @@ class _Merger:
         ]
         # What came back is copied once more, but for what the notebook has: it refers to that then.
         contents = [change.content for _, change in found]
-        [values, contents], copies = pickling.relink([[*self._values.values()], contents], own)
+        [found_values, contents], copies = pickling.relink([[*values.values()], contents], own)
         self._sent_objects.inherit(back, copies)
-        self._values = dict(zip(self._values, values, strict=True))
+        self._values = dict(zip(values, found_values, strict=True))
         self._changes = [(*each, content) for each, content in zip(found, contents, strict=True)]
         changed = {id(obj) for obj, _ in found}
         self._digests = {
@@ -113,16 +107,16 @@ class _Merger:
         }
         return True
 
-    def change(self) -> Merged:
-        """Change it."""
+    def change(self) -> Mapping[str, Any]:
+        """Change it, and return what names are bound to."""
         for own, change, content in self._changes:
             change.make(own, content)
         shared: dict[tuple[int, int], str] = {}
-        changed = {
-            key: (digest, NamespaceItem(key, self._items[key].value, shared))
-            for key, digest in self._digests.items()
-        }
-        return Merged(self._values, changed)
+        for key, digest in self._digests.items():
+            with suppress(UsageError):  # it refers to something by now that cannot be sent
+                item = NamespaceItem(key, self._items[key].value, shared)
+                self._state.change(digest, item)
+        return self._values
 
     def _own(self, back: MemoEntries, others: Mapping[int, list[Any]]) -> dict[int, Any]:
         """Return the notebook's own objects, by the identity of what came back of them.
@@ -133,11 +127,11 @@ class _Merger:
         asked = [item for key, item in self._items.items() if key in self._values]
         found = {}
         for identity, candidates in others.items():
-            for items in asked, self._items.values():
+            for items in (asked, self._items.values()) if len(candidates) > 1 else ():
                 memos = [item.pickled.memo for item in items]
                 some = [each for each in candidates if any(id(each) in memo for memo in memos)]
-                if len(some or candidates) == 1:
-                    candidates = some or candidates
+                if len(some) == 1:
+                    candidates = some
             [own, *more] = candidates
             if not more and in_place.is_changeable(own, back[identity][1]):
                 found[identity] = own

@@ -289,16 +289,15 @@ class NamespaceSync:
 
     # What the notebook did: reported by the user's thread
 
-    def merge(self, values: Mapping[str, Any], namespace: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what names that came back are bound to: the notebook's objects, changed in place.
+    def merge(
+        self, values: Mapping[str, Any], namespace: Mapping[str, Any], rank: int
+    ) -> Mapping[str, Any]:
+        """Return what names that came from a rank are bound to: the notebook's objects, changed in place.
 
-        Ranks, which made the changes, are not sent them again.
+        The rank made the changes: they are not sent again.
         """
         with self._lock.held():
-            names = self._remote_state.names_anywhere()
-            merged = merge(values, namespace, names, self._sent_objects)
-            self._remote_state.change(merged.changed)
-        return merged.values
+            return merge(values, namespace, self._remote_state, rank, self._sent_objects)
 
     def returned(
         self,

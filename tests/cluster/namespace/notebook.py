@@ -67,7 +67,7 @@ class Notebook:
         run.follow()
         values = run.values()
         bound = {name: values[run.task.ranks[0]][name] for name in options.get("out", ())}
-        bound = dict(self.cluster.sync.merge(bound, self.names))
+        bound = dict(self.cluster.sync.merge(bound, self.names, run.task.ranks[0]))
         for name in options.get("gather", ()):
             bound[name] = [values[rank][name] for rank in run.task.ranks]
         self.names.update(bound)

@@ -100,6 +100,43 @@ def test_arrays_and_containers_that_were_changed(notebook) -> None:
     assert names["fresh"].tolist() == [2] * 4 and not np_shares(names["fresh"], array)
 
 
+def test_other_objects_that_were_changed(notebook) -> None:
+    notebook.here(
+        "import collections\nclass Slots: __slots__ = ('a', 'b')\nclass Bag(list): pass\n"
+        "class Odd:\n"
+        "    def __setstate__(self, state): self.seen = state; self.x = state['x'] * 10\n"
+        "class Never:\n    def __setstate__(self, state): assert not vars(self)\n"
+        "slots, bag, odd, never = Slots(), Bag([1]), Odd(), Never()\n"
+        "slots.a = bag.tag = odd.x = 1; cycle = []; cycle.append(cycle)\n"
+        "queue = collections.deque([1], maxlen=2); held = slots, bag, odd, cycle, queue"
+    )
+    notebook.there(
+        "slots.b = 2; bag.append(2); bag.tag = 3; odd.x = 2; cycle.append(1); queue.extend([2, 3])",
+        out=["slots", "bag", "odd", "cycle", "queue"],
+    )
+    names = notebook.names
+    slots, bag, odd, cycle, queue = names["held"]
+    assert names["slots"] is slots and (slots.a, slots.b) == (1, 2)
+    assert names["bag"] is bag and (bag, bag.tag) == ([1, 2], 3)
+    assert names["odd"] is odd and odd.seen["x"] == 20
+    assert names["cycle"] is cycle and cycle[0] is cycle and cycle[1:] == [1]
+    assert names["queue"] is queue and [*queue] == [2, 3]
+    notebook.there("never.__dict__['x'] = 1; bag.append(4)", out=["never", "bag"])
+    assert names["bag"] == [1, 2, 4]
+
+
+def test_a_list_that_is_large_or_holds_others(notebook) -> None:
+    notebook.here(f"{MODEL}\nmany = [0.5] * 2000; models = [model]; held = many, models")
+    notebook.there("many.append(1); models.append(torch.nn.Tanh())", out=["many", "models"])
+    names = notebook.names
+    assert names["many"] is names["held"][0] and len(names["many"]) == 2001
+    assert names["models"] is names["held"][1] and names["models"][0] is names["model"]
+    notebook.there("many = many + [2]; models = models[:1]", out=["many", "models"])
+    assert [*map(len, names["held"])] == [2001, 2]
+    notebook.there("many.append(3)", out=["many"])
+    assert [len(names["many"]), len(names["held"][0])] == [2003, 2001]
+
+
 def np_shares(one, other) -> bool:
     import numpy as np
 
