@@ -1,4 +1,4 @@
-"""The AWS provider: nodes are instances of EC2, rented for a cluster and released with it."""
+"""The AWS provider: nodes are EC2 instances, rented for a cluster and released with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients of AWS's services that wait out throttling, and its errors as one sentence each."""
+"""Clients of AWS services that wait out throttling, and whose errors are single sentences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jupyter_sky.providers.boto_session import make_session
 _CONNECT_WITHIN = 10
 _ANSWER_WITHIN = 60
 _DAY = 86400.0
-_PRICING_REGION = "us-east-1"  # one of the few that have this service; it knows all regions
+_PRICING_REGION = "us-east-1"  # one of the few regions with this service, which knows all regions
 
 _AS = " as "  # between a region and a profile
 
@@ -34,7 +34,7 @@ _REFUSED = "AWS does not accept these credentials: run `aws sts get-caller-ident
 
 
 class AWSError(SkyError):
-    """AWS refused something.
+    """AWS refused a request.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Clients:
     Parameters
     ----------
     region, profile
-        As in the user's AWS configuration; ``None`` takes what it says.
+        As in the user's AWS configuration; ``None`` for its defaults.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class Clients:
     profile
         The name of the profile, if there is one.
     location
-        The same with the profile, if there is one: what `clients_at` takes, and a user can read.
+        Region and profile, if any, as text for `clients_at` and for users.
     """
 
     def __init__(self, region: str | None = None, profile: str | None = None) -> None:
@@ -100,28 +100,28 @@ class Clients:
 
     @functools.cached_property
     def ssm(self) -> Any:
-        """Public parameters: which image is the newest."""
+        """Public parameters, such as the newest images."""
         return self._client("ssm", self.region)
 
     @functools.cached_property
     def sts(self) -> Any:
-        """Who the user is."""
+        """The user's identity."""
         return self._client("sts", self.region)
 
     @functools.cached_property
     def quotas(self) -> Any:
-        """How much the account may have."""
+        """The quotas of the account."""
         return self._client("service-quotas", self.region, 2)
 
     @functools.cached_property
     def pricing(self) -> Any:
         """Prices."""
-        # Without it there are offers all the same.
+        # Offers also work without it.
         return self._client("pricing", _PRICING_REGION, 2)
 
     @functools.cached_property
     def user(self) -> str:
-        """Who the user is, as AWS says; empty where it does not."""
+        """The user's identity according to AWS; empty if unknown."""
         name = hashlib.sha256(repr((self.location, _settings())).encode()).hexdigest()[:12]
         try:
             answer, _ = cached(f"user-{name}", _DAY, self.ask_user)
@@ -131,13 +131,13 @@ class Clients:
 
     @property
     def account(self) -> str:
-        """Where something is made and who pays for it, in words: the price is said with it."""
+        """Describes the location and the account, to be shown with prices."""
         number = self.user.split(":")[4] if self.user.count(":") >= 5 else "an unknown number"
         profile = self.location.removeprefix(self.region).removeprefix(_AS)
         return f"in {self.region}, account {number}{f' (profile {profile})' if profile else ''}"
 
     def ask_user(self) -> str:
-        """Ask AWS who the user is; this needs no permission."""
+        """Ask AWS for the user's identity, which needs no permission."""
         with explain_errors():
             return str(self.sts.get_caller_identity()["Arn"])
 
@@ -145,7 +145,7 @@ class Clients:
         from botocore.config import Config
 
         config = Config(
-            # They are made by `retries`.
+            # `retries` makes further attempts.
             retries={"mode": "standard", "total_max_attempts": 1},
             connect_timeout=_CONNECT_WITHIN,
             read_timeout=_ANSWER_WITHIN,
@@ -157,7 +157,7 @@ class Clients:
 
 
 def clients(region: str | None = None, profile: str | None = None) -> Clients:
-    """Return the clients of a region; making them takes a while, so they are kept."""
+    """Return the clients of a region, which are cached, since making them takes a while."""
     return _kept(region, profile, _settings())
 
 
@@ -168,7 +168,7 @@ def clients_at(location: str) -> Clients:
 
 
 def _usual_profile() -> str | None:
-    """Return the profile that the environment names; credentials in it come first."""
+    """Return the profile that the environment names; credentials there take precedence."""
     if "AWS_ACCESS_KEY_ID" in os.environ:
         return None
     return os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE")
@@ -180,7 +180,7 @@ def _kept(region: str | None, profile: str | None, settings: object) -> Clients:
 
 
 def _settings() -> tuple[object, ...]:
-    """Return what changes when the user logs in anew, or as another user."""
+    """Return a key that changes when the user logs in again, or as another user."""
     values = sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_"))
     files = (
         Path(os.environ.get(name, usual)).expanduser()
@@ -193,7 +193,7 @@ def _settings() -> tuple[object, ...]:
 
 
 def check_installed() -> None:
-    """Refuse to go on without boto3."""
+    """Raise an error if boto3 is missing."""
     if importlib.util.find_spec("boto3") is None:
         raise UsageError(
             "AWS is reached with boto3, which is not installed: "
@@ -202,7 +202,7 @@ def check_installed() -> None:
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str | None = None) -> str:
-    """Return the end of a sentence: the names closest to a wrong one, or all that there are."""
+    """Return the end of a sentence: the names closest to a wrong one, or all of them."""
     names = list(known)
     if found := difflib.get_close_matches(word, names, 3, 0.6):
         return f"did you mean {' or '.join(found)}?"
@@ -211,7 +211,7 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str | None = None) 
 
 @contextlib.contextmanager
 def explain_errors() -> Iterator[None]:
-    """Raise what boto3 raises as an `AWSError` with one sentence.
+    """Turn boto3's errors into an `AWSError` with one sentence.
 
     Raises
     ------

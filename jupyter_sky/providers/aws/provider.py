@@ -1,4 +1,4 @@
-"""The AWS provider: nodes are instances of EC2, rented for a cluster and released with it."""
+"""The AWS provider: nodes are EC2 instances, rented for a cluster and released with it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class AWS(Settings):
     default_nodes = 1
 
     def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
-        """Refuse what AWS does not have, before anything is made there."""
+        """Refuse what AWS does not offer, before anything is created there."""
         ssh = SSH(["instance"], python=self.python)
         warnings = ssh.check(replace(spec, nodes=1), preload)
         self._check_autostop(spec)
@@ -58,7 +58,7 @@ class AWS(Settings):
     async def launch(
         self, spec: ClusterSpec, identity: str, preload: Sequence[str], progress: Progress
     ) -> list[Machine]:
-        """Rent instances, wait until they let us in, and make nodes of them."""
+        """Rent instances, wait until we can log in, and turn them into nodes."""
         here = await in_thread(self.clients)
         work = Cancellable(progress)
         try:
@@ -81,7 +81,7 @@ class AWS(Settings):
         return Instance.from_row(row)
 
     async def add_nodes(self, running: RunningCluster, progress: Progress) -> AddedNodes:
-        """Rent more instances like those that the cluster has, in the same zone."""
+        """Rent more instances like the cluster's, in the same zone."""
         like = _instance(running.machines[0])
         there = await in_thread(clients_at, like.location)
         work = Cancellable(progress)
@@ -115,7 +115,7 @@ class AWS(Settings):
             raise
 
     async def release_machines(self, machines: Sequence[Machine]) -> None:
-        """Terminate instances, and return when AWS says that they are."""
+        """Terminate instances, and wait until AWS confirms it."""
         by_cluster: dict[tuple[str, str], list[str]] = {}
         for each in map(_instance, machines):
             by_cluster.setdefault((each.location, each.cluster), []).append(each.id)
@@ -130,24 +130,24 @@ class AWS(Settings):
     async def release_cluster(
         self, identity: str, location: str | None, progress: Progress
     ) -> None:
-        """Terminate the instances of a cluster and remove all else that it has at AWS.
+        """Terminate the instances of a cluster and remove everything else that it has at AWS.
 
         Raises
         ------
         SkyError
-            When something may still be there.
+            If something may still be there.
         """
         there = await (in_thread(clients_at, location) if location else in_thread(self.clients))
         await in_thread(release.release, there, identity, progress)
 
     async def ended_at(self, machines: Sequence[Machine]) -> list[float | None]:
-        """Return when instances have ended, as far as AWS still knows; else now."""
+        """Return when instances ended, as far as AWS still knows; else the present time."""
         return await in_thread(inventory.ended_at, [*map(_instance, machines)])
 
     async def list_resources(
         self, everywhere: bool = False
     ) -> tuple[list[CloudResources], list[str]]:
-        """Return what clusters have at all locations, and which of these cannot be looked at."""
+        """Return clusters' resources at all locations, and which of these cannot be examined."""
         return await in_thread(inventory.list_resources, everywhere)
 
     async def release_strays(self, identity: str, location: str, instances: Sequence[str]) -> None:
@@ -156,13 +156,13 @@ class AWS(Settings):
         await in_thread(release.terminate, there, identity, instances)
 
     async def remove_unused(self) -> list[str]:
-        """Remove what is left of snapshots, and list those that are there and what they cost."""
+        """Remove leftovers of snapshots, and list existing ones with their cost."""
         return await in_thread(inventory.remove_unused)
 
     # Stopping and starting again
 
     def check_stop(self, machines: Sequence[Machine]) -> None:
-        """Refuse spot instances: AWS stops none that it was asked for once."""
+        """Refuse spot instances: AWS cannot stop those of one-time requests."""
         if any(each.spot for each in map(_instance, machines)):
             raise UsageError(
                 "AWS stops no spot instances: bring what you need with `%sky get`, and end them "
@@ -175,7 +175,7 @@ class AWS(Settings):
         return await in_thread(storage.price, there, _ids(machines))
 
     async def money_left(self, machines: Sequence[Machine]) -> float | None:
-        """Return what is left of the money of instances that run."""
+        """Return the money left for running instances."""
         return await in_thread(money_left, [*map(_instance, machines)])
 
     async def stop_machines(self, machines: Sequence[Machine]) -> None:
@@ -192,7 +192,7 @@ class AWS(Settings):
         progress: Progress,
         money: float | None = None,
     ) -> list[Machine]:
-        """Start instances that were stopped, and make nodes of them again."""
+        """Start stopped instances, and turn them into nodes again."""
         before = sorted(map(_instance, machines), key=lambda each: each.nodes[0].node)
         like, ids = before[0], _ids(before)
         if like.ssm:
@@ -216,31 +216,31 @@ class AWS(Settings):
             raise
 
     async def stopped_at(self, machines: Sequence[Machine]) -> list[float | None]:
-        """Return when instances were stopped, as AWS says."""
+        """Return when instances were stopped, according to AWS."""
         return await in_thread(inventory.stopped_at, [*map(_instance, machines)])
 
-    # What only AWS has
+    # Features of AWS only
 
     def find_offers(self, spec: ClusterSpec) -> list[InstanceOffer]:
-        """Return what fits, cheapest first."""
+        """Return matching offers, cheapest first."""
         return choice.fitting_offers(self.clients(), self, spec)
 
     def price_of(self, spec: ClusterSpec) -> float | None:
-        """Return the dollars an hour that the cheapest instances cost which fit."""
+        """Return the dollars per hour of the cheapest matching instances."""
         price = self.find_offers(spec)[0].price
         return None if price is None else price * spec.nodes
 
     def plan(self, spec: ClusterSpec) -> str:
-        """Return what would be rented and made, and what it would cost; nothing is."""
+        """Return what would be rented and created, and its cost, without doing it."""
         self._check_ssm()
         return dry_run.plan(self.clients(), self, spec)
 
     def offers_table(self, spec: ClusterSpec) -> str:
-        """Return a table of what fits, cheapest first."""
+        """Return a table of matching offers, cheapest first."""
         return offers_table(self.clients(), choice.requirements(self, spec))
 
     def diagnose(self) -> Iterator[CheckResult]:
-        """Check whether AWS can be used from here, one thing after the other."""
+        """Run checks whether AWS can be used from here."""
         return doctor.diagnose(self)
 
     def policy(self) -> str:

@@ -1,7 +1,7 @@
-"""What each cluster has rented, on the user's disk: ids that can be ended without asking for them.
+"""Records of each cluster's rented resources, on the user's disk, by id.
 
-Looking for tags needs permissions that may be missing, and answers that may not come. What is
-written down here as soon as AWS says it is ended first, whatever becomes of looking.
+Searching by tags needs permissions that may be missing, and answers that may not come. Ids are
+recorded here as soon as AWS returns them, and are ended first, whether or not a search succeeds.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from jupyter_sky.providers.aws.local_store import folder
 
 
 def note(identity: str, ids: Iterable[str]) -> None:
-    """Write down ids of instances and security groups of a cluster; it keeps those it has."""
+    """Add ids of instances and security groups to the record of a cluster."""
     path = _path(identity)
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    # One write, which is there as a whole or not at all.
+    # A single write, which is atomic.
     with path.open("a") as file:
         file.write("".join(f"{each}\n" for each in ids))
 

@@ -1,7 +1,7 @@
-"""Trying again what AWS did not carry out: with pauses that Stop ends at once.
+"""Retries of AWS calls, with pauses that Stop ends at once.
 
-botocore sleeps between attempts, and takes a lack of capacity, which AWS says with status 500, for
-an outage.
+botocore itself sleeps uninterruptibly between attempts, and mistakes a lack of capacity, for which
+AWS uses status 500, for an outage.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Stopped(SkyError):
 
 @contextlib.contextmanager
 def until(stopping: threading.Event) -> Iterator[None]:
-    """Have no call of this thread be tried again once ``stopping`` is set."""
+    """Make no more retries in this thread once ``stopping`` is set."""
     token = _stopping.set(stopping)
     try:
         yield
@@ -47,7 +47,7 @@ def until(stopping: threading.Event) -> Iterator[None]:
 
 
 def attach(client: Any, most: int = ATTEMPTS) -> None:
-    """Have a client of boto3, which makes one attempt, make up to so many."""
+    """Let a boto3 client, which makes one attempt, make up to that many."""
     service = client.meta.service_model.service_id.hyphenize()
     decide = functools.partial(_decide, most)
     client.meta.events.register(f"needs-retry.{service}", decide, unique_id="jupyter-sky-retry")
@@ -60,10 +60,10 @@ def _decide(
     caught_exception: Exception | None = None,
     **_: Any,
 ) -> float | None:
-    """Wait and return 0 if a call is to be made again; ``None`` if not."""
+    """Wait and return 0 to repeat a call; return ``None`` not to."""
     if attempts >= most or not _may_pass(response, caught_exception):
         return None
-    # With some randomness: what is throttled together should not come again together.
+    # With jitter: calls that are throttled together should not be repeated together.
     pause = min(_LONGEST_PAUSE, random.uniform(0.3, 1.0) * 2 ** (attempts - 1))
     stopping = _stopping.get()
     if stopping is None:

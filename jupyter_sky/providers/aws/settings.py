@@ -1,4 +1,4 @@
-"""The settings of `jupyter_sky.AWS`: what they are, and which values they have."""
+"""The settings of `jupyter_sky.AWS`, and checks of their values."""
 
 from __future__ import annotations
 
@@ -19,68 +19,69 @@ _RESERVATION = r"cr-[0-9a-f]+"
 
 @dataclass(frozen=True)
 class Settings:
-    """What a user of AWS can choose.
+    """The settings of the AWS provider.
 
     Parameters
     ----------
     region, zone
-        Where; by default the region of the AWS configuration, and any of its zones.
+        Region and zone; by default, the region of the AWS configuration, and any of its zones.
     instance_type
-        The instance type; by default the cheapest that fits.
+        The instance type; by default, the cheapest one that fits.
     spot
-        Whether to take machines that cost less and may be taken away.
+        Whether to use cheaper machines that may be taken away.
     max_price
-        Dollars an hour that all nodes together may cost.
+        Dollars per hour that all nodes together may cost.
     max_cost
-        Dollars after which the machines power off by themselves, whatever goes on. Disks of
-        stopped machines count; nothing ends these but ``%sky down``.
+        Dollars after which the machines power off by themselves, even during a run. Disks of
+        stopped machines count; only ``%sky down`` ends these.
     ask_above
-        Dollars an hour above which the user is asked first; ``max_price`` answers as well.
+        Dollars per hour above which the user is asked first; setting ``max_price`` answers the
+        question.
     image_id, user
-        An image, and the user that it lets in; by default the newest Ubuntu.
+        An image, and its login user; by default, the newest Ubuntu.
     disk
         Gigabytes of disk on each machine.
     kms_key
-        The key of yours that encrypts the disks, by its id, alias or ARN; by default AWS's own.
+        Your key for encrypting the disks, by its id, alias or ARN; by default, AWS's own.
     tags
-        Tags on all that is made, beside those that find it again: ``{"team": "vision"}``.
+        Tags on everything that is created, besides our own: ``{"team": "vision"}``.
     placement
-        Whether several nodes are placed close together, where their type can be.
+        Whether to place several nodes close together, if their type supports that.
     capacity_reservation
-        A capacity reservation, or a Capacity Block, that the nodes are taken from: ``"cr-0f1e"``.
+        A capacity reservation or Capacity Block to take the nodes from: ``"cr-0f1e"``.
     subnet
-        The subnet to be in, or several in the order in which they are tried; by default those of
-        the default network.
+        The subnet, or several in the order in which they are tried; by default, those of the
+        default network.
     security_group
-        A security group of the company's to be in; by default one is made for each cluster. It has
-        to let this computer in over SSH, and nodes reach each other at all ports.
+        An existing security group; by default, one is made for each cluster. It must allow SSH from
+        this computer, and connections between nodes on all ports.
     addresses
-        ``"public"``, or ``"private"`` where this computer is in the network or `bastion` leads
-        into it.
+        ``"public"``, or ``"private"`` if this computer is in the network or `bastion` leads into
+        it.
     bastion
-        A host of ``~/.ssh/config`` to go through.
+        A jump host of ``~/.ssh/config``.
     ssm
-        Whether to reach machines by sessions of AWS Systems Manager: no port is open to anybody,
-        and no public address is needed where the subnet leads to the service. The role of
-        `instance_profile` has to have AmazonSSMManagedInstanceCore; AWS's command line and its
-        Session Manager plugin have to be on this computer.
+        Whether to reach machines by sessions of AWS Systems Manager: no port is open, and no public
+        address is needed if the subnet can reach the service. The role of `instance_profile` must
+        have AmazonSSMManagedInstanceCore; the AWS command line and its Session Manager plugin must
+        be on this computer.
     ssh_from
-        Who may log in, as CIDR; by default this computer's address and no other.
+        The addresses that may log in, as CIDR; by default, only this computer's.
     instance_profile
-        The name of an IAM instance profile; by default machines may do nothing at AWS.
+        The name of an IAM instance profile; by default, machines have no permissions at AWS.
     profile
         The profile of the AWS configuration.
     python
-        An interpreter that the image has already; see `jupyter_sky.SSH`.
+        An interpreter that the image already has; see `jupyter_sky.SSH`.
     idle_timeout
-        Seconds without a run after which a cluster ends itself for which none are given, also
-        while a notebook is connected; ``None``: never.
+        The default of seconds without a run after which a cluster ends itself, even while a
+        notebook is connected; ``None`` for never.
     grace
-        Seconds after which nodes end that no notebook is connected to and that run nothing.
+        Seconds after which nodes end if no notebook is connected and nothing runs.
     watch_every
-        Seconds between two looks of a machine at whether it is still needed.
+        Seconds between a machine's checks whether it is still needed.
     spot_or_on_demand
-        Whether to take spot machines where there are some, and others where there are none.
+        Whether to use spot machines if there are any, and others otherwise.
     """
 
     region: str | None = None
@@ -133,7 +134,7 @@ class Settings:
 
     @property
     def subnets(self) -> tuple[str, ...]:
-        """The subnets to try, in this order; none means those of the default network."""
+        """The subnets to try, in order; empty for those of the default network."""
         if self.subnet is None:
             return ()
         names = self.subnet.split(",") if isinstance(self.subnet, str) else self.subnet
@@ -141,12 +142,12 @@ class Settings:
 
 
 def check_settings(settings: Settings) -> None:
-    """Refuse values of another type than settings have.
+    """Refuse values of the wrong type.
 
     Raises
     ------
     UsageError
-        Which one it is, and how it is typed.
+        With the name of the setting, and its type.
     """
     for each in fields(settings):
         name, value = each.name, getattr(settings, each.name)

@@ -1,4 +1,4 @@
-"""The tags on all that is rented, by which it is found again whatever else is lost."""
+"""The tags on everything that is rented, by which it is found even if all else is lost."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ USER = "jupyter-sky-user"
 
 _LONGEST = 256  # characters of a tag's value
 _LONGEST_KEY = 128
-_MOST_OWN = 40  # AWS takes 50 in all
+_MOST_OWN = 40  # AWS allows 50 in total
 
 
 def name_of(identity: str) -> str:
-    """Return what the key pair and the groups of a cluster are called."""
+    """Return the name of a cluster's key pair and groups."""
     return f"jupyter-sky-{identity}"
 
 
 def cluster_tags(identity: str, name: str, user: str, kms_key: str | None = None) -> dict[str, str]:
-    """Return the tags of what belongs to a cluster, which a user of AWS has started."""
+    """Return the tags for resources of a cluster that was started by an AWS user."""
     return {
         **({KMS_KEY: kms_key} if kms_key else {}),
         USER: user[:_LONGEST],
@@ -47,12 +47,12 @@ def cluster_tags(identity: str, name: str, user: str, kms_key: str | None = None
 
 
 def check_tags(tags: object) -> None:
-    """Refuse tags that AWS would not take, or by which things are found again.
+    """Refuse tags that AWS would reject, or that we use ourselves.
 
     Raises
     ------
     UsageError
-        Which one it is.
+        With the name of the tag.
     """
     if tags is None:
         return
@@ -76,14 +76,14 @@ def check_tags(tags: object) -> None:
 
 
 def is_own(key: str) -> bool:
-    """Return whether a tag is one of the user's, and not of this package or of AWS."""
+    """Return whether a tag belongs to the user, not to this package or AWS."""
     return key != "Name" and not key.lower().startswith(("aws:", ID))
 
 
 def tag_specification(
     kinds: str | tuple[str, ...], tags: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """Return the tags of new resources of these kinds, as requests take them."""
+    """Return the tags of new resources of these kinds, for requests."""
     kinds = (kinds,) if isinstance(kinds, str) else kinds
     pairs = [{"Key": key, "Value": value} for key, value in tags.items()]
     return [{"ResourceType": kind, "Tags": pairs} for kind in kinds]

@@ -1,7 +1,7 @@
-"""What nodes need to get at a bucket: credentials that expire, in memory alone.
+"""Credentials with which nodes access a bucket: they expire, and are only kept in memory.
 
-A key that is valid until somebody takes it back never leaves this computer. It buys a session token
-of a few hours; where there is none to be had, nodes elsewhere need a role of their own.
+A key that does not expire never leaves this computer. It is exchanged for a session token of a few
+hours; if that is not possible, remote nodes need a role of their own.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ SECONDS = 12 * 3600
 
 
 def order_of(volume: Volume, provider: Provider) -> VolumeOrder:
-    """Return what nodes are asked for, with credentials of this notebook if they need some.
+    """Return the order for nodes, with credentials of this notebook if they need any.
 
     Raises
     ------
     UsageError
-        When a node elsewhere would need a key that does not expire.
+        If a remote node would need a key that does not expire.
     """
     is_here = provider.name == "local"
     options: dict[str, Any] = {}
@@ -106,7 +106,7 @@ def _token(frozen: Any, expires: Any) -> SessionToken:
 
 
 def _region_of(session: Any, bucket: str, is_signed: bool) -> str | None:
-    """Return where a bucket is; what AWS says of that does not depend on rights."""
+    """Return the region of a bucket, which AWS tells regardless of permissions."""
     import botocore.exceptions
 
     if os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL"):
@@ -125,7 +125,7 @@ def _region_of(session: Any, bucket: str, is_signed: bool) -> str | None:
 
 
 def _of_google(is_here: bool) -> SessionToken | None:
-    """Return an access token of Google's, which is valid for an hour."""
+    """Return a Google access token, which is valid for an hour."""
     if is_here:
         return None  # the driver finds what this computer has
     with contextlib.suppress(Exception):  # google-auth may not be here, or not logged in

@@ -1,4 +1,4 @@
-"""Looks from here at the buckets that nodes are to have, before machines are started for them."""
+"""Checks buckets from here before machines are started."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from jupyter_sky.providers.buckets.volume import Volume
 from jupyter_sky.transport.volumes import words
 from jupyter_sky.transport.volumes.requests import VolumeOrder
 
-_WITHIN = 5  # seconds; who does not answer here may answer the nodes
+_WITHIN = 5  # seconds; a bucket that does not answer here may answer the nodes
 _MISSING = "NoSuchBucket"
 
 
 def check_there(volumes: Iterable[Volume], provider: Provider) -> None:
-    """Refuse volumes of which is known here that no node can make them.
+    """Refuse volumes that certainly cannot be made on any node.
 
-    A bucket that is not there is none for anybody. Where nodes get the credentials of this
-    notebook, what is denied to them here is denied there; a role that nodes have of their own may
-    do more. Whether nodes reach the bucket, they find out themselves.
+    A bucket that does not exist does not exist for nodes, either. If nodes get the credentials of
+    this notebook, they are denied what is denied here; a role of their own may allow more. Whether
+    nodes can reach the bucket, they find out themselves.
 
     Raises
     ------
     UsageError
-        When one cannot be made, with what to do.
+        If one cannot be made, with what to do.
     """
     for volume in volumes:
         order = order_of(volume, provider)
@@ -36,7 +36,7 @@ def check_there(volumes: Iterable[Volume], provider: Provider) -> None:
 
 
 def _of_s3(order: VolumeOrder) -> str:
-    """Return why a list of files cannot be had; empty if it can, or that is not known."""
+    """Return why files cannot be listed; empty if they can, or that is not known."""
     try:
         import boto3  # noqa: F401 - not everybody has it
         import botocore

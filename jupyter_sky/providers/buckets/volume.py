@@ -1,4 +1,4 @@
-"""Data in buckets, and in folders that are shared, as paths of every node."""
+"""Data in buckets and shared folders, as paths on every node."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ _EXAMPLE = "s3://bucket/prefix:/data"
 
 @dataclass(frozen=True)
 class Volume:
-    """Data in a bucket, or in a folder that is shared, at a path of every node.
+    """Data in a bucket or a shared folder, at a path on every node.
 
     Parameters
     ----------
     url
-        Where it is: ``"s3://bucket/prefix"``, ``"gs://…"``, ``"hf://datasets/user/name"``, or
+        Its address: ``"s3://bucket/prefix"``, ``"gs://…"``, ``"hf://datasets/user/name"``, or
         ``"file:///shared/folder"`` for one that all nodes see.
     path
-        Where ranks find it, like ``"/data"`` or ``"~/data"``.
+        Its path for ranks, like ``"/data"`` or ``"~/data"``.
     read_only
         Whether nothing is written back.
     limit
-        Bytes of each node's disk that what was read may take up; half of what is free there, if it
-        is not given.
+        Bytes of each node's disk that fetched files may take up; by default, half of the free
+        space.
 
     Raises
     ------
     UsageError
-        When one of them is not possible.
+        If an argument is invalid.
 
     Examples
     --------
@@ -83,12 +83,12 @@ class Volume:
 
     @classmethod
     def parse(cls, text: str) -> Volume:
-        """Return the volume that a user types as ``s3://bucket/prefix:/data[:ro]``.
+        """Parse a volume, typed as ``s3://bucket/prefix:/data[:ro]``.
 
         Raises
         ------
         UsageError
-            When it is none.
+            If it is not a volume.
         """
         match = re.fullmatch(r"([\w+.-]+://[^:]*(?::\d+[^:]*)?):([^:]+?)(:ro|:rw)?", text)
         if match is None:
@@ -103,22 +103,22 @@ class Volume:
 
     @property
     def scheme(self) -> str:
-        """What stands before ``://``."""
+        """The part before ``://``."""
         return self.url.partition("://")[0]
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """What the nodes need for it, as pip writes it."""
+        """The packages that nodes need for it, in pip's syntax."""
         return _PACKAGES[self.scheme]
 
 
 def check_volumes(volumes: object) -> tuple[Volume, ...]:
-    """Return volumes as they are used, from what a user gave.
+    """Return volumes from the user's arguments.
 
     Raises
     ------
     UsageError
-        When something is none, or two are at one path.
+        If something is not a volume, or two have the same path.
     """
     if isinstance(volumes, str | Volume) or not isinstance(volumes, Sequence):
         raise UsageError(f'volumes is a list: type volumes=["{_EXAMPLE}"].')
@@ -137,17 +137,17 @@ def check_volumes(volumes: object) -> tuple[Volume, ...]:
 
 
 def packages_for(volumes: Iterable[Volume]) -> tuple[str, ...]:
-    """Return what nodes need for volumes, as pip writes it."""
+    """Return the packages that nodes need for volumes, in pip's syntax."""
     return tuple(dict.fromkeys(package for each in volumes for package in each.packages))
 
 
 def check_here(volumes: Iterable[Volume]) -> None:
-    """Refuse volumes for nodes that have the notebook's environment, where that lacks a driver.
+    """Refuse volumes for nodes with the notebook's environment if that lacks a driver.
 
     Raises
     ------
     UsageError
-        When a package is missing.
+        If a package is missing.
     """
     for each in volumes:
         names = [re.split("[<>=]", package)[0] for package in each.packages]

@@ -1,1 +1,1 @@
-"""The Slurm provider: nodes are those of a job, from the queue of the user's own cluster."""
+"""The Slurm provider: nodes of a job, from the queue of the user's own cluster."""

@@ -1,4 +1,4 @@
-"""The job that the notebook runs in, as after salloc, in Open OnDemand or a batch spawner."""
+"""The job that the notebook runs in: after salloc, in Open OnDemand or a batch spawner."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from jupyter_sky.providers.spec import ClusterSpec
 
 @dataclass(frozen=True)
 class Allocation:
-    """What the job of the notebook has.
+    """The resources of the notebook's job.
 
     Attributes
     ----------
     job
         Its number.
     nodes
-        How many it has.
+        The number of its nodes.
     gpu, gpus
-        The GPUs of each: what Slurm calls them, if it has a name for them, and how many.
+        The GPUs of each node: Slurm's name for them, if any, and how many.
     """
 
     job: str
@@ -32,12 +32,12 @@ class Allocation:
     gpus: int
 
     def check(self, spec: ClusterSpec) -> None:
-        """Refuse more than the job has.
+        """Refuse requests for more than the job has.
 
         Raises
         ------
         UsageError
-            With what it has, and how a job of its own is asked for.
+            With what it has, and how to request a separate job.
         """
         has = f"job {self.job}, in which this notebook runs, has"
         another = "or name a `--partition`, to submit a job"
@@ -58,17 +58,17 @@ def own_job() -> str | None:
 
 
 def own_nodes() -> int:
-    """Return how many nodes the job has that this process runs in; 1 without a job."""
+    """Return the number of nodes of this process's job; 1 without a job."""
     return int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
 
 
 async def allocation(job: str) -> Allocation:
-    """Return what a job has.
+    """Return the resources of a job.
 
     Raises
     ------
     SlurmError
-        When the controller does not answer, or the job has ended.
+        If the controller does not answer, or the job has ended.
     """
     said = await login_node(None).ask(["squeue", "--noheader", f"--jobs={job}", "--format=%D|%b"])
     nodes, _, resources = said.partition("|")

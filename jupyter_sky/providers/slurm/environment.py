@@ -1,4 +1,4 @@
-"""What nodes find in the home that they share: an interpreter, our code, the folder to work in."""
+"""What nodes use in the shared home: an interpreter, our code, the working folder."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NodeEnvironment:
-    """What nodes find.
+    """The environment of nodes.
 
     Attributes
     ----------
     starts
-        The folder of starts.
+        The folder for starts.
     python, code
         The interpreter, and the folder of our package.
     cwd
         The folder that ranks work in.
     env
-        Variables of all ranks.
+        Environment variables of all ranks.
     sys_path, python_path, keeps
         As in `jupyter_sky.transport.protocol.agent_spec.AgentSpec`.
     """
@@ -54,7 +54,7 @@ class NodeEnvironment:
     keeps: tuple[str, ...] = field(default=())
 
     def of_the_agent(self) -> dict[str, Any]:
-        """Return what an agent has to know of it, by the names of `AgentSpec`."""
+        """Return the fields of `AgentSpec` for it."""
         names = ("cwd", "env", "sys_path", "python_path", "keeps")
         return {name: getattr(self, name) for name in names}
 
@@ -62,19 +62,19 @@ class NodeEnvironment:
 async def environment(
     at: LoginNode, spec: ClusterSpec, python: str | None, is_bare: bool, progress: Progress
 ) -> NodeEnvironment:
-    """Return the notebook's own environment, or make one on a login node that SSH leads to.
+    """Return the notebook's own environment, or make one on a login node over SSH.
 
     Parameters
     ----------
     python
-        The interpreter to use, in place of these.
+        The interpreter to use instead.
     is_bare
-        Whether ranks bring their own: this one starts and reaches agents alone.
+        Whether ranks bring their own: this one is then only for agents.
 
     Raises
     ------
     SkyError
-        When it cannot be made.
+        If it cannot be made.
     """
     if is_bare:
         spec = bare(spec)
@@ -93,7 +93,7 @@ async def environment(
     try:
         return await asyncio.wrap_future(preparing)
     except asyncio.CancelledError:
-        # What it does there ends now, and it begins nothing more.
+        # Stop everything that it is doing there.
         steps.stop()
         await in_thread(connection.abort)
         raise
@@ -104,7 +104,7 @@ async def environment(
 
 
 def bare(spec: ClusterSpec) -> ClusterSpec:
-    """Return a spec of nodes whose ranks bring what they import."""
+    """Return a specification for nodes whose ranks bring their own packages."""
     image = Image(like=None, env=spec.image.env, includes=spec.image.includes)
     return replace(spec, image=replace(image, shell_vars=spec.image.shell_vars))
 
@@ -123,7 +123,7 @@ def _own(spec: ClusterSpec, python: str | None, is_bare: bool) -> NodeEnvironmen
 
 
 def _import_path(paths: Iterable[str], has_own: bool) -> tuple[str, ...]:
-    """Return where nodes import from; an interpreter of their own has packages of its own."""
+    """Return the import paths of nodes; another interpreter has its own packages."""
     prefixes = sys.prefix, sys.base_prefix
     if has_own:
         paths = [each for each in paths if not any(map(Path(each).is_relative_to, prefixes))]
@@ -133,30 +133,30 @@ def _import_path(paths: Iterable[str], has_own: bool) -> tuple[str, ...]:
 def prepared(
     shell: HostShell, spec: ClusterSpec, python: str | None, relay: Relay, steps: HostProgress
 ) -> NodeEnvironment:
-    """Put into a home what nodes need that share it, and return where it is; blocks.
+    """Prepare a shared home for nodes, and return their environment; this blocks.
 
     Parameters
     ----------
     shell
-        Leads to the computer whose home it is.
+        Runs scripts on the computer of the home.
     python
         The interpreter to use; ``None`` makes an environment.
     relay
-        Brings what several homes need.
+        Sends files that several homes need.
     steps
-        Shows how that goes on.
+        Shows the progress.
 
     Raises
     ------
     SkyError
-        When it cannot be done.
+        If that fails.
     """
     from jupyter_sky.providers.ssh.setup.files import archive
     from jupyter_sky.providers.ssh.setup.prepare import prepare_host
 
     host = str(shell.target)
     files = archive(spec.image.includes, spec.image.excludes)
-    # How large a node is, is for Slurm to know; CUDA is wanted where GPUs are.
+    # Slurm knows the size of nodes; CUDA is needed if they have GPUs.
     anywhere = replace(spec, cpus=None, memory=None, accelerator=None)
     made = prepare_host(
         shell,

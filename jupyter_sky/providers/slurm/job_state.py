@@ -1,4 +1,4 @@
-"""The state of a job: Slurm's names, why it waits in words, and what does not pass by itself."""
+"""The state of a job: Slurm's names, why it is waiting, and permanent obstacles."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NEVER = {
 }
 """Slurm's reasons that do not pass by themselves, and what to do."""
 
-# As QOSMaxWallDurationPerJobLimit, AssocGrpNodeLimit, QOSMaxGRESPerUser and AssocMaxJobsLimit.
+# Such as QOSMaxWallDurationPerJobLimit, AssocGrpNodeLimit, QOSMaxGRESPerUser and AssocMaxJobsLimit.
 _LIMIT = re.compile(
     r"(?P<whose>QOS|Assoc)?(?P<kind>Grp|Max)(?P<of>\w+?)(?P<per>Per(?:Job|User|Account|Node))?(?:Limit)?"
 )
@@ -65,18 +65,18 @@ _REFUSED = {
 
 @dataclass(frozen=True)
 class JobState:
-    """What the queue says of a job.
+    """The state of a job in the queue.
 
     Attributes
     ----------
     state
-        Slurm's name of it, like ``"PENDING"``.
+        Slurm's name of the state, like ``"PENDING"``.
     reason
-        Why it is in that state, as Slurm calls it.
+        Slurm's name of the reason for that state.
     start
         When it is expected to start, or has started; empty if that is not known.
     partition
-        Where it waits or runs; several with commas between them until one is chosen.
+        Where it waits or runs; several, separated by commas, until one is chosen.
     """
 
     state: str
@@ -86,12 +86,12 @@ class JobState:
 
     @property
     def is_ending(self) -> bool:
-        """Whether Slurm ends it now, or has ended it."""
+        """Whether Slurm is ending it or has ended it."""
         return self.has_ended or self.state == "COMPLETING"
 
     @property
     def has_ended(self) -> bool:
-        """Whether it runs no more, and will not."""
+        """Whether it has ended for good."""
         return self.state in _ENDED
 
 
@@ -112,7 +112,7 @@ def check_can_start(job: str, there: JobState) -> None:
 
 
 def refusal_in_words(said: str) -> str:
-    """Return what to do where a job was refused in these words; empty if they say it best."""
+    """Return advice about a refused job; empty if Slurm's message is best."""
     for words, advice in _REFUSED.items():
         if words in said:
             return advice
@@ -121,7 +121,7 @@ def refusal_in_words(said: str) -> str:
 
 
 def _too_much(limit: re.Match[str]) -> str:
-    """Return what a limit means for a job that is above it, and what to do."""
+    """Explain a limit that a job exceeds, with advice."""
     what, advice = _OF.get(limit["of"], (limit["of"], "ask for less"))
     per = {"PerJob": " for a job", "PerNode": " for a node"}.get(limit["per"], "")
     return f"{_whose(limit)} allows no more {what}{per}: {advice}"
@@ -144,12 +144,12 @@ def _reason_in_words(reason: str) -> str:
 
 
 def in_words(job: str, there: JobState, ahead: int = 0) -> str:
-    """Return what the queue says of a job, for the user.
+    """Describe the state of a job for the user.
 
     Parameters
     ----------
     ahead
-        How many jobs of its partition are before it, as far as Slurm shows them.
+        How many jobs of its partition are ahead of it, as far as Slurm shows them.
     """
     if there.state != "PENDING":
         return f"job {job} is {there.state.lower()}: starting its nodes"

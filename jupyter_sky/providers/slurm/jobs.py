@@ -1,4 +1,4 @@
-"""Jobs and their steps: what Slurm says of them, and how they end."""
+"""Jobs and their steps: asking for their states, and ending them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from jupyter_sky.providers.slurm.login import LoginNode, SlurmError
 
 T = TypeVar("T")
 
-_GENTLY = 20  # times that a step is asked to end
-_KEPT = 3.0  # seconds for which an answer holds
+_GENTLY = 20  # attempts to end a step gracefully
+_KEPT = 3.0  # seconds for which an answer is cached
 
 
 async def job_state(at: LoginNode, job: str) -> JobState:
-    """Return what the queue says of a job, or of a step; one that Slurm has forgotten has ended.
+    """Return the state of a job or a step; one that Slurm has forgotten has ended.
 
     Raises
     ------
@@ -45,7 +45,7 @@ async def job_state(at: LoginNode, job: str) -> JobState:
 
 @dataclass(frozen=True)
 class JobNow:
-    """What Slurm has just said of a job.
+    """Slurm's latest answer about a job.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class JobNow:
     state
         Its state.
     hosts
-        The nodes that it has.
+        Its nodes.
     """
 
     job: str
@@ -63,14 +63,14 @@ class JobNow:
 
     @property
     def end(self) -> str:
-        """How it has ended, in words."""
+        """A description of how it ended."""
         return f"job {self.job} has ended ({self.state.state})"
 
 
 async def job_now(at: LoginNode, job: str) -> JobNow:
-    """Return what Slurm says of a job, as of some seconds ago at most.
+    """Return Slurm's answer about a job, at most some seconds old.
 
-    Where hundreds of connections break at once there is one question, and not hundreds.
+    If hundreds of connections break at once, Slurm is asked only once.
 
     Raises
     ------
@@ -83,12 +83,12 @@ async def job_now(at: LoginNode, job: str) -> JobNow:
     if asked is None or asked.cancelled() or (asked.done() and now - since > _KEPT):
         asked = asyncio.ensure_future(_ask(at, job))
         _asked[key] = now, asked
-    # It goes on for the others when one of those who wait is cancelled.
+    # It continues for the others if one of the waiting tasks is cancelled.
     return await asyncio.shield(asked)
 
 
 def known_end(login: str, job: str) -> str:
-    """Return how a job has ended, if that is known without a question; empty if not."""
+    """Return how a job ended, if that is known without asking; empty otherwise."""
     _, asked = _asked.get((login, job), (0.0, None))
     if asked is None or not asked.done() or asked.cancelled() or asked.exception():
         return ""
@@ -106,9 +106,9 @@ _asked: dict[tuple[str, str], tuple[float, asyncio.Task[JobNow]]] = {}
 
 
 async def jobs_ahead(at: LoginNode, job: str, partition: str) -> int:
-    """Return how many jobs of its partition have more priority than one that waits.
+    """Return how many jobs of its partition have a higher priority than a waiting job.
 
-    Sites may hide the jobs of others, which are not counted then.
+    Sites may hide the jobs of other users, which then are not counted.
     """
     listed = ["squeue", "--noheader", "--states=PENDING", "--sort=-p,i", "--format=%i"]
     waiting = (await at.ask([*listed, f"--partition={partition}"])).split()
@@ -116,15 +116,15 @@ async def jobs_ahead(at: LoginNode, job: str, partition: str) -> int:
 
 
 async def steps_of(at: LoginNode, job: str) -> list[str]:
-    """Return what the steps of a job are called that run now."""
+    """Return the names of a job's running steps."""
     said = await at.ask(["squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i|%j"])
     listed = [line.split("|", 1) for line in said.splitlines()]
-    # Slurm counts the script itself, and what it has for connections from outside.
+    # Slurm also lists the script itself, and its step for external connections.
     return [name for step, name in listed if step.rpartition(".")[2].isdecimal()]
 
 
 async def addresses_of(at: LoginNode, hosts: Sequence[str]) -> dict[str, str]:
-    """Return where nodes reach each other."""
+    """Return the addresses of nodes for each other."""
     shown = ["scontrol", "--oneliner", "show", "node", ",".join(hosts)]
     found = {}
     for line in (await at.ask(shown)).splitlines():
@@ -154,7 +154,7 @@ async def _hosts(at: LoginNode, *of: str) -> list[str]:
 
 
 async def cancel(at: LoginNode, job: str) -> None:
-    """Take a job out of the queue, or end it or a step, and wait until nothing of it is left."""
+    """Cancel a job or a step, and wait until nothing of it is left."""
     for attempt in count():
         there = await _try(job_state(at, job))
         if there and there.has_ended:

@@ -1,4 +1,4 @@
-"""Where Slurm's commands are run: on this computer, or on a login node that SSH leads to."""
+"""Where to run Slurm's commands: on this computer, or on a login node over SSH."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jupyter_sky.formatting import last_line
 from jupyter_sky.providers.base import AgentGone
 from jupyter_sky.transport.bridge import MARK, NO_AGENT
 
-# Sites with Slurm in a folder of its own say so to login shells alone.
+# Sites with Slurm in a separate folder only set its path in login shells.
 FIND = "command -v {0} >/dev/null || . /etc/profile >/dev/null 2>&1"
 """Lets a shell find a command."""
 
@@ -32,36 +32,37 @@ NODES_EACH = 6
 
 
 class SlurmError(SkyError):
-    """A command of Slurm's failed; the text is its own."""
+    """A Slurm command failed; the message is its own."""
 
 
 class LoginNode(Protocol):
-    """A computer that has Slurm's commands, and the home that nodes share.
+    """A computer with Slurm's commands, and with the home that nodes share.
 
     Attributes
     ----------
     host
-        As the user typed it; empty for this computer.
+        The host as typed; empty for this computer.
     """
 
     @property
     def host(self) -> str: ...
 
     async def ask(self, command: Sequence[str], data: bytes | None = None) -> str:
-        """Run a command and return what it prints; ``data`` is what it reads.
+        """Run a command and return its output; ``data`` is its input.
 
-        It goes on when the caller is cancelled: nobody would hear the number of a job it submits.
+        It continues if the caller is cancelled: otherwise the number of a submitted job could be
+        lost.
 
         Raises
         ------
         UsageError
-            When it is not there.
+            If the command does not exist.
         SlurmError
-            When it fails, with what it wrote, or the login node cannot be reached.
+            If it fails, with its message, or the login node cannot be reached.
         """
 
     def open_bridge(self, command: Sequence[str], code: str, node: int) -> socket.socket:
-        """Start a bridge, and return a socket that leads to its other end; blocks.
+        """Start a bridge, and return a socket connected to its other end; this blocks.
 
         Parameters
         ----------
@@ -70,24 +71,24 @@ class LoginNode(Protocol):
         code
             The folder of our package.
         node
-            The number of the node that it leads to.
+            The number of the node to connect to.
 
         Raises
         ------
         AgentGone
-            When what it should lead to has ended.
+            If its target has ended.
         OSError
-            When there is no way to it now.
+            If it cannot be reached now.
         """
 
 
 def login_node(host: str | None) -> LoginNode:
-    """Return a login node as the user typed it; this computer if no name was typed."""
+    """Return the login node that was typed; this computer if none was."""
     return _OverSSH(host) if host else _Here()
 
 
 def own_environment() -> dict[str, str]:
-    """Return the environment without what Slurm has said of a job that this process is in."""
+    """Return the environment without the variables of a job that this process is in."""
     kept = ("SLURM_CONF", "SLURM_CONF_SERVER")
     return {
         name: value
@@ -149,7 +150,7 @@ class _Here:
 
 @dataclass(frozen=True)
 class _OverSSH:
-    """A login node; the connection to it is that of the provider ssh."""
+    """A login node, over a connection of the SSH provider."""
 
     host: str
 
@@ -192,7 +193,7 @@ class _OverSSH:
 
 
 def missing(command: str) -> str:
-    """Return what to do where a command of Slurm's is not on this computer."""
+    """Return advice if a Slurm command is not on this computer."""
     return (
         f"{command} is not here: run the notebook on a login node of the Slurm cluster, or name "
         "one that SSH leads to with `--login HOST`."
@@ -200,7 +201,7 @@ def missing(command: str) -> str:
 
 
 def _failure(command: str, said: str, slurm: str) -> SlurmError:
-    """Return the error for a command that has failed, with what it has said."""
+    """Return the error for a failed command, with its message."""
     if _IS_FULL in said:
         return SlurmError("the home that nodes share is full: make room in it, and run this again.")
     if _BELONGS_NOWHERE in said:

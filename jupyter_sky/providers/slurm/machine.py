@@ -15,9 +15,9 @@ from jupyter_sky.providers.slurm.jobs import job_now, known_end
 from jupyter_sky.providers.slurm.login import SlurmError, login_node
 from jupyter_sky.providers.slurm.script import JobRequest, step_beside
 
-_FLAGS = "*~#!%$@^-+"  # behind the state of a node
+_FLAGS = "*~#!%$@^-+"  # flags after the state of a node
 
-_END_WITHIN = "10s"  # for an agent that does not answer any more
+_END_WITHIN = "10s"  # seconds for an agent that no longer answers
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,17 @@ class SlurmMachine:
     folder
         The agent's folder there.
     keeper
-        The process there that waits for the agent's end, and cleans up.
+        The process there that waits for the agent's end and cleans up.
     nodes
         The one node.
     login
-        The login node that leads to it, as the user typed it; empty for this computer.
+        The login node, as typed; empty for this computer.
     python, code
-        What runs the bridge: the interpreter, and the folder of our package.
+        For the bridge: the interpreter, and the folder of our package.
     request
-        What the user wants of the job.
+        The user's wishes for the job.
     has_own_home
-        Whether it does not see the home of the login node.
+        Whether it does not share the login node's home.
     """
 
     id: str
@@ -60,7 +60,7 @@ class SlurmMachine:
 
     @property
     def shares_files(self) -> bool:
-        """Whether it has the files of the notebook's own computer."""
+        """Whether it shares files with the notebook's computer."""
         return not self.login and not self.has_own_home
 
     @property
@@ -69,7 +69,7 @@ class SlurmMachine:
         return "." in self.id
 
     async def open(self) -> socket.socket:
-        """Connect to the agent, over a bridge that Slurm lets in as the user's own."""
+        """Connect to the agent, over a bridge that runs as a step of the user's job."""
         return await self._bridge(f"{self.folder}/agent.sock")
 
     async def connect(self, addr: str, port: int) -> socket.socket:
@@ -80,7 +80,7 @@ class SlurmMachine:
         command = [*self._step(), self.python, "-P", "-m", "jupyter_sky.node.bridge", *to]
         at, number = login_node(self.login), self.nodes[0].node
         if gone := known_end(self.login, self.id):
-            # Another node's connection has just heard it.
+            # Another node's connection has just found out.
             raise MachineGone(gone)
         try:
             return await asyncio.to_thread(at.open_bridge, command, self.code, number)
@@ -96,7 +96,7 @@ class SlurmMachine:
             raise OSError(f"{self.host}: {error}") from None
 
     async def _why_gone(self) -> str:
-        """Return why the node is not one of the job's any more; empty if it is."""
+        """Return why the node no longer belongs to the job; empty if it does."""
         at = login_node(self.login)
         there = await job_now(at, self.id)
         if there.state.has_ended:
@@ -113,10 +113,10 @@ class SlurmMachine:
         return step_beside(self.id, self.host)
 
     async def remove(self) -> None:
-        """Do nothing: what is left goes when the provider ends the job, or releases the node."""
+        """Do nothing: the rest is removed when the provider ends the job or releases the node."""
 
     async def end_agent(self) -> None:
-        """End the agent with its files, whatever state it is in, where the node is still there."""
+        """End the agent, whatever its state, and remove its files, if the node is still there."""
         folder = shlex.quote(self.folder)
         wait = f"while test -d {folder}; do sleep 0.1; done"
         end = f"test -d {folder} && kill -INT {self.keeper} && {wait}"
@@ -126,7 +126,7 @@ class SlurmMachine:
             )
 
     def row(self) -> dict[str, Any]:
-        """Return where the agent is."""
+        """Return the data with which to find the agent."""
         return {
             "id": self.id,
             "host": self.host,

@@ -1,10 +1,10 @@
-"""What srun runs on each node of a job.
+"""The program that srun runs on each node of a job.
 
-``python -m jupyter_sky.providers.slurm.on_node FOLDER [IMAGE]`` starts the agent, in a container of
-an image if there is one, and stays as long as that: what a task of Slurm's leaves behind is killed
-when the task ends. Slurm sends it SIGTERM when the job ends, and before that if the job is
-preempted and gets time; both ways it asks how long the job goes on, and has the agent say so to
-everybody.
+``python -m jupyter_sky.providers.slurm.on_node FOLDER [IMAGE]`` starts the agent, in a container if
+there is an image, and runs for as long as the agent: processes that a Slurm task leaves behind are
+killed when the task ends. Slurm sends it SIGTERM when the job ends, or earlier if the job is
+preempted with a grace period; in either case it asks how long the job will continue, and lets the
+agent announce that.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ SPECS = "specs.json"
 ANSWER = "node-{}.json"
 """What a node says of its agent, or why there is none; it has the number of its task."""
 
-_NOTICE = 120.0  # seconds before the end of the job: what EC2 gives, too
-_LOOK_EVERY = 60.0  # seconds, at most, until the clock is looked at again
+_NOTICE = 120.0  # seconds before the end of the job, as on EC2
+_LOOK_EVERY = 60.0  # most seconds until the clock is checked again
 
 
 def main(job: Path, image: str, umask: int) -> None:
@@ -50,15 +50,15 @@ def main(job: Path, image: str, umask: int) -> None:
     job
         The folder of the start.
     image
-        What the agent runs in, as Apptainer takes it; empty for nothing.
+        The image for Apptainer to run the agent in; empty for none.
     umask
-        What the user's programs make files with.
+        The umask of the user's programs.
     """
     number = int(os.environ["SLURM_PROCID"])
     specs = json.loads((job / SPECS).read_text())["specs"]
     spec = AgentSpec.from_json(json.dumps(specs[number]))
     answer = job / ANSWER.format(number)
-    # By chance: the queue tells everybody the rest, and somebody could take the name before.
+    # Random: the rest is visible in the queue, and somebody could take the name before.
     folder = of_the_user() / f"{spec.id}-{secrets.randbelow(10**12):012}"
     free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0
     blobs = Path(blob_folder(str(folder), free))
@@ -95,7 +95,7 @@ def main(job: Path, image: str, umask: int) -> None:
 
 
 class _Keeper:
-    """Waits for the end of the agent, and has it tell of the end of the job."""
+    """Waits for the end of the agent, and lets it announce the end of the job."""
 
     def __init__(self, agent: int, notice: Path) -> None:
         self._agent = agent
@@ -113,7 +113,7 @@ class _Keeper:
             if _ends_within(self._agent, min(left, _LOOK_EVERY) if left > 0 else _LOOK_EVERY):
                 return
             if self._is_soon():
-                # The user may have got more time for the job.
+                # The job's time limit may have been extended.
                 self._ends_at = _end_of_job()
 
     def _is_soon(self) -> bool:
@@ -135,12 +135,12 @@ def _leave(*_: object) -> None:
 
 
 def _end_of_job() -> float:
-    """Return when Slurm will end the job, as `time.time` counts; 0 for one that it ends now."""
+    """Return when Slurm will end the job, as `time.time` counts; 0 if it is ending it now."""
     job = f"--jobs={os.environ['SLURM_JOB_ID']}"
     try:
         state, end = _said(["squeue", "--noheader", job, "--format=%T|%e"]).strip().split("|")
     except (subprocess.CalledProcessError, ValueError):
-        return math.inf  # Slurm does not answer now, or is not in the way
+        return math.inf  # Slurm does not answer now, or is not on the path
     if JobState(state).is_ending:
         return 0.0
     try:
@@ -162,7 +162,7 @@ def _ends_within(pid: int, seconds: float) -> bool:
 
 
 def _end(pid: int) -> None:
-    """Kill the agent if it is left; its ranks end with it."""
+    """Kill the agent if it is still there; its ranks end with it."""
     import psutil
 
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -172,7 +172,7 @@ def _end(pid: int) -> None:
 
 
 def _with_gpus(ranks: tuple[RankSpec, ...]) -> list[RankSpec]:
-    """Share the GPUs that Slurm gave to the job here out among the ranks."""
+    """Distribute the GPUs that Slurm gave to the job on this node among the ranks."""
     given = [each for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
     if not given:
         return list(ranks)
@@ -183,9 +183,10 @@ def _with_gpus(ranks: tuple[RankSpec, ...]) -> list[RankSpec]:
 
 
 def _container(image: str, spec: AgentSpec) -> list[str]:
-    """Return the command before what is to run in a container; Apptainer was called Singularity.
+    """Return the command prefix for a container; Apptainer was formerly called Singularity.
 
-    It has the user's home, ``/tmp`` and ``/dev/shm`` by itself, where sites have not changed that.
+    By default it mounts the user's home, ``/tmp`` and ``/dev/shm``, unless the site has changed
+    that.
     """
     program = next(filter(shutil.which, ("apptainer", "singularity")), None)
     if program is None:
@@ -197,11 +198,11 @@ def _container(image: str, spec: AgentSpec) -> list[str]:
 
 
 def _variables(spec: AgentSpec, is_contained: bool) -> dict[str, str]:
-    """Return the variables of all ranks: what the interpreter brings, and their processors."""
+    """Return the variables of all ranks: those of the interpreter, and their processors."""
     scripts, here = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
     chosen = spec.env if "OMP_NUM_THREADS" not in os.environ else os.environ
     cpus = len(os.sched_getaffinity(0))
-    # Where Slurm binds nothing, it says only how many processors the job has.
+    # If Slurm does not bind processes, it only tells how many processors the job has.
     cpus = min(cpus, int(os.environ.get("SLURM_CPUS_ON_NODE", cpus)))
     threads = {} if "OMP_NUM_THREADS" in chosen else thread_variables(len(spec.ranks), cpus)
     path = {} if is_contained else {"PATH": f"{scripts}:{here}"}
@@ -209,9 +210,9 @@ def _variables(spec: AgentSpec, is_contained: bool) -> dict[str, str]:
 
 
 def _another_node(number: int, there: str | None) -> str | None:
-    """Return the address of another node, by which the agent chooses its own.
+    """Return the address of another node, from which the agent derives its own.
 
-    That is one of this job, or the one that is there already, by the name that Slurm has for it.
+    That is another node of this job, or an existing one, by Slurm's name for it.
     """
     names = _said(["scontrol", "show", "hostnames", os.environ["SLURM_STEP_NODELIST"]]).split()
     name = there or (names[number == 0] if len(names) > 1 else None)
@@ -227,7 +228,7 @@ def _said(command: list[str]) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a line into a file that is there only when it is whole."""
+    """Write a line to a file atomically."""
     part = path.with_suffix(".part")
     part.write_text(f"{text}\n")
     part.rename(path)

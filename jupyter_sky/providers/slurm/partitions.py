@@ -1,4 +1,4 @@
-"""What partitions a Slurm cluster has, what is free in them now, and whether it answers."""
+"""The partitions of a Slurm cluster, their free nodes, and checks for `%sky doctor`."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _GPU = re.compile(r"gpu:(?:([A-Za-z][\w.-]*):)?(\d+)")
 
 @dataclass(frozen=True)
 class NodeKind:
-    """The nodes of a partition that are alike.
+    """Similar nodes of a partition.
 
     Attributes
     ----------
     partition
         Its name.
     nodes, idle
-        How many there are, and how many nobody uses.
+        How many there are, and how many are idle.
     cpus, memory
-        What each has; memory in MB.
+        The processors, and the memory in MB, of each.
     gpu, gpus
-        The GPUs of each: what Slurm calls them, if it has a name for them, and how many.
+        The GPUs of each: Slurm's name for them, if any, and how many.
     limit
-        The longest time of a job, as Slurm writes it.
+        The time limit of jobs, in Slurm's notation.
     is_default
-        Whether jobs go there that name none.
+        Whether it is the default partition.
     """
 
     partition: str
@@ -56,7 +56,7 @@ class NodeKind:
 
 @dataclass(frozen=True)
 class Account:
-    """An account that the user can name, or what it is on one partition.
+    """An account of the user, perhaps limited to one partition.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class Account:
     partition
         The partition; empty for all of them.
     qos
-        What can be named with it.
+        The QOS that can be used with it.
     limit
         The longest time of a job, as Slurm writes it; empty for none.
     """
@@ -83,7 +83,7 @@ class Account:
 
 
 async def accounts(at: LoginNode) -> list[Account]:
-    """Return the accounts of the user; none where Slurm keeps none, or does not say."""
+    """Return the user's accounts; none if Slurm has no accounting, or does not answer."""
     try:
         user = await at.ask(["id", "-un"])
         fields = "format=account,partition,qos,maxwall"
@@ -104,34 +104,34 @@ async def node_kinds(at: LoginNode) -> list[NodeKind]:
     Raises
     ------
     SkyError
-        When it does not answer, or Slurm's commands are not here.
+        If it does not answer, or Slurm's commands are not here.
     """
     said = await at.ask(["sinfo", "--noheader", "--exact", "--format=%P|%a|%F|%c|%m|%l|%G"])
     return [kind for line in said.splitlines() if (kind := _node_kind(line.split("|"))) is not None]
 
 
 def gpus_of(resources: str) -> tuple[str | None, int]:
-    """Return name, if they have one, and number of the GPUs among resources of Slurm's."""
+    """Return the name, if any, and the number of the GPUs in a Slurm resource list."""
     found = _GPU.search(resources)
     return (found[1], int(found[2])) if found else (None, 0)
 
 
 def fits(wanted: Accelerator, gpu: str | None, gpus: int) -> bool:
-    """Return whether GPUs that Slurm calls `gpu` are what is wanted, and enough."""
+    """Return whether GPUs that Slurm calls `gpu` match the request, and suffice."""
     return gpus >= wanted.count and (gpu is None or wanted.fits(gpu))
 
 
 async def resource_of(at: LoginNode, wanted: Accelerator, partition: str | None) -> str:
-    """Return GPUs as Slurm wants to be asked for them, by the names that it has for its own.
+    """Return the request for GPUs, with Slurm's own names for them.
 
     Raises
     ------
     UsageError
-        When it has several that are meant, of which none has just this name.
+        If several kinds match, and none has exactly this name.
     """
     there = [each for each in await node_kinds(at) if partition in (None, each.partition)]
     suited = [each for each in there if fits(wanted, each.gpu, each.gpus)]
-    # Jobs that name no partition go to that one.
+    # The default partition is used for jobs that name none.
     suited = [each for each in suited if each.is_default] or suited
     names = _closest(wanted, list(dict.fromkeys(each.gpu for each in suited)))
     if len(names) > 1:
@@ -139,13 +139,13 @@ async def resource_of(at: LoginNode, wanted: Accelerator, partition: str | None)
             f"`--gpu {wanted.name}` can be {' or '.join(map(str, names))} here: name "
             "the memory of one, as in `--gpu A100-80GB`, or the `--partition` that has it alone."
         )
-    # A name that Slurm does not have is refused by Slurm, in its own words.
+    # Slurm refuses an unknown name with its own message.
     name = names[0] if names else wanted.name.lower()
     return f"gpu:{name}:{wanted.count}" if name else f"gpu:{wanted.count}"
 
 
 def _closest(wanted: Accelerator, names: Sequence[str | None]) -> Sequence[str | None]:
-    """Return those of some names that have just the wanted one, or else all of its words."""
+    """Return the names that equal the wanted one, or else those that contain all of its words."""
     model, _, kind = wanted.name.lower().partition("-")
     same = [each for each in names if each and _words(each) == [model, *filter(None, [kind])]]
     named = [each for each in names if each and kind and kind in _words(each)]
@@ -157,7 +157,7 @@ def _words(name: str) -> list[str]:
 
 
 def diagnose(at: LoginNode) -> Iterator[CheckResult]:
-    """Check one thing after the other, and yield what was found."""
+    """Run checks, and yield the results."""
     try:
         version = event_loop.wait(at.ask(["sbatch", "--version"]))
         yield CheckResult("Slurm", version.removeprefix("slurm ").strip())
@@ -174,7 +174,7 @@ def diagnose(at: LoginNode) -> Iterator[CheckResult]:
 
 
 def _node_kind(fields: list[str]) -> NodeKind | None:
-    """Return what a line of sinfo says; ``None`` for a partition that takes no jobs."""
+    """Parse a line of sinfo; return ``None`` for a partition that accepts no jobs."""
     name, state, counts, cpus, memory, limit, gres = fields
     if state != "up":
         return None

@@ -45,41 +45,41 @@ _JOB_OPTIONS = ("partition", "account", "qos", "time", "constraint")
 
 @dataclass(frozen=True)
 class Slurm:
-    """Nodes of a Slurm cluster, of which this computer is a login node or a node of a job.
+    """Nodes of a Slurm cluster; this computer is a login node, a node of a job, or elsewhere.
 
-    Within a job its nodes are used, and nothing is submitted, unless a parameter says what job is
-    wanted, or where.
+    Within a job, that job's nodes are used and nothing is submitted, unless a parameter describes
+    another job.
 
     Parameters
     ----------
     partition, account, qos, time, constraint
-        As sbatch takes them; Slurm's own defaults where they are left out.
+        As for sbatch; Slurm's own defaults if they are omitted.
     gres
-        Resources of each node beside its GPUs, as in ``"shard:2"``.
+        Resources of each node besides its GPUs, as in ``"shard:2"``.
     exclusive
-        Whether no other job has a part of its nodes.
+        Whether its nodes are not shared with other jobs.
     sbatch
         Further options of sbatch, as in ``"--mail-type=BEGIN"``.
     login
-        A login node that SSH leads to, as ``[USER@]HOST[:PORT]``, for a notebook elsewhere. Nodes
-        get an environment there, in the home that they share.
+        A login node reachable over SSH, as ``[USER@]HOST[:PORT]``, for a notebook elsewhere. An
+        environment for nodes is made there, in the shared home.
     modules
         Environment modules that nodes load, as in ``("cuda/12.4", "gcc")``.
     conda
-        A conda environment of the nodes, by its name or folder, that ranks run in.
+        A conda environment on the nodes for ranks, by its name or folder.
     container
-        An image that they run in, as Apptainer takes it: a file of the nodes, or an address.
+        An Apptainer image for ranks: a file on the nodes, or an address.
     python
-        An interpreter on the nodes that has what ranks need, in place of the notebook's own or of
-        an environment that is made.
+        An interpreter on the nodes with the packages that ranks need, in place of the notebook's
+        own or a new environment.
     grace
-        Seconds after which nodes end that no notebook is connected to and that run nothing.
+        Seconds after which nodes end if no notebook is connected and nothing runs.
     idle_timeout
-        Seconds without a run after which a cluster ends, where the user does not say otherwise:
-        others wait for its nodes.
+        Seconds without a run after which a cluster ends by default, since others wait for its
+        nodes.
     complete
-        Returns an image with all that the notebook has, for nodes that turn out to have homes of
-        their own; whoever makes the provider for a notebook knows that.
+        Returns an image with the notebook's packages, for nodes that turn out to have their own
+        homes; set by the code that makes the provider for a notebook.
     """
 
     partition: str | None = None
@@ -105,16 +105,16 @@ class Slurm:
 
     @property
     def default_nodes(self) -> int:
-        """All nodes of the notebook's own job, or one of another."""
+        """All nodes of the notebook's own job, or one of a new job."""
         return own_nodes() if self._own_job() else 1
 
     @property
     def makes_environments(self) -> bool:
-        """Whether nodes get an environment: a notebook elsewhere has none to share."""
+        """Whether nodes get an environment, since a notebook elsewhere cannot share its own."""
         return bool(self.login) and self.python is None and not self._request().has_python
 
     def check(self, spec: ClusterSpec, preload: Sequence[str]) -> tuple[str, ...]:
-        """Refuse what is not here: Slurm's commands, or as much as is asked of the own job."""
+        """Refuse if Slurm's commands are missing, or the own job has too little."""
         if spec.volumes or spec.image.bootstrap or spec.image.apt:
             raise UsageError("nodes of Slurm take neither volumes nor apt nor bootstrap commands.")
         if self.login:
@@ -145,7 +145,7 @@ class Slurm:
         return SlurmMachine.from_row(row)
 
     async def add_nodes(self, running: RunningCluster, progress: Progress) -> AddedNodes:
-        """Submit a further job like the first one, or use more nodes of the own job."""
+        """Submit another job like the first one, or use more nodes of the own job."""
         first = _node(running.machines[0])
         own = number_of(first.id) if first.is_step else None
         names = [f"node {number}" for number in running.new_numbers]
@@ -156,27 +156,27 @@ class Slurm:
         return AddedNodes(machines, running.machines, (), alone.authority, alone)
 
     async def release_machines(self, machines: Sequence[Machine]) -> None:
-        """Give nodes back to Slurm: their job goes on with those that are left, if any are."""
+        """Return nodes to Slurm; their job continues with the remaining ones, if any."""
         leaving: dict[str, list[SlurmMachine]] = defaultdict(list)
         for machine in map(_node, machines):
             leaving[machine.id].append(machine)
         await asyncio.gather(*(_release(job, each) for job, each in leaving.items()))
 
     def own_allocation(self) -> Allocation | None:
-        """Return what the notebook's own job has, if nodes are those of that."""
+        """Return the resources of the notebook's own job, if its nodes are used."""
         job = self._own_job()
         return event_loop.wait(allocation(job)) if job else None
 
-    # What Slurm knows of clusters
+    # Clusters in Slurm
 
     def location(self) -> str:
-        """Return which Slurm it is: that of this computer, or the one of a login node."""
+        """Return which Slurm it is: this computer's, or a login node's."""
         return f"{self.cloud}{_AT}{self.login}" if self.login else self.cloud
 
     async def release_cluster(
         self, identity: str, location: str | None, progress: Progress
     ) -> None:
-        """End all jobs of a cluster, or take them back out of the queue."""
+        """Cancel all jobs of a cluster."""
         at = _login_of(location)
         jobs = [each.id for each in await queued_jobs(at) if each.cluster == identity]
         await asyncio.gather(*(cancel(at, job) for job in jobs))
@@ -220,7 +220,7 @@ class Slurm:
                 for each in await queued_jobs(login_node(host)):
                     jobs[each.cluster].append(each)
             except SlurmError as error:
-                # Its commands may be installed where there is no Slurm.
+                # Its commands may be installed without a running Slurm.
                 if host in logins:
                     unseen.append(f"the queue of {place} cannot be seen: {error}")
             found += [_described(each, place) for each in jobs.values()]
@@ -231,22 +231,22 @@ class Slurm:
         await asyncio.gather(*(cancel(_login_of(location), each) for each in instances))
 
     async def remove_unused(self) -> list[str]:
-        """Do nothing: Slurm keeps nothing but jobs."""
+        """Do nothing: Slurm has nothing but jobs."""
         return []
 
     # Starting nodes
 
     def _ask_for_slurm(self) -> None:
-        """Ask before anything is recorded that only Slurm could say is gone."""
+        """Check that Slurm answers, before recording what only Slurm could report as gone."""
         event_loop.wait(login_node(self.login).ask(["sbatch", "--version"]))
 
     def _own_job(self) -> str | None:
-        """Return the job to start nodes in, if none is to be submitted."""
+        """Return the job to start nodes in, unless a new one is to be submitted."""
         wants_another = self.login or self._request().options or self.gres
         return None if wants_another else own_job()
 
     def _request(self) -> JobRequest:
-        """Return what the user wants of a job."""
+        """Return the user's wishes for a job."""
         named = [(name, getattr(self, name)) for name in _JOB_OPTIONS]
         options = [shlex.quote(f"--{name}={value}") for name, value in named if value]
         options += ["--exclusive"] if self.exclusive else []
@@ -268,7 +268,7 @@ class Slurm:
         request: JobRequest,
         progress: Progress,
     ) -> list[SlurmMachine]:
-        """Start an agent for each node that a cluster lacks."""
+        """Start an agent for each missing node of a cluster."""
         at, spec = login_node(self.login), cluster.spec
         remember_login(at.host)
         nodes = _place(cluster, *await _gpus(spec, own_job))
@@ -297,7 +297,7 @@ def _described(jobs: Sequence[QueuedJob], place: str) -> CloudResources:
     first = jobs[0]
     what = format_list([f"job {each.id} ({each.state})" for each in jobs])
     ids = tuple(each.id for each in jobs)
-    # On another login node a notebook may wait for a job, for days.
+    # On another login node, a notebook may be waiting for a job, for days.
     waits = {each.state for each in jobs} == {"pending"}
     is_ours = first.owner == owner() and not (waits and first.computer != socket.gethostname())
     by = f"you on {first.computer}"
@@ -310,7 +310,7 @@ def _node(machine: Machine) -> SlurmMachine:
 
 
 async def _gpus(spec: ClusterSpec, job: str | None) -> tuple[str | None, int]:
-    """Return the GPUs of each node: those that are asked for, or that the job has."""
+    """Return the GPUs of each node: the requested ones, or those of the job."""
     if wanted := spec.wanted_gpus:
         return wanted.name, wanted.count
     if job:
@@ -320,7 +320,7 @@ async def _gpus(spec: ClusterSpec, job: str | None) -> tuple[str | None, int]:
 
 
 def _place(cluster: RunningCluster, gpu: str | None, gpus: int) -> list[Node]:
-    """Return the nodes that a cluster lacks, with the next ranks or those of lost nodes."""
+    """Return the missing nodes of a cluster, with the next ranks or those of lost nodes."""
     lost = {node.node: node for node in cluster.lost}
     each = cluster.spec.procs_per_node or gpus or 1
     rank = sum(len(node.ranks) for node in [*cluster.nodes, *cluster.lost])
@@ -333,11 +333,11 @@ def _place(cluster: RunningCluster, gpu: str | None, gpus: int) -> list[Node]:
 
 
 async def _release(job: str, leaving: Sequence[SlurmMachine]) -> None:
-    """End what is left of agents, and have the job go on without their nodes."""
+    """End the rest of agents, and let the job continue without their nodes."""
     at = login_node(leaving[0].login)
     await asyncio.gather(*(machine.end_agent() for machine in leaving))
     if leaving[0].is_step or (await job_state(at, job)).has_ended:
-        return  # the allocation is the user's own
+        return  # the allocation belongs to the user
     rest = sorted(set(await hosts_of(at, job)) - {machine.host for machine in leaving})
     if rest:
         await at.ask(["scontrol", "update", f"JobId={job}", f"NodeList={','.join(rest)}"])

@@ -1,6 +1,6 @@
 """The jobs of clusters in Slurm's queue, and the mark by which they are found.
 
-It says whose a job is also when everything that the notebook knew of it is lost.
+The mark tells whose a job is, even if everything that the notebook knew about it is lost.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class QueuedJob:
     Attributes
     ----------
     id
-        What Slurm calls it, like ``"12"`` or ``"12.3"``.
+        Slurm's id of it, like ``"12"`` or ``"12.3"``.
     cluster, name
         The cluster's id and name.
     owner
-        Which registry has it.
+        The id of its registry.
     computer
-        Where the notebook was that has asked for it.
+        The computer of the notebook that requested it.
     start
-        Which start of nodes of the cluster it is.
+        The start of nodes that it belongs to.
     state
         In lower case, like ``"pending"``.
     """
@@ -50,7 +50,7 @@ class QueuedJob:
 
 
 def mark(cluster: str, name: str, start: str) -> str:
-    """Return what is written on a job of a cluster."""
+    """Return the mark for a job of a cluster."""
     return f"{_MARK}:{cluster}:{name}:{owner()}:{socket.gethostname()}:{start}"
 
 
@@ -59,7 +59,7 @@ def owner() -> str:
     path = home() / "slurm" / "owner"
     if not path.exists():
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        # Whole or not at all: the disk may be full.
+        # Atomically, since the disk may be full.
         part = path.with_name(f"owner-{os.getpid()}")
         part.unlink(missing_ok=True)
         with open(part, "x", opener=_private) as file:
@@ -88,7 +88,7 @@ def remember_login(host: str) -> None:
 
 
 def known_logins() -> list[str]:
-    """Return the login nodes that this registry has asked for clusters."""
+    """Return the login nodes that this registry has used for clusters."""
     try:
         return _logins().read_text().splitlines()
     except FileNotFoundError:
@@ -100,7 +100,7 @@ def _logins() -> Path:
 
 
 async def queued_jobs(at: LoginNode) -> list[QueuedJob]:
-    """Return the jobs of all clusters of this user; none where there is no Slurm here.
+    """Return the jobs of all clusters of this user; none if there is no Slurm here.
 
     Raises
     ------

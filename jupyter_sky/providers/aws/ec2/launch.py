@@ -49,16 +49,16 @@ QUOTAS = (
 
 @dataclass(frozen=True)
 class RentedInstance:
-    """An instance that runs, and has no agent yet.
+    """A running instance without an agent.
 
     Attributes
     ----------
     id, type, zone
-        What and where it is.
+        Its id, type and zone.
     address, user
-        Where it is reached, and the user that it lets in.
+        Its address, and its login user.
     price
-        Dollars an hour; ``None`` if AWS does not tell.
+        Dollars per hour; ``None`` if AWS does not tell.
     gpus
         Number of its GPUs.
     content
@@ -79,31 +79,31 @@ class RentedInstance:
 
 
 class NoCapacity(SkyError):
-    """AWS has not enough of anything that fits, or the account may have no more."""
+    """AWS has too few instances of any type that fits, or the account's quota is reached."""
 
 
 def rent(
     clients: Clients, request: LaunchRequest, report: Callable[[str], None]
 ) -> list[RentedInstance]:
-    """Rent instances and return them when they run.
+    """Rent instances and return them once they are running.
 
-    What was made stays when this fails: the caller releases it.
+    If this fails, the caller releases what was created.
 
     Parameters
     ----------
     report
-        Called between the steps; raising from it ends the launch.
+        Called between steps; if it raises an error, the launch ends.
 
     Raises
     ------
     SkyError
-        When AWS has not enough of any type that fits, in any zone.
+        If AWS has too few instances of any type that fits, in any zone.
     """
     report("looking for free capacity")
     attempts = attempts_of(request, find_subnets(clients, request.subnets))
     first = attempts[0][1]
     source = None if request.ssm else caller_cidr(first, request.private, request.ssh_from)
-    # They are there if something else was tried before.
+    # They exist if something else was tried before.
     keys = keys_of(request.identity)
     if not keys.folder.is_dir():
         keys = make_keys(request.identity)
@@ -125,12 +125,12 @@ def rent(
 def attempts_of(
     request: LaunchRequest, subnets: Sequence[Subnet]
 ) -> list[tuple[InstanceOffer, Subnet]]:
-    """Return what is tried, in this order: each type, where it is cheapest or as the user says.
+    """Return the attempts in order: each type, in the cheapest zones or as the user chose.
 
     Raises
     ------
     SkyError
-        When nothing that fits is offered where the subnets are.
+        If nothing that fits is offered in the zones of the subnets.
     """
     if request.subnets:
         found = [
@@ -165,7 +165,7 @@ def _try_all(
     group: str,
     report: Callable[[str], None],
 ) -> list[RentedInstance]:
-    """Go from zone to zone, and from type to type, until one has all the instances."""
+    """Try zones and types until one has all the instances."""
     refusals: list[str] = []
     used_up: set[str] = set()
     images: dict[str, MachineImage] = {}
@@ -202,7 +202,7 @@ def _try_all(
 def image_for(
     clients: Clients, request: LaunchRequest, kind: InstanceType, report: Callable[[str], None]
 ) -> MachineImage:
-    """Return what to boot from: a snapshot of a node that was prepared in the same way, or not."""
+    """Return the image to boot from: a matching snapshot, or a plain image."""
     found = snapshots.bootable(clients, snapshots.key(request.installed, kind))
     if found is None:
         return find_image(clients, kind, request.image_id, request.user)
@@ -232,7 +232,7 @@ def wait_until_running(
     Raises
     ------
     SkyError
-        When one ends, or they take too long.
+        If one ends, or they take too long.
     """
     found = wait_for_addresses(clients, ids, request.private, offer.type.name, report)
     found.sort(key=lambda each: each["AmiLaunchIndex"])
@@ -255,19 +255,19 @@ def wait_until_running(
 
 
 def address_of(said: Mapping[str, Any], private: bool) -> str:
-    """Return where an instance is reached, as AWS has described it; empty if it is not there."""
+    """Return the address of an instance from AWS's description; empty if it has none."""
     return str(said.get("PrivateIpAddress" if private else "PublicIpAddress") or "")
 
 
 def wait_for_addresses(
     clients: Clients, ids: Sequence[str], private: bool, kind: str, report: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """Wait until instances run and have addresses, and return what AWS says of them.
+    """Wait until instances run and have addresses; return AWS's descriptions.
 
     Raises
     ------
     SkyError
-        When one ends, or they take too long.
+        If one ends, or they take too long.
     """
     deadline = time.monotonic() + RUNNING_WITHIN
     pause = _FIRST_PAUSE
@@ -293,7 +293,7 @@ def wait_for_addresses(
 
 
 def describe_instances(clients: Clients, ids: Sequence[str]) -> list[dict[str, Any]]:
-    """Return what AWS says of instances, as far as it knows them."""
+    """Return AWS's descriptions of instances, as far as it knows them."""
     try:
         with explain_errors():
             pages = clients.ec2.get_paginator("describe_instances").paginate(InstanceIds=list(ids))
@@ -304,7 +304,7 @@ def describe_instances(clients: Clients, ids: Sequence[str]) -> list[dict[str, A
                 for each in reservation["Instances"]
             ]
     except AWSError as error:
-        # What was just made is not known everywhere at once.
+        # New instances are not known everywhere at once.
         if error.code == "InvalidInstanceID.NotFound":
             return []
         raise

@@ -1,8 +1,8 @@
 """User data: what an instance does when it boots, in the language of cloud-init.
 
-It gets a host key that we know, so that already the first connection is to the right machine, and a
-dead man's switch: it powers off, which terminates it, when it has had no agent for a while, and
-when the time that was paid for is over, whatever has become of the notebook.
+It gets a known host key, so that even the first connection is to the right machine, and a dead
+man's switch: it powers off, which terminates it, if it has had no agent for a while, or when its
+money is spent, whatever happens to the notebook.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ it too.
 
 _KEPT = "/var/lib/misc/jupyter-sky-until-{}"
 
-# While a machine is off it costs nothing: what is left counts, from when it boots again.
+# While a machine is off it costs nothing: the remaining time counts from its next boot.
 _GO_ON = 'test -s "$left" && echo $(($(date +%s) + $(cat "$left"))) >"$until"'
 
-# It looks for a process with this very word: a script that asks for an agent does not count,
+# It looks for a process with exactly this word: a script that looks for an agent does not match,
 # and neither does `grep` itself, thanks to the brackets.
 _SWITCH = r"""
 {
@@ -66,7 +66,7 @@ _SWITCH = r"""
 """
 
 
-# What a snapshot still has of the machine that it was made of: who may log in, and files of runs.
+# Remains in a snapshot of the machine that it was made from: authorized keys, and files of runs.
 _FORGET = "rm -rf /root/.ssh/authorized_keys /home/*/.ssh/authorized_keys /tmp/jupyter-sky-*"
 
 
@@ -82,13 +82,13 @@ def user_data(
     Parameters
     ----------
     host_key
-        The private and the public half of the key that it shows when it is logged in to first.
+        The private and the public half of its host key for the first login.
     lifetime
-        Seconds after its first boot when it powers off whatever goes on; ``None``: never.
+        Seconds after its first boot when it powers off in any case; ``None`` for never.
     token
-        What no other launch has.
+        Unique to this launch.
     every
-        Seconds between two looks for an agent.
+        Seconds between two checks for an agent.
     is_snapshot
         Whether it boots from a snapshot of another machine.
     """
@@ -129,7 +129,7 @@ echo $(($(cat {_UNTIL}) - $(date +%s)))
 
 
 def power_off_script(seconds: float) -> str:
-    """Return a script that lets a machine power off in so many seconds, whatever goes on."""
+    """Return a script that lets a machine power off in that many seconds, in any case."""
     root = 'root=; test "$(id -u)" = 0 || root="sudo -n"'
     return f"{root}\n$root sh -c {shlex.quote(_set_power_off(seconds))}"
 
@@ -140,13 +140,13 @@ def _set_power_off(seconds: float) -> str:
 
 
 def beat_script() -> str:
-    """Return a script that tells a machine to stay: somebody makes a node of it."""
+    """Return a script that keeps a machine running while it is being prepared."""
     root = 'root=; test "$(id -u)" = 0 || root="sudo -n"'
     return f"{root}\n$root sh -c {shlex.quote(f'date +%s%N >{_BEAT}')}"
 
 
 def renew_host_key_script(folder: str = "/etc/ssh") -> str:
-    """Return a script that gives a machine a host key nobody else has seen, and prints it.
+    """Return a script that gives a machine a new host key, and prints its public half.
 
     User data can be read by every process on the machine, and by whoever may describe instances.
     """

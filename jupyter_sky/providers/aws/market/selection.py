@@ -1,4 +1,4 @@
-"""Selection of the instance types that fit, cheapest first. Nothing here talks to AWS."""
+"""Selects the instance types that fit, cheapest first. Nothing here talks to AWS."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ _USUAL_GB_PER_CPU = 4
 
 
 class NotOffered(UsageError):
-    """What fits is not on the market that is asked for."""
+    """Matching types are not on the requested market."""
 
 
 @dataclass(frozen=True)
 class InstanceRequirements:
-    """What the nodes have to be.
+    """The requirements of nodes.
 
     Attributes
     ----------
     nodes
         Number of nodes.
     accelerator
-        The least that each has; the name without a memory size fits all sizes of it.
+        The minimum of each node; a name without a memory size matches all sizes.
     cpus, memory
         Exactly (``"8"``) or at least (``"8+"``).
     instance_type, zone
-        The only ones to take.
+        The only type and zone to use.
     spot
         Whether spot instances are wanted.
     max_price
-        Dollars an hour, for all nodes.
+        Dollars per hour for all nodes.
     """
 
     nodes: int = 1
@@ -52,17 +52,17 @@ class InstanceRequirements:
 
 @dataclass(frozen=True)
 class InstanceOffer:
-    """An instance type in the zones where it is, with its price.
+    """An instance type in the zones that offer it, with its prices.
 
     Attributes
     ----------
     type, spot
-        The type, and whether as spot.
+        The type, and whether it is spot.
     prices
-        Dollars an hour by zone, cheapest zone first; ``None`` where AWS did not tell.
+        Dollars per hour by zone, cheapest zone first; ``None`` if AWS did not tell.
     reservation, is_block
-        The capacity reservation that it is of, if it is of one, and whether that is a Capacity
-        Block, which is paid in advance.
+        Its capacity reservation, if any, and whether that is a Capacity Block, which is paid in
+        advance.
     """
 
     type: InstanceType
@@ -73,7 +73,7 @@ class InstanceOffer:
 
     @property
     def price(self) -> float | None:
-        """What one costs in the cheapest zone."""
+        """The price of one in the cheapest zone."""
         return next(iter(self.prices.values()))
 
 
@@ -83,12 +83,12 @@ def select(
     on_demand: Mapping[str, float],
     spot: Mapping[tuple[str, str], float],
 ) -> list[InstanceOffer]:
-    """Return what fits, cheapest first; what has no known price comes last.
+    """Return matching offers, cheapest first; those without a known price come last.
 
     Raises
     ------
     UsageError
-        When nothing does; the sentence says what comes near.
+        If nothing fits; the message says what comes close.
     """
     fitting = _fitting(required, catalog)
     if required.spot and not (fitting := [each for each in fitting if each.has_spot]):
@@ -101,7 +101,7 @@ def select(
 
 
 def fitting_types(required: InstanceRequirements, catalog: Catalog) -> list[InstanceType]:
-    """Return the types that fit, whatever they cost; `select` says when none does."""
+    """Return the types that fit, whatever they cost; `select` reports if none does."""
     return _fitting(required, catalog)
 
 
@@ -171,7 +171,7 @@ def _with_accelerator(wanted: Accelerator, catalog: Catalog) -> list[InstanceTyp
             f"no machine in {catalog.region} has {wanted.count} × {wanted.name}: the largest has "
             f"{most}, so type `--gpu {wanted.name}:{most}` and take more nodes."
         )
-    # A machine with more of them than asked for is taken only where there is none with fewer.
+    # A machine with more GPUs than requested is only used if none has fewer.
     fewest = min(each.gpus for each in enough)
     return [each for each in enough if each.gpus == fewest]
 
@@ -215,7 +215,7 @@ def _affordable(required: InstanceRequirements, offers: list[InstanceOffer]) -> 
     if required.max_price is None or not any(
         price is not None for offer in offers for price in offer.prices.values()
     ):
-        # Where no price is known at all, the user is asked.
+        # If no price is known at all, the user is asked.
         return offers
     most = required.max_price / required.nodes
     found = []

@@ -1,1 +1,1 @@
-"""The network of instances: their subnets, who may log in, and whether this computer still may."""
+"""The network of instances: subnets, access rules, and this computer's access."""

@@ -1,7 +1,7 @@
 """Sessions of AWS Systems Manager: a way to instances with no open port and no public address.
 
-AWS's own command line starts one, and its plugin carries what is said; the agent on the instance,
-which has asked the service for work, connects it to the SSH server there.
+The AWS command line starts a session, and its plugin carries the data; the SSM agent on the
+instance, which polls the service, connects it to the SSH server there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FINAL = re.compile(
 
 
 def missing_tools() -> str | None:
-    """Return what this computer lacks for a session, and how to get it."""
+    """Return what this computer lacks for sessions, and how to get it."""
     missing = [each for each in _INSTALL if shutil.which(each) is None]
     if not missing:
         return None
@@ -45,7 +45,7 @@ def missing_tools() -> str | None:
 
 
 def check_tools() -> None:
-    """Refuse to go on without what starts a session.
+    """Raise an error if the tools for sessions are missing.
 
     Raises
     ------
@@ -57,7 +57,7 @@ def check_tools() -> None:
 
 
 def command(instance: str, region: str, profile: str | None) -> str:
-    """Return the command whose input and output lead to the SSH server of an instance."""
+    """Return the command whose input and output are connected to an instance's SSH server."""
     words = ["aws", "ssm", "start-session", "--target", instance, "--document-name", DOCUMENT]
     words += ["--parameters", "portNumber=22", "--region", region]
     return shlex.join(words + (["--profile", profile] if profile else []))

@@ -1,6 +1,6 @@
-"""What is left of ``--max-cost``, and how more instances share it: they spend it faster.
+"""The rest of ``--max-cost``, and how it is shared with additional instances.
 
-Only the instances keep when the money is spent. What is left is the time until then, times the
+Only the instances know when the money will be spent. The rest is the time until then, times the
 price of all of them.
 """
 
@@ -21,16 +21,16 @@ WORTH_IT = 300.0
 
 @dataclass(frozen=True)
 class Budget:
-    """The money that is left for a cluster.
+    """The money left for a cluster.
 
     Attributes
     ----------
     machines
         The instances that spend it.
     until
-        When it is spent, as ``time.monotonic`` counts; ``None`` if there is no limit.
+        When it will be spent, as ``time.monotonic`` counts; ``None`` if there is no limit.
     price
-        Dollars an hour of all of them, and of those that were lost.
+        Dollars per hour of all of them, including lost ones.
     """
 
     machines: Sequence[Instance]
@@ -46,17 +46,17 @@ class Budget:
         return cls(machines, None if left is None else time.monotonic() + left, sum(prices))
 
     def share_with(self, count: int, price: float | None) -> float | None:
-        """Let all power off earlier, because more of them come; return the seconds from now.
+        """Let all power off earlier, because instances are added; return the seconds from now.
 
         Parameters
         ----------
         count, price
-            How many come, also in place of lost ones, and the dollars an hour of each.
+            How many are added, including replacements, and the dollars per hour of each.
 
         Raises
         ------
         UsageError
-            When the price is not known, or the money would be spent soon.
+            If the price is not known, or the money would be spent soon.
         """
         if self.until is None:
             return None
@@ -78,7 +78,7 @@ class Budget:
         return left
 
     def share_as_before(self) -> None:
-        """Undo `share_with` where instances can be reached; the others power off earlier."""
+        """Undo `share_with` on reachable instances; the others power off earlier."""
         if self.until is None:
             return
         for each in self.machines:
@@ -89,12 +89,12 @@ class Budget:
 
 
 def money_left(machines: Sequence[Instance]) -> float | None:
-    """Return the dollars that instances which run may cost yet; ``None`` without a limit.
+    """Return the dollars that running instances may still cost; ``None`` without a limit.
 
     Raises
     ------
     SkyError
-        When one does not say it.
+        If one does not tell.
     """
     seconds = machines[0].seconds_until_power_off()
     if seconds is None:
@@ -104,6 +104,6 @@ def money_left(machines: Sequence[Instance]) -> float | None:
 
 
 def spent_at(rented: Sequence[RentedInstance], money: float | None) -> float | None:
-    """Return when instances that were just started have cost so much, by ``time.monotonic``."""
+    """Return when new instances will have cost that much, by ``time.monotonic``."""
     price = sum(each.price or 0.0 for each in rented)
     return None if money is None or not price else time.monotonic() + 3600 * money / price

@@ -1,1 +1,1 @@
-"""Giving back what clusters have rented: found by its tags, ended, and seen to be gone."""
+"""Releasing what clusters have rented: found by tags, ended, and verified to be gone."""

@@ -1,8 +1,8 @@
-"""Releasing what a cluster has rented, all of it.
+"""Releases everything that a cluster has rented.
 
-This is the one thing that must not fail half-way. Instances whose ids are known are ended first,
-looking comes after; each step is tried whatever became of the others, and only what was seen to be
-gone counts as gone.
+This is the one thing that must not fail half-way. Instances with known ids are ended first, before
+searching for others; each step is tried whatever became of the others, and only resources that were
+verified to be gone count as gone.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ GONE_WITHIN = 900.0
 
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 15.0
-_PATIENCE = 4  # refusals, each of which was tried several times
-# Refusals that end by themselves when something else is gone.
+_PATIENCE = 4  # refusals, each after several attempts
+# Refusals that end once a dependent resource is gone.
 _LATER = ("DependencyViolation", "InvalidPlacementGroup.InUse", "VolumeInUse", "IncorrectState")
 _ENDED = ("shutting-down", "terminated")
 
 
 @mfa.without_questions()
 def release(clients: Clients, identity: str, report: Callable[[str], None]) -> None:
-    """Release everything that a cluster has, and return when it is seen to be gone.
+    """Release everything that a cluster has, and wait until it is verified to be gone.
 
     Raises
     ------
     AWSError
-        When something may still be there; it says what, and what to do about it.
+        If something may still be there, with what it is and what to do about it.
     """
     deadline = time.monotonic() + GONE_WITHIN
     pause, refusals, told = _FIRST_PAUSE, 0, ""
     known = rented.instances(identity)
     while True:
-        # Known ones again as long as nobody can be asked about them: the answer is their state.
+        # Terminate known ones again while their state cannot be queried: the answer has it.
         ending, troubles = end_instances(clients.ec2, known)
         found, unseen = look(clients, identity)
         resources = found[0] if found else EC2Resources(identity, clients.region)
@@ -73,7 +73,7 @@ def release(clients: Clients, identity: str, report: Callable[[str], None]) -> N
         if found and told != left:
             report(f"waiting until it is gone: {left}")
             told = left
-        # What is ending is waited for, also where something else is refused.
+        # Wait for what is ending, even if something else was refused.
         refusals += bool(troubles) and not goes_on
         if refusals == _PATIENCE or time.monotonic() > deadline:
             raise AWSError(
@@ -86,23 +86,22 @@ def release(clients: Clients, identity: str, report: Callable[[str], None]) -> N
 
 @mfa.without_questions()
 def terminate(clients: Clients, identity: str, instances: Sequence[str], request: str = "") -> None:
-    """Terminate some of a cluster's instances, and return when they are seen to be gone.
+    """Terminate some of a cluster's instances, and wait until they are verified to be gone.
 
     Parameters
     ----------
     request
-        Whatever was made for the request of this name goes as well, also where AWS's answer to it
-        was lost.
+        Also terminate instances of the request with this name, even if AWS's answer to it was lost.
 
     Raises
     ------
     AWSError
-        When one may still be there.
+        If one may still be there.
     """
     deadline = time.monotonic() + GONE_WITHIN
     pause, left, refusals = _FIRST_PAUSE, list(instances), 0
     while True:
-        # Before looking, which may not be allowed.
+        # Before searching, which may not be allowed.
         ending, troubles = end_instances(clients.ec2, left)
         try:
             left = _living(clients, left, request)
@@ -124,7 +123,7 @@ def terminate(clients: Clients, identity: str, instances: Sequence[str], request
 
 
 def end_instances(ec2: Any, ids: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Have AWS end instances; return which of them are not gone yet, and what was refused."""
+    """Ask AWS to end instances; return those that are not gone yet, and refusals."""
     if not ids:
         return [], []
     try:
@@ -135,7 +134,7 @@ def end_instances(ec2: Any, ids: Sequence[str]) -> tuple[list[str], list[str]]:
             return [], []
         if len(ids) == 1 or not (_is_gone(error) or error.code == "UnauthorizedOperation"):
             return list(ids), [str(error)]
-        # One that AWS does not know any more is enough for it to end none of them.
+        # A single unknown id makes AWS end none of them.
         each_alone = [end_instances(ec2, [each]) for each in ids]
         return (
             [one for ending, _ in each_alone for one in ending],
@@ -147,13 +146,13 @@ def end_instances(ec2: Any, ids: Sequence[str]) -> tuple[list[str], list[str]]:
     return [each for each in ids if states.get(each) != "terminated"], []
 
 
-# Kinds of which something may be there that nobody has written down. The others are given back by
-# their name or id where they cannot be looked for.
+# Kinds of which there may be unrecorded resources. The others are released by name or id if they
+# cannot be searched.
 _SEEN_ONLY = (INSTANCES, "spot_requests", "volumes")
 
 
 def _with_unseen(resources: EC2Resources, unseen: Mapping[str, AWSError]) -> EC2Resources:
-    """Fill in what cannot be looked for and is known all the same."""
+    """Add resources that cannot be searched but are known."""
     name = name_of(resources.id)
     if "keys" in unseen:
         resources.keys = [name]
@@ -165,14 +164,14 @@ def _with_unseen(resources: EC2Resources, unseen: Mapping[str, AWSError]) -> EC2
 
 
 class _Step:
-    """Attempts, each of which is made whatever became of the others.
+    """Attempts that are made independently of each other.
 
     Attributes
     ----------
     refused
-        What may never be granted.
+        Refusals that may be permanent.
     waits
-        Whether something goes later, when what depends on it is gone.
+        Whether something can only be released later, once its dependents are gone.
     """
 
     def __init__(self, ec2: Any) -> None:
@@ -189,7 +188,7 @@ class _Step:
             self._attempt(self._ec2.delete_key_pair, KeyName=name)
 
     def release_rest(self, resources: EC2Resources) -> None:
-        """Release what instances use, when they have ended."""
+        """Release what instances use, once they have ended."""
         for name in resources.volumes:
             self._attempt(self._ec2.delete_volume, VolumeId=name)
         for name in resources.groups:
@@ -213,7 +212,7 @@ def _is_gone(error: AWSError) -> bool:
 
 
 def _living(clients: Clients, ids: Sequence[str], request: str) -> list[str]:
-    """Return which of some instances are there, and those that a request has made."""
+    """Return which of some instances exist, including those made by a request."""
     living = {"Name": "instance-state-name", "Values": list(LIVING)}
     wanted = [{"Name": "instance-id", "Values": list(ids)}] * bool(ids)
     filters = [[each, living] for each in wanted]

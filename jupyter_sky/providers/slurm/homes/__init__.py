@@ -1,1 +1,1 @@
-"""Nodes with homes of their own: each is made ready through steps of the job."""
+"""Nodes with their own homes: each is prepared by steps of the job."""

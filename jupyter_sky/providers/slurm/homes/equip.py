@@ -1,4 +1,4 @@
-"""Making nodes ready that do not see the home of the login node, all of them at once."""
+"""Prepares nodes that do not share the login node's home, all in parallel."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class WaitingNodes:
-    """Nodes of a job that wait to be made ready.
+    """Nodes of a job that wait to be prepared.
 
     Attributes
     ----------
@@ -37,13 +37,13 @@ class WaitingNodes:
     folder
         The folder of the start on the login node.
     spec
-        What is wanted of them.
+        The wanted specification.
     python
         Their interpreter; ``None`` makes an environment on each.
     request
-        What the user wants of the job.
+        The user's wishes for the job.
     specs
-        What the agent of each task has to know, but for what is found on its node.
+        The specification of each task's agent, except facts of its node.
     """
 
     job: str
@@ -57,19 +57,19 @@ class WaitingNodes:
 async def equip(
     nodes: WaitingNodes, done: Collection[int], left_out: Sequence[str], progress: Progress
 ) -> None:
-    """Start the agents of nodes, and write what these say into the folder of the start.
+    """Start the agents of nodes, and write their answers into the folder of the start.
 
     Parameters
     ----------
     done
-        The tasks whose agents have been started before.
+        The tasks whose agents were started before.
     left_out
-        Sentences about what nodes do without.
+        Sentences about what nodes will not have.
 
     Raises
     ------
     SkyError
-        With what is wrong with each node that cannot be used.
+        With the error of each node that cannot be used.
     """
     from jupyter_sky.providers.ssh.machine import in_thread
     from jupyter_sky.providers.ssh.relay import Relay
@@ -107,7 +107,7 @@ async def equip(
         try:
             found = await _on_each(prepare, [(each,) for each in shells], steps)
         finally:
-            # It works by steps as well, which need what the tasks wait in.
+            # Cleaning up uses steps as well, which need the folders in which the tasks wait.
             await in_thread(relay.close)
         ready = [(shell, each) for shell, each in zip(shells, found, strict=True) if each]
         said = await _on_each(start, ready, steps)
@@ -125,7 +125,7 @@ async def equip(
 async def _on_each(
     function: Callable[..., T], calls: Sequence[tuple[Any, ...]], steps: HostProgress
 ) -> list[T]:
-    """Call a function with the shell of each node, at once, and return what it returned."""
+    """Call a function with the shell of each node, in parallel, and return the results."""
     from jupyter_sky.providers.ssh.machine import submit
 
     def call(shell: StepShell, *words: Any) -> T:
@@ -146,7 +146,7 @@ async def _on_each(
 
 
 def _command(request: JobRequest, found: NodeEnvironment) -> str:
-    """Return what the task that waits reads when its node is ready."""
+    """Return the command that a waiting task reads once its node is ready."""
     image = [request.container] if request.container else []
     agent = shlex.join(agent_command(request, found))
     return (

@@ -1,4 +1,4 @@
-"""A way to a node of a job, for what prepares hosts: each script is a step of the job."""
+"""Runs scripts on a node of a job, as steps of the job, for the code that prepares hosts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _END = "~ the end of this script ~"
 
 
 class StepShell:
-    """Runs shell scripts on a node of a job that waits to be made ready.
+    """Runs shell scripts on a node of a job that waits to be prepared.
 
     Attributes
     ----------
     target
-        What Slurm calls the node.
+        Slurm's name of the node.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class StepShell:
     job
         The job.
     host, address
-        What Slurm calls the node, and where others reach it.
+        Slurm's name of the node, and its address for other nodes.
     start
         The name of the start that it waits in.
     number
@@ -51,7 +51,7 @@ class StepShell:
         self._is_aborted = False
 
     def connect(self) -> None:
-        """Do nothing: there is a way as long as the job has the node."""
+        """Do nothing: the node is reachable for as long as the job has it."""
 
     def run(
         self,
@@ -61,19 +61,19 @@ class StepShell:
         sent: Callable[[int], None] = lambda count: None,
         ends_with_us: bool = False,
     ) -> str:
-        """Run a shell script and return what it prints.
+        """Run a shell script and return its output.
 
         Raises
         ------
         CommandError
-            With its last lines, when it fails.
+            With its last lines, if it fails.
         HostError
-            When the login node cannot be reached, or all is to end.
+            If the login node cannot be reached, or everything should end.
         """
         script = f"{self._before}\n{script}"
         if self._at.host:
             return self._run_there(script, data, within, sent, ends_with_us)
-        # Without data it is on no command line, where others could read it.
+        # Without data, it is not on a command line, where others could read it.
         shell = ["sh", "-s"] if data is None else ["sh", "-c", script]
         with self._lock:
             if self._is_aborted:
@@ -121,7 +121,7 @@ class StepShell:
         return way.run(lines, None, within, ends_with_us=ends_with_us)
 
     def abort(self) -> None:
-        """End what runs, and begin nothing more; the step on the node ends with its command."""
+        """End running scripts, and refuse others; a step on the node ends with its command."""
         with self._lock:
             self._is_aborted = True
             for process in self._running:

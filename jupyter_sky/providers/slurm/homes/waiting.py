@@ -1,7 +1,7 @@
-"""How a node waits to be made ready that does not see the home of the login node.
+"""How a node that does not share the login node's home waits to be prepared.
 
-The task of the job there makes a folder for this user alone, on the node's own disk, and waits in
-it. Steps of the same job put there what an agent needs, and at last the command that starts it.
+The task of the job creates a private folder on the node's own disk, and waits in it. Steps of the
+same job put the agent's files there, and finally the command that starts the agent.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import shlex
 from jupyter_sky.providers.slurm.on_node import SPECS
 from jupyter_sky.providers.ssh.setup.facts import RUNTIME
 
-# While a step is at work, it is not counted: an environment can take an hour.
+# Time during a step does not count: making an environment can take an hour.
 _WAIT = (
     RUNTIME
     + """
@@ -50,7 +50,7 @@ export SSH_CONNECTION="- - {address} -"
 TASK = 'cat "$folder/task"'
 """Says which task of the job a node has, and what the user's programs make files with there."""
 
-# The keys of agents come by standard input: nobody sees them on a command line.
+# The keys of agents arrive on standard input, so that nobody sees them on a command line.
 _GO = """
 umask 077
 cat >"$folder/{specs}" || exit
@@ -78,7 +78,7 @@ def wait_command(start: str, grace: float) -> list[str]:
     start
         The name of the start, which no other one has.
     grace
-        Seconds after which it ends if nobody makes the node ready.
+        Seconds after which it ends if nobody prepares the node.
     """
     return ["bash", "-c", _WAIT, "bash", start, str(math.ceil(grace))]
 
@@ -97,5 +97,5 @@ def of_a_step(start: str, address: str) -> str:
 
 
 def go(command: str) -> str:
-    """Return the script that lets a task go on, and returns what it says of its agent."""
+    """Return the script that lets a task continue, and prints its agent's answer."""
     return _GO.format(specs=SPECS, command=shlex.quote(command))
