@@ -292,7 +292,7 @@ class NamespaceSync:
     def merge(
         self, values: Mapping[str, Any], namespace: Mapping[str, Any], rank: int
     ) -> Mapping[str, Any]:
-        """Return what names that came from a rank are bound to: the notebook's objects, changed in place.
+        """Return what names that came from a rank are bound to: own objects, changed in place.
 
         The rank made the changes: they are not sent again.
         """
