@@ -14,11 +14,11 @@ import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from jupyter_sky.serialization import pickling
-from jupyter_sky.serialization.object_tokens import is_plain
+from jupyter_sky.serialization.object_tokens import is_mutable, is_plain
 from jupyter_sky.serialization.pickling import Pickled
 from jupyter_sky.serialization.reducers import reduce
 
@@ -46,6 +46,23 @@ class Change:
     make: Fill
 
 
+@dataclass(frozen=True)
+class Links:
+    """Which objects are copies of which.
+
+    Attributes
+    ----------
+    own, copies
+        Numbers of the objects and of their copies, by identity: copies have the same number.
+    alike
+        Other objects, by the identity of their copies, which have the same content.
+    """
+
+    own: Mapping[int, int]
+    copies: Mapping[int, int]
+    alike: dict[int, Any] = field(default_factory=dict)
+
+
 def is_changeable(own: Any, copy: Any) -> bool:
     """Return whether an object can become what its copy is."""
     if type(own) is not type(copy) or own is copy:
@@ -63,9 +80,7 @@ def is_changeable(own: Any, copy: Any) -> bool:
     return type(own) in _CONTAINERS or (_state(own) is not None and _state(copy) is not None)
 
 
-def change(
-    own: Any, copy: Any, own_links: Mapping[int, int], links: Mapping[int, int]
-) -> Change | None:
+def change(own: Any, copy: Any, links: Links) -> Change | None:
     """Return what has to be done for an object to become what its copy is; ``None`` for nothing.
 
     Parameters
@@ -74,9 +89,8 @@ def change(
         The object, of which `is_changeable` says that it can.
     copy
         Its copy.
-    own_links, links
-        Numbers of the objects and of their copies, by identity: what has the same number is the
-        same, whatever is in it.
+    links
+        What is the same, whatever is in it; what is found to be alike is added.
     """
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch and isinstance(own, torch.Tensor):
@@ -85,9 +99,9 @@ def change(
         return Change(None, lambda own, _: numpy.copyto(own, copy))
     if type(own) in _CONTAINERS:
         content = _contained(copy)
-        same = _is_same(_contained(own), content, own_links, links)
+        same = _is_same(_contained(own), content, links)
         return None if same else Change(content, _refill)
-    return _change_of_object(own, copy, own_links, links)
+    return _change_of_object(own, copy, links)
 
 
 # Arrays and tensors
@@ -137,13 +151,25 @@ def _refill(own: Any, content: Any) -> None:
         own.update(content)
 
 
-def _is_same(own: Any, copy: Any, own_links: Mapping[int, int], links: Mapping[int, int]) -> bool:
+def _is_same(own: Any, copy: Any, links: Links) -> bool:
     if is_plain(own) and is_plain(copy):
         return pickle.dumps(own, 5) == pickle.dumps(copy, 5)
     with suppress(Exception):  # something was put into it that cannot be pickled
-        return _bytes(pickling.dump_linked([own], own_links)) == _bytes(
-            pickling.dump_linked([copy], links)
+        here, there = (
+            pickling.dump_linked([own], links.own),
+            pickling.dump_linked([copy], links.copies),
         )
+        if _bytes(here) == _bytes(there):
+            # What is in them is alike too, each with what has the same place.
+            places = dict(here.memo.values())
+            links.alike.update(
+                {
+                    key: places[index]
+                    for key, (index, each) in there.memo.items()
+                    if is_mutable(each)
+                }
+            )
+            return True
     return False
 
 
@@ -190,13 +216,11 @@ def _is_module(kind: Any) -> bool:
     return torch is not None and kind.__setstate__ is torch.nn.Module.__setstate__
 
 
-def _change_of_object(
-    own: Any, copy: Any, own_links: Mapping[int, int], links: Mapping[int, int]
-) -> Change | None:
+def _change_of_object(own: Any, copy: Any, links: Links) -> Change | None:
     former, state = _state(own), _state(copy)
     assert former and state, f"is_changeable says that {type(own).__name__} is"
     content = state.attributes, state.items
-    if _is_same((former.attributes, former.items), content, own_links, links):
+    if _is_same((former.attributes, former.items), content, links):
         return None
     if not (former.is_plain and state.is_plain):
         return Change(content, lambda own, content: _fill(own, content, state.set_state))
@@ -204,8 +228,7 @@ def _change_of_object(
     changed = {
         name: each
         for name, each in state.attributes.items()
-        if name not in former.attributes
-        or not _is_same(former.attributes[name], each, own_links, links)
+        if name not in former.attributes or not _is_same(former.attributes[name], each, links)
     }
     gone = former.attributes.keys() - state.attributes.keys()
 

@@ -86,16 +86,20 @@ class _Merger:
         }
         own = self._own(back, others)
         # The same number is for an object and for its copy.
-        links = {identity: number for number, identity in enumerate(own)}
-        own_links = {id(obj): links[identity] for identity, obj in own.items()}
+        numbers = {identity: number for number, identity in enumerate(own)}
+        own_numbers = {id(obj): numbers[identity] for identity, obj in own.items()}
+        links = in_place.Links(own_numbers, numbers)
         found = [
             (obj, change)
             for identity, obj in own.items()
-            if (change := in_place.change(obj, back[identity][1], own_links, links))
+            if (change := in_place.change(obj, back[identity][1], links))
         ]
         # What came back is copied once more, but for what the notebook has: it refers to that then.
         contents = [change.content for _, change in found]
-        [found_values, contents], copies = pickling.relink([[*values.values()], contents], own)
+        # Of what was made here to be compared, an identity may be that of something else by now.
+        alike = {key: each for key, each in links.alike.items() if key in back}
+        linked = alike | own
+        [found_values, contents], copies = pickling.relink([[*values.values()], contents], linked)
         self._sent_objects.inherit(back, copies)
         self._values = dict(zip(values, found_values, strict=True))
         self._changes = [(*each, content) for each, content in zip(found, contents, strict=True)]

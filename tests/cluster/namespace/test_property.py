@@ -270,6 +270,8 @@ def told_at_home(notebook: Notebook, program: list[tuple[str, list[str]]]) -> li
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
+# A dictionary of objects has no token.
+@example([("there", ["pair[1]['more'] = box", "other = Box(box=box, pair=pair)"]), ("there", [])])
 @given(homing)
 def test_what_comes_back_is_what_it_is_where_cells_run_here(
     cluster: Cluster, program: list[tuple[str, list[str]]]
