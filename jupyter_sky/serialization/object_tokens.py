@@ -34,6 +34,9 @@ MAX_OBJECTS = 100_000
 
 _MAX_PLAIN = 1000
 
+_WATCHED = 100
+"""Objects that came back and are looked at each time, so that those no longer used are dropped."""
+
 _FIRST_OF_RANKS = 1 << 60
 """Tokens from here on are by ranks: no notebook counts so far, and no two ranks choose the same."""
 
@@ -115,6 +118,7 @@ class SentObjects:
         self._tokens: dict[int, tuple[Callable[[], Any], int]] = {}
         self._ranks: dict[int, frozenset[int]] = {}
         self._in_classes: set[int] = set()
+        self._returned: list[int] = []  # the last objects that came back: most are dropped soon
         self._sweep_at = 1000
 
     def assign_tokens(self, shared: MemoEntries) -> Tokens:
@@ -130,8 +134,7 @@ class SentObjects:
 
     def record_sent(self, ranks: Iterable[int], shared: MemoEntries, tokens: Tokens) -> None:
         """Record that ranks get the objects of a pickle."""
-        if len(self._tokens) > self._sweep_at:
-            self._sweep()
+        self._sweep()
         receivers = frozenset(ranks)
         for identity, (index, obj) in shared.items():
             if is_referable(obj):
@@ -141,10 +144,15 @@ class SentObjects:
 
     def record_returned(self, objects: Mapping[int, Any]) -> None:
         """Record objects that came back, by token: they stand for those that ranks have."""
+        self._sweep()
+        self._drop_unused(self._returned)
+        kept = [identity for identity in self._returned if identity in self._tokens]
+        self._returned = kept[-_WATCHED:]
         # What was sent counts most: a rank has a wrapper that is not sent, like that of DDP, too.
         for token, obj in sorted(objects.items(), reverse=True):
             if is_referable(obj):
                 self._tokens[id(obj)] = _reference(obj), token
+                self._returned.append(id(obj))
 
     def others(self, memo: MemoEntries) -> dict[int, list[Any]]:
         """Return other objects of the notebook's that stand for the same ones of ranks.
@@ -215,15 +223,22 @@ class SentObjects:
         return identity in self._tokens and self._tokens[identity][0]() is obj
 
     def _sweep(self) -> None:
-        """Drop the tokens of objects that are gone, or that are kept alive only by this table."""
-        for identity in list(self._tokens):
-            reference = self._tokens[identity][0]
-            gone = reference() is None
-            if gone or (isinstance(reference, _StrongReference) and reference.is_only_one()):
-                del self._tokens[identity]
+        """Drop what is unused now and then, so that looking for it costs little."""
+        if len(self._tokens) <= self._sweep_at:
+            return
+        self._drop_unused(list(self._tokens))
         used = {token for _, token in self._tokens.values()}
         self._ranks = {token: ranks for token, ranks in self._ranks.items() if token in used}
         self._sweep_at = 1000 + 2 * len(self._tokens)
+
+    def _drop_unused(self, identities: Iterable[int]) -> None:
+        """Drop the tokens of objects that are gone, or that are kept alive only by this table."""
+        for identity in identities:
+            if identity in self._tokens:
+                reference = self._tokens[identity][0]
+                gone = reference() is None
+                if gone or (isinstance(reference, _StrongReference) and reference.is_only_one()):
+                    del self._tokens[identity]
 
 
 class _StrongReference:

@@ -57,7 +57,7 @@ def nothing_left(home):
         ("%%sky --nodes 2 --cluster 'my cluster'", "--cluster train"),
         ("%%sky --nodes 2 --out 2x", "--out model,losses"),
         ("%%sky --nodes 2 'quote", "close it"),
-        ("%%sky", "`%%sky --nodes 4`"),
+        ("%%sky", "as in `--nodes 4`"),
         ("%%sky --nodes 2 --in nowhere", "define it first"),
         ("%sky dwon", "did you mean `%sky down`?"),
         ("%sky down", "none is running"),
