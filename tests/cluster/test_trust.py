@@ -45,7 +45,7 @@ class Touch:
 
 
 def forged_value(path: Path) -> dict[str, Any]:
-    return {"stream": pickle.dumps(Touch(path)), "buffers": [], "tokens": [0, {}]}
+    return {"stream": pickle.dumps(Touch(path)), "buffers": [], "tokens": {"first": 0, "known": {}}}
 
 
 @pytest.fixture

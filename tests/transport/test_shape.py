@@ -34,7 +34,11 @@ from jupyter_sky.transport.protocol.inspection import RankUsage
 from jupyter_sky.transport.protocol.messages import Packed
 from jupyter_sky.transport.protocol.shape import check_for
 
-VALUE: Packed = {"stream": b"x", "buffers": [{"blob": "ab", "size": 5}, b""], "tokens": [7, {1: 2}]}
+VALUE: Packed = {
+    "stream": b"x",
+    "buffers": [{"blob": "ab", "size": 5}, b""],
+    "tokens": {"first": 7, "known": {1: 2}},
+}
 EVENTS = [
     Prepared({"python": "3.12"}, {}),
     RankStarted(0, 5),

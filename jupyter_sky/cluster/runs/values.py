@@ -39,7 +39,7 @@ def load(packed: Packed, connection: Connection, learn: Callable[[dict[int, Any]
     stream, *buffers = (bytearray(part) if isinstance(part, bytes) else part for part in parts)
     value, memo = load_with_memo(stream, buffers)
     if "tokens" in packed and len(memo) <= MAX_OBJECTS:
-        tokens = Tokens(*packed["tokens"])
+        tokens = Tokens(**packed["tokens"])
         learn({tokens.of(place): each for place, each in memo.items() if is_mutable(each)})
     return value
 

@@ -21,7 +21,7 @@ from jupyter_sky.serialization import blobs, cell_sources, model_changes, pickli
 from jupyter_sky.serialization.models import optimizers, sharded
 from jupyter_sky.serialization.object_tokens import Tokens, received_objects
 from jupyter_sky.serialization.pickling import Pickled
-from jupyter_sky.transport.protocol.messages import NameGroup, Packed
+from jupyter_sky.transport.protocol.messages import NameGroup, Packed, PackedTokens
 
 
 class Namespace:
@@ -219,7 +219,8 @@ class Namespace:
             whole = {name: _whole(name, values[name], files) for name in wanted}
             pickled = pickling.dump(whole, names=wanted, to_notebook=True, whole=files.whole)
             tokens = received_objects.give(pickled.memo)
-            return {**self._pack(pickled, files), "tokens": [tokens.first, dict(tokens.known)]}
+            numbers: PackedTokens = {"first": tokens.first, "known": dict(tokens.known)}
+            return {**self._pack(pickled, files), "tokens": numbers}
 
     def _found(self, asked: str) -> Any:
         """Return the value to gather for a requested name."""

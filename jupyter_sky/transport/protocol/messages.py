@@ -2,9 +2,7 @@
 
 Requests that carry values are here, the others in `agent_requests`. Every request also has ``op``,
 its name; ``id``, its number on this client; and ``settled``: answers to requests below that number
-have arrived and need not be remembered. The answer has the request's number as ``re``, and a
-sentence as ``error`` if the agent cannot do what was asked.
-
+have arrived. The answer has the number as ``re``, and a sentence as ``error`` if it cannot be done.
 Events, which agents send of their own accord, are in `events`, errors of ranks in `error_report`,
 the topology of a cluster in `topology`, and messages within a node in `rank_messages`.
 """
@@ -29,6 +27,13 @@ class Blob(TypedDict):
     size: int
 
 
+class PackedTokens(TypedDict):
+    """The arguments of `object_tokens.Tokens`."""
+
+    first: int
+    known: dict[int, int]
+
+
 class Packed(TypedDict):
     """A pickled value.
 
@@ -39,12 +44,12 @@ class Packed(TypedDict):
     buffers
         The contiguous memory that it refers to, in order.
     tokens
-        Of objects in it that other values may share: the arguments of `object_tokens.Tokens`.
+        The tokens of objects in it that other values may share.
     """
 
     stream: bytes | Blob
     buffers: list[bytes | Blob]
-    tokens: NotRequired[list[Any]]
+    tokens: NotRequired[PackedTokens]
 
 
 class Hello(TypedDict):
