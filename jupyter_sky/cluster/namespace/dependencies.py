@@ -8,17 +8,10 @@ from contextlib import suppress
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
-from jupyter_sky.cluster.namespace.packing import (
-    ItemCollector,
-    NamespaceItem,
-    environment,
-    import_paths,
-    log_settings,
-    warning_filters,
-)
+from jupyter_sky.cluster.namespace.packing import ItemCollector, NamespaceItem
+from jupyter_sky.cluster.namespace.process_items import ProcessItems
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
-from jupyter_sky.serialization.process.environment import EnvironmentWatch
 
 
 class Dependencies:
@@ -40,11 +33,7 @@ class Dependencies:
     def __init__(self, remote_state: RemoteState) -> None:
         self.shares_files = True
         self._remote_state = remote_state
-        self._import_paths: NamespaceItem | None = None
-        self._log_settings: NamespaceItem | None = None
-        self._warning_filters: NamespaceItem | None = None
-        self._environment: NamespaceItem | None = None
-        self._environment_watch = EnvironmentWatch()
+        self._process_items = ProcessItems()
         # What functions look up that earlier cells have defined on ranks; the second of all of
         # them, also of methods and of functions without a name.
         self._remote_reads: dict[str, frozenset[str]] = {}
@@ -108,14 +97,9 @@ class Dependencies:
                 with suppress(UsageError):  # the cell does not name it
                     more = collector.collect([name], cell, skip)
                     found += [item for item in more if item not in found]
-        self._log_settings = log_settings(self._log_settings)
-        self._warning_filters = warning_filters(self._warning_filters)
-        self._environment = environment(self._environment, self._environment_watch.changed())
-        process = (self._environment, self._log_settings, self._warning_filters)
-        found = [*found, *filter(None, process)]
+        found = [*found, *self._process_items.find(self.shares_files)]
         if self.shares_files:
-            self._import_paths = import_paths(self._import_paths)
-            return [*found, self._import_paths]
+            return found
         # Also those that earlier cells have imported: they may have been edited since.
         self._modules.update(cell.modules, *(item.pickled.modules for item in found))
         return [*found, *collector.modules(self._modules)]

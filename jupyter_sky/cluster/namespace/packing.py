@@ -7,7 +7,6 @@ in groups of values that share objects.
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,16 +27,11 @@ from jupyter_sky.serialization.object_tokens import (
     is_referable,
 )
 from jupyter_sky.serialization.pickling import Pickled
-from jupyter_sky.serialization.process.environment import Environment
-from jupyter_sky.serialization.process.log_settings import LogSettings
-from jupyter_sky.serialization.process.warning_filters import WarningFilters
-from jupyter_sky.serialization.user_modules import ImportPaths, source_trees
+from jupyter_sky.serialization.user_modules import source_trees
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.messages import Packed
 
-_CLASS, _MODULE, _IMPORT_PATHS = "class ", "module ", "import paths"
-_ENVIRONMENT, _LOG_SETTINGS = "environment variables", "log settings"
-_WARNING_FILTERS = "warning filters"
+_CLASS, _MODULE = "class ", "module "
 
 
 class NamespaceItem:
@@ -239,57 +233,6 @@ class ItemCollector:
         return [
             NamespaceItem(_MODULE + tree.name, tree, self._digests) for tree in source_trees(names)
         ]
-
-
-def import_paths(former: NamespaceItem | None) -> NamespaceItem:
-    """Return where the notebook imports from; ``former`` is what was returned before."""
-    return _kept(former, _IMPORT_PATHS, ImportPaths.here())
-
-
-def log_settings(former: NamespaceItem | None) -> NamespaceItem | None:
-    """Return how the notebook logs; ``None`` as long as that is as usual.
-
-    Parameters
-    ----------
-    former
-        What was returned before.
-    """
-    here = LogSettings.of(logging.root)
-    return None if former is None and here.is_usual else _kept(former, _LOG_SETTINGS, here)
-
-
-def warning_filters(former: NamespaceItem | None) -> NamespaceItem | None:
-    """Return which warnings the notebook ignores; ``None`` as long as there were none.
-
-    Parameters
-    ----------
-    former
-        What was returned before.
-    """
-    here = WarningFilters.here()
-    return _kept(former, _WARNING_FILTERS, here) if former or here.ignored else None
-
-
-def environment(
-    former: NamespaceItem | None, changed: Mapping[str, str | None]
-) -> NamespaceItem | None:
-    """Return what the notebook has changed in its environment; ``None`` as long as that is nothing.
-
-    Parameters
-    ----------
-    former
-        What was returned before.
-    changed
-        The variables, as `EnvironmentWatch` returns them.
-    """
-    return _kept(former, _ENVIRONMENT, Environment(dict(changed))) if changed else None
-
-
-def _kept(former: NamespaceItem | None, name: str, value: object) -> NamespaceItem:
-    """Return the former item if its value is the same, so that it is not sent again."""
-    if former is not None and former.value == value:
-        return former
-    return NamespaceItem(name, value, {})
 
 
 @dataclass(frozen=True)
