@@ -101,15 +101,15 @@ class Namespace:
         taken: dict[str, Any] = {}  # which also holds on to what is looked for by its identity
         replaced: dict[int, Any] = {}
         # What refers to others comes after them.
-        for name in sorted(
-            changes.keys() & self.names.keys(), key=lambda name: _order(bound[name])
-        ):
+        names = sorted(changes.keys() & self.names.keys(), key=lambda name: _order(bound[name]))
+        opaque = _opaque(bound) if any(_order(bound[name]) for name in names) else None
+        for name in names:
             received, present = bound[name], self.names[name]
             if is_replaced and _order(received):
                 continue  # it belongs to another model now
             try:
-                if _order(received):
-                    _check_others(received, bound)
+                if _order(received) and opaque:
+                    raise optimizers.CannotTakeOver(f"{opaque} may refer to it")
                 others = model_changes.take_over(present, received, changes[name])
             except optimizers.CannotTakeOver as error:
                 print(
@@ -255,18 +255,15 @@ def _order(value: Any) -> int:
     return 2 if optimizers.is_schedule(value) else int(optimizers.is_optimizer(value))
 
 
-def _check_others(received: Any, bound: Mapping[str, Any]) -> None:
-    """Check that all else that was received can be made to refer to another one than its name."""
-    for other, value in bound.items():
-        if value is not received and not _refers_by_itself(value):
+def _opaque(bound: Mapping[str, Any]) -> str | None:
+    """Return the name of a value that cannot be made to refer to what is here, if there is one."""
+    for name, value in bound.items():
+        if not (_order(value) or sharded.is_model(value)):
             try:
                 pickling.dump(value)
-            except Exception as error:
-                raise optimizers.CannotTakeOver(f"{other} may refer to it") from error
-
-
-def _refers_by_itself(value: Any) -> bool:
-    return bool(_order(value)) or sharded.is_model(value)
+            except Exception:  # of any kind: code of the user's is asked what is in the value
+                return name
+    return None
 
 
 def _relink(bound: dict[str, Any], names: Iterable[str], others: Mapping[int, Any]) -> None:
