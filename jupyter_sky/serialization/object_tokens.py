@@ -167,16 +167,20 @@ class SentObjects:
         dict
             The others, by the identity of what came back.
         """
-        by_token: dict[int, list[Any]] = {}
-        for reference, token in self._tokens.values():
-            by_token.setdefault(token, []).append(reference())
-        found = {}
-        for identity, (_, obj) in memo.items():
-            if self._has_token(identity, obj):
-                alike = by_token[self._tokens[identity][1]]
-                if others := [each for each in alike if each is not None and each is not obj]:
-                    found[identity] = others
-        return found
+        tokens = {
+            identity: self._tokens[identity][1]
+            for identity, (_, obj) in memo.items()
+            if self._has_token(identity, obj)
+        }
+        alike: dict[int, list[Any]] = {token: [] for token in tokens.values()}
+        for reference, token in self._tokens.values() if tokens else ():
+            if token in alike and (obj := reference()) is not None:
+                alike[token].append(obj)
+        own = {
+            identity: [each for each in alike[token] if each is not memo[identity][1]]
+            for identity, token in tokens.items()
+        }
+        return {identity: others for identity, others in own.items() if others}
 
     def inherit(self, former: MemoEntries, copies: Mapping[int, Any]) -> None:
         """Record copies of objects, which stand for the same ones of ranks.
