@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from jupyter_sky.node.supervisor.output.rate_limiter import BURST, RATE, TAIL, RateLimiter
+from jupyter_sky.node.supervisor.output.rate_limiter import (
+    BURST,
+    GAP,
+    PROGRAM_BURST,
+    RATE,
+    RateLimiter,
+)
+
+TAIL = GAP * RATE
 
 
 class Clock:
@@ -48,7 +56,7 @@ def test_a_flood_ends_with_its_last_lines_and_nothing_is_unaccounted_for() -> No
 def test_the_end_of_one_endless_line_is_shown() -> None:
     last = RateLimiter(Clock()).feed(b"y" * (50 * BURST), 0)
     assert last
-    assert last.data == b"y" * TAIL
+    assert last.data == b"y" * int(TAIL)
     assert last.skipped_lines == 0
 
 
@@ -64,3 +72,16 @@ def test_what_is_held_back_may_be_shown_after_a_while() -> None:
     assert shown
     assert shown.data == b"more\n"
     assert shown.skipped_bytes == 0
+
+
+def test_a_flood_into_a_file_has_few_gaps() -> None:
+    clock = Clock()
+    limiter = RateLimiter(clock, for_program=True)
+    limiter.feed(b"z" * PROGRAM_BURST, 0)
+    waits = []
+    for _ in range(4):
+        assert limiter.feed(b"x" * 2**20, None) is None
+        waits.append(limiter.delay)
+        clock.now += waits[-1]
+        assert limiter.release()
+    assert waits == [GAP] * 4

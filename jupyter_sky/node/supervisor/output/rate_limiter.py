@@ -20,8 +20,11 @@ PROGRAM_BURST = 64 * 2**20
 PROGRAM_RATE = 2**20
 """The same where a program takes it: a terminal or a file takes more than a page."""
 
-TAIL = 8 * 1024
-"""Bytes that are kept of what is left out, so that its end can be shown."""
+GAP = 0.25
+"""Seconds between two pieces of a flood at least: each piece has a line that says what is left out.
+
+Of what is left out, as many bytes are kept as may be shown in that time: its end can be shown.
+"""
 
 
 @dataclass(frozen=True)
@@ -58,13 +61,13 @@ class TokenBucket:
 
     Attributes
     ----------
-    burst
+    burst, rate
         As above.
     """
 
     def __init__(self, burst: float, rate: float, clock: Callable[[], float]) -> None:
         self.burst = burst
-        self._rate = rate
+        self.rate = rate
         self._clock = clock
         self._tokens = burst
         self._filled = clock()
@@ -73,7 +76,7 @@ class TokenBucket:
     def tokens(self) -> float:
         """The present tokens; negative if more were taken than available."""
         now = self._clock()
-        self._tokens = min(self.burst, self._tokens + (now - self._filled) * self._rate)
+        self._tokens = min(self.burst, self._tokens + (now - self._filled) * self.rate)
         self._filled = now
         return self._tokens
 
@@ -83,7 +86,7 @@ class TokenBucket:
 
     def delay(self, count: float) -> float:
         """Return the seconds until that many tokens are available."""
-        return max(0.0, (count - self.tokens) / self._rate)
+        return max(0.0, (count - self.tokens) / self.rate)
 
 
 class RateLimiter:
@@ -102,6 +105,7 @@ class RateLimiter:
     ) -> None:
         amount = (PROGRAM_BURST, PROGRAM_RATE) if for_program else (BURST, RATE)
         self._bucket = TokenBucket(*amount, clock)
+        self._tail = round(GAP * self._bucket.rate)
         self._held = b""
         self._end: int | None = 0  # end of the held output in the log, if all of it is there
         self._held_lines = 0
@@ -110,7 +114,7 @@ class RateLimiter:
     def for_call(self) -> RateLimiter:
         """Return a limiter for one call, which shares the rate with the others."""
         limiter = RateLimiter()
-        limiter._bucket = self._bucket
+        limiter._bucket, limiter._tail = self._bucket, self._tail
         return limiter
 
     @property
@@ -121,18 +125,18 @@ class RateLimiter:
     @property
     def delay(self) -> float:
         """Seconds until what is held back may be shown."""
-        return self._bucket.delay(TAIL)
+        return self._bucket.delay(self._tail)
 
     def feed(self, data: bytes, offset: int | None) -> OutputPiece | None:
         """Return what to show now that ``data`` was printed, which is at ``offset`` in the log."""
         if not self._held_bytes and self._bucket.tokens >= len(data):
             self._bucket.take(len(data))
             return OutputPiece(data, offset)
-        follows = not self._held or len(data) >= TAIL or offset == self._end
+        follows = not self._held or len(data) >= self._tail or offset == self._end
         self._end = offset + len(data) if offset is not None and follows else None
         self._held_lines += data.count(b"\n")
         self._held_bytes += len(data)
-        self._held = (self._held + data)[-TAIL:] if len(data) < TAIL else data[-TAIL:]
+        self._held = (self._held + data if len(data) < self._tail else data)[-self._tail :]
         return self.release() if self._bucket.tokens >= self._bucket.burst / 2 else None
 
     def release(self) -> OutputPiece | None:
