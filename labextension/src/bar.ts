@@ -1,6 +1,6 @@
 /* A bar with its figure: how much it is, and before that perhaps of what. */
 
-import { element, setText } from './dom.ts';
+import { element, setFacts, setText, type Fact } from './dom.ts';
 
 export class Bar {
   readonly element: HTMLElement;
@@ -14,12 +14,12 @@ export class Bar {
     this.element = element('span', `jsky-meter ${name}`, {}, bar, figure);
   }
 
-  show(part: number | null, amount: string, label = ''): void {
+  show(part: number | null, amounts: Fact[], label = ''): void {
     const filled = String(Math.min(Math.max(part ?? 0, 0), 1).toFixed(2));
     if (this.#fill.style.getPropertyValue('--jsky-part') !== filled) {
       this.#fill.style.setProperty('--jsky-part', filled);
     }
     setText(this.#label, label);
-    setText(this.#amount, label && amount ? ` · ${amount}` : amount);
+    setFacts(this.#amount, amounts, Boolean(label));
   }
 }

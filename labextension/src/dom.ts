@@ -43,6 +43,18 @@ export function setOptional(node: HTMLElement, text: string | null): void {
   setText(node, text ?? '');
 }
 
+/** A fact to be shown, if there is one. */
+export type Fact = string | false | null | undefined | 0;
+
+/** Shows facts with a dot between two. Where there is little room, the last ones are left out. */
+export function setFacts(node: HTMLElement, facts: Fact[], follows = false): void {
+  const shown = facts.filter(Boolean);
+  const parts = shown.map((fact, place) => (place || follows ? ` · ${fact}` : `${fact}`));
+  if (node.textContent !== parts.join('')) {
+    node.replaceChildren(...parts.map((part) => element('span', 'jsky-fact', {}, part)));
+  }
+}
+
 /** Characters at the end of a name that are always shown: similar names differ there. */
 const TAIL = 8;
 

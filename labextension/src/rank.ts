@@ -55,11 +55,12 @@ export class RankRow {
     setText(this.#state, this.#stateOf(rank));
     setText(this.#seconds, rank.seconds === null ? '' : duration(rank.seconds, true));
     setText(this.#device, this.#deviceOf(rank, gpu));
-    this.#busy.show(rank.utilisation, rank.utilisation === null ? '' : percent(rank.utilisation));
-    this.#memory.show(
-      rank.memory && rank.memory[0] / rank.memory[1],
-      rank.memory ? share(rank.memory) : ''
-    );
+    this.#busy.show(rank.utilisation, [
+      rank.utilisation !== null && percent(rank.utilisation)
+    ]);
+    this.#memory.show(rank.memory && rank.memory[0] / rank.memory[1], [
+      rank.memory && share(rank.memory)
+    ]);
     setOptional(this.#mark, this.#markOf(rank));
     setAttribute(this.#mark, 'data-quiet', rank.restarted || rank.began_empty ? null : '');
     const trouble = rank.error ?? rank.trouble;
@@ -67,11 +68,10 @@ export class RankRow {
     setShown(this.#progress.element, progress !== null);
     if (progress) {
       const left =
-        progress.left === null || rank.outcome
-          ? ''
-          : this.#trans.__('%1 left', duration(progress.left, false));
-      const parts = [progress.count, left];
-      this.#progress.show(progress.part, parts.filter(Boolean).join(' · '));
+        progress.left !== null &&
+        !rank.outcome &&
+        this.#trans.__('%1 left', duration(progress.left, false));
+      this.#progress.show(progress.part, [progress.count, left]);
     }
     setAttribute(this.#line, 'data-trouble', trouble === null ? null : '');
     setOptional(this.#line, progress ? null : plain(trouble ?? rank.line) || ' ');

@@ -3,7 +3,15 @@
 import type { Action } from './action.ts';
 import { Bar } from './bar.ts';
 import { ClusterName } from './cluster.ts';
-import { element, setAttribute, setOptional, setShown, setText } from './dom.ts';
+import {
+  element,
+  setAttribute,
+  setFacts,
+  setOptional,
+  setShown,
+  setText,
+  type Fact
+} from './dom.ts';
 import { PageLinks } from './pages.ts';
 import type { Rank, Run, Snapshot } from './snapshot.ts';
 import { plain } from './text.ts';
@@ -125,7 +133,8 @@ export class Strip {
     setOptional(this.#title, run && (run.background || !this.#isCell) ? plain(run.title) : null);
     this.#showProgress(run);
     this.#showFailed(snapshot);
-    setOptional(this.#facts, this.#factsOf(snapshot));
+    setFacts(this.#facts, this.#factsOf(snapshot));
+    setAttribute(this.#facts, 'title', this.#facts.textContent || null);
     setShown(this.#restore, Boolean(place.isIncomplete));
     this.#cluster.show(cluster, state, Boolean(place.hasSidebar));
     // For a finished run, the sidebar knows which pages its cluster serves now.
@@ -169,8 +178,7 @@ export class Strip {
         run?.state === 'running' && progress.left !== null
           ? this.#trans.__('%1 left', duration(progress.left, false))
           : null;
-      const amount = [progress.count, left].filter(Boolean).join(' · ');
-      this.#progress.show(progress.part, amount, plain(progress.label));
+      this.#progress.show(progress.part, [progress.count, left], plain(progress.label));
     }
   }
 
@@ -191,10 +199,10 @@ export class Strip {
     setAttribute(this.#failed, 'title', error || null);
   }
 
-  #factsOf({ run, sent_bytes, cluster }: Snapshot): string {
+  #factsOf({ run, sent_bytes, cluster }: Snapshot): Fact[] {
     // Records in older notebooks have no attempts.
     const attempt = run?.attempt ?? null;
-    const facts = [
+    return [
       attempt &&
         this.#trans.__('attempt %1 of %2', String(attempt[0]), String(attempt[1])),
       run && this.#trans._n('%1 rank', '%1 ranks', run.ranks.length),
@@ -204,7 +212,6 @@ export class Strip {
         ? run?.cost != null && amount(this.#trans, run.cost, cluster.unit)
         : cluster.price !== null && this.#trans.__('%1 an hour', money(cluster.price))
     ];
-    return facts.filter(Boolean).join(' · ');
   }
 
   /** Shows the elapsed time: seconds are counted here, without a message for each. */

@@ -102,10 +102,9 @@ class Status extends Widget {
     if (progress === null) {
       return '';
     }
-    const left =
-      progress.left === null ? '' : this.#trans.__('%1 left', duration(progress.left, false));
-    const figure = [percent(progress.part), left].filter(Boolean).join(' · ');
-    this.#progress.show(progress.part, figure);
-    return figure;
+    const part = percent(progress.part);
+    const left = progress.left !== null && this.#trans.__('%1 left', duration(progress.left, false));
+    this.#progress.show(progress.part, [part, left]);
+    return [part, left].filter(Boolean).join(' · ');
   }
 }

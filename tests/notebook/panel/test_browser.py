@@ -22,11 +22,11 @@ SETTLED = """async (node) => {
   return before;
 }"""
 
-# Of elements, whether their text is wider than they are.
-IS_CUT = """elements => elements.map((element) => {
-  const range = document.createRange();
-  range.selectNodeContents(element);
-  return range.getBoundingClientRect().width > element.getBoundingClientRect().width;
+# Of facts in a line, whether a user sees them.
+SEEN = """elements => elements.map((element) => {
+  const [fact, line] = [element, element.parentElement].map((each) => each.getBoundingClientRect());
+  if (fact.top >= line.bottom) return "left out";
+  return element.scrollWidth > element.clientWidth || fact.right > line.right + 1 ? "cut" : "whole";
 })"""
 
 LONG = "training epochs of the second stage"
@@ -106,8 +106,20 @@ def test_it_can_be_read(open_page: Open, shots: Path, scene: str, scheme: str) -
     panel.screenshot(path=shots / f"panel-{scene}-{scheme}.png")
     assert panel.get_by_role("option").count() == len(shown["ranks"])
     assert panel.evaluate(LEGIBLE) == {"outside": [], "faint": []}
-    amounts = panel.locator(".jsky-head .jsky-progress .jsky-amount:visible")
-    assert not any(amounts.evaluate_all(IS_CUT))
+    amounts = panel.locator(".jsky-head .jsky-progress .jsky-fact:visible")
+    assert set(amounts.evaluate_all(SEEN)) <= {"whole"}
+
+
+def test_facts_without_room_are_left_out_and_not_cut(open_page: Open) -> None:
+    page = open_page(Bench(changed(snapshot(2, 4, "A100"), run={"cost": 0.94, "progress": BAR})))
+    facts = page.browser.locator(".jsky-line-of-run .jsky-fact:visible")
+    seen = {}
+    for width in range(320, 1200, 20):
+        page.browser.set_viewport_size({"width": width, "height": 600})
+        seen[width] = facts.evaluate_all(SEEN)
+    assert not [width for width, found in seen.items() if "cut" in found]
+    assert set(seen[1180]) == {"whole"}
+    assert [found for found in seen.values() if "left out" in found]
 
 
 def test_it_follows_the_cluster(open_page: Open) -> None:
