@@ -99,11 +99,14 @@ class ClusterLost(SkyError):
     ----------
     nodes
         The nodes whose loss ended it; empty if somebody ended it.
+    reason
+        What happened, without what to do.
     """
 
-    def __init__(self, message: str, nodes: Iterable[str] = ()) -> None:
-        super().__init__(message)
+    def __init__(self, reason: str, nodes: Iterable[str] = (), then: str = "") -> None:
+        super().__init__(f"{reason} {then}".rstrip())
         self.nodes = tuple(nodes)
+        self.reason = reason
 
 
 class NoConnection(SkyError):

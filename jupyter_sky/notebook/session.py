@@ -173,6 +173,8 @@ class Session:
             known.close(SkyError(f"cluster {name} was changed by another kernel: run it again."))
             # Without all of its nodes no kernel can use it.
             if known.state.phase == "lost" and known.power.end_lost():
+                if known.power.untold_loss:
+                    print(f"{known.power.untold_loss} What its ranks had is gone.")
                 return None
         return self._attach(name)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +160,19 @@ def test_a_cluster_that_was_lost_comes_back_as_it_was(notebook: Notebook) -> Non
     notebook.run("%%sky\nx = 1")
     [after] = registry.rows()
     assert (after.spec, after.id == before.id) == (before.spec, False)
+
+
+def test_a_loss_that_no_cell_has_failed_with_is_said_once(notebook: Notebook) -> None:
+    notebook.run("%%sky --nodes 1\nx = 1")
+    [row] = registry.rows()
+    os.kill(row.machines[0]["pid"], signal.SIGKILL)
+    while row.name in (said := notebook.run("%sky status")) and " lost:" not in said:
+        time.sleep(0.01)
+    loss = f"cluster {row.name} is lost: the agent of rank 0 ended. What its ranks had is gone.\n"
+    assert said.startswith(loss)
+    again = notebook.run("%%sky\nprint('x' in globals())")
+    assert again.endswith("False\n")
+    assert " lost" not in again
 
 
 def test_options_of_other_providers_do_not_hinder_local_nodes(notebook: Notebook) -> None:

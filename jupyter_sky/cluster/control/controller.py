@@ -349,7 +349,7 @@ class Controller(ConnectionListener):
     def mark_lost(self, reason: str, then: str = _RUN_AGAIN, nodes: Iterable[str] = ()) -> None:
         """Mark the cluster as lost, and tell the listener why."""
         self.state = replace(self.state, phase=ClusterPhase.LOST)
-        self.loss = ClusterLost(f"{reason} {then}", nodes)
+        self.loss = ClusterLost(reason, nodes, then)
         self.listener.on_end(self.loss)
         self.wake()
 

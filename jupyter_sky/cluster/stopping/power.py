@@ -94,6 +94,12 @@ class Power:
                 raise
             raise SkyError(f"cluster {row.name} stays stopped: {error}") from None
 
+    @property
+    def untold_loss(self) -> str:
+        """Why the cluster was lost, as a sentence; empty if an error of a cell has said it."""
+        loss = self._controller.loss
+        return "" if loss.__traceback__ else loss.reason  # an error that was raised has one
+
     def end_lost(self) -> bool:
         """End what is left of a lost cluster, unless another process has started it again.
 
