@@ -267,6 +267,13 @@ def _refusal(error: Any) -> AWSError:
             code,
             message,
         )
+    if retries.is_throttled(code):
+        return AWSError(
+            f"AWS still says {code} to {error.operation_name}, which was tried several times: this "
+            "account makes too many requests. Try again in some minutes.",
+            code,
+            message,
+        )
     return AWSError(
         f"AWS says {code} to {error.operation_name}: {message.rstrip('.')}.", code, message
     )

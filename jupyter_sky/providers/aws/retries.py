@@ -25,7 +25,13 @@ _LONGEST_PAUSE = 20.0
 _REFUSALS = ("Insufficient", "Unfulfillable", "LimitExceeded", "CountExceeded", "Unsupported")
 """How codes begin or end that say what AWS has not, whatever the status of the answer."""
 
-_THROTTLED = ("RequestLimitExceeded", "BandwidthLimitExceeded", "LimitExceededException")
+_THROTTLED = (
+    "RequestLimitExceeded",
+    "BandwidthLimitExceeded",
+    "LimitExceededException",
+    "SlowDown",
+    "TooManyRequestsException",
+)
 _TRANSIENT = ("RequestTimeout", "RequestTimeoutException", "PriorRequestNotComplete")
 _TRANSIENT_STATUS = (429, 500, 502, 503, 504)
 
@@ -51,6 +57,11 @@ def attach(client: Any, most: int = ATTEMPTS) -> None:
     service = client.meta.service_model.service_id.hyphenize()
     decide = functools.partial(_decide, most)
     client.meta.events.register(f"needs-retry.{service}", decide, unique_id="jupyter-sky-retry")
+
+
+def is_throttled(code: str) -> bool:
+    """Return whether AWS says with this code that it gets too many requests."""
+    return code in _THROTTLED or "Throttl" in code
 
 
 def _decide(
@@ -82,7 +93,7 @@ def _may_pass(
         return isinstance(caught_exception, ConnectionError | HTTPClientError)
     http, parsed = response
     code = str(parsed.get("Error", {}).get("Code", ""))
-    if code in _THROTTLED or "Throttl" in code or code in ("SlowDown", "TooManyRequestsException"):
+    if is_throttled(code):
         return True
     if code.startswith(_REFUSALS) or code.endswith(_REFUSALS):
         return False

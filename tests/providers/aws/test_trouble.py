@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.providers.aws import AWS
+from jupyter_sky.providers.aws import AWS, retries
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.renting.rent import rent as rent_there
 from jupyter_sky.providers.spec import ClusterSpec
@@ -159,6 +159,17 @@ def test_an_account_without_a_default_network(
     account.fault = nothing
     with pytest.raises(UsageError, match="your account has no default network in us-east-1"):
         rent()
+
+
+def test_throttling_that_does_not_end(
+    account: Account, given_back: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retries, "_LONGEST_PAUSE", 0.01)
+    asked = refusing(account, lambda call: "RequestLimitExceeded")
+    sentence = "tried several times: this account makes too many requests. Try again in some min"
+    with pytest.raises(SkyError, match=sentence):
+        rent()
+    assert len(asked) == retries.ATTEMPTS
 
 
 @pytest.mark.parametrize(
