@@ -6,6 +6,7 @@ import logging
 
 from jupyter_sky.cluster.namespace.packing import NamespaceItem
 from jupyter_sky.serialization.process.environment import Environment, EnvironmentWatch
+from jupyter_sky.serialization.process.library_settings import LibrarySettings, LibraryWatch
 from jupyter_sky.serialization.process.log_settings import LogSettings
 from jupyter_sky.serialization.process.warning_filters import WarningFilters
 from jupyter_sky.serialization.user_modules import ImportPaths
@@ -17,6 +18,7 @@ class ProcessItems:
     def __init__(self) -> None:
         self._former: dict[str, NamespaceItem] = {}
         self._environment = EnvironmentWatch()
+        self._libraries = LibraryWatch()
 
     def find(self, shares_files: bool) -> list[NamespaceItem]:
         """Return the items; what was as usual from the start has none.
@@ -27,9 +29,10 @@ class ProcessItems:
             Whether the ranks see the notebook's files, and so import from where it does.
         """
         variables, logs = self._environment.changed(), LogSettings.of(logging.root)
-        filters = WarningFilters.here()
+        filters, libraries = WarningFilters.here(), self._libraries.changed()
         found = [
             self._item("environment variables", Environment(dict(variables)), not variables),
+            self._item("library settings", LibrarySettings(libraries), not libraries),
             self._item("log settings", logs, logs.is_usual),
             self._item("warning filters", filters, not filters.ignored),
         ]

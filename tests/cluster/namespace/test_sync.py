@@ -327,6 +327,20 @@ said = [str(each.message) for each in seen]
     assert notebook.names["said"] == [["one", "two", "three"]] * 4
 
 
+def test_ranks_print_arrays_as_the_notebook_does(notebook) -> None:
+    np = pytest.importorskip("numpy")
+    look = "import numpy as np\nsaid = str(np.array([1 / 3]))"
+    with np.printoptions(precision=3):
+        notebook.there(look, gather=["said"])
+        assert notebook.names["said"] == ["[0.333]"] * 4
+        # What a rank has set itself stays.
+        notebook.there("np.set_printoptions(precision=4)")
+        notebook.there(look, gather=["said"])
+        assert notebook.names["said"] == ["[0.3333]"] * 4
+    notebook.there(look, gather=["said"])
+    assert notebook.names["said"] == ["[0.33333333]"] * 4
+
+
 def test_ranks_have_the_variables_that_the_notebook_has_set_since(notebook, monkeypatch) -> None:
     look = "found = [os.environ.get(name) for name in ('TOLD', 'OTHER', 'PATH', 'AWS_X', 'RANK')]"
     before = notebook.ask("[os.environ.get('RANK'), os.environ['PATH']]")

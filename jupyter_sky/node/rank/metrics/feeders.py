@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.abc
-import importlib.machinery
-import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
+from jupyter_sky.serialization.process.after_import import after_import
 from jupyter_sky.transport.metrics.metric_log import log_some
 
 Feed = Callable[..., None]
@@ -78,48 +76,7 @@ _FEEDERS: Mapping[str, tuple[str, Mapping[str, Feed]]] = {
 def install() -> None:
     """Let these libraries feed the curves of this process."""
     for name in _FEEDERS:
-        if name in sys.modules:
-            _change(sys.modules[name])
-    if not any(isinstance(each, _Finder) for each in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Lets other finders find these modules, and patches them once they are loaded."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name not in _FEEDERS:
-            return None
-        for finder in sys.meta_path:
-            if finder is self or not hasattr(finder, "find_spec"):
-                continue
-            spec = finder.find_spec(name, path, target)
-            if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = _Loader(spec.loader)
-                return spec
-        return None
-
-
-class _Loader(importlib.abc.Loader):
-    """Loads a module with another loader, and patches it."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        found: ModuleType | None = self._loader.create_module(spec)
-        return found
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        # Restore the original loader, for code that asks the module for its source.
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        _change(module)
+        after_import(name, _change)
 
 
 def _change(module: ModuleType) -> None:

@@ -1,0 +1,268 @@
+"""Settings of libraries that a notebook makes in its first cells, so that ranks have them as well.
+
+``plt.rcParams["figure.dpi"] = 150``, ``pd.set_option("display.max_columns", None)``,
+``np.set_printoptions(precision=3)`` and ``torch.set_default_dtype(torch.float64)`` change a library
+and no name of the notebook. On ranks, tables and plots would look otherwise, and numbers would have
+another precision, without a word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import BuiltinMethodType, ModuleType
+from typing import Any
+
+from jupyter_sky.serialization.process.after_import import after_import
+
+Settings = Mapping[str, Any]
+"""The settings of a library, by their names there; only those that are not as usual."""
+
+
+@dataclass(frozen=True)
+class LibrarySettings:
+    """What is not as usual of the settings of libraries that this process has imported.
+
+    Attributes
+    ----------
+    values
+        By library, the values of its settings.
+    """
+
+    values: Mapping[str, Settings]
+
+    def install(self, store: Path) -> None:
+        """Apply the settings to libraries of this process, of which some are imported later.
+
+        Parameters
+        ----------
+        store
+            Not used; as for `jupyter_sky.serialization.user_modules.SourceTree`.
+        """
+        for name, settings in self.values.items():
+            _wanted[name] = settings
+            after_import(name, _apply)
+
+
+class LibraryWatch:
+    """Finds out which settings of libraries are not as usual, or were so once."""
+
+    def __init__(self) -> None:
+        self._raw: dict[str, object] = {}
+        self._found: dict[str, Settings] = {}
+
+    def changed(self) -> Mapping[str, Settings]:
+        """Return them, by library."""
+        # It is asked before each run: unless something has changed, it takes a few microseconds.
+        for name, library in _LIBRARIES.items():
+            module = sys.modules.get(name)
+            if module is None:
+                continue
+            with contextlib.suppress(Exception):  # an older or newer version, or half imported
+                raw = library.raw(module)
+                if name not in self._raw or raw != self._raw[name]:
+                    self._raw[name] = copy.deepcopy(raw)
+                    self._take_up(name, library.unusual(module), library.usual)
+        return self._found
+
+    def _take_up(self, name: str, found: Settings, usual: Callable[[str], Any]) -> None:
+        # What is as usual again was sent otherwise.
+        again = {key: usual(key) for key in self._found.get(name, {}) if key not in found}
+        settings = {**again, **{key: each for key, each in found.items() if _is_plain(each)}}
+        if settings:
+            self._found = {**self._found, name: settings}
+
+
+@dataclass(frozen=True)
+class _Library:
+    """How to get at the settings of a library.
+
+    Attributes
+    ----------
+    raw
+        Returns what differs as soon as one of them does, quickly.
+    unusual
+        Returns those that are not as usual.
+    usual
+        Returns the usual value of a setting.
+    change
+        Changes a setting.
+    """
+
+    raw: Callable[[Any], object]
+    unusual: Callable[[Any], Settings]
+    usual: Callable[[str], Any]
+    change: Callable[[Any, str, Any], None]
+
+
+def _apply(module: ModuleType) -> None:
+    library = _LIBRARIES[module.__name__]
+    for key, value in _wanted[module.__name__].items():
+        # One that this version of the library does not have is left out.
+        with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"):
+            library.change(module, key, value)
+
+
+_wanted: dict[str, Settings] = {}
+
+
+def _is_plain(value: object) -> bool:
+    """Return whether a value is the same everywhere, and needs no library to be read."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return True
+        case list() | tuple():
+            return all(map(_is_plain, value))
+        case dict():
+            return all(_is_plain(key) and _is_plain(each) for key, each in value.items())
+        case BuiltinMethodType():  # "{:.2f}".format
+            return type(value.__self__) is str
+    return False
+
+
+# matplotlib
+
+_NOT_OF_PLOTS = ("backend", "interactive", "toolbar", "webagg", "date.", "animation.", "keymap.")
+_CYCLE = "axes.prop_cycle"
+
+
+def _plot_settings(matplotlib: Any) -> Settings:
+    here, usual = dict.copy(matplotlib.rcParams), matplotlib.rcParamsDefault
+    found = {
+        key: value
+        for key, value in here.items()
+        if not key.startswith(_NOT_OF_PLOTS) and value != dict.get(usual, key)
+    }
+    if _CYCLE in found:
+        found[_CYCLE] = {key: list(each) for key, each in found[_CYCLE].by_key().items()}
+    return found
+
+
+def _usual_plot_setting(key: str) -> Any:
+    usual: Any = dict.get(sys.modules["matplotlib"].rcParamsDefault, key)
+    if key != _CYCLE:
+        return usual
+    return {key: list(each) for key, each in usual.by_key().items()}
+
+
+def _change_plots(matplotlib: Any, key: str, value: Any) -> None:
+    if key == _CYCLE:
+        from cycler import cycler
+
+        value = cycler(**value)
+    matplotlib.rcParams[key] = value
+
+
+# pandas
+
+
+def _options(pandas: Any) -> dict[str, Any]:
+    options: dict[str, Any] = vars(sys.modules["pandas._config.config"])["_global_config"]
+    return options
+
+
+def _flat(options: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in options.items():
+        if type(value) is dict:
+            yield from _flat(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value
+
+
+def _table_settings(pandas: Any) -> Settings:
+    return {
+        key: value for key, value in _flat(_options(pandas)) if value != _usual_table_setting(key)
+    }
+
+
+def _usual_table_setting(key: str) -> Any:
+    registered = vars(sys.modules["pandas._config.config"])["_registered_options"]
+    return registered[key].defval
+
+
+def _change_tables(pandas: Any, key: str, value: Any) -> None:
+    pandas.set_option(key, value)
+
+
+# numpy
+
+_PRINTING: Settings = {
+    "edgeitems": 3,
+    "threshold": 1000,
+    "precision": 8,
+    "suppress": False,
+    "linewidth": 75,
+    "nanstr": "nan",
+    "infstr": "inf",
+    "floatmode": "maxprec",
+    "sign": "-",
+}
+
+
+def _array_settings(numpy: Any) -> Settings:
+    here = numpy.get_printoptions()
+    return {key: here[key] for key, usual in _PRINTING.items() if here[key] != usual}
+
+
+def _change_arrays(numpy: Any, key: str, value: Any) -> None:
+    numpy.set_printoptions(**{key: value})
+
+
+# torch
+
+_NUMBERS: Settings = {
+    "default_dtype": "float32",
+    "float32_matmul_precision": "highest",
+    "deterministic_algorithms": False,
+    "cudnn.benchmark": False,
+    "cudnn.deterministic": False,
+}
+
+
+def _number_settings(torch: Any) -> Settings:
+    cudnn = torch.backends.cudnn
+    here = {
+        "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "cudnn.benchmark": cudnn.benchmark,
+        "cudnn.deterministic": cudnn.deterministic,
+    }
+    return {key: value for key, value in here.items() if value != _NUMBERS[key]}
+
+
+def _change_numbers(torch: Any, key: str, value: Any) -> None:
+    match key:
+        case "default_dtype":
+            torch.set_default_dtype(getattr(torch, value))
+        case "float32_matmul_precision":
+            torch.set_float32_matmul_precision(value)
+        case "deterministic_algorithms":
+            torch.use_deterministic_algorithms(value)
+        case "cudnn.benchmark":
+            torch.backends.cudnn.benchmark = value
+        case "cudnn.deterministic":
+            torch.backends.cudnn.deterministic = value
+
+
+_LIBRARIES: Mapping[str, _Library] = {
+    "matplotlib": _Library(
+        lambda module: dict.copy(module.rcParams),
+        _plot_settings,
+        _usual_plot_setting,
+        _change_plots,
+    ),
+    "pandas": _Library(_options, _table_settings, _usual_table_setting, _change_tables),
+    "numpy": _Library(
+        lambda module: module.get_printoptions(),
+        _array_settings,
+        _PRINTING.__getitem__,
+        _change_arrays,
+    ),
+    "torch": _Library(_number_settings, _number_settings, _NUMBERS.__getitem__, _change_numbers),
+}
