@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.errors import Failure, GroupBroken, RankLost
+from jupyter_sky.cluster.metrics.curves import Curves
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.runs.task import Attempt
 from jupyter_sky.cluster.state import ClusterPhase
@@ -37,6 +38,8 @@ class Loss:
         How many steps they have logged since then; ``None`` if that is not known.
     nodes
         The nodes whose loss ended the cluster.
+    metrics
+        What the run had logged.
     """
 
     what: str
@@ -45,6 +48,7 @@ class Loss:
     seconds: float
     steps: float | None
     nodes: tuple[str, ...] = ()
+    metrics: Curves | None = None
 
     @property
     def sentence(self) -> str:
@@ -73,7 +77,9 @@ def loss_of_trouble(trouble: SkyError, attempt: Attempt) -> Loss | None:
     """Return what was lost before an attempt could begin; ``None`` if the trouble is another."""
     what = _describe(trouble)
     nodes = trouble.nodes if isinstance(trouble, ClusterLost) else ()
-    return Loss(what, attempt.checkpoint, attempt.step, 0.0, None, nodes) if what else None
+    if not what:
+        return None
+    return Loss(what, attempt.checkpoint, attempt.step, 0.0, None, nodes, attempt.metrics)
 
 
 def _describe(trouble: SkyError | None) -> str | None:
@@ -110,6 +116,6 @@ def _measured(run: Run, what: str, nodes: tuple[str, ...] = ()) -> Loss:
     last, steps = run.metrics.last_step, None
     # Values logged without a step count from 0 in each attempt, and do not help here.
     if last is not None and last >= (step or 0) and (checkpoint is None or step is not None):
-        steps = last - (step or 0)
+        steps = last - (step or 0) or None
     seconds = max(0.0, run.started + run.seconds - since)
-    return Loss(what, checkpoint, step, seconds, steps, nodes)
+    return Loss(what, checkpoint, step, seconds, steps, nodes, run.metrics)

@@ -115,6 +115,11 @@ def disturb(rank, step):
     assert re.search(
         rf"rank 1 is lost: the agent of node 1 .*{place} of step 10; .* 3 of 4", second
     )
+    # The curves go on where the checkpoints were saved.
+    notebook.run("metrics = %sky metrics")
+    logged = notebook.namespace["metrics"]
+    for rank in range(2):
+        assert list(logged[logged["rank"] == rank]["step"]) == list(range(1, 21))
 
 
 def test_each_attempt_begins_alike(pair: Notebook) -> None:

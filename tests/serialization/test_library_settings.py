@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,83 +14,96 @@ import pytest
 from jupyter_sky.serialization.process.after_import import after_import
 from jupyter_sky.serialization.process.library_settings import LibrarySettings, LibraryWatch
 
-np = pytest.importorskip("numpy")
-pd = pytest.importorskip("pandas")
-torch = pytest.importorskip("torch")
-matplotlib = pytest.importorskip("matplotlib")
+
+@dataclass(frozen=True)
+class Libraries:
+    """What a notebook has imported, with usual settings."""
+
+    np: Any
+    pd: Any
+    torch: Any
+    matplotlib: Any
+
+    def back_to_usual(self) -> None:
+        self.np.set_printoptions(precision=8)
+        self.pd.reset_option("^display.(max_columns|float_format)$")
+        self.torch.set_default_dtype(self.torch.float32)
+        self.torch.set_float32_matmul_precision("highest")
+        self.matplotlib.rcdefaults()
+
+    def set_plot(self, key: str, value: Any) -> None:
+        self.matplotlib.rcParams[key] = value
 
 
-def back_to_usual() -> None:
-    np.set_printoptions(precision=8)
-    pd.reset_option("^display.(max_columns|float_format)$")
-    torch.set_default_dtype(torch.float32)
-    torch.set_float32_matmul_precision("highest")
-    matplotlib.rcdefaults()
-
-
-@pytest.fixture(autouse=True)
-def usual() -> Iterator[None]:
-    back_to_usual()
-    yield
-    back_to_usual()
-
-
-def plot(key: str) -> Any:
-    return matplotlib.rcParams[key]
-
-
-def set_plot(key: str, value: Any) -> None:
-    matplotlib.rcParams[key] = value
+@pytest.fixture
+def libs() -> Iterator[Libraries]:
+    names = ("numpy", "pandas", "torch", "matplotlib")
+    made = Libraries(*map(pytest.importorskip, names))
+    made.back_to_usual()
+    yield made
+    made.back_to_usual()
 
 
 CYCLE = "axes.prop_cycle"
 
-SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
-    "precision": (lambda: np.set_printoptions(precision=3), lambda: str(np.array([1 / 3]))),
+SETTINGS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "precision": (
+        lambda libs: libs.np.set_printoptions(precision=3),
+        lambda libs: str(libs.np.array([1 / 3])),
+    ),
     "columns": (
-        lambda: pd.set_option("display.max_columns", 3),
-        lambda: pd.get_option("display.max_columns"),
+        lambda libs: libs.pd.set_option("display.max_columns", 3),
+        lambda libs: libs.pd.get_option("display.max_columns"),
     ),
     "floats": (
-        lambda: pd.set_option("display.float_format", "{:.1f}".format),
-        lambda: str(pd.Series([1 / 3])),
+        lambda libs: libs.pd.set_option("display.float_format", "{:.1f}".format),
+        lambda libs: str(libs.pd.Series([1 / 3])),
     ),
-    "dtype": (lambda: torch.set_default_dtype(torch.float64), lambda: torch.ones(1).dtype),
+    "dtype": (
+        lambda libs: libs.torch.set_default_dtype(libs.torch.float64),
+        lambda libs: libs.torch.ones(1).dtype,
+    ),
     "products": (
-        lambda: torch.set_float32_matmul_precision("high"),
-        torch.get_float32_matmul_precision,
+        lambda libs: libs.torch.set_float32_matmul_precision("high"),
+        lambda libs: libs.torch.get_float32_matmul_precision(),
     ),
-    "plots": (lambda: set_plot("figure.dpi", 33), lambda: plot("figure.dpi")),
-    "colours": (lambda: set_plot(CYCLE, matplotlib.cycler(color="rgb")), lambda: plot(CYCLE)),
+    "plots": (
+        lambda libs: libs.set_plot("figure.dpi", 33),
+        lambda libs: libs.matplotlib.rcParams["figure.dpi"],
+    ),
+    "colours": (
+        lambda libs: libs.set_plot(CYCLE, libs.matplotlib.cycler(color="rgb")),
+        lambda libs: libs.matplotlib.rcParams[CYCLE],
+    ),
 }
 
 
 @pytest.mark.parametrize("what", SETTINGS)
-def test_a_setting_is_taken_over_and_taken_back(what: str, tmp_path: Path) -> None:
+def test_a_setting_is_taken_over_and_taken_back(libs: Libraries, what: str, tmp_path: Path) -> None:
     change, read = SETTINGS[what]
-    watch, as_usual = LibraryWatch(), read()
+    watch, as_usual = LibraryWatch(), read(libs)
     assert watch.changed() == {}
-    change()
-    as_set, sent = read(), pickle.dumps(LibrarySettings(watch.changed()))
+    change(libs)
+    as_set, sent = read(libs), pickle.dumps(LibrarySettings(watch.changed()))
     assert as_set != as_usual
     assert watch.changed() is watch.changed()
 
-    back_to_usual()
+    libs.back_to_usual()
     pickle.loads(sent).install(tmp_path)
-    assert read() == as_set
+    assert read(libs) == as_set
 
-    back_to_usual()
+    libs.back_to_usual()
     taken_back = pickle.dumps(LibrarySettings(watch.changed()))
-    change()
+    change(libs)
     pickle.loads(taken_back).install(tmp_path)
-    assert read() == as_usual
+    assert read(libs) == as_usual
 
 
-def test_what_cannot_be_read_elsewhere_or_is_of_this_process_stays_here() -> None:
+def test_what_cannot_be_read_elsewhere_or_is_of_this_process_stays_here(libs: Libraries) -> None:
     watch = LibraryWatch()
-    pd.set_option("display.float_format", lambda number: "?")
-    set_plot("backend", "svg")
-    set_plot("interactive", True)
+    libs.pd.set_option("display.float_format", lambda number: "?")
+    libs.set_plot("backend", "svg")
+    libs.set_plot("interactive", True)
     assert watch.changed() == {}
 
 

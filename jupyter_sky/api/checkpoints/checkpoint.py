@@ -22,6 +22,7 @@ from jupyter_sky.api.checkpoints.saving import Saving, explained
 from jupyter_sky.api.checkpoints.together import Together
 from jupyter_sky.errors import UsageError
 from jupyter_sky.transport import present_run
+from jupyter_sky.transport.metrics import metric_log
 
 if TYPE_CHECKING:
     from torch import nn
@@ -72,6 +73,8 @@ def save(path: str | PathLike[str], *, wait: bool = True, **values: Any) -> Savi
     checkpoint, began = _checkpoint(), time.monotonic()
     _finish_latest()
     together = Together()
+    # A further attempt does not repeat these steps: their metrics must not be lost with a node.
+    metric_log.flush()
     together.meet("sky.save")
     state = _state(values)
     names = _kinds(values)

@@ -42,14 +42,25 @@ class _Curve:
 
 
 class Curves:
-    """The curves of one run."""
+    """The curves of one run.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    before, step
+        The curves of the attempt before, and the step of the checkpoint that this one begins with:
+        up to there they are this one's as well, as it does not do these steps again.
+    """
+
+    def __init__(self, before: Curves | None = None, step: float | None = None) -> None:
         self._curves: dict[tuple[str, int], _Curve] = {}
+        self._before: set[tuple[str, int]] = set()  # whose points are all of the attempt before
+        self._since = step or 0.0
         self._kept, self._drawn = KEPT, _DRAWN
         self._lock = threading.Lock()
         self._version = 0
         self._view: tuple[int, float, list[CurveView]] = (0, -math.inf, [])
+        if before is not None and step is not None:
+            self._go_on(before, step)
 
     @property
     def has_any(self) -> bool:
@@ -68,11 +79,15 @@ class Curves:
             self._version += 1
             for name, data in list(event.points.items())[:NAMES]:
                 rank = event.rank if event.of is None else event.of
-                curve = self._curve(escaped(name)[:LONGEST], rank)
+                key = (escaped(name)[:LONGEST], rank)
+                curve = self._curve(key)
                 if curve is None:
                     continue
                 before = curve.kept.count
                 for step, value in unpack(data):
+                    if key in self._before:
+                        curve = self._first_of_its_own(key, step)
+                        before = curve.kept.count
                     if math.isfinite(step):
                         curve.kept.add(step, value)
                         curve.drawn.add(step, value)
@@ -80,8 +95,7 @@ class Curves:
                 added = curve.kept.count - before
                 curve.kept.count += max(0, event.counts.get(name, 0) - added)
 
-    def _curve(self, name: str, rank: int) -> _Curve | None:
-        key = (name, rank)
+    def _curve(self, key: tuple[str, int]) -> _Curve | None:
         if key not in self._curves:
             if len(self._curves) >= _MOST_CURVES:
                 return None
@@ -92,6 +106,28 @@ class Curves:
                 for each in self._curves.values():
                     each.kept.shrink(self._kept)
                     each.drawn.shrink(self._drawn)
+            self._curves[key] = _Curve(self._kept, self._drawn)
+        return self._curves[key]
+
+    def _go_on(self, before: Curves, step: float) -> None:
+        with before._lock:
+            self._kept, self._drawn = before._kept, before._drawn
+            for key, old in before._curves.items():
+                new = _Curve(self._kept, self._drawn)
+                for series, former in ((new.kept, old.kept), (new.drawn, old.drawn)):
+                    for point in former.points():
+                        if point[0] <= step:
+                            series.add(*point)
+                if new.kept.count:
+                    self._curves[key] = new
+        self._before = set(self._curves)
+        self._version = 1
+
+    def _first_of_its_own(self, key: tuple[str, int], step: float) -> _Curve:
+        """Return the curve of the attempt before, unless its steps are done again after all."""
+        self._before.discard(key)
+        # Logged without a step, values count from 0 in each attempt.
+        if step <= self._since:
             self._curves[key] = _Curve(self._kept, self._drawn)
         return self._curves[key]
 

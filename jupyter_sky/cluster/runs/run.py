@@ -175,7 +175,7 @@ class Run:
         self.over = asyncio.Event()
         self.findings: Findings | None = None
         self.where: str | None = None
-        self.metrics = Curves()
+        self.metrics = Curves(task.attempt.metrics, task.attempt.step)
         self.saved: tuple[Saved, float] | None = None
         self.prompts = Prompts(self._on_prompts_changed)
         self._last_found: tuple[Findings, float] | None = None

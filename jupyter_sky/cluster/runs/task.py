@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jupyter_sky.cluster.errors import Failure
+from jupyter_sky.cluster.metrics.curves import Curves
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.errors import SkyError
 from jupyter_sky.serialization.cell_sources import Cells
@@ -55,6 +56,8 @@ class Attempt:
         The last checkpoint that the earlier ones have saved, and the step that it is of.
     timeout
         Seconds that all of them have together; ``None`` for as long as they take.
+    metrics
+        What the one before has logged.
     """
 
     number: int = 1
@@ -62,6 +65,7 @@ class Attempt:
     checkpoint: str | None = None
     step: float | None = None
     timeout: float | None = None
+    metrics: Curves | None = None
 
 
 @dataclass(frozen=True)

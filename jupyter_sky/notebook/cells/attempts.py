@@ -170,7 +170,11 @@ class Attempts:
             self._say(f"{name}: {loss.sentence}; a run in the background starts no new cluster")
             return False
         self._attempt = replace(
-            before, number=before.number + 1, checkpoint=loss.checkpoint, step=loss.step
+            before,
+            number=before.number + 1,
+            checkpoint=loss.checkpoint,
+            step=loss.step,
+            metrics=loss.metrics,
         )
         begins = "" if loss.checkpoint else " from the start"
         which = f"attempt {self._attempt.number} of {before.limit}"

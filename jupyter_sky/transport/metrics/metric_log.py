@@ -26,13 +26,28 @@ Sink = Callable[[Mapping[str, float], float | None], bool]
 """Takes figures and their step; returns whether it takes those of this process at all."""
 
 _sink: Sink | None = None
+_flush: Callable[[], None] | None = None
 _has_told: mmap.mmap | None = None  # shared with the processes that this one forks
 
 
-def set_sink(sink: Sink | None) -> None:
-    """Have logged figures given to a function, with the step that they belong to."""
-    global _sink, _has_told
-    _sink, _has_told = sink, mmap.mmap(-1, 1)
+def set_sink(sink: Sink | None, flush: Callable[[], None] | None = None) -> None:
+    """Have logged figures given to a function, with the step that they belong to.
+
+    Parameters
+    ----------
+    sink
+        The function.
+    flush
+        Sends what was given to it so far.
+    """
+    global _sink, _flush, _has_told
+    _sink, _flush, _has_told = sink, flush, mmap.mmap(-1, 1)
+
+
+def flush() -> None:
+    """Send what was logged so far, which a rank otherwise does a few times a second."""
+    if _flush:
+        _flush()
 
 
 def take_none() -> None:

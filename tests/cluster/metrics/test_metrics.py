@@ -188,6 +188,22 @@ sky.log(loss=2)"""
         visitor.close()
 
 
+def test_curves_of_a_further_attempt_go_on_where_it_does() -> None:
+    before = Curves()
+    before.add(Metrics(0, "r", {"loss": pack(iter([(1, 0.9), (2, 0.8), (3, 0.7)]))}, {}))
+    before.add(Metrics(0, "r", {"stepless": pack(iter([(0, 5.0), (1, 6.0), (2, 7.0)]))}, {}))
+    before.add(Metrics(0, "r", {"late": pack(iter([(3, 1.0)]))}, {}))
+    after = Curves(before, 2)
+    assert after.rows()["step"] == [0, 1, 2]
+    after.add(Metrics(0, "r", {"loss": pack(iter([(3, 0.75), (4, 0.6)]))}, {}))
+    after.add(Metrics(0, "r", {"stepless": pack(iter([(0, 7.5)]))}, {}))
+    drawn = {each["name"]: (each["steps"], each["values"]) for each in after.view(is_last=True)}
+    assert drawn == {"loss": ([1, 2, 3, 4], [0.9, 0.8, 0.75, 0.6]), "stepless": ([0], [7.5])}
+    assert after.left_out == 0
+    # Without a checkpoint, or one whose step is not known, all is done again.
+    assert not Curves(before, None).has_any
+
+
 def test_what_a_node_makes_up_is_kept_within_limits() -> None:
     curves = Curves()
     for number in range(70):

@@ -55,7 +55,7 @@ class MetricRecorder:
         self._sending = threading.Lock()
         self._wakes = threading.Event()
         self._thread: threading.Thread | None = None
-        metric_log.set_sink(self.log)
+        metric_log.set_sink(self.log, self.flush)
         feeders.install()
 
     def begin(self, run: str, ranks: int) -> None:
