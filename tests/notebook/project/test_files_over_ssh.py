@@ -3,10 +3,37 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from tests.lab import Lab
 from tests.notebook.kernels import LiveNotebook
+from tests.providers.ssh.conftest import opened_over_ssh
+
+SETTINGS = "[each for each in get_ipython().configurables if type(each).__name__ == 'Sky']"
+
+
+@pytest.fixture(scope="module")
+def kernel(
+    lab: Lab, home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveNotebook]:
+    user = tmp_path_factory.mktemp("user") / "home"
+    shutil.copytree(lab.home, user)
+    with opened_over_ssh(user / ".ssh", tmp_path_factory.mktemp("notebook")) as made:
+        made.succeed(f"[settings] = {SETTINGS}\nnames = settings.trait_names(config=True)")
+        made.succeed("usual = {each: getattr(settings, each) for each in names}")
+        yield made
+
+
+@pytest.fixture
+def over_ssh(kernel: LiveNotebook) -> Iterator[LiveNotebook]:
+    """A notebook with the usual settings and without a cluster; all tests have the same kernel."""
+    yield kernel
+    kernel.run("%sky down")
+    kernel.succeed("for each, value in usual.items(): setattr(settings, each, value)")
 
 
 def test_files_go_there_and_come_back(lab: Lab, over_ssh: LiveNotebook, tmp_path: Path) -> None:
@@ -117,7 +144,8 @@ def test_what_is_large_goes_in_portions(lab: Lab, over_ssh: LiveNotebook, tmp_pa
     (project / "data").write_bytes(os.urandom(3_500_000))
     over_ssh.succeed(f"%cd {project}\n%config Sky.plugin = 'none'")
     over_ssh.succeed("%%sky --hosts lab1,lab2 --cluster portions\npass")
-    over_ssh.succeed("from jupyter_sky.serialization import folders\nfolders.PORTION = 1_000_000")
+    over_ssh.succeed("from jupyter_sky.serialization import folders\nwhole = folders.PORTION")
+    over_ssh.succeed("folders.PORTION = 1_000_000")
     work = [host.home / "jupyter-sky" / "portions" for host in lab.hosts[:2]]
     cell = over_ssh.succeed("%sky put data")
     assert cell.shown[-1].startswith("portions: sent data (3.5 MB) in ")
@@ -138,3 +166,4 @@ def test_what_is_large_goes_in_portions(lab: Lab, over_ssh: LiveNotebook, tmp_pa
     for folder in work:
         assert (folder / "data").read_bytes() == (project / "data").read_bytes()
     over_ssh.succeed("%sky down")
+    over_ssh.succeed("folders.PORTION = whole")
