@@ -3,37 +3,20 @@
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.lab import Lab
 from tests.notebook.kernels import LiveNotebook
-from tests.providers.ssh.conftest import opened_over_ssh
+from tests.providers.ssh.conftest import kernel_over_ssh, same_kernel
 
-SETTINGS = "[each for each in get_ipython().configurables if type(each).__name__ == 'Sky']"
-
-
-@pytest.fixture(scope="module")
-def kernel(
-    lab: Lab, home: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[LiveNotebook]:
-    user = tmp_path_factory.mktemp("user") / "home"
-    shutil.copytree(lab.home, user)
-    with opened_over_ssh(user / ".ssh", tmp_path_factory.mktemp("notebook")) as made:
-        made.succeed(f"[settings] = {SETTINGS}\nnames = settings.trait_names(config=True)")
-        made.succeed("usual = {each: getattr(settings, each) for each in names}")
-        yield made
+__all__ = ["kernel_over_ssh", "same_kernel"]
 
 
 @pytest.fixture
-def over_ssh(kernel: LiveNotebook) -> Iterator[LiveNotebook]:
-    """A notebook with the usual settings and without a cluster; all tests have the same kernel."""
-    yield kernel
-    kernel.run("%sky down")
-    kernel.succeed("for each, value in usual.items(): setattr(settings, each, value)")
+def over_ssh(same_kernel: LiveNotebook) -> LiveNotebook:
+    return same_kernel
 
 
 def test_files_go_there_and_come_back(lab: Lab, over_ssh: LiveNotebook, tmp_path: Path) -> None:
