@@ -5,8 +5,18 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.lab import Lab
 from tests.notebook.kernels import LiveNotebook
+from tests.providers.ssh.conftest import kernel_over_ssh, same_kernel
+
+__all__ = ["kernel_over_ssh", "same_kernel"]
+
+
+@pytest.fixture
+def over_ssh(same_kernel: LiveNotebook) -> LiveNotebook:
+    return same_kernel
 
 
 def test_files_go_there_and_come_back(lab: Lab, over_ssh: LiveNotebook, tmp_path: Path) -> None:
@@ -117,7 +127,8 @@ def test_what_is_large_goes_in_portions(lab: Lab, over_ssh: LiveNotebook, tmp_pa
     (project / "data").write_bytes(os.urandom(3_500_000))
     over_ssh.succeed(f"%cd {project}\n%config Sky.plugin = 'none'")
     over_ssh.succeed("%%sky --hosts lab1,lab2 --cluster portions\npass")
-    over_ssh.succeed("from jupyter_sky.serialization import folders\nfolders.PORTION = 1_000_000")
+    over_ssh.succeed("from jupyter_sky.serialization import folders\nwhole = folders.PORTION")
+    over_ssh.succeed("folders.PORTION = 1_000_000")
     work = [host.home / "jupyter-sky" / "portions" for host in lab.hosts[:2]]
     cell = over_ssh.succeed("%sky put data")
     assert cell.shown[-1].startswith("portions: sent data (3.5 MB) in ")
@@ -138,3 +149,4 @@ def test_what_is_large_goes_in_portions(lab: Lab, over_ssh: LiveNotebook, tmp_pa
     for folder in work:
         assert (folder / "data").read_bytes() == (project / "data").read_bytes()
     over_ssh.succeed("%sky down")
+    over_ssh.succeed("folders.PORTION = whole")

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.notebook.kernels import LiveNotebook
 from tests.notebook.programs.conftest import terminal
-from tests.providers.ssh.conftest import client, opened_over_ssh
+from tests.providers.ssh.conftest import kernel_over_ssh, same_kernel
 
-__all__ = ["client", "terminal"]
+__all__ = ["kernel_over_ssh", "same_kernel", "terminal"]
 
 
 @pytest.fixture
-def over_ssh(client: Path, tmp_path: Path) -> Iterator[LiveNotebook]:
-    """A notebook in a folder that the hosts do not see as theirs."""
-    with opened_over_ssh(client, tmp_path) as made:
-        yield made
+def over_ssh(same_kernel: LiveNotebook) -> LiveNotebook:
+    """A notebook in a folder that the hosts do not see as theirs; its kernel is the file's."""
+    return same_kernel

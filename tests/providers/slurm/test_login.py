@@ -117,12 +117,13 @@ def test_a_cell_names_the_login_node(login: Host, tmp_path: Path) -> None:
             f"%%sky --provider slurm --login {login.name} --nodes 2 --gpu a100 --out total\n"
             "import torch, torch.distributed as dist\n"
             "total = torch.ones(1)\n"
-            "dist.all_reduce(total)"
+            "dist.all_reduce(total)\n"
+            "total = total.item()"
         )
-        assert notebook.succeed("print(total.item())").stdout == "2.0\n"
+        assert notebook.succeed("print(total)").stdout == "2.0\n"
         notebook.restart()
         notebook.succeed("%load_ext jupyter_sky")
-        assert "2.0" in notebook.succeed("%%sky\nprint(total.item())").stdout
+        assert "2.0" in notebook.succeed("%%sky\nprint(total)").stdout
         head, shown, *_ = notebook.succeed("%sky status").stdout.splitlines()
         assert re.match(r"(< )?\d+\.\d+ GPU hours", shown[head.index("cost") :])
         assert "nothing is left running" in notebook.succeed("%sky down").stdout

@@ -127,3 +127,28 @@ def opened_over_ssh(client: Path, folder: Path) -> Iterator[LiveNotebook]:
         yield made
     finally:
         made.close()
+
+
+_SETTINGS = "[each for each in get_ipython().configurables if type(each).__name__ == 'Sky']"
+
+
+@pytest.fixture(scope="module")
+def kernel_over_ssh(
+    lab: Lab, home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveNotebook]:
+    """A kernel for all tests of a file; `same_kernel` makes it one test's notebook."""
+    user = tmp_path_factory.mktemp("user") / "home"
+    shutil.copytree(lab.home, user)
+    with opened_over_ssh(user / ".ssh", tmp_path_factory.mktemp("notebook")) as made:
+        made.succeed(f"[settings] = {_SETTINGS}\nnames = settings.trait_names(config=True)")
+        made.succeed("usual = {each: getattr(settings, each) for each in names}")
+        yield made
+
+
+@pytest.fixture
+def same_kernel(kernel_over_ssh: LiveNotebook) -> Iterator[LiveNotebook]:
+    """A notebook with the usual settings, in its folder, and without a cluster."""
+    kernel_over_ssh.succeed(f"%cd {kernel_over_ssh.path.parent}")
+    yield kernel_over_ssh
+    kernel_over_ssh.run("%sky down")
+    kernel_over_ssh.succeed("for each, value in usual.items(): setattr(settings, each, value)")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -11,7 +13,29 @@ import pytest
 
 from tests.lab import Lab
 from tests.notebook.kernels import LiveNotebook
-from tests.providers.ssh.conftest import impatient
+from tests.providers.ssh.conftest import impatient, opened_over_ssh
+
+BEGIN = f"%load_ext jupyter_sky\n%config Sky.python = {sys.executable!r}"
+
+
+@pytest.fixture(scope="module")
+def client(lab: Lab, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ``.ssh`` folder of the user of these notebooks."""
+    return Path(shutil.copytree(lab.home, tmp_path_factory.mktemp("user") / "home")) / ".ssh"
+
+
+@pytest.fixture(scope="module")
+def kernel(client: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNotebook]:
+    with opened_over_ssh(client, tmp_path_factory.mktemp("notebook")) as made:
+        yield made
+
+
+@pytest.fixture
+def notebook(kernel: LiveNotebook) -> Iterator[LiveNotebook]:
+    """A notebook without a cluster; its kernel is that of the tests before, or a new one."""
+    yield kernel
+    kernel.run("%sky down")
+    kernel.succeed("%reset -f in out\n%reset -f")
 
 
 def test_from_hosts_to_a_formed_group(lab: Lab, notebook: LiveNotebook) -> None:
@@ -20,12 +44,13 @@ def test_from_hosts_to_a_formed_group(lab: Lab, notebook: LiveNotebook) -> None:
         "import socket, torch, torch.distributed as dist\n"
         "total = torch.ones(1) * dist.get_rank()\n"
         "dist.all_reduce(total)\n"
+        "total = total.item()\n"
         "places = [None] * 4\n"
         "dist.all_gather_object(places, socket.gethostname())\n"
         "print('on', socket.gethostname())"
     )
     assert cell.stdout == "on lab1\n"
-    assert notebook.value("total.item()") == 6.0
+    assert notebook.value("total") == 6.0
     assert notebook.value("places") == [host.name for host in lab.hosts]
     assert any("4 ssh nodes, 4 ranks on CPU, group formed" in text for text in cell.shown)
     status = notebook.succeed("%sky status").stdout
@@ -95,7 +120,7 @@ def test_a_restarted_kernel_finds_its_machines_again(notebook: LiveNotebook) -> 
     )
     notebook.until(cell, lambda cell: "5\n" in cell.stdout)
     notebook.restart()
-    notebook.succeed("%load_ext jupyter_sky")
+    notebook.succeed(BEGIN)
     lines = notebook.succeed("%sky attach").stdout.splitlines()[2:]
     assert lines == [str(n) for n in range(150)]
     assert notebook.value("place") == ["lab1", "lab2"]
@@ -106,7 +131,7 @@ def test_what_a_dead_cluster_left_on_hosts_is_collected(lab: Lab, notebook: Live
     notebook.restart()
     for process in lab.hosts[0].processes("jupyter_sky.node "):
         process.kill()
-    notebook.succeed("%load_ext jupyter_sky")
+    notebook.succeed(BEGIN)
     assert "gone" in notebook.succeed("%sky status").stdout
     collected = notebook.succeed("%sky gc").stdout
     assert "what is left of it on lab1, lab2" in collected
@@ -119,7 +144,7 @@ def test_a_cluster_that_is_out_of_reach_can_be_given_up(
 ) -> None:
     notebook.succeed("%%sky --hosts lab1,lab2 --plugin none\npass")
     notebook.restart()
-    notebook.succeed("%load_ext jupyter_sky")
+    notebook.succeed(BEGIN)
     lab.hosts[1].power_off()
     try:
         with impatient(client, lab.hosts[1]):
@@ -133,7 +158,6 @@ def test_a_cluster_that_is_out_of_reach_can_be_given_up(
         assert not lab.hosts[0].processes("jupyter_sky")
     finally:
         lab.hosts[1].start()
-    notebook.succeed(f"%config Sky.python = {sys.executable!r}")
     notebook.succeed("%%sky --hosts lab1,lab2 --plugin none\npass")
 
 

@@ -59,10 +59,11 @@ def await_bridge(channel: paramiko.Channel) -> None:
     """
     channel.settimeout(CONNECT_WITHIN)
     seen = b""
-    while not seen.endswith(MARK):
-        if not (byte := channel.recv(1)):
+    while missing := _missing(seen):
+        # No more than that, as the agent's own bytes follow.
+        if not (part := channel.recv(missing)):
             break
-        seen += byte
+        seen += part
         if len(seen) > _MOST_GREETED:
             much = format_bytes(_MOST_GREETED)
             raise HostError(f"its login scripts printed more than {much}")
@@ -76,3 +77,8 @@ def await_bridge(channel: paramiko.Channel) -> None:
     if status == NO_ANSWER:
         raise HostError(said)
     raise HostError(f"the bridge to its agent did not start: {said or status}")
+
+
+def _missing(seen: bytes) -> int:
+    """Return how many bytes have to come at least until all that has come ends with the mark."""
+    return next(left for left in range(len(MARK) + 1) if seen.endswith(MARK[: len(MARK) - left]))

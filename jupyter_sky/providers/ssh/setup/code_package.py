@@ -7,7 +7,7 @@ import io
 import json
 import shlex
 import tarfile
-from dataclasses import dataclass, field
+import threading
 from pathlib import Path
 
 import blake3
@@ -60,36 +60,58 @@ def send_code(connection: HostShell, facts: HostFacts) -> str:
         mv -T "$new" {folder} 2>/dev/null || rm -rf "$new"
         test -d {folder}
         """.format(**words),
-        sent.archive,
+        sent.archive(),
     )
     return folder
 
 
-@dataclass(frozen=True)
 class CodePackage:
-    """An archive of our code, and the digest of its content."""
+    """Our code, as of when it was read.
 
-    digest: str
-    archive: bytes = field(repr=False)
+    Attributes
+    ----------
+    digest
+        Of its content.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._contents: dict[str, bytes] = {}
+        hasher = blake3.blake3()
+        for path in sorted(root.rglob("*")):
+            name = path.relative_to(root.parent)
+            if _LEFT_OUT.isdisjoint(name.parts) and path.is_file():
+                content = self._contents[name.as_posix()] = path.read_bytes()
+                hasher.update(f"{name.as_posix()}\0{len(content)}\0".encode() + content)
+        self.digest = hasher.hexdigest()[:32]
+        self._lock = threading.Lock()
+        self._archive = b""
+
+    def archive(self) -> bytes:
+        """Return it as a compressed tar archive, which most hosts do not need: they have it."""
+        with self._lock:  # several hosts ask at a time
+            if not self._archive:
+                stream = io.BytesIO()
+                with tarfile.open(fileobj=stream, mode="w:gz", compresslevel=6) as archive:
+                    for name, content in self._contents.items():
+                        entry = tarfile.TarInfo(name)
+                        entry.size = len(content)
+                        archive.addfile(entry, io.BytesIO(content))
+                self._archive = stream.getvalue()
+            return self._archive
+
+
+_reading = threading.Lock()
+
+
+def code_package() -> CodePackage:
+    """Return our package, which is read once."""
+    with _reading:  # several hosts ask at a time, and each would read it
+        return _read_code()
 
 
 @functools.cache
-def code_package() -> CodePackage:
-    """Return our package as a compressed tar archive."""
-    root = Path(jupyter_sky.__file__).parent
-    hasher = blake3.blake3()
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w:gz", compresslevel=6) as archive:
-        for path in sorted(root.rglob("*")):
-            name = path.relative_to(root.parent)
-            if not path.is_file() or _LEFT_OUT & set(name.parts):
-                continue
-            content = path.read_bytes()
-            hasher.update(f"{name.as_posix()}\0{len(content)}\0".encode() + content)
-            entry = tarfile.TarInfo(name.as_posix())
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-    return CodePackage(hasher.hexdigest()[:32], stream.getvalue())
+def _read_code() -> CodePackage:
+    return CodePackage(Path(jupyter_sky.__file__).parent)
 
 
 _PYTHON = """
