@@ -1,12 +1,13 @@
 """boto3 sessions that share botocore's descriptions of AWS services.
 
 A session reads these from files, which takes up to half a second; their content is the same for all
-sessions.
+sessions. They also read times faster, which are half of what there is to read in a thousand prices.
 """
 
 from __future__ import annotations
 
 import functools
+from datetime import datetime
 from typing import Any
 
 
@@ -32,6 +33,7 @@ def make_session(
 
     core = botocore.session.Session(profile=profile)
     core.register_component("data_loader", _loader(core.get_config_variable("data_path")))
+    core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_moment)
     return boto3.Session(botocore_session=core, region_name=region, **credentials)
 
 
@@ -41,3 +43,16 @@ def _loader(search_path: str | None) -> Any:
     import botocore.loaders
 
     return botocore.loaders.create_loader(search_path)
+
+
+def _moment(value: Any) -> datetime:
+    """Return what an answer has as a time: botocore guesses the format of each for 0.1 ms."""
+    if isinstance(value, str) and value.endswith("Z"):
+        try:
+            return datetime.fromisoformat(value)
+        except ValueError:
+            pass
+    from botocore.utils import parse_timestamp
+
+    found: datetime = parse_timestamp(value)
+    return found

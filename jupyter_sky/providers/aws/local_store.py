@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -64,11 +65,13 @@ def cached(name: str, seconds: float, ask: Callable[[], Any]) -> tuple[Any, floa
     seconds
         How long an answer holds.
     ask
-        Asks anew; what it returns can be written as JSON.
+        Asks anew; what it returns can be written as JSON. Nobody changes it: while the file is the
+        same, it is read once.
     """
     path = folder() / f"{name}.json"
     with contextlib.suppress(OSError, ValueError, KeyError):
-        kept = json.loads(path.read_text())
+        now = path.stat()
+        kept = _read(path, (now.st_ino, now.st_size, now.st_mtime_ns))
         age = time.time() - kept["asked"]
         if 0 <= age < seconds:
             return kept["answer"], age
@@ -77,3 +80,8 @@ def cached(name: str, seconds: float, ask: Callable[[], Any]) -> tuple[Any, floa
     new.write_text(json.dumps({"asked": time.time(), "answer": answer}))
     new.replace(path)
     return answer, 0.0
+
+
+@functools.lru_cache(maxsize=16)
+def _read(path: Path, version: tuple[int, ...]) -> Any:
+    return json.loads(path.read_text())

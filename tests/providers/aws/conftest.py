@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 import sys
 import uuid
@@ -37,22 +38,30 @@ def server() -> Iterator[Account]:
 
 @pytest.fixture(scope="session")
 def catalogs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the registries of all files find what each of them would ask the account for first."""
-    return tmp_path_factory.mktemp("catalogs")
+    """Where the registries of all files find what each of them would ask the account for first.
+
+    Processes that run tests side by side share it.
+    """
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "catalogs"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="module")
 def with_catalogs(home: Path, catalogs: Path) -> Iterator[None]:
     """Have this file's registry know the instance types that others have asked for.
 
-    They never change, and to ask for them takes most of a second of processor time.
+    They never change, and to ask for them takes two seconds of processor time.
     """
     ours = local_store.folder()
-    for path in catalogs.iterdir():
+    for path in catalogs.glob("*.json"):
         shutil.copy2(path, ours)
     yield
     for path in ours.glob("types-*.json"):
-        shutil.copy2(path, catalogs)
+        if not (there := catalogs / path.name).exists():
+            new = Path(shutil.copy2(path, catalogs / f"{path.name}.{os.getpid()}"))
+            new.replace(there)
 
 
 @pytest.fixture

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from jupyter_sky.providers.aws.clients import Clients
 from tests.notebook.kernels import LiveNotebook
+from tests.paths import ROOT
 from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
 from tests.providers.aws.stand_in.machines import Machines
-from tests.providers.aws.stand_in.notebook import renting_notebook
+from tests.providers.aws.stand_in.notebook import set_up
+
+
+@pytest.fixture(scope="module")
+def opened(
+    server: Account, with_catalogs: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveNotebook]:
+    """One for all tests of this file: its kernel imports what takes a second."""
+    path = tmp_path_factory.mktemp("notebook") / "n.ipynb"
+    made = LiveNotebook(path, PYTHONPATH=str(ROOT), **server.environment)
+    yield made
+    made.close()
 
 
 @pytest.fixture
-def notebook(machines: Machines, clients: Clients, tmp_path: Path) -> Iterator[LiveNotebook]:
-    subnet = machines.subnet(clients)
-    with renting_notebook(
-        tmp_path / "n.ipynb", subnet=subnet, addresses="private", user="root"
-    ) as made:
-        yield made
+def notebook(opened: LiveNotebook, machines: Machines, clients: Clients) -> LiveNotebook:
+    set_up(opened, subnet=machines.subnet(clients), addresses="private", user="root")
+    return opened
 
 
 def test_a_cell_on_instances(

@@ -102,8 +102,15 @@ class Catalog:
 def catalog(clients: Clients) -> Catalog:
     """Return what a region has; it is asked once a week."""
     rows, age = cached(f"types-{clients.region}", _WEEK, lambda: _ask(clients.ec2))
-    types = (InstanceType(**{**row, "zones": tuple(row["zones"])}) for row in rows)
-    return Catalog(clients.region, {each.name: each for each in types}, age)
+    read, types = _last_read.get(clients.region, (None, {}))
+    if read is not rows:
+        types = {row["name"]: InstanceType(**{**row, "zones": tuple(row["zones"])}) for row in rows}
+        _last_read[clients.region] = rows, types
+    return Catalog(clients.region, types, age)
+
+
+_last_read: dict[str, tuple[Any, dict[str, InstanceType]]] = {}
+"""By region, the rows of its file, and what was made of them: a command looks several times."""
 
 
 def _ask(ec2: Any) -> list[dict[str, Any]]:

@@ -40,7 +40,9 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 from tests.providers.aws.stand_in.addresses import with_addresses
 from tests.providers.aws.stand_in.answer import Answer as Answer
 from tests.providers.aws.stand_in.company import Company
-from tests.providers.aws.stand_in.prices import disk, prices, product
+from tests.providers.aws.stand_in.prices import disk, prices, product, spot_prices
+from tests.providers.aws.stand_in.quicker import IMAGE as IMAGE
+from tests.providers.aws.stand_in.quicker import application
 
 REGIONS = ("us-east-1", "eu-west-1")
 ZONES = ("us-east-1a", "us-east-1b", "us-east-1c", "us-east-1d", "us-east-1e", "us-east-1f")
@@ -121,9 +123,7 @@ class Account(Company):
     public_keys: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-
-        self._moto = DomainDispatcherApplication(create_backend_app)
+        self._moto = application()
         self._lock = threading.Lock()
         self._groups: dict[tuple[str, str], dict[str, str]] = {}  # by region and name
         self._by_token: dict[str, Answer] = {}
@@ -152,7 +152,7 @@ class Account(Company):
         """Forget instances that have ended, as AWS does, and the tags of what is no longer there.
 
         Each answer would be longer by them, and moto compares all tags that there ever were with
-        each thing that it looks for, also with the 1,301 snapshots of others that it begins with.
+        each thing that it looks for.
         """
         from moto.ec2.models import ec2_backends
 
@@ -169,9 +169,6 @@ class Account(Company):
                     for resource in list(backend.tags):
                         if resource.startswith(_OF_CLUSTERS) and resource not in there:
                             del backend.tags[resource]
-                    for name, snapshot in list(backend.snapshots.items()):
-                        if snapshot.owner_id != backend.account_id:
-                            del backend.snapshots[name]
 
     def close(self) -> None:
         """Stop listening."""
@@ -363,15 +360,8 @@ class Account(Company):
         )
 
     def _on_DescribeSpotPriceHistory(self, environ: Environ, params: Params) -> Answer:
-        answer, of_type = self._pass_on(environ), prices()
-
-        def priced(item: re.Match[bytes]) -> bytes:
-            name = item[1].decode()
-            return item[0].replace(item[2], f"{of_type[name] / 3:.6f}".encode())
-
-        item = rb"<instanceType>([^<]+)</instanceType>(?:(?!</item>).)*<spotPrice>([^<]+)<"
-        answer.body = re.sub(item, priced, answer.body, flags=re.DOTALL)
-        return answer
+        types = {value for name, value in params.items() if name.startswith("InstanceType.")}
+        return _xml("DescribeSpotPriceHistory", spot_prices(_region(environ), types))
 
     def _on_GetParameter(self, environ: Environ, params: Params) -> Answer:
         name = params["Name"]
@@ -385,10 +375,6 @@ class Account(Company):
 class _Quiet(WSGIRequestHandler):
     def log(self, type: str, message: str, *args: object) -> None:
         """Say nothing; what was asked is in `Account.calls`."""
-
-
-IMAGE = "ami-1e749f67"
-"""One of Ubuntu's images that moto has."""
 
 
 def refusal(

@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.clients import Clients, clients_at
 from jupyter_sky.providers.aws.network.security_group import is_let_in
 from tests.lab import Host, Lab
 from tests.providers.aws.stand_in.account import Account, Params
@@ -51,7 +51,7 @@ class Machines:
         self._off: set[str] = set()
         self._cut: set[int] = set()
         self._given = 0
-        self._ec2 = Clients("us-east-1").ec2
+        self._ec2 = clients_at("us-east-1").ec2
         account.on_run = self._run
         account.on_terminate = self._terminate
         account.on_stop = self._stop

@@ -25,10 +25,15 @@ def renting_notebook(path: Path, **settings: Any) -> Iterator[LiveNotebook]:
     environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
     made = LiveNotebook(path, PYTHONPATH=str(ROOT), **environment)
     try:
-        made.succeed(
-            f"%load_ext jupyter_sky\n%config Sky.python = {sys.executable!r}\n"
-            f"%config Sky.aws = {settings!r}\n%config Sky.plugin = ['none']"
-        )
+        set_up(made, **settings)
         yield made
     finally:
         made.close()
+
+
+def set_up(notebook: LiveNotebook, **settings: Any) -> None:
+    """Have a notebook the magic, with these settings of `AWS`."""
+    notebook.succeed(
+        f"%load_ext jupyter_sky\n%config Sky.python = {sys.executable!r}\n"
+        f"%config Sky.aws = {settings!r}\n%config Sky.plugin = ['none']"
+    )
