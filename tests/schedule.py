@@ -92,6 +92,7 @@ TOGETHER = (
         "labextension/test_keys.py",
         "labextension/test_log.py",
         "labextension/test_where.py",
+        "labextension/test_looks.py",
     ),
     (
         "notebook/panel/test_jupyterlab.py",
