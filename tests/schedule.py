@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
 LONG = (
-    "labextension/test_sidebar.py",
-    "providers/aws/calls/test_calls.py",
     "notebook/panel/test_jupyterlab.py",
+    "providers/aws/calls/test_calls.py",
     "providers/ssh/test_notebook.py",
     "seeds/test_seeds.py",
     "providers/ssh/test_broken_links.py",
@@ -87,17 +86,16 @@ LONG = (
 
 TOGETHER = (
     (
+        "notebook/panel/test_jupyterlab.py",
+        "notebook/panel/test_history_page.py",
+        "notebook/panel/test_debugger_page.py",
+        "notebook/panel/test_dashboard.py",
         "labextension/test_sidebar.py",
         "labextension/test_cells.py",
         "labextension/test_keys.py",
         "labextension/test_log.py",
         "labextension/test_where.py",
-    ),
-    (
-        "notebook/panel/test_jupyterlab.py",
-        "notebook/panel/test_history_page.py",
-        "notebook/panel/test_debugger_page.py",
-        "notebook/panel/test_dashboard.py",
+        "labextension/test_looks.py",
     ),
 )
 """Files that run one after the other, in one process: they share what takes seconds to start."""

@@ -113,7 +113,7 @@ def test_the_run_is_there_at_once_after_a_reload_however_seldom_the_server_is_as
     cell = user.start(ENDLESS.format(end=str(end)), save=True)
     cell.locator(".jp-RenderedText").get_by_text("step 3").wait_for()
     with settings(server, refresh=60):  # and five times slower while the sidebar is closed
-        user.load_again()
+        user.load_again(spoiled=True)
         user.wait_for_state(user.cell("itertools"), "Running")
     end.touch()
 

@@ -28,6 +28,8 @@ _READY = """path => {
 # What a command returns is not for us: a notebook takes seconds to be written down.
 _OPEN = "path => void window.jupyterapp.commands.execute('docmanager:open', { path })"
 _CLOSE_ALL = "() => [...jupyterapp.shell.widgets('main')].forEach(widget => widget.dispose())"
+# What was open in a page that was loaded again comes back, and would be in front of the next one.
+_RESTORED = "async () => { await jupyterapp.restored; }"
 _CONNECTED = """() => {
   const context = window.jupyterapp?.shell.currentWidget?.sessionContext;
   return context?.isReady && context.session?.kernel?.connectionStatus === 'connected';
@@ -115,7 +117,7 @@ class Pages:
     height: int = 860
     sharpness: float = 1  # pixels of a screenshot for each of the page
     _loaded: list[Any] = field(default_factory=list)
-    _reloaded: list[Any] = field(default_factory=list)
+    _spoiled: list[Any] = field(default_factory=list)
 
     def open(self, server: Server, place: str, notebook: Path) -> Any:
         """Return a page that shows a notebook whose kernel is ready."""
@@ -132,22 +134,21 @@ class Pages:
 
     def put_back(self, page: Any) -> None:
         """Close what a page shows; it is for another notebook, if JupyterLab is in it."""
-        if "/lab" not in page.url or page in self._reloaded:
+        if "/lab" not in page.url or page in self._spoiled:
             page.close()
             return
         page.unroute_all(behavior="ignoreErrors")  # of what is answered just now
         while page.locator(".jp-Dialog").count():  # that a kernel has died, perhaps
             page.keyboard.press("Escape")
+        page.evaluate(_RESTORED)
         page.evaluate(_CLOSE_ALL)
         page.set_viewport_size(self._size)
         self._loaded.append(page)
 
-    def load_again(self, page: Any, url: str = "") -> None:
-        """Load a page again, or from another address; it is not for another notebook then.
-
-        What was open there comes back after a while, in front of what is opened next.
-        """
-        self._reloaded.append(page)
+    def load_again(self, page: Any, url: str = "", spoiled: bool = False) -> None:
+        """Load a page again, or from another address; a spoiled one is not used again."""
+        if spoiled:
+            self._spoiled.append(page)
         if url:
             page.goto(url)
         else:
@@ -207,9 +208,12 @@ class NotebookUser:
         """The cell with this text in its code."""
         return self.page.locator(".jp-CodeCell", has_text=text).first
 
-    def load_again(self) -> None:
-        """Load the page again: the notebook is as it was saved, and its kernel goes on."""
-        self._pages.load_again(self.page)
+    def load_again(self, spoiled: bool = False) -> None:
+        """Load the page again: the notebook is as it was saved, and its kernel goes on.
+
+        A page that is spoiled, by settings perhaps, is not used again after the test.
+        """
+        self._pages.load_again(self.page, spoiled=spoiled)
         self.page.wait_for_function(_CONNECTED)
 
     def restart_kernel(self) -> None:
