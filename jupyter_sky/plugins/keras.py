@@ -46,6 +46,7 @@ def keras(backend: Literal["jax", "torch", "tensorflow"], version: str = "latest
         transform=partial(_install_keras, backend=backend, package=requirement("keras", version)),
         around_process=partial(_backend, backend=backend),
         around_app=_data_parallel if backend == "jax" else None,
+        preload=("keras",),  # it takes two seconds; the nodes have the variable that it reads
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pickle
 import signal
@@ -17,10 +18,14 @@ from jupyter_sky.errors import UsageError
 TOKEN = "hf_a-token-that-nobody-sees"
 
 
+USED = ("torch", "torch._dynamo", "transformers.trainer", "lightning")
+"""What both ranks of `torch_pool` import, which takes five seconds: once for both."""
+
+
 @pytest.fixture(scope="module")
 def torch_pool() -> Iterator[sky.ComputePool]:
     plugins = [
-        sky.plugins.torch(),
+        dataclasses.replace(sky.plugins.torch(), preload=USED),
         sky.plugins.accelerate({"mixed_precision": "bf16"}),
         sky.plugins.huggingface(token=TOKEN),
         sky.plugins.keras(backend="torch"),

@@ -40,9 +40,13 @@ def one_mesh(join: Callable[[int], None]) -> dict[str, Any]:
     return seen
 
 
+USED = ("numpy", "pandas", "sklearn", "matplotlib.pyplot")
+"""What Keras imports of others, which is most of the two seconds that it takes."""
+
+
 def test_all_ranks_are_one_mesh(on_ranks: Any) -> None:
     skip_without("jax")
-    for rank, seen in enumerate(on_ranks(one_mesh, 2, imported=("numpy",))):
+    for rank, seen in enumerate(on_ranks(one_mesh, 2, imported=USED)):
         assert seen == {
             "unimported": True,
             "devices": 2,

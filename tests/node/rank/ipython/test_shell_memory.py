@@ -14,7 +14,7 @@ import tracemalloc
 from jupyter_sky.serialization import cell_sources
 from tests.paths import ROOT
 
-TIMES = 40
+TIMES = 30
 TEXT = 4_000  # characters that a cell prints
 NOISE = 500
 """Bytes for each cell that are none of ours; an output that is kept has eight times as many.
@@ -60,7 +60,7 @@ def main() -> None:
 
     shell.run("def kept(x):\n    return 1 / x", "In[1]", 0)
     tracemalloc.start()
-    before = used(20)  # of ten different ones
+    before = used(10)  # different ones
     grown = used(TIMES) - before
     print("flat" if grown < TIMES * NOISE else f"{grown / TIMES:.0f} bytes for each cell")
     tracemalloc.stop()
