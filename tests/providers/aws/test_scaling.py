@@ -29,14 +29,13 @@ def running(clients: Clients) -> int:
 def test_instances_come_and_go(
     start: Start, machines: Machines, clients: Clients, account: Account, left: Callable[[], list]
 ) -> None:
-    # That instances that come are in one group with the others is in the guide and with SSH.
-    cells = start(2, framework=False, max_cost=40)
+    cells = start(2, max_cost=40)
     prepare(cells)
     before = {host.address: host.run("cat", "/run/jupyter-sky-until") for host in hosts(machines)}
     # As if it had been up for ten hours.
     cells.cluster._controller.meter = CostMeter(0.0, time.time() - 36000)
     cells.cluster.scale(4)
-    assert_is_whole(cells, 4, keep=[0, 1, None, None], framework=False)
+    assert_is_whole(cells, 4, keep=[0, 1, None, None])
     assert cells.cluster.price == pytest.approx(0.8)
     cost = cells.cluster.snapshot()["cluster"]["cost"]
     assert cost == pytest.approx(4.0, rel=0.1), "what came later did not cost earlier"
@@ -55,7 +54,7 @@ def test_instances_come_and_go(
         assert limits[0] - up == pytest.approx((int(limit) - up) / 2, rel=0.01), address
     assert max(limits) - min(limits) < 60
     cells.cluster.scale(1)
-    assert_is_whole(cells, 1, keep=[0], framework=False)
+    assert_is_whole(cells, 1, keep=[0])
     assert cells.cluster.price == pytest.approx(0.2)
     assert running(clients) == 1
     assert [host.is_up for host in machines.hosts.values()] == [True, False, False, False]
