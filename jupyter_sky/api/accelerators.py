@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable
 from functools import partial
@@ -126,6 +125,8 @@ def _make(name: str, count: int = 1) -> Accelerator:
 
 
 def _find(name: str) -> str:
+    import difflib
+
     known = {_plain(each): each for each in _CATALOGUE}
     wanted = _plain(name)
     if wanted in known:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import traceback
 from collections.abc import Mapping
@@ -107,6 +106,8 @@ def _name_instead(cluster: Cluster, rank: int, name: str, command: str) -> str:
 
 
 def _similar_name(cluster: Cluster, rank: int, name: str) -> str | None:
+    import difflib
+
     return next(iter(difflib.get_close_matches(name, cluster.sync.names_of(rank), 1)), None)
 
 

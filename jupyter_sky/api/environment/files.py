@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -236,6 +235,8 @@ def _as_pip(name: str, version: str) -> str | None:
 
 
 def _toml(path: Path) -> dict[str, Any]:
+    import tomllib
+
     try:
         return tomllib.loads(_text(path))
     except tomllib.TOMLDecodeError as error:

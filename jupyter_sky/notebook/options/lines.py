@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -196,6 +195,8 @@ def _overview() -> str:
 
 
 def _unknown_command(word: str, words: Sequence[str]) -> str:
+    import difflib
+
     if word.startswith("-"):
         line = shlex.join([word, *words])
         return f"options go above a cell or behind a command: `%%sky {line}` or `%sky up {line}`."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -220,6 +219,8 @@ class Parser(argparse.ArgumentParser):
         return f'{self.prog} does not take "{word}": `{self._help}` shows what it takes.'
 
     def _similar_option(self, word: str, cutoff: float) -> str | None:
+        import difflib
+
         names = [name[2:] for name in self.by_name if name.startswith("--")]
         similar = difflib.get_close_matches(word, names, 1, cutoff)
         return f"--{similar[0]}" if similar else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -139,6 +138,8 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _check_keys(path: Path, prefix: str, said: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    import difflib
+
     wrong = [key for key in said if key not in known]
     if not wrong:
         return

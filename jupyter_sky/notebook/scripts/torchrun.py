@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from argparse import Namespace
 from pathlib import Path
@@ -38,6 +37,8 @@ def find_script(line: Namespace) -> tuple[Path, str]:
     UsageError
         When there is no such script; the sentence names one that is meant.
     """
+    import difflib
+
     folder = find_folder(line.options.workdir or ".")
     if not line.is_file:
         return folder, line.script

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import importlib.util
 import platform
 import shlex
@@ -47,6 +46,8 @@ def find_uv(
     content, digest = relay.content(f"uv {machine}", lambda: uv_program(machine).read_bytes())
 
     def send() -> None:
+        import gzip
+
         report("sending uv")
         connection.run(
             f"""
