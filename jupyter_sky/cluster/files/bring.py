@@ -1,9 +1,9 @@
-"""Brings files from a node, in parts, into a folder of this computer.
+"""Copies files from a node, in parts, into a folder of this computer.
 
-What a node says is not trusted: no name that it gives leads out of the folder, nothing is written
-through a link, and a file never becomes larger than the node has said that it is. A file comes
-beside its place and is renamed when all of it is there. What a broken link or a Stop has left goes
-on where it ended, if the file on the node is still the same.
+The node is not trusted: no name that it gives leads out of the folder, nothing is written through a
+symbolic link, and a file never grows beyond the size that the node has announced. A file is written
+beside its place, and renamed when it is complete. After a broken link or a Stop, a transfer goes on
+where it ended if the file on the node is unchanged.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the runs of a cluster were asked for, on this computer's disk.
+"""Records on this computer's disk which names the runs of a cluster have asked their nodes for.
 
-To unpickle a value is to run what its node put into it, so a kernel that takes up a run of another
-one does that for what stands here only, and not for what a node says that it was asked for.
+Unpickling a value runs code that its node has chosen. A kernel that takes over a run from another
+one therefore unpickles only the names recorded here, whatever a node says that it was asked for.
 """
 
 from __future__ import annotations

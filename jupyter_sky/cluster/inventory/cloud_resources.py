@@ -1,7 +1,7 @@
 """What clusters have rented, which costs until it is released, and which of it is orphaned.
 
-Everything that is rented bears the id of its cluster, whose row is in the registry before anything
-is rented. So what has no row is an orphan, also when a kernel was killed at the worst moment.
+Everything that is rented is tagged with the id of its cluster, whose row is in the registry before
+anything is rented. What has no row is therefore an orphan, whenever its kernel was killed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Kernel files: each live kernel writes what it knows of its clusters to one small file.
 
-They lie below Jupyter's runtime directory, where the server extension reads them, so that the
-sidebar never waits for a kernel that is busy. A file is replaced as a whole. A kernel that was
-killed leaves its file behind: a file names the process that wrote it, and that of a process that is
-gone is stale.
+They are below Jupyter's runtime directory, where the server extension reads them, so that the
+sidebar never waits for a kernel that is busy. A file is replaced as a whole. A file names the
+process that wrote it; it is stale once that process is gone, as after a kill.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the registry keeps of a cluster later: how its start gets on, what it got after that."""
+"""Updates of a cluster's row: the progress of its start, and what it gets after that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clusters have cost, kept when they are gone: how long they had what, and at which price."""
+"""What clusters have cost, kept after their end: which resources, how long, and at which price."""
 
 from __future__ import annotations
 

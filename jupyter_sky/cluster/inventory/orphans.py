@@ -1,8 +1,8 @@
-"""Orphans: rows of the registry, folders and processes of clusters that have lost their agents.
+"""Orphans: rows of the registry, folders and processes of clusters whose agents are gone.
 
-A cluster is alive as long as one agent of it is there. On this computer, only what bears our names
-and belongs to this user is examined; of other machines, only those that the registry knows. What
-may be about to start is left alone, and what cannot be reached.
+A cluster is alive as long as one of its agents is. On this computer, only what has our names and
+belongs to this user is examined; of other machines, only those in the registry. What may be about
+to start, and what cannot be reached, is left alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Ends that are owed: machines that could not be told that their cluster, or their part, was ended.
+"""Machines that could not be told that their cluster, or their part of it, was ended.
 
-They are in the registry until they are told, which any kernel does that uses clusters: it tries
-again and again in the background, and `gc` does so at once. What nobody has told by then ends by
-itself when its time without a notebook is over, and is owed nothing any more.
+They are in the registry until they are told: any kernel that uses clusters tries again in the
+background, and `gc` does so at once. A machine that nobody reaches ends by itself when its time
+without a notebook is over; nothing is owed to it after that.
 """
 
 from __future__ import annotations
