@@ -91,6 +91,7 @@ def test_a_training_ends_as_one_that_nothing_has_disturbed(
     name = registry.rows()[0].name
     agent = registry.rows()[0].machines[1]["pid"]
     notebook.run(f"""
+import time
 def disturb(rank, step):
     if step == 8:
         open(f"{{folder}}/{{rank}} has logged", "w").close()
@@ -100,6 +101,8 @@ def disturb(rank, step):
         os.kill(os.getpid(), signal.SIGKILL)
     if step == 12 and rank == 0 and is_first("node"):
         os.kill({agent}, signal.SIGKILL)
+        # Its rank ends a moment later: on a busy machine both would reach the next checkpoint.
+        time.sleep(600)
 """)
     said = notebook.run(f"{line} --retry 3\n{TRAINING}")
     assert notebook.namespace["final"] == undisturbed
