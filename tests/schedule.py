@@ -24,14 +24,20 @@ LONG = (
     "providers/ssh/test_broken_links.py",
     "providers/ssh/test_unreachable.py",
     "guides/test_frameworks.py",
+    "providers/slurm/test_life.py",
     "providers/slurm/test_own_homes.py",
     "providers/aws/test_spot.py",
     "providers/aws/stops/test_power.py",
     "plugins/test_dask.py",
+    "providers/ssh/test_patience.py",
+    "notebook/debugger/test_link_cut.py",
     "notebook/commands/test_cli.py",
     "server/test_clusters.py",
+    "providers/aws/test_loss.py",
+    "faults/test_scenes.py",
     "providers/aws/test_scaling.py",
     "cluster/control/test_scaling.py",
+    "providers/ssh/test_running.py",
     "cluster/runs/test_checkpoints.py",
     "plugins/test_frameworks.py",
     "providers/aws/test_notebook.py",
@@ -39,15 +45,21 @@ LONG = (
     "providers/aws/stops/test_in_a_notebook.py",
     "providers/aws/company/test_regions.py",
     "providers/aws/company/test_sessions.py",
+    "providers/aws/access/test_new_address.py",
+    "providers/aws/test_dead_man.py",
     "notebook/scripts/test_torchrun.py",
     "chance/test_chance.py",
     "providers/ssh/setup/test_environment.py",
+    "providers/ssh/setup/test_like_here.py",
+    "notebook/scripts/test_over_ssh.py",
     "notebook/test_magic_errors.py",
     "notebook/programs/test_run.py",
     "notebook/test_retry.py",
     "notebook/project/test_volumes_over_ssh.py",
     "notebook/project/test_volumes.py",
     "node/volumes/test_keeper.py",
+    "providers/aws/money/test_denied.py",
+    "providers/ssh/test_data.py",
     "cluster/control/test_lifecycle.py",
     "guides/test_readme.py",
     "notebook/test_magic_life.py",
@@ -58,7 +70,9 @@ LONG = (
     "providers/aws/company/test_choices.py",
     "providers/aws/test_snapshots.py",
     "notebook/project/test_pip.py",
+    "guides/test_a_project.py",
     "guides/test_quickstart.py",
+    "cluster/test_trust.py",
     "notebook/test_headless.py",
     "notebook/commands/test_shell.py",
     "gpu/nvml/test_stand_in.py",
@@ -69,25 +83,6 @@ LONG = (
     "providers/slurm/test_accounts.py",
 )
 """The files that take more than half a minute, the longest first: none is left alone at the end."""
-
-WAITING = (
-    "providers/slurm/test_life.py",
-    "providers/ssh/test_patience.py",
-    "faults/test_scenes.py",
-    "providers/ssh/test_running.py",
-    "providers/aws/test_loss.py",
-    "providers/ssh/test_data.py",
-    "providers/ssh/setup/test_like_here.py",
-    "providers/aws/access/test_new_address.py",
-    "guides/test_a_project.py",
-    "notebook/scripts/test_over_ssh.py",
-    "providers/aws/test_dead_man.py",
-    "providers/aws/money/test_denied.py",
-    "notebook/commands/test_same.py",
-    "cluster/test_trust.py",
-    "notebook/debugger/test_link_cut.py",
-)
-"""Long files that wait for most of their time: side by side they would leave the machine idle."""
 
 TOGETHER = (
     (
@@ -128,20 +123,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the long files; among others the order stays as it is."""
     if hasattr(config, "workerinput"):
-        ordered = in_order(list(dict.fromkeys(group(item.nodeid) for item in items)))
-        places = {file: place for place, file in enumerate(ordered)}
-        items.sort(key=lambda item: places[group(item.nodeid)])
-
-
-def in_order(files: list[str]) -> list[str]:
-    """Put files that wait among the others, at even distances, so that none of them ends last."""
-    long = {file: place for place, file in enumerate(LONG)}
-    ordered = [file for file in files if file not in WAITING]
-    ordered.sort(key=lambda file: long.get(file, len(LONG)))
-    distance = 1 + len(ordered) * 3 // (4 * len(WAITING))
-    for number, file in enumerate(file for file in WAITING if file in files):
-        ordered.insert(number * distance, file)
-    return ordered
+        places = {file: place for place, file in enumerate(LONG)}
+        items.sort(key=lambda item: places.get(group(item.nodeid), len(LONG)))
 
 
 @pytest.hookimpl(optionalhook=True)
