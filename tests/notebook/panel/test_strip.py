@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,7 +80,9 @@ def test_it_stands_behind_what_the_notebook_has_printed_before(notebook: LiveNot
         "import sys\nfor each in range(2):\n    " + once.replace("\n", "\n    ")
     )
     came = [kind for kind in cell.order if kind in ("stream", "strip")]
-    assert came == ["stream", "stream", "strip"] * 2
+    # On a busy machine, ipykernel sends what was printed in more than one piece for each stream.
+    assert [kind for kind, _ in itertools.groupby(came)] == ["stream", "strip"] * 2
+    assert (cell.stdout, cell.stderr) == ("out\nout\n", "errerr")
     # And nothing of ours stays with ipykernel.
     assert notebook.value("'_flush_streams' in vars(get_ipython().display_pub)") is False
 
