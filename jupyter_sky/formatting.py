@@ -95,6 +95,13 @@ def format_list(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
+def similar_names(word: str, known: Iterable[str], most: int = 1, cutoff: float = 0.6) -> list[str]:
+    """Return those of the known names that ``word`` may have been meant for, the nearest first."""
+    import difflib  # only errors need it, and it would take a part of each start
+
+    return difflib.get_close_matches(word, [*known], most, cutoff)
+
+
 def as_sentence(text: str) -> str:
     """Return a text with a full stop, unless it ends with another end of a sentence."""
     text = text.rstrip(".")

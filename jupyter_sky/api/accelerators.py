@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import similar_names
 from jupyter_sky.providers.spec import Accelerator
 
 # The last CUDA version that supports an architecture; current ones have none yet.
@@ -125,13 +126,11 @@ def _make(name: str, count: int = 1) -> Accelerator:
 
 
 def _find(name: str) -> str:
-    import difflib
-
     known = {_plain(each): each for each in _CATALOGUE}
     wanted = _plain(name)
     if wanted in known:
         return known[wanted]
-    near = [known[each] for each in difflib.get_close_matches(wanted, known, cutoff=0.5)]
+    near = [known[each] for each in similar_names(wanted, known, 3, 0.5)]
     instead = f"did you mean {' or '.join(near)}?" if near else "type one like L4, A100 or H100."
     raise UsageError(f'there is no accelerator "{name.strip()}": {instead}')
 

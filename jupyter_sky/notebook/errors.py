@@ -13,7 +13,7 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.namespace.packing import is_predefined
 from jupyter_sky.cluster.runs.task import CellPlace
 from jupyter_sky.errors import UsageError
-from jupyter_sky.formatting import format_list, format_ranks
+from jupyter_sky.formatting import format_list, format_ranks, similar_names
 from jupyter_sky.notebook.project import missing
 
 
@@ -106,9 +106,7 @@ def _name_instead(cluster: Cluster, rank: int, name: str, command: str) -> str:
 
 
 def _similar_name(cluster: Cluster, rank: int, name: str) -> str | None:
-    import difflib
-
-    return next(iter(difflib.get_close_matches(name, cluster.sync.names_of(rank), 1)), None)
+    return next(iter(similar_names(name, cluster.sync.names_of(rank))), None)
 
 
 # The message of a rank about missing names (see `jupyter_sky.node.rank.namespace`).

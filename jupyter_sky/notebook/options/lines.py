@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import similar_names
 from jupyter_sky.notebook.options.commands import COMMANDS, OF_A_CELL
 from jupyter_sky.notebook.options.definitions import (
     CELL_OPTIONS,
@@ -195,12 +196,10 @@ def _overview() -> str:
 
 
 def _unknown_command(word: str, words: Sequence[str]) -> str:
-    import difflib
-
     if word.startswith("-"):
         line = shlex.join([word, *words])
         return f"options go above a cell or behind a command: `%%sky {line}` or `%sky up {line}`."
-    near = difflib.get_close_matches(word, COMMANDS, 1)
+    near = similar_names(word, COMMANDS)
     if near:
         examples = [each.example for each in COMMANDS[near[0]][1] if each.required]
         instead = f"did you mean `%sky {shlex.join([*near, *(words or examples)])}`?"

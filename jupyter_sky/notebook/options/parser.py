@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.formatting import without_secrets
+from jupyter_sky.formatting import similar_names, without_secrets
 from jupyter_sky.notebook.options.option_type import InvalidValue, OptionType
 
 _DASHES = ("-", "\N{EN DASH}", "\N{EM DASH}")  # an editor may have made one dash of two hyphens
@@ -219,10 +219,8 @@ class Parser(argparse.ArgumentParser):
         return f'{self.prog} does not take "{word}": `{self._help}` shows what it takes.'
 
     def _similar_option(self, word: str, cutoff: float) -> str | None:
-        import difflib
-
         names = [name[2:] for name in self.by_name if name.startswith("--")]
-        similar = difflib.get_close_matches(word, names, 1, cutoff)
+        similar = similar_names(word, names, cutoff=cutoff)
         return f"--{similar[0]}" if similar else None
 
     @property

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import similar_names
 from jupyter_sky.notebook.options import types
 from jupyter_sky.notebook.options.option_type import InvalidValue, OptionType
 
@@ -138,14 +139,12 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _check_keys(path: Path, prefix: str, said: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    import difflib
-
     wrong = [key for key in said if key not in known]
     if not wrong:
         return
     parts = []
     for key in wrong:
-        near = difflib.get_close_matches(key, known, 1)
+        near = similar_names(key, known)
         parts.append(f"{prefix}{key}" + (f" (did you mean {near[0]}?)" if near else ""))
     raise UsageError(f"{path} has keys that no task has: {', '.join(parts)}.")
 

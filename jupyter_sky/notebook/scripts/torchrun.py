@@ -7,6 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import similar_names
 from jupyter_sky.notebook.scripts.run import NodeScript, find_folder
 
 # The head keeps the store at which nodes meet. Each says itself at which address others reach it:
@@ -37,14 +38,12 @@ def find_script(line: Namespace) -> tuple[Path, str]:
     UsageError
         When there is no such script; the sentence names one that is meant.
     """
-    import difflib
-
     folder = find_folder(line.options.workdir or ".")
     if not line.is_file:
         return folder, line.script
     script = folder / Path(line.script).expanduser()
     if not script.is_file():
-        similar = difflib.get_close_matches(script.name, _scripts(script.parent), 1)
+        similar = similar_names(script.name, _scripts(script.parent))
         instead = f"did you mean {similar[0]}?" if similar else "name one that is there."
         raise UsageError(f"there is no file {line.script} in {folder}: {instead}")
     if not script.is_relative_to(folder):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import hashlib
 import importlib.util
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.formatting import similar_names
 from jupyter_sky.providers.aws import mfa, retries
 from jupyter_sky.providers.aws.local_store import cached
 from jupyter_sky.providers.boto_session import make_session
@@ -204,7 +204,7 @@ def check_installed() -> None:
 def did_you_mean(word: str, known: Iterable[str], otherwise: str | None = None) -> str:
     """Return the end of a sentence: the names closest to a wrong one, or all of them."""
     names = list(known)
-    if found := difflib.get_close_matches(word, names, 3, 0.6):
+    if found := similar_names(word, names, 3):
         return f"did you mean {' or '.join(found)}?"
     return otherwise or f"choose from {', '.join(names)}."
 
