@@ -9,9 +9,9 @@ import pytest
 
 from tests.lab import Lab
 from tests.notebook.kernels import LiveNotebook
-from tests.providers.ssh.conftest import kernel_over_ssh, same_kernel
+from tests.providers.ssh.conftest import kernel_over_ssh, same_client, same_kernel
 
-__all__ = ["kernel_over_ssh", "same_kernel"]
+__all__ = ["kernel_over_ssh", "same_client", "same_kernel"]
 
 
 @pytest.fixture

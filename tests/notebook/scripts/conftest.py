@@ -6,9 +6,9 @@ import pytest
 
 from tests.notebook.kernels import LiveNotebook
 from tests.notebook.programs.conftest import terminal
-from tests.providers.ssh.conftest import kernel_over_ssh, same_kernel
+from tests.providers.ssh.conftest import kernel_over_ssh, same_client, same_kernel
 
-__all__ = ["kernel_over_ssh", "same_kernel", "terminal"]
+__all__ = ["kernel_over_ssh", "same_client", "same_kernel", "terminal"]
 
 
 @pytest.fixture

@@ -133,13 +133,17 @@ _SETTINGS = "[each for each in get_ipython().configurables if type(each).__name_
 
 
 @pytest.fixture(scope="module")
+def same_client(lab: Lab, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ``.ssh`` folder of the user of `kernel_over_ssh`."""
+    return Path(shutil.copytree(lab.home, tmp_path_factory.mktemp("user") / "home")) / ".ssh"
+
+
+@pytest.fixture(scope="module")
 def kernel_over_ssh(
-    lab: Lab, home: Path, tmp_path_factory: pytest.TempPathFactory
+    same_client: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LiveNotebook]:
     """A kernel for all tests of a file; `same_kernel` makes it one test's notebook."""
-    user = tmp_path_factory.mktemp("user") / "home"
-    shutil.copytree(lab.home, user)
-    with opened_over_ssh(user / ".ssh", tmp_path_factory.mktemp("notebook")) as made:
+    with opened_over_ssh(same_client, tmp_path_factory.mktemp("notebook")) as made:
         made.succeed(f"[settings] = {_SETTINGS}\nnames = settings.trait_names(config=True)")
         made.succeed("usual = {each: getattr(settings, each) for each in names}")
         yield made

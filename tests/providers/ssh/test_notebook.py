@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -13,29 +12,22 @@ import pytest
 
 from tests.lab import Lab
 from tests.notebook.kernels import LiveNotebook
-from tests.providers.ssh.conftest import impatient, opened_over_ssh
+from tests.providers.ssh.conftest import impatient
 
 BEGIN = f"%load_ext jupyter_sky\n%config Sky.python = {sys.executable!r}"
 
 
-@pytest.fixture(scope="module")
-def client(lab: Lab, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The ``.ssh`` folder of the user of these notebooks."""
-    return Path(shutil.copytree(lab.home, tmp_path_factory.mktemp("user") / "home")) / ".ssh"
-
-
-@pytest.fixture(scope="module")
-def kernel(client: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveNotebook]:
-    with opened_over_ssh(client, tmp_path_factory.mktemp("notebook")) as made:
-        yield made
+@pytest.fixture
+def client(same_client: Path) -> Path:
+    return same_client
 
 
 @pytest.fixture
-def notebook(kernel: LiveNotebook) -> Iterator[LiveNotebook]:
+def notebook(kernel_over_ssh: LiveNotebook) -> Iterator[LiveNotebook]:
     """A notebook without a cluster; its kernel is that of the tests before, or a new one."""
-    yield kernel
-    kernel.run("%sky down")
-    kernel.succeed("%reset -f in out\n%reset -f")
+    yield kernel_over_ssh
+    kernel_over_ssh.run("%sky down")
+    kernel_over_ssh.succeed("%reset -f in out\n%reset -f")
 
 
 def test_from_hosts_to_a_formed_group(lab: Lab, notebook: LiveNotebook) -> None:
