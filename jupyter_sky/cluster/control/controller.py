@@ -121,6 +121,7 @@ class Controller(ConnectionListener):
         self.launch: asyncio.Task[list[Machine]] | None = None
         self.repair: asyncio.Task[None] | None = None
         self.loss = ClusterLost(f"cluster {self.spec.name} is gone.")
+        self.loss_is_told = False
         self.forming = asyncio.Lock()
         self.form_errors: dict[int, ErrorReport] = {}
         self.topology: Topology | None = None
@@ -350,6 +351,7 @@ class Controller(ConnectionListener):
         """Mark the cluster as lost, and tell the listener why."""
         self.state = replace(self.state, phase=ClusterPhase.LOST)
         self.loss = ClusterLost(reason, nodes, then)
+        self.loss_is_told = bool(self.state.busy_runs)  # which end with it
         self.listener.on_end(self.loss)
         self.wake()
 

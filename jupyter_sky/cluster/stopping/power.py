@@ -97,8 +97,7 @@ class Power:
     @property
     def untold_loss(self) -> str:
         """Why the cluster was lost, as a sentence; empty if an error of a cell has said it."""
-        loss = self._controller.loss
-        return "" if loss.__traceback__ else loss.reason  # an error that was raised has one
+        return "" if self._controller.loss_is_told else self._controller.loss.reason
 
     def end_lost(self) -> bool:
         """End what is left of a lost cluster, unless another process has started it again.
