@@ -45,6 +45,7 @@ class Prompts:
         self.lock = threading.RLock()
         self._observers: list[PromptObserver] = []
         self._open: dict[int, Prompted] = {}
+        self._closed = False
 
     @property
     def open(self) -> dict[int, Prompted]:
@@ -64,9 +65,10 @@ class Prompts:
         return f"{format_list(parts)}." if parts else ""
 
     def observe(self, observer: PromptObserver) -> None:
-        """Notify an observer of removed prompts, until the end of the run."""
+        """Notify an observer of removed prompts, until the end of the run, which may be past."""
         with self.lock:
-            self._observers.append(observer)
+            if not self._closed:
+                self._observers.append(observer)
 
     def on_prompted(self, event: Prompted) -> None:
         """Handle that a rank waits for the user, or continues without an answer."""
@@ -106,6 +108,7 @@ class Prompts:
         for rank in self.open:
             self.remove(rank)
         with self.lock:
+            self._closed = True
             self._observers.clear()
             self._changed = _nobody
 

@@ -144,15 +144,21 @@ def test_of_nested_bars_the_outer_one_counts() -> None:
     assert find_progress("loss 0.3 | 45/100 [a<b]") is None
 
 
-def test_what_a_run_gave_back_is_not_kept(cells) -> None:
+def followed(cells: Any, is_over: bool) -> list[weakref.ref[Any]]:
+    """Follow a run, which may be over before; return what would keep its values."""
+    run = cells.start("x = list(range(1000))", values={0: ["x"]})
+    until(lambda: run.finished or not is_over)
+    prompter = Prompter(run)
+    run.follow(ask=prompter)
+    run.values()
+    return [weakref.ref(run._run), weakref.ref(prompter)]
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_what_a_run_gave_back_is_not_kept(cells, is_over: bool) -> None:
     gc.disable()  # it would be let go of at once, and not when cycles are collected
     try:
-        run = cells.start("x = list(range(1000))", values={0: ["x"]})
-        prompter = Prompter(run)
-        run.follow(ask=prompter)
-        run.values()
-        kept = weakref.ref(run._run), weakref.ref(prompter)
-        del run, prompter
+        kept = followed(cells, is_over)
         # The user's thread goes on a moment before the loop is done with it.
         until(lambda: not any(each() for each in kept))
     finally:
