@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -56,6 +57,11 @@ def format_elapsed(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def format_time_ago(seconds: float) -> str:
+    """Format the time of day so many seconds ago: ``"16:10:27"``."""
+    return time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
 
 
 def format_dollars(amount: float) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from jupyter_sky.cluster.control.controller import Controller
+from jupyter_sky.cluster.network.requests.pending import LINK_WITHIN, LOOK_LINK_WITHIN
 from jupyter_sky.errors import ClusterLost
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.transport.protocol.agent_requests import LoggedPiece, LoggedRun
@@ -105,8 +106,12 @@ async def read(
 ) -> LogPart:
     """Return a part of a rank's log, which its node has; see `Cluster.log`."""
     request = controller.connection(rank).request
+    # The end can be asked for again; who reads on from an offset would lose the place.
+    link_within = LINK_WITHIN if tail is None else LOOK_LINK_WITHIN
     try:
-        answer = await request("log", rank=rank, tail=tail, offset=offset, limit=limit)
+        answer = await request(
+            "log", link_within=link_within, rank=rank, tail=tail, offset=offset, limit=limit
+        )
     except ClusterLost:
         raise controller.loss from None  # which says of what cluster, and why
     names = ("data", "start", "size", "pieces", "runs")

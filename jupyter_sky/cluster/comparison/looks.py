@@ -11,13 +11,13 @@ from jupyter_sky.cluster.comparison.table import NameRow, rows
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.network.requests.pending import LOOK_LINK_WITHIN
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_ranks
 from jupyter_sky.transport.event_loop import wait
 from jupyter_sky.transport.protocol.inspection import RANDOM, LookedRank, Question
 
 _ANSWER_WITHIN = 310.0
-_LINK_WITHIN = 10.0
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Looks:
                 answer = await connection.request(
                     "look",
                     within=_ANSWER_WITHIN,
-                    link_within=_LINK_WITHIN,
+                    link_within=LOOK_LINK_WITHIN,
                     what=what,
                     names=list(names),
                     random=random,

@@ -24,7 +24,7 @@ from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.cluster.version_check import VersionMismatch
 from jupyter_sky.cluster.volumes import renewal
 from jupyter_sky.cluster.volumes.mount import mount
-from jupyter_sky.errors import ClusterLost, SkyError
+from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
 from jupyter_sky.providers.base import AgentGone, Machine, Progress, Provider, counts_hours
 from jupyter_sky.providers.buckets.looking import check_there
 from jupyter_sky.providers.cloud import CloudProvider, Queueing
@@ -241,7 +241,20 @@ async def attach(controller: Controller, row: registry.Row) -> bool:
 
 
 async def restart(controller: Controller, ranks: Sequence[int]) -> None:
-    """End rank processes, wait for new ones, form the group."""
+    """End rank processes, wait for new ones, form the group.
+
+    Raises
+    ------
+    NoConnection
+        If a node does not answer: no rank was ended then.
+    SkyError
+        If the ranks do not start, or cannot form a group.
+    """
+    # All nodes are asked to end no rank first: otherwise some ranks would be new, and others not.
+    try:
+        await process_group.end_ranks(controller, ())
+    except NoConnection as error:
+        raise NoConnection(f"no rank was restarted: {error}") from None
     await process_group.renew_ranks(controller, ranks, _LEAVE_WITHIN)
     if not controller.shared:
         # Otherwise the connected notebook forms it, now or before its next run: two attempts at

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Coroutine
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,10 +23,12 @@ from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.errors import GroupBroken, RankLost
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.network.requests.pending import LOOK_LINK_WITHIN
 from jupyter_sky.cluster.runtime_env import deadline
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_duration, format_ranks
 from jupyter_sky.serialization.pickling import main_namespace
+from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.error_report import ErrorReport
 from jupyter_sky.transport.protocol.messages import FormRequest
 from jupyter_sky.transport.protocol.topology import Topology
@@ -96,6 +98,17 @@ async def form(controller: Controller) -> None:
             raise
 
 
+async def end_ranks(controller: Controller, ranks: Collection[int], patience: float = 0.0) -> None:
+    """Have all nodes end rank processes, of which new ones take the places."""
+
+    def ask(connection: Connection) -> Coroutine[Any, Any, Message]:
+        return connection.request(
+            "kill", link_within=LOOK_LINK_WITHIN, ranks=list(ranks), patience=patience
+        )
+
+    await asyncio.gather(*map(ask, controller.connections))
+
+
 async def renew_ranks(
     controller: Controller, ranks: Collection[int], patience: float = 0.0
 ) -> None:
@@ -112,12 +125,7 @@ async def renew_ranks(
         one that is lost.
     """
     pids = {rank.rank: rank.pid for rank in controller.state.ranks if rank.rank in ranks}
-    await asyncio.gather(
-        *(
-            each.request("kill", ranks=list(ranks), patience=patience)
-            for each in controller.connections
-        )
-    )
+    await end_ranks(controller, ranks, patience)
     async with deadline(controller.timeouts.start, "the ranks did not start again"):
         await controller.until(
             lambda: (

@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.network.requests.pending import LOOK_LINK_WITHIN
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.protocol.agent_requests import FindAnswer, FoundFile
 from jupyter_sky.transport.tasks import cancel_all
@@ -47,7 +48,9 @@ async def find(connection: Connection, patterns: Sequence[str]) -> FindAnswer:
     SkyError
         When its answer cannot be read.
     """
-    answer = await connection.request("find", patterns=list(patterns), most=MOST, within=None)
+    answer = await connection.request(
+        "find", within=None, link_within=LOOK_LINK_WITHIN, patterns=list(patterns), most=MOST
+    )
     found = incoming.found_files(answer)
     if found is None:
         raise SkyError(f"{connection.name} says of its files what cannot be read.")

@@ -8,11 +8,11 @@ from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inspection.findings import Findings, findings
 from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.network.requests.pending import LOOK_LINK_WITHIN
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.protocol.inspection import SeenRank
 
 _ANSWER_WITHIN = 8.0
-_LINK_WITHIN = 2.0
 
 
 async def inspect(controller: Controller) -> Findings:
@@ -48,7 +48,7 @@ async def _ask(connection: Connection, after: float) -> list[SeenRank] | None:
     """Return what the ranks of a node are doing; ``None`` if it does not say."""
     try:
         answer = await connection.request(
-            "inspect", within=_ANSWER_WITHIN, link_within=_LINK_WITHIN, after=after
+            "inspect", within=_ANSWER_WITHIN, link_within=LOOK_LINK_WITHIN, after=after
         )
     except SkyError:
         return None

@@ -17,26 +17,16 @@ from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.blobs.download import Downloads
 from jupyter_sky.cluster.network.common import Common
 from jupyter_sky.cluster.network.incoming import Report
+from jupyter_sky.cluster.network.requests import pending
 from jupyter_sky.cluster.network.requests.events import Events, Taking
-from jupyter_sky.cluster.network.requests.pending import Answered, PendingRequests
 from jupyter_sky.cluster.network.requests.seen import Seen
 from jupyter_sky.cluster.network.upload import Uploads
 from jupyter_sky.errors import ClusterLost
 from jupyter_sky.providers.base import AgentGone, Machine, MachineGone, NotLetIn
 from jupyter_sky.transport.frames import Message, SharedFields
 from jupyter_sky.transport.link import Link
-from jupyter_sky.transport.protocol.events import (
-    Event,
-    Forgotten,
-    RankDone,
-)
+from jupyter_sky.transport.protocol.events import Event, Forgotten, RankDone
 from jupyter_sky.transport.protocol.messages import Hello, Welcome
-
-ANSWER_WITHIN = 30.0
-"""Seconds for an answer to a request that does not wait for a rank; broken links do not count."""
-
-LINK_WITHIN = 10.0
-"""Seconds that a request waits for a link, in all, unless it is worth waiting for longer."""
 
 FETCH_LINK_WITHIN = 60.0
 """Seconds without a link, in all, after which a value is given up: the rank still has it."""
@@ -125,7 +115,7 @@ class Connection:
         self._over = False
         self._reconnecting: asyncio.Task[None] | None = None
         self._token = uuid.uuid4().hex
-        self._requests = PendingRequests(lambda: self._up, self._no_connection)
+        self._requests = pending.PendingRequests(lambda: self._up, self._no_connection)
         self._downloads = Downloads(self._current_link)
         self._sent_before = 0
         self.uploads = Uploads(self.request, self._current_link, machine.blobs_here)
@@ -242,7 +232,7 @@ class Connection:
         }
         link.send(hello)
         try:
-            welcome = await asyncio.wait_for(self._welcome, ANSWER_WITHIN)
+            welcome = await asyncio.wait_for(self._welcome, pending.ANSWER_WITHIN)
         except TimeoutError:
             link.close()
             raise OSError("its agent did not answer") from None
@@ -254,7 +244,9 @@ class Connection:
 
     def _link_closed(self) -> None:
         if self._welcome and not self._welcome.done():
-            self._welcome.set_exception(OSError("the link broke at once"))
+            is_silent = self._link is not None and self._link.silent_for > SILENCE
+            why = "its agent does not answer" if is_silent else "the link broke at once"
+            self._welcome.set_exception(OSError(why))
         if self._up and not self._over:
             self._up = False
             loop = asyncio.get_running_loop()
@@ -300,8 +292,8 @@ class Connection:
         self,
         op: str,
         *,
-        within: float | None = ANSWER_WITHIN,
-        link_within: float | None = LINK_WITHIN,
+        within: float | None = pending.ANSWER_WITHIN,
+        link_within: float | None = pending.LINK_WITHIN,
         **fields: Any,
     ) -> Message:
         """Send a request and return the agent's answer.
@@ -313,8 +305,8 @@ class Connection:
         within
             Seconds for the answer, while there is a link; ``None`` for no limit.
         link_within
-            Seconds without a link, in all, after which it is given up; ``None`` for no limit, where
-            the user sees what is waited for and can stop it.
+            Seconds without a link, in all, after which it is given up, also those before it;
+            ``None`` for no limit, where the user sees what is waited for and can stop it.
         **fields
             The other fields of the request.
 
@@ -327,9 +319,10 @@ class Connection:
         ClusterLost
             When the agent is gone, or does not answer in time.
         """
-        return await self._ask(
-            self._requests.new_number(), {"op": op, **fields}, within, link_within
-        )
+        if link_within and self.broken_since is not None:
+            link_within = max(0.0, link_within - self._without_link)
+        number = self._requests.new_number()
+        return await self._ask(number, {"op": op, **fields}, within, link_within)
 
     async def _ask(
         self, number: int, message: Message, within: float | None, link_within: float | None
@@ -342,7 +335,7 @@ class Connection:
             self._link.send(message)
         return await self._requests.wait_for(number, answer)
 
-    def post(self, shared: SharedFields, own: Message, answer: Answered) -> None:
+    def post(self, shared: SharedFields, own: Message, answer: pending.Answered) -> None:
         """Ask this one of many for its part, without a limit to how long there is no link."""
         if self._over or self._link is None:
             answer.set_exception(ClusterLost("the node's agent is gone"))
@@ -351,12 +344,17 @@ class Connection:
         self._events.posted = shared.fields.get("run")
         number = self._requests.new_number()
         own = {**own, **self._seen.news()}
-        own = self._requests.add(number, own, answer, ANSWER_WITHIN, None, shared)
+        own = self._requests.add(number, own, answer, pending.ANSWER_WITHIN, None, shared)
         if self._up:
             self._link.send_encoded(shared.encode(own))
 
+    @property
+    def _without_link(self) -> float:
+        now = asyncio.get_running_loop().time()
+        return now - (now if self.broken_since is None else self.broken_since)
+
     def _no_connection(self) -> str:
-        return f"there is no connection to {self.name}{self.trouble and f' ({self.trouble})'}"
+        return pending.no_link(self.name, self._without_link, self.trouble)
 
     # Blobs
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import format_time_ago
 from jupyter_sky.providers.base import Node
 
 _BRIEF = 0.5
@@ -89,7 +90,7 @@ class LinkMonitor:
         # The loop counts as the monotonic clock does.
         now = time.monotonic()
         seconds = now - min(self._reported.get(each, now) for each in connections)
-        return time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
+        return format_time_ago(seconds)
 
     @property
     def unreached(self) -> list[Connection]:

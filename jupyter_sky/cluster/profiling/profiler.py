@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.network.requests.pending import LOOK_LINK_WITHIN
 from jupyter_sky.cluster.profiling.profile import Profile, samples
 from jupyter_sky.cluster.profiling.records import Fetched, fetch
 from jupyter_sky.errors import SkyError, UsageError
@@ -23,7 +24,6 @@ LONGEST = 600.0
 """Seconds for which ranks are looked at, at most."""
 
 _ANSWER_WITHIN = 10.0
-_LINK_WITHIN = 2.0
 _BEGINS_WITHIN = 2.0  # seconds
 _AGAIN = 0.25
 
@@ -165,7 +165,7 @@ class Profiler:
 async def _ask(connection: Connection, op: str, **fields: object) -> ProfileAnswer | None:
     try:
         answer = await connection.request(
-            op, within=_ANSWER_WITHIN, link_within=_LINK_WITHIN, **fields
+            op, within=_ANSWER_WITHIN, link_within=LOOK_LINK_WITHIN, **fields
         )
     except SkyError:
         return None

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.rank_log import LogEntry
-from jupyter_sky.errors import UsageError
+from jupyter_sky.errors import NoConnection, UsageError
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.validation import choose_ranks
 
@@ -56,10 +56,21 @@ def _show_logs(
         Prints them.
     follow
         Whether to print new output until Ctrl-C, which stops nothing else.
+
+    Raises
+    ------
+    NoConnection
+        If there is no connection to the node of one of them; the others' logs are printed first.
     """
+    silent: list[NoConnection] = []
     # Ctrl-C ends the loop, wherever it arrives.
     with contextlib.suppress(KeyboardInterrupt) if follow else contextlib.nullcontext():
-        parts = [cluster.log(rank, tail=tail) for rank in ranks]
+        parts = []
+        for rank in ranks:
+            try:
+                parts.append(cluster.log(rank, tail=tail))
+            except NoConnection as error:
+                silent.append(error)
         for part in parts:
             printer.left_out(part.start, part.data.count(b"\n"))
         while True:
@@ -69,12 +80,14 @@ def _show_logs(
                 printer.print(entry)
             sys.stdout.flush()
             is_behind = any(part.end < part.size for part in parts)
-            if not follow and not is_behind:
+            if (not follow or silent) and not is_behind:
                 break
             if not is_behind:
                 time.sleep(_POLL_INTERVAL)
             parts = [cluster.log(part.rank, offset=part.end) for part in parts]
         printer.finish()
+    if silent:
+        raise silent[0]
 
 
 class _Printer(Protocol):

@@ -76,6 +76,9 @@ def test_a_lost_node_is_said_and_restart_recovers(lab: Lab, notebook: LiveNotebo
         lost = notebook.finish(cell)
         assert "rank 1 on lab2 could not be reached for" in lost.sentence
         assert "`%sky restart` starts a new cluster at once" in lost.sentence
+        logs = notebook.run("%sky logs 0,1")
+        assert logs.stdout == "0 │ here\n"
+        assert "there is no connection to lab2 since " in logs.sentence
     finally:
         host.start()
     restarted = notebook.succeed("%sky restart")

@@ -41,6 +41,12 @@ def test_an_idle_cluster_waits_and_the_next_cell_goes_on_with_its_variables(
     cells.run("kept = 7")
     with trouble(lab.hosts[1]):
         until(lambda: "lab2 cannot be reached since " in note(cells))
+        unheard = "there is no connection to lab2 since .*: run this again when it has"
+        with pytest.raises(NoConnection, match=f"^{unheard}"):
+            cells.cluster.log(1, tail=1)
+        # Not of the other nodes' ranks, either.
+        with pytest.raises(NoConnection, match=f"^no rank was restarted: {unheard}"):
+            cells.cluster.restart()
         stopped = Followed(cells, "kept = 0")
         stopped.until(lambda: stopped.notices)
         stopped.run.stop()

@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
+from jupyter_sky.formatting import format_time_ago
 from jupyter_sky.transport.frames import Message, SharedFields
+
+ANSWER_WITHIN = 30.0
+"""Seconds for an answer to a request that does not wait for a rank; broken links do not count."""
+
+LINK_WITHIN = 10.0
+"""Seconds that a request waits for a link, in all, unless it is worth waiting for longer."""
+
+LOOK_LINK_WITHIN = 2.0
+"""The same where the user looks at something, and can do so again."""
 
 _NEVER = math.inf
 _AT_ONCE = 0.001  # seconds by which a timer may be early
@@ -59,6 +69,15 @@ class _Pending:
     @property
     def message(self) -> Message:
         return {**self.shared.fields, **self.own} if self.shared else self.own
+
+
+def no_link(name: str, seconds: float, trouble: str) -> str:
+    """Say that there is no link to a machine for so many seconds, why, and what to do."""
+    why = f" ({trouble})" if trouble else ""
+    return (
+        f"there is no connection to {name} since {format_time_ago(seconds)}{why}; the notebook "
+        "keeps trying to connect: run this again when it has, or end the cluster with `%sky down`."
+    )
 
 
 class PendingRequests:
