@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -25,6 +26,7 @@ from jupyter_sky.providers.ssh.connection.targets import parse_one
 from jupyter_sky.providers.ssh.host_threads import HostThreads
 from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
 from jupyter_sky.transport import event_loop
+from jupyter_sky.transport.bridge import MARK
 from tests.lab import Lab
 from tests.lab.host import make_key
 from tests.providers.ssh.conftest import impatient
@@ -418,6 +420,22 @@ def test_what_a_host_prints_has_a_limit(lab: Lab, client: Path) -> None:
     with pytest.raises(HostError, match=r"its login scripts printed more than 6"):
         connection.open_bridge("yes")
     assert connection.run("echo here") == "here\n"
+
+
+def test_a_server_that_runs_one_command_at_a_time(lab: Lab, client: Path) -> None:
+    host = lab.hosts[0]
+    with host.configured("MaxSessions 1"):
+        connection = pool.get(parse_one(host.name))
+        assert [connection.run("echo here") for _ in range(20)] == ["here\n"] * 20
+        bridge = f"printf %s {shlex.quote(MARK.decode())}; cat"
+        with contextlib.closing(connection.open_bridge(bridge)):
+            transport = connection.connect()
+            refused = "it allows no more commands at a time on a connection: raise MaxSessions"
+            for _ in range(2):
+                with pytest.raises(HostError, match=f"^{refused}"):
+                    connection.run("echo here")
+            # Who uses it still has it.
+            assert connection.connect() is transport
 
 
 def test_a_stranger_is_not_listened_to_for_long(client: Path) -> None:

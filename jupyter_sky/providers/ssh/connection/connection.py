@@ -189,14 +189,11 @@ class SSHConnection:
         if not self._bridges and not any(isinstance(user, SSHConnection) for user in self._users):
             self.close()
 
-    def _works(self, transport: paramiko.Transport) -> bool:
+    def _works(self, transport: Transport) -> bool:
         if not transport.is_active() or not self._suspect:
             return bool(transport.is_active())
         # The link may be broken without anybody having noticed: only an answer tells.
-        with contextlib.suppress(Exception):
-            transport.open_session(timeout=_TEST_WITHIN).close()
-            return True
-        return False
+        return transport.answers(_TEST_WITHIN)
 
     def _open(self, login: Login) -> Transport:
         if login.proxy_command or not login.jumps:
@@ -333,16 +330,12 @@ class SSHConnection:
 
     def _start(self, command: str) -> paramiko.Channel:
         """Start a command and return the channel to its input and output."""
-        import paramiko
-
+        transport = self.connect()
         try:
-            channel = self.connect().open_session(window_size=WINDOW, timeout=CONNECT_WITHIN)
-            channel.settimeout(CONNECT_WITHIN)
-            channel.exec_command(command)
-        except paramiko.SSHException as error:
+            return transport.start_command(command, WINDOW, CONNECT_WITHIN)
+        except HostError:
             self._suspect = True
-            raise HostError(f"it takes no more commands ({error})") from None
-        return channel
+            raise
 
     # Agents
 

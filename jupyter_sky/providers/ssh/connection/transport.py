@@ -1,4 +1,4 @@
-"""paramiko's transport, extended by channels to Unix sockets of the host.
+"""paramiko's transport, extended by channels to Unix sockets of the host, and by patience.
 
 This module imports paramiko, so it is only imported when a connection is made.
 """
@@ -6,12 +6,18 @@ This module imports paramiko, so it is only imported when a connection is made.
 from __future__ import annotations
 
 import threading
+import time
 
 import paramiko
 from paramiko.common import cMSG_CHANNEL_OPEN
 
+from jupyter_sky.providers.ssh.connection.errors import HostError
+
 _KIND = "direct-streamlocal@openssh.com"
 _REQUEST = cMSG_CHANNEL_OPEN + len(_KIND).to_bytes(4, "big") + _KIND.encode()
+
+_FREED_WITHIN = 2.0
+_TRY_EVERY = 0.02  # seconds
 
 
 class Transport(paramiko.Transport):  # type: ignore[misc]  # it has no types
@@ -29,6 +35,43 @@ class Transport(paramiko.Transport):  # type: ignore[misc]  # it has no types
         """
         self._opening.path = path
         return self.open_channel(_KIND, window_size=window, timeout=timeout)
+
+    def start_command(self, command: str, window: int, timeout: float) -> paramiko.Channel:
+        """Start a command and return the channel to its input and output.
+
+        A server that allows few sessions at a time counts one for some moments after its end.
+
+        Raises
+        ------
+        HostError
+            If the server does not start it.
+        """
+        until = time.monotonic() + _FREED_WITHIN
+        while True:
+            try:
+                channel = self.open_session(window_size=window, timeout=timeout)
+                channel.settimeout(timeout)
+                channel.exec_command(command)
+                return channel
+            except paramiko.ChannelException:
+                if time.monotonic() > until:
+                    raise HostError(
+                        "it allows no more commands at a time on a connection: raise MaxSessions "
+                        "in its sshd_config"
+                    ) from None
+            except paramiko.SSHException as error:
+                raise HostError(f"it takes no more commands ({error})") from None
+            time.sleep(_TRY_EVERY)
+
+    def answers(self, timeout: float) -> bool:
+        """Return whether the server answers, if only with a refusal."""
+        try:
+            self.open_session(timeout=timeout).close()
+        except paramiko.ChannelException:
+            return True
+        except Exception:
+            return False
+        return True
 
     def _send_user_message(self, data: paramiko.Message) -> None:
         # paramiko only knows the parameters of its own kinds of channels, so they are added to the
