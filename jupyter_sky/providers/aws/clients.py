@@ -8,12 +8,14 @@ import hashlib
 import importlib.util
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.formatting import similar_names
+from jupyter_sky.formatting import format_duration, similar_names
 from jupyter_sky.providers.aws import mfa, retries
 from jupyter_sky.providers.aws.local_store import cached
 from jupyter_sky.providers.boto_session import make_session
@@ -30,7 +32,18 @@ _NO_CREDENTIALS = (
     "or set AWS_PROFILE"
 )
 _EXPIRED = "your session with AWS has expired: run `aws sso login` in a terminal, then the cell"
-_REFUSED = "AWS does not accept these credentials: run `aws sts get-caller-identity` in a terminal"
+_REFUSED = (
+    "AWS does not accept these credentials: run `aws sts get-caller-identity` in a terminal; where "
+    "that works, your account has not enabled the region"
+)
+_TOO_LATE = ("ExpiredToken", "ExpiredTokenException", "RequestExpired")
+_NOT_ACCEPTED = (
+    "AuthFailure",
+    "InvalidClientTokenId",
+    "InvalidSignatureException",
+    "SignatureDoesNotMatch",
+)
+_CLOCKS_DIFFER = 240.0  # seconds; AWS refuses requests from five minutes on, as it receives them
 
 
 class AWSError(SkyError):
@@ -245,11 +258,12 @@ def explain_errors() -> Iterator[None]:
 def _refusal(error: Any) -> AWSError:
     code = error.response["Error"].get("Code", "")
     message = _one_line(error.response["Error"].get("Message", ""))
-    if code in ("ExpiredToken", "ExpiredTokenException", "RequestExpired"):
+    is_refused = code in _NOT_ACCEPTED or code.startswith("UnrecognizedClient")
+    if (is_refused or code in _TOO_LATE) and (clock := _clock(error)):
+        return AWSError(f"{clock}.", code, message)
+    if code in _TOO_LATE:
         return AWSError(f"{_EXPIRED}.", code, message)
-    if code in ("AuthFailure", "InvalidClientTokenId", "SignatureDoesNotMatch") or code.startswith(
-        "UnrecognizedClient"
-    ):
+    if is_refused:
         return AWSError(f"{_REFUSED}.", code, message)
     if code in ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException"):
         action = re.search(r"\b[a-z0-9-]+:[A-Z]\w+", message)
@@ -276,6 +290,22 @@ def _refusal(error: Any) -> AWSError:
         )
     return AWSError(
         f"AWS says {code} to {error.operation_name}: {message.rstrip('.')}.", code, message
+    )
+
+
+def _clock(error: Any) -> str:
+    """Say that the clock of this computer is wrong, if it is: AWS only says that it refuses."""
+    date = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
+    try:
+        ahead = time.time() - parsedate_to_datetime(date).timestamp()
+    except ValueError:
+        return ""
+    if abs(ahead) < _CLOCKS_DIFFER:
+        return ""
+    how = "ahead of" if ahead > 0 else "behind"
+    return (
+        f"this computer's clock is {format_duration(abs(ahead))} {how} that of AWS, which refuses "
+        "such requests: set it, then run the cell again"
     )
 
 

@@ -32,7 +32,7 @@ def instances(identity: str) -> list[str]:
 
 
 def are_new(identity: str) -> bool:
-    """Return whether something was rented for a cluster so recently that AWS may not know it yet."""
+    """Return whether a cluster has rented so recently that AWS may not know of it yet."""
     with contextlib.suppress(FileNotFoundError):
         return 0 <= time.time() - _path(identity).stat().st_mtime < KNOWN_WITHIN
     return False

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -176,7 +179,11 @@ def test_throttling_that_does_not_end(
     ("code", "sentence"),
     [
         ("RequestExpired", "your session with AWS has expired: run `aws sso login`"),
-        ("AuthFailure", "AWS does not accept these credentials"),
+        (
+            "AuthFailure",
+            "AWS does not accept these credentials: run .*; where that works, your account has not "
+            "enabled the region",
+        ),
         ("UnauthorizedOperation", r"your AWS user may not do ec2:RunInstances: ask for the policy"),
     ],
 )
@@ -187,6 +194,25 @@ def test_credentials(account: Account, given_back: None, code: str, sentence: st
         return refusal(code, text) if call.action == "RunInstances" else carry_out()
 
     account.fault = refuse
+    with pytest.raises(SkyError, match=sentence):
+        rent()
+
+
+@pytest.mark.parametrize(
+    ("code", "hours", "how"), [("AuthFailure", 3, "behind"), ("RequestExpired", -7, "ahead of")]
+)
+def test_a_clock_that_is_wrong(
+    account: Account,
+    given_back: None,
+    monkeypatch: pytest.MonkeyPatch,
+    code: str,
+    hours: int,
+    how: str,
+) -> None:
+    date = format_datetime(datetime.now(UTC) + timedelta(hours=hours), usegmt=True)
+    monkeypatch.setattr(BaseHTTPRequestHandler, "date_time_string", lambda self: date)
+    refusing(account, lambda call: code)
+    sentence = rf"this computer's clock is \d h \d\d min {how} that of AWS, .*: set it"
     with pytest.raises(SkyError, match=sentence):
         rent()
 
