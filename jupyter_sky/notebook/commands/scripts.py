@@ -22,6 +22,7 @@ from jupyter_sky.notebook.scripts.run import (
     NodeScript,
     choose_nodes,
     find_folder,
+    find_mounts,
     inside,
     mounted,
     run_script,
@@ -61,6 +62,7 @@ def launch(context: CommandContext, line: Namespace) -> BackgroundRun | QueuedRu
     task = read_task(Path(line.file).expanduser(), given)
     workdir = line.options.workdir or task.workdir
     folder = find_folder(workdir) if workdir else None
+    mounts = find_mounts(task.mounts)  # before machines are rented for it
     for key in task.not_used:
         print(f"{line.file}: {key} is not used here", file=sys.stderr)
     choices, session = _combined(task, line.options), context.session
@@ -77,7 +79,7 @@ def launch(context: CommandContext, line: Namespace) -> BackgroundRun | QueuedRu
             script = NodeScript(text, title, task.env)
             if folder is not None:
                 script = inside(folder, cluster, session, options, script)
-            return mounted(task.mounts, session, options, script)
+            return mounted(mounts, session, options, script)
 
         first, *rest = [made(*part) for part in parts]
         return run_script(context.shell, session, cluster, options, first, handle, *rest)

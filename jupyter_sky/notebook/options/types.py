@@ -17,6 +17,7 @@ from typing import Any
 from jupyter_sky.analysis.cell_names import analyse
 from jupyter_sky.api import accelerators
 from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.options import environment
 from jupyter_sky.notebook.options.option_type import CompletionContext, OptionType, no_completions
 from jupyter_sky.providers.buckets.volume import Volume
 
@@ -143,12 +144,6 @@ def _volume(text: str) -> str:
 
 def _address(text: str) -> str:
     return _matching(r"(https?|file)://\S+", text)[0]
-
-
-def _environments(context: CompletionContext) -> Iterator[str]:
-    yield from ("imports", "none")
-    for pattern in ("uv.lock", "pyproject.toml", "requirements*.txt", "environment*.y*ml"):
-        yield from sorted(str(file) for file in Path().glob(pattern))
 
 
 def _one_of(words: tuple[str, ...]) -> Callable[[str], str]:
@@ -285,8 +280,8 @@ FOLDER = OptionType("the name of a folder", lambda text: text)
 ENVIRONMENT = OptionType(
     "the name of a uv.lock, pyproject.toml, requirements.txt or environment.yml, `imports` or "
     "`none`",
-    lambda text: text,
-    completions=_environments,
+    environment.parse,
+    completions=environment.completions,
 )
 INDEXES = OptionType("addresses of package indexes", _address, many=True, combine=_distinct)
 SCRIPT = replace(

@@ -122,8 +122,23 @@ def inside(
     return replace(script, cwd="", folders=(*script.folders, read_folder(folder, limit=limit)))
 
 
+def find_mounts(mounts: Mapping[str, str]) -> dict[str, Path]:
+    """Return files and folders of this computer that were named, by where they are to be.
+
+    Raises
+    ------
+    UsageError
+        When there is none.
+    """
+    found = {target: Path(name).expanduser().absolute() for target, name in mounts.items()}
+    for target, source in found.items():
+        if not source.exists():
+            raise UsageError(f"file_mounts {target}: there is no {source}.")
+    return found
+
+
 def mounted(
-    mounts: Mapping[str, str], session: Session, options: CellOptions, script: NodeScript
+    mounts: Mapping[str, Path], session: Session, options: CellOptions, script: NodeScript
 ) -> NodeScript:
     """Return a script that finds files of this computer at other places of its node.
 
@@ -141,14 +156,11 @@ def mounted(
     Raises
     ------
     UsageError
-        When one of them is not there, or cannot be sent.
+        When one of them cannot be sent.
     """
     limit = None if options.allow_large else session.settings.large
     folders = list(script.folders)
-    for target, name in mounts.items():
-        source = Path(name).expanduser().absolute()
-        if not source.exists():
-            raise UsageError(f"file_mounts {target}: there is no {source}.")
+    for target, source in mounts.items():
         base = "" if target.startswith("~") else script.cwd or ""
         place = PurePosixPath(base, target)
         key = re.sub(r"\W+", "-", target).strip("-")

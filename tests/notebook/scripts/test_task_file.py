@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import ScriptFailed, UsageError
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.scripts.task_file import read_task
@@ -191,3 +192,7 @@ def test_a_secret_is_no_argument(notebook: Notebook, folder: Path) -> None:
         notebook.run("%sky launch task.yaml")
     with pytest.raises(UsageError, match=r"nothing.yaml cannot be read: No such file"):
         notebook.run("%sky launch nothing.yaml")
+    (folder / "lost.yaml").write_text("file_mounts: {data: lost.txt}\nrun: cat data")
+    with pytest.raises(UsageError, match=r"file_mounts data: there is no .*lost.txt\."):
+        notebook.run("%sky launch lost.yaml --cluster of-lost")
+    assert registry.find("of-lost") is None  # it is said before anything is started
