@@ -15,13 +15,13 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from jupyter_sky.serialization import blobs, pickling
-from jupyter_sky.serialization.models import optimizers, sharded
+from jupyter_sky.serialization.models import hooks, optimizers, sharded
 from jupyter_sky.serialization.models.optimizers import CannotTakeOver
 
 _REQUIRES_GRAD = " requires_grad"
@@ -61,8 +61,8 @@ def changes_of(
     return {
         name: [
             part
-            for part, each in now.contents.items()
-            if former.contents.get(part) != each
+            for part in {**former.contents, **now.contents}  # also what was removed
+            if former.contents.get(part) != now.contents.get(part)
             or (name in whole and part not in optimizers.MADE_FOR)
         ]
         for name, former, now in models
@@ -94,7 +94,7 @@ def known(value: Any, digests: dict[tuple[int, int], str]) -> KnownModel | None:
 
 
 def contents(model: Any, digests: dict[tuple[int, int], str]) -> dict[str, str]:
-    """Return a digest of everything in a model: tensors, and attributes of its modules.
+    """Return a digest of everything in a model: tensors, attributes and hooks of its modules.
 
     Parameters
     ----------
@@ -116,6 +116,9 @@ def contents(model: Any, digests: dict[tuple[int, int], str]) -> dict[str, str]:
         for name, value in _attributes(module).items():
             with suppress(Exception):  # what cannot be pickled is not compared
                 found[prefix + name] = _digest_of_attribute(value)
+        for kind, numbered in hooks.of_module(module).items():
+            # No other hook gets the same number.
+            found.update({hooks.name(prefix, kind, number): "" for number in numbered})
     return found
 
 
@@ -140,7 +143,9 @@ def _attributes(module: Any) -> dict[str, Any]:
 
 @functools.cache
 def _kept_in_every_module() -> frozenset[str]:
-    return frozenset(vars(sys.modules["torch"].nn.Module()).keys() - {"training"})
+    return frozenset(
+        vars(sys.modules["torch"].nn.Module()).keys() - {"training", "_is_full_backward_hook"}
+    )
 
 
 def _digest_of_tensor(tensor: Any, digests: dict[tuple[int, int], str]) -> str:
@@ -161,7 +166,24 @@ def _digest_of_attribute(value: Any) -> str:
 # On a rank
 
 
-def take_over(present: Any, received: Any, changes: Collection[str]) -> dict[int, Any]:
+@dataclass(frozen=True)
+class Taken:
+    """What a rank has done to take over changes.
+
+    Attributes
+    ----------
+    others
+        What the rank has, by the identity of what it stands for in what was received: the modules,
+        hooks and tensors of a model, or the optimizer.
+    places
+        Where something of what was received was put: dictionaries, each with a key.
+    """
+
+    others: dict[int, Any]
+    places: list[tuple[dict[Any, Any], Any]] = field(default_factory=list)
+
+
+def take_over(present: Any, received: Any, changes: Collection[str]) -> Taken:
     """Change a model or optimizer of a rank as that of the notebook was changed.
 
     Parameters
@@ -173,19 +195,13 @@ def take_over(present: Any, received: Any, changes: Collection[str]) -> dict[int
     changes
         The names of what differs in it from what the rank was sent or gave.
 
-    Returns
-    -------
-    dict
-        What the rank has, by the identity of what it stands for in ``received``: the modules and
-        tensors of a model, or the optimizer.
-
     Raises
     ------
     CannotTakeOver
         When it is of another kind, or a change cannot be made on a rank; nothing was changed.
     """
     if optimizers.is_optimizer(received) or optimizers.is_schedule(received):
-        return optimizers.take_over(present, received, changes)
+        return Taken(optimizers.take_over(present, received, changes))
     if not (sharded.is_model(present) and sharded.is_model(received)):
         raise CannotTakeOver("it is no model on this rank")
     sharded.find(present)  # has it let go of the whole
@@ -196,20 +212,43 @@ def take_over(present: Any, received: Any, changes: Collection[str]) -> dict[int
         for name, tensor in _tensors(theirs)
     ]
     pieces = [_piece(*each) for each in tensors if each[0] in changes]
+    for prefix, mine, theirs in pairs:
+        for name in mine._parameters.keys() - dict(_tensors(theirs)).keys():
+            if prefix + name in changes:
+                raise CannotTakeOver(f"{prefix}{name} was removed")
     for part, piece in pieces:
         _put(part, piece)
     for name, mine, theirs in tensors:
         if mine is not None and name + _REQUIRES_GRAD in changes:
             mine.requires_grad_(theirs.requires_grad)
+    parts = [*pairs, *tensors]
+    places = []
     for prefix, mine, theirs in pairs:
-        changed = {
-            name: value for name, value in _attributes(theirs).items() if prefix + name in changes
-        }
-        vars(mine).update(changed)
+        for name in mine._buffers.keys() - theirs._buffers.keys():
+            if prefix + name in changes:
+                del mine._buffers[name]
+        places += _change(vars(mine), _attributes(theirs), changes, prefix.__add__)
+        for kind, others in hooks.of_module(theirs).items():
+            own = vars(mine)[kind]
+            places += _change(own, others, changes, functools.partial(hooks.name, prefix, kind))
+            parts.append((prefix, own, others))
     for wrapper in _wrappers(present):
         wrapper.training = received.training
-    parts = [*pairs, *tensors]
-    return {id(theirs): mine for _, mine, theirs in parts if mine is not None}
+    return Taken({id(theirs): mine for _, mine, theirs in parts if mine is not None}, places)
+
+
+def _change(
+    own: dict[Any, Any],
+    others: Mapping[Any, Any],
+    changes: Collection[str],
+    name_of: Callable[[Any], str],
+) -> list[tuple[dict[Any, Any], Any]]:
+    """Change a dictionary where ``changes`` has the name of a key, and return what is new in it."""
+    changed = {key for key in {*own, *others} if name_of(key) in changes}
+    for key in changed - others.keys():
+        own.pop(key, None)
+    own.update({key: each for key, each in others.items() if key in changed})
+    return [(own, key) for key in changed & others.keys()]
 
 
 def _pairs(mine: Any, theirs: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:

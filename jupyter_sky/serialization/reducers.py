@@ -207,6 +207,20 @@ def _named(kind: type, arguments: tuple[Any, ...], options: dict[str, Any]) -> A
 # torch
 
 
+def _reduce_tensor(tensor: Any) -> Any:
+    """Reduce a tensor of one of the newer types, such as float8, as `torch.save` would."""
+    import torch
+
+    if not isinstance(tensor, torch.Tensor) or tensor.dtype not in torch.storage._new_dtypes():
+        return NotImplemented
+    make, arguments, *rest = tensor.__reduce_ex__(5)
+    match arguments:
+        case (torch.UntypedStorage() as storage, *others):
+            # Torch looks for the memory in a typed storage, of whatever type.
+            return make, (_typed_storage(storage, torch.uint8), *others), *rest
+    return make, arguments, *rest
+
+
 def _reduce_storage(storage: Any) -> Any:
     """Reduce a storage to a buffer on the CPU; tensors that share memory still share it."""
     import torch
@@ -335,6 +349,7 @@ _BY_MODULE: dict[str, Callable[[Any], Any]] = {
     "typing_extensions": _reduce_typing,
     "weakref": _reduce_of_weakref,
     "accelerate.state": singletons.reduce,
+    "torch": _reduce_tensor,
     "torch.storage": _reduce_storage,
     "torch._ops": _reduce_operator,
     "jax": _reduce_custom_rule,

@@ -111,6 +111,17 @@ def test_a_module_that_has_a_class_of_its_own() -> None:
     assert "torch.backends.cudnn" in pickled.modules
 
 
+@pytest.mark.parametrize("kind", ["float8_e4m3fn", "float8_e5m2", "uint16"])
+def test_a_tensor_of_a_newer_type(kind: str) -> None:
+    whole = torch.arange(6.0).to(getattr(torch, kind))
+    copy, part = trip([torch.nn.Parameter(whole, requires_grad=False), whole[2:4]])
+    assert type(copy) is torch.nn.Parameter
+    assert copy.dtype == part.dtype == whole.dtype
+    assert copy.float().tolist() == [0, 1, 2, 3, 4, 5]
+    copy.view(torch.uint8)[:] = 0
+    assert part.float().tolist() == [0, 0]  # it shares the memory
+
+
 def test_an_operator() -> None:
     add = torch.ops.aten.add
     assert trip(add) is add

@@ -18,7 +18,7 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.node.rank.gathering import GatheredFiles, Gatherer
 from jupyter_sky.node.rank.module_reloader import ModuleReloader, file_clock
 from jupyter_sky.serialization import blobs, cell_sources, model_changes, pickling
-from jupyter_sky.serialization.models import optimizers, sharded
+from jupyter_sky.serialization.models import hooks, optimizers, sharded
 from jupyter_sky.serialization.object_tokens import Tokens, received_objects
 from jupyter_sky.serialization.pickling import Pickled
 from jupyter_sky.transport.protocol.messages import NameGroup, Packed, PackedTokens
@@ -55,6 +55,7 @@ class Namespace:
         self._watched: Sequence[str] = ()
         self._since = 0
         self.arrived: list[str] = []
+        hooks.number_apart()
 
     def receive(self, groups: Sequence[NameGroup], outdated: Iterable[str] = ()) -> None:
         """Bind the names that the notebook sent, and reload the user's edited modules.
@@ -100,6 +101,7 @@ class Namespace:
         is_replaced = False
         taken: dict[str, Any] = {}  # which also holds on to what is looked for by its identity
         replaced: dict[int, Any] = {}
+        places: list[tuple[dict[Any, Any], Any]] = []
         # What refers to others comes after them.
         names = sorted(changes.keys() & self.names.keys(), key=lambda name: _order(bound[name]))
         opaque = _opaque(bound) if any(_order(bound[name]) for name in names) else None
@@ -110,7 +112,7 @@ class Namespace:
             try:
                 if _order(received) and opaque:
                     raise optimizers.CannotTakeOver(f"{opaque} may refer to it")
-                others = model_changes.take_over(present, received, changes[name])
+                taken_over = model_changes.take_over(present, received, changes[name])
             except optimizers.CannotTakeOver as error:
                 print(
                     f"{name} was changed in the notebook, and that takes the place of what was "
@@ -121,12 +123,14 @@ class Namespace:
                 is_replaced = True
                 continue
             bound[name], taken[name] = present, received
-            replaced |= others
-            received_objects.replace(others)
+            replaced |= taken_over.others
+            places += taken_over.places
+            received_objects.replace(taken_over.others)
             for other in bound.values():
-                optimizers.refer_to(other, others)
+                optimizers.refer_to(other, taken_over.others)
         if replaced:
-            _relink(bound, bound.keys() - taken.keys(), replaced)
+            places += [(bound, name) for name in bound.keys() - taken.keys()]
+            _relink(places, replaced)
 
     def _bind_class(self, kind: type) -> None:
         """Make a class of the notebook available by name, as `pickle` and new processes need.
@@ -266,14 +270,23 @@ def _opaque(bound: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _relink(bound: dict[str, Any], names: Iterable[str], others: Mapping[int, Any]) -> None:
-    """Have what was received, like a list or a trainer, refer to what is here."""
-    rest = {name: bound[name] for name in names}
+def _relink(places: Sequence[tuple[dict[Any, Any], Any]], others: Mapping[int, Any]) -> None:
+    """Have what was received, like a list or a trainer, refer to what is here.
+
+    Parameters
+    ----------
+    places
+        Where it is now: dictionaries, each with a key.
+    others
+        What is here, by the identity of what it takes the place of.
+    """
+    values = [where[key] for where, key in places]
     with suppress(Exception):  # it was unpickled here, so that mostly it can be pickled
-        if not others.keys().isdisjoint(pickling.dump_linked([*rest.values()], {}).memo):
-            values, copies = pickling.relink([*rest.values()], others)
+        if not others.keys().isdisjoint(pickling.dump_linked(values, {}).memo):
+            values, copies = pickling.relink(values, others)
             received_objects.replace(copies)
-            bound.update(zip(rest, values, strict=True))
+            for (where, key), value in zip(places, values, strict=True):
+                where[key] = value
 
 
 def _name(asked: str) -> str:

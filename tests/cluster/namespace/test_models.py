@@ -100,6 +100,55 @@ def test_what_was_trained_since_is_kept_where_only_the_mode_changes(notebook) ->
     assert notebook.ask("opt.param_groups[0]['params'][0] is model[0].weight") == [True] * 4
 
 
+PROBE = """
+class Probe:
+    def __init__(self):
+        self.last, self.hook = None, model.get_submodule(name).register_forward_hook(self.look)
+    def look(self, module, inputs, output):
+        self.last = output.shape
+        seen.append(len(output))
+seen = []
+name = next(name for name, each in model.named_modules() if name[-1:] == "3")
+probe = Probe()
+model.note = probe
+"""
+
+
+@pytest.mark.parametrize("wrapper", ["DDP", "FSDP2"])
+def test_a_hook_that_the_notebook_adds_and_removes(notebook, wrapper: str) -> None:
+    notebook.there(f"{MODEL}\n{WRAPPERS[wrapper]}\n{OPTIMIZER}\n{TRAIN}", out=["model"])
+    notebook.there("own = []; model.register_forward_hook(lambda *_: own.append(1))")
+    notebook.here(f"{PROBE}model.register_full_backward_hook(lambda *_: None)")
+    notebook.there(TRAIN)
+    assert notebook.ask("(seen, [*probe.last])") == [([8] * 3, [8, 1])] * 4
+    notes = "[each.note is probe for each in model.modules() if hasattr(each, 'note')]"
+    assert notebook.ask(notes) == [[True]] * 4
+    notebook.here("probe.hook.remove(); del model.note")
+    notebook.there(TRAIN)
+    assert notebook.ask(f"(seen, {notes}, len(own))") == [([8] * 3, [], 6)] * 4
+
+
+def test_hooks_of_ranks_are_added_to_those_of_the_notebook(notebook) -> None:
+    hook = "model[0].register_forward_hook(lambda *_: called.append({}))"
+    # As in a notebook that has added none before, and in a rank that has not.
+    notebook.here("from torch.utils.hooks import RemovableHandle; RemovableHandle.next_id = 0")
+    notebook.here(f"{MODEL}\ncalled = []; {hook.format(1)}")
+    notebook.there(f"{hook.format(2)}\nmodel(torch.ones(2))", out=["model", "called"])
+    notebook.here(f"{hook.format(3)}\nmodel(torch.ones(2))")
+    assert notebook.names["called"] == [1, 2, 1, 2, 3]
+
+
+def test_what_the_notebook_removes_of_a_model(notebook) -> None:
+    notebook.here(f"{MODEL}\nmodel.register_buffer('mean', torch.zeros(1))")
+    notebook.there(OPTIMIZER)
+    notebook.here("del model.mean")
+    own = "opt.param_groups[0]['params'][0] is model[0].weight"
+    assert notebook.ask(f"(hasattr(model, 'mean'), {own})") == [(False, True)] * 4
+    notebook.here("model[3].bias = None")
+    assert "model was changed in the notebook" in notebook.printed("model")
+    assert notebook.ask("model[3].bias") == [None] * 4
+
+
 def test_an_assignment_of_the_same_object_is_no_other_model(notebook) -> None:
     notebook.there(f"{MODEL}\n{WRAPPERS['DDP']}\n{OPTIMIZER}", out=["model"])
     notebook.here("model = model.eval()")
