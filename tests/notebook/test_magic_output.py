@@ -142,6 +142,25 @@ def test_figures_tables_and_html_are_shown_as_such(pair: LiveNotebook) -> None:
     assert cell.data[0]["text/html"] == "<b>bold</b>"
 
 
+def test_it_is_shown_as_the_notebook_is_set_up_to_show_it(pair: LiveNotebook) -> None:
+    skip_without("matplotlib")
+    pair.succeed(
+        "import matplotlib.pyplot as plt\n%config InlineBackend.figure_formats = ['svg']\n"
+        "%precision 2\n%xmode Minimal\n%config InteractiveShell.ast_node_interactivity = 'all'"
+    )
+    cell = pair.succeed("%%sky\n1 / 3\n2 / 3\nlines = plt.plot([1])")
+    assert cell.shown[:2] == ["0.33", "0.67"]
+    assert "image/svg+xml" in cell.data[-1]
+    assert pair.run("%%sky\n1 / 0").traceback.startswith("ZeroDivisionError: division by zero")
+    pair.succeed(
+        "%config InlineBackend.figure_formats = ['png']\n"
+        "%precision\n%xmode Context\n%config InteractiveShell.ast_node_interactivity = 'last_expr'"
+    )
+    cell = pair.succeed("%%sky\n1 / 3\n2 / 3")
+    assert cell.shown == ["0.6666666666666666"]
+    assert "1 / 0" in pair.run("%%sky\n1 / 0").traceback
+
+
 def test_what_several_ranks_display_says_whose_it_is(pair: LiveNotebook) -> None:
     cell = pair.succeed("%%sky --stdout all\nfrom IPython.display import HTML\n{'rank': rank}")
     assert sorted(cell.stdout.splitlines()) == ["0 │ {'rank': 0}", "1 │ {'rank': 1}"]

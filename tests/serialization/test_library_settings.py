@@ -23,6 +23,7 @@ class Libraries:
     pd: Any
     torch: Any
     matplotlib: Any
+    sklearn: Any
 
     def back_to_usual(self) -> None:
         self.np.set_printoptions(precision=8)
@@ -30,6 +31,7 @@ class Libraries:
         self.torch.set_default_dtype(self.torch.float32)
         self.torch.set_float32_matmul_precision("highest")
         self.matplotlib.rcdefaults()
+        self.sklearn.set_config(transform_output="default")
 
     def set_plot(self, key: str, value: Any) -> None:
         self.matplotlib.rcParams[key] = value
@@ -37,7 +39,7 @@ class Libraries:
 
 @pytest.fixture
 def libs() -> Iterator[Libraries]:
-    names = ("numpy", "pandas", "torch", "matplotlib")
+    names = ("numpy", "pandas", "torch", "matplotlib", "sklearn")
     made = Libraries(*map(pytest.importorskip, names))
     made.back_to_usual()
     yield made
@@ -66,6 +68,10 @@ SETTINGS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "products": (
         lambda libs: libs.torch.set_float32_matmul_precision("high"),
         lambda libs: libs.torch.get_float32_matmul_precision(),
+    ),
+    "estimators": (
+        lambda libs: libs.sklearn.set_config(transform_output="pandas"),
+        lambda libs: libs.sklearn.get_config()["transform_output"],
     ),
     "plots": (
         lambda libs: libs.set_plot("figure.dpi", 33),

@@ -1,5 +1,6 @@
 """Settings of libraries that a notebook makes in its first cells, so that ranks have them as well.
 
+``%config InlineBackend.figure_format = "retina"``, ``%xmode Minimal``,
 ``plt.rcParams["figure.dpi"] = 150``, ``pd.set_option("display.max_columns", None)``,
 ``np.set_printoptions(precision=3)`` and ``torch.set_default_dtype(torch.float64)`` change a library
 and no name of the notebook. On ranks, tables and plots would look otherwise, and numbers would have
@@ -131,8 +132,13 @@ _NOT_OF_PLOTS = ("backend", "interactive", "toolbar", "webagg", "date.", "animat
 _CYCLE = "axes.prop_cycle"
 
 
+def _plot_parameters(matplotlib: Any) -> Settings:
+    # A look at "backend" has matplotlib choose one; `dict.copy` does that, and takes much longer.
+    return {**dict(dict.items(matplotlib.rcParams)), "backend": None}
+
+
 def _plot_settings(matplotlib: Any) -> Settings:
-    here, usual = dict.copy(matplotlib.rcParams), matplotlib.rcParamsDefault
+    here, usual = _plot_parameters(matplotlib), matplotlib.rcParamsDefault
     found = {
         key: value
         for key, value in here.items()
@@ -250,19 +256,109 @@ def _change_numbers(torch: Any, key: str, value: Any) -> None:
             torch.backends.cudnn.deterministic = value
 
 
+# IPython
+
+_SHELL: Settings = {"precision": "", "xmode": "Context", "interactivity": "last_expr"}
+_FIGURES: Settings = {
+    "figure_formats": ["png"],
+    "print_figure_kwargs": {"bbox_inches": "tight"},
+    "close_figures": True,
+}
+
+
+def _shell_settings(ipython: Any) -> Settings:
+    shell = ipython.get_ipython()
+    here = {
+        "precision": shell.display_formatter.formatters["text/plain"].float_precision,
+        "xmode": shell.InteractiveTB.mode,
+        "interactivity": shell.ast_node_interactivity,
+        **_figure_settings(shell),
+    }
+    return {key: value for key, value in here.items() if value != _usual_shell_setting(key)}
+
+
+def _usual_shell_setting(key: str) -> Any:
+    return {**_SHELL, **_FIGURES}[key]
+
+
+def _change_shell(ipython: Any, key: str, value: Any) -> None:
+    shell = ipython.get_ipython()
+    match key:
+        case "precision":
+            shell.display_formatter.formatters["text/plain"].float_precision = value
+        case "xmode":
+            shell.InteractiveTB.set_mode(mode=value)
+        case "interactivity":
+            shell.ast_node_interactivity = value
+        case _:
+            value = set(value) if key == "figure_formats" else value
+            if backend := _figure_backend():
+                setattr(backend, key, value)
+            else:
+                shell.config.InlineBackend[key] = value
+
+
+def _figure_settings(shell: Any) -> Settings:
+    if backend := _figure_backend():
+        found = {key: getattr(backend, key) for key in _FIGURES}
+    else:
+        found = dict(shell.config.get("InlineBackend", {}))
+        if "figure_format" in found:
+            found["figure_formats"] = {found["figure_format"]}
+    if "figure_formats" in found:
+        found["figure_formats"] = sorted(found["figure_formats"])
+    return {key: value for key, value in found.items() if key in _FIGURES}
+
+
+def _figure_backend() -> Any:
+    """Return what has the settings of figures; before the first one, only the shell has some."""
+    module = sys.modules.get("matplotlib_inline.config")
+    made = module and module.InlineBackend.initialized()
+    return module.InlineBackend.instance() if module and made else None
+
+
+# scikit-learn
+
+
+def _estimator_settings(sklearn: Any) -> Settings:
+    usual = _usual_of_estimators()
+    return {key: value for key, value in sklearn.get_config().items() if value != usual[key]}
+
+
+def _usual_of_estimators() -> Settings:
+    # Each thread has a copy, which is what a notebook changes.
+    usual: Settings = vars(sys.modules["sklearn._config"])["_global_config"]
+    return usual
+
+
+# plotly
+
+
+def _plotly_settings(plotly: Any) -> Settings:
+    # A rank would choose another renderer than a kernel does, with four megabytes of JavaScript.
+    return {"renderers": plotly.renderers.default, "templates": plotly.templates.default}
+
+
+def _change_plotly(plotly: Any, key: str, value: Any) -> None:
+    getattr(plotly, key).default = value
+
+
 _LIBRARIES: Mapping[str, _Library] = {
-    "matplotlib": _Library(
-        lambda module: dict.copy(module.rcParams),
-        _plot_settings,
-        _usual_plot_setting,
-        _change_plots,
-    ),
+    "matplotlib": _Library(_plot_parameters, _plot_settings, _usual_plot_setting, _change_plots),
     "pandas": _Library(_options, _table_settings, _usual_table_setting, _change_tables),
     "numpy": _Library(
         lambda module: module.get_printoptions(),
         _array_settings,
         _PRINTING.__getitem__,
         _change_arrays,
+    ),
+    "IPython": _Library(_shell_settings, _shell_settings, _usual_shell_setting, _change_shell),
+    "plotly.io": _Library(_plotly_settings, _plotly_settings, str, _change_plotly),
+    "sklearn": _Library(
+        lambda module: module.get_config(),
+        _estimator_settings,
+        lambda key: _usual_of_estimators()[key],
+        lambda module, key, value: module.set_config(**{key: value}),
     ),
     "torch": _Library(_number_settings, _number_settings, _NUMBERS.__getitem__, _change_numbers),
 }
