@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jupyter_sky.cluster.cluster import Cluster
@@ -93,6 +93,13 @@ def pull_line(cluster: Cluster, name: str) -> str | None:
         if name in cluster.sync.names_of(rank):
             return f"%sky pull {name}" + (f" --ranks {rank}" if rank else "")
     return None
+
+
+def advise_stopped(error: BaseException, cluster: Cluster, out: Iterable[str]) -> None:
+    """Add to the error of a cell that was stopped how to get what ranks have of its ``--out``."""
+    there = cluster.sync.names_of(cluster.all_ranks[0])
+    if names := [name for name in out if name.partition(":")[0] in there]:
+        error.args = (f"{error} --out brought nothing: `%sky pull {' '.join(names)}` does.",)
 
 
 def _name_instead(cluster: Cluster, rank: int, name: str, command: str) -> str:

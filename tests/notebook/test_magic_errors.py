@@ -137,7 +137,7 @@ def test_nothing_is_bound_when_the_cell_fails(pair: LiveNotebook) -> None:
 )
 def test_stop_stops_all_ranks_and_the_next_cell_runs(pair: LiveNotebook, waiting: str) -> None:
     cell = pair.start(
-        "%%sky --stdout all\n"
+        "%%sky --stdout all --out stopped\n"
         "stopped = False\n"
         "try:\n"
         "    print('started')\n"
@@ -150,6 +150,9 @@ def test_stop_stops_all_ranks_and_the_next_cell_runs(pair: LiveNotebook, waiting
     pair.interrupt()
     pair.finish(cell)
     assert cell.sentence.startswith("KeyboardInterrupt: ranks 0-1 stopped after ")
+    assert cell.sentence.endswith("--out brought nothing: `%sky pull stopped` does.")
+    pair.succeed("%sky pull stopped")
+    assert pair.value("stopped") is True
     pair.succeed(
         "%%sky --gather after\n"
         "total = torch.ones(1)\n"

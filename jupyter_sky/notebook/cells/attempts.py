@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.errors import TimedOut
+from jupyter_sky.cluster.errors import Interrupted, TimedOut
 from jupyter_sky.cluster.loss import Loss, loss_of_trouble
 from jupyter_sky.cluster.namespace.packing import ItemCollector
 from jupyter_sky.cluster.runs.handle import RunHandle
@@ -20,6 +20,7 @@ from jupyter_sky.cluster.runs.task import Attempt
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_list
 from jupyter_sky.notebook.cells.cell import Cell
+from jupyter_sky.notebook.errors import advise_stopped
 from jupyter_sky.notebook.output.follow import follow
 from jupyter_sky.notebook.output.progress import SendingLine
 from jupyter_sky.notebook.profiling.recorded import show_records
@@ -193,6 +194,10 @@ class Attempts:
                 sending,
                 is_safe=cell.options.display == "safe",
             )
+        except (Interrupted, TimedOut) as error:
+            if run.finished:
+                advise_stopped(error, self.cluster, cell.options.out)
+            raise
         finally:
             if run.finished or run.stopped:
                 show_records(cell.shell, self.cluster, run)
