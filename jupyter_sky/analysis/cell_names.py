@@ -35,6 +35,9 @@ class CellNames:
         Modules that the cell imports, also inside functions.
     attributes : frozenset of str
         Names of attributes that the cell looks up: whatever follows a dot.
+    targets : frozenset of str
+        Attributes that the cell assigns, or something in them: ``config.sizes`` for
+        ``config.sizes["x"] = 1``.
     """
 
     reads: frozenset[str]
@@ -45,6 +48,7 @@ class CellNames:
     imported: frozenset[str] = frozenset()
     modules: frozenset[str] = frozenset()
     attributes: frozenset[str] = frozenset()
+    targets: frozenset[str] = frozenset()
 
 
 @lru_cache(maxsize=256)
@@ -87,6 +91,7 @@ def analyse(source: str) -> CellNames:
         attributes=frozenset(
             node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
         ),
+        targets=frozenset(_targets(tree)),
     )
 
 
@@ -109,3 +114,17 @@ def _modules(tree: ast.AST) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.module
+
+
+def _targets(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if not isinstance(getattr(node, "ctx", None), ast.Store):
+            continue
+        path: list[str] = []
+        part: ast.AST = node
+        while isinstance(part, ast.Attribute | ast.Subscript):
+            # Of what is behind an index, nothing is known.
+            path = [part.attr, *path] if isinstance(part, ast.Attribute) else []
+            part = part.value
+        if path and isinstance(part, ast.Name):
+            yield ".".join([part.id, *path])

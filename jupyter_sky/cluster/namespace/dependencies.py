@@ -12,6 +12,7 @@ from jupyter_sky.cluster.namespace.packing import ItemCollector, NamespaceItem
 from jupyter_sky.cluster.namespace.process_items import ProcessItems
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
+from jupyter_sky.serialization.process import module_attributes
 
 
 class Dependencies:
@@ -44,7 +45,8 @@ class Dependencies:
 
     def collector(self, namespace: Mapping[str, Any]) -> ItemCollector:
         """Return what pickles the notebook's values for one update."""
-        return ItemCollector(namespace, self._remote_reads, self._submodules)
+        names = {**namespace, **module_attributes.values()}
+        return ItemCollector(names, self._remote_reads, self._submodules)
 
     def find(
         self,
@@ -97,6 +99,10 @@ class Dependencies:
                 with suppress(UsageError):  # the cell does not name it
                     more = collector.collect([name], cell, skip)
                     found += [item for item in more if item not in found]
+        used = cell.modules.union(*(item.pickled.modules for item in found))
+        for attribute in module_attributes.values(used):
+            with suppress(UsageError):  # the cell does not name it
+                found += collector.collect([attribute], cell, skip)
         found = [*found, *self._process_items.find(self.shares_files)]
         if self.shares_files:
             return found

@@ -51,7 +51,8 @@ class NamespaceItem:
     Attributes
     ----------
     key
-        The name that it is bound to; for other items, what cannot be a name, because it has a space
+        The name that it is bound to, or an attribute of a module (see `module_attributes`), with
+        its full name; for other items, what cannot be a name, because it has a space
         in it: ``"class "`` and the class's identity, ``"module "`` and the module's name,
         ``"import paths"``, ``"log settings"``, ``"environment variables"``.
     value

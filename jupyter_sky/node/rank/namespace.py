@@ -21,6 +21,7 @@ from jupyter_sky.serialization import blobs, cell_sources, model_changes, pickli
 from jupyter_sky.serialization.models import hooks, optimizers, sharded
 from jupyter_sky.serialization.object_tokens import Tokens, received_objects
 from jupyter_sky.serialization.pickling import Pickled
+from jupyter_sky.serialization.process import module_attributes
 from jupyter_sky.transport.protocol.messages import NameGroup, Packed, PackedTokens
 
 
@@ -93,6 +94,8 @@ class Namespace:
                 self._bind_class(kind)
             return
         self._take_over(bound, group.get("changes", {}))
+        for name in [each for each in bound if "." in each]:
+            module_attributes.put(name, bound.pop(name))
         self.names.update(bound)
         self._received.update(each for each in values if isinstance(each, type))
 
@@ -103,10 +106,11 @@ class Namespace:
         replaced: dict[int, Any] = {}
         places: list[tuple[dict[Any, Any], Any]] = []
         # What refers to others comes after them.
-        names = sorted(changes.keys() & self.names.keys(), key=lambda name: _order(bound[name]))
+        names = [name for name in changes if self._present(name) is not None]
+        names.sort(key=lambda name: _order(bound[name]))
         opaque = _opaque(bound) if any(_order(bound[name]) for name in names) else None
         for name in names:
-            received, present = bound[name], self.names[name]
+            received, present = bound[name], self._present(name)
             if is_replaced and _order(received):
                 continue  # it belongs to another model now
             try:
@@ -131,6 +135,10 @@ class Namespace:
         if replaced:
             places += [(bound, name) for name in bound.keys() - taken.keys()]
             _relink(places, replaced)
+
+    def _present(self, name: str) -> Any:
+        """Return what a name stands for now, which may be that of an attribute of a module."""
+        return module_attributes.get(name) if "." in name else self.names.get(name)
 
     def _bind_class(self, kind: type) -> None:
         """Make a class of the notebook available by name, as `pickle` and new processes need.

@@ -7,9 +7,10 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from jupyter_sky.analysis.cell_names import analyse
+from jupyter_sky.analysis.cell_names import CellNames, analyse
 from jupyter_sky.analysis.namespace_diff import NamespaceDiff
 from jupyter_sky.notebook.session import Session
+from jupyter_sky.serialization.process import module_attributes
 
 
 @dataclass(frozen=True)
@@ -20,11 +21,14 @@ class _Running:
     ----------
     surely
         The names that, by its syntax, it binds or deletes whenever it runs to its end.
+    targets
+        The attributes that it may assign.
     diff
         Tracks its changes of the namespace.
     """
 
     surely: frozenset[str]
+    targets: frozenset[str]
     diff: NamespaceDiff
 
 
@@ -58,39 +62,46 @@ class AssignmentTracker:
         """Report what the running cell has done so far, before the effects of a run."""
         if self._running and (cell := self._running[-1]):
             changed, deleted = cell.diff.changed(), cell.diff.deleted()
-            self._tell(changed, deleted)
+            self._tell(changed | self._attributes(cell), deleted)
             rest = cell.surely - changed - deleted
-            self._running[-1] = _Running(rest, NamespaceDiff(self._shell.user_ns))
+            self._running[-1] = _Running(rest, cell.targets, NamespaceDiff(self._shell.user_ns))
 
     def _on_pre_run_cell(self, info: Any) -> None:
         code = getattr(info, "transformed_cell", None) or info.raw_cell or ""
         if code.lstrip().startswith(("%%sky", "get_ipython().run_cell_magic('sky'")):
             self._running.append(None)  # its code runs on the cluster
         else:
-            self._running.append(_Running(_surely_bound(code), NamespaceDiff(self._shell.user_ns)))
+            names = _analysed(code)
+            diff = NamespaceDiff(self._shell.user_ns)
+            self._running.append(_Running(names.always_bound, names.targets, diff))
 
     def _on_post_run_cell(self, result: Any) -> None:
         # The cell that loaded the extension began before this was registered.
         cell = self._running.pop() if self._running else None
         if cell:
             surely = cell.surely if result.success else frozenset()
-            assigned = surely & self._shell.user_ns.keys()
-            self._tell(cell.diff.changed() | assigned, cell.diff.deleted() | (surely - assigned))
+            assigned = {*surely} & self._shell.user_ns.keys()
+            assigned |= cell.diff.changed() | self._attributes(cell)
+            self._tell(assigned, cell.diff.deleted() | (surely - assigned))
         if not self._running:  # a cell may run others
             for cluster in self._session.connected_clusters():
                 cluster.sync.cell_ended()
 
+    def _attributes(self, cell: _Running) -> frozenset[str]:
+        """Return the attributes of modules that a cell has assigned, by their full names."""
+        return module_attributes.note(cell.targets, self._shell.user_ns)
+
     def _tell(self, assigned: set[str], deleted: set[str]) -> None:
         for cluster in self._session.connected_clusters():
             if assigned:
-                cluster.sync.assigned(assigned, self._shell.user_ns)
+                values = {**self._shell.user_ns, **module_attributes.values()}
+                cluster.sync.assigned(assigned, values)
             if deleted:
                 cluster.sync.deleted(deleted)
 
 
-def _surely_bound(code: str) -> frozenset[str]:
-    """Return the names that a cell binds or deletes whenever it runs to its end."""
+def _analysed(code: str) -> CellNames:
     try:
-        return analyse(code).always_bound
+        return analyse(code)
     except SyntaxError:
-        return frozenset()
+        return CellNames(frozenset(), frozenset())
