@@ -113,6 +113,17 @@ def test_what_cannot_be_read_elsewhere_or_is_of_this_process_stays_here(libs: Li
     assert watch.changed() == {}
 
 
+def test_looking_at_plots_chooses_no_backend(libs: Libraries) -> None:
+    params, none_yet = libs.matplotlib.rcParams, libs.matplotlib.rcsetup._auto_backend_sentinel
+    chosen = dict.get(params, "backend")
+    dict.__setitem__(params, "backend", none_yet)
+    try:
+        LibraryWatch().changed()
+        assert dict.get(params, "backend") is none_yet
+    finally:
+        dict.__setitem__(params, "backend", chosen)
+
+
 def test_a_module_that_is_imported_later_is_changed_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,22 +126,22 @@ def _is_plain(value: object) -> bool:
     return False
 
 
-# matplotlib
+# matplotlib: read as a plain dict, which is fast. Read as its own mapping, even copied, it would
+# choose a backend if there is none yet, and import `pyplot` for that.
 
 _NOT_OF_PLOTS = ("backend", "interactive", "toolbar", "webagg", "date.", "animation.", "keymap.")
 _CYCLE = "axes.prop_cycle"
 
 
-def _plot_parameters(matplotlib: Any) -> Settings:
-    # A look at "backend" has matplotlib choose one; `dict.copy` does that, and takes much longer.
-    return {**dict(dict.items(matplotlib.rcParams)), "backend": None}
+def _plot_values(matplotlib: Any) -> list[Any]:
+    return [value for key, value in dict.items(matplotlib.rcParams) if key != "backend"]
 
 
 def _plot_settings(matplotlib: Any) -> Settings:
-    here, usual = _plot_parameters(matplotlib), matplotlib.rcParamsDefault
+    usual = matplotlib.rcParamsDefault
     found = {
         key: value
-        for key, value in here.items()
+        for key, value in dict.items(matplotlib.rcParams)
         if not key.startswith(_NOT_OF_PLOTS) and value != dict.get(usual, key)
     }
     if _CYCLE in found:
@@ -344,7 +344,12 @@ def _change_plotly(plotly: Any, key: str, value: Any) -> None:
 
 
 _LIBRARIES: Mapping[str, _Library] = {
-    "matplotlib": _Library(_plot_parameters, _plot_settings, _usual_plot_setting, _change_plots),
+    "matplotlib": _Library(
+        _plot_values,
+        _plot_settings,
+        _usual_plot_setting,
+        _change_plots,
+    ),
     "pandas": _Library(_options, _table_settings, _usual_table_setting, _change_tables),
     "numpy": _Library(
         lambda module: module.get_printoptions(),
