@@ -31,7 +31,6 @@ class Readiness:
     def __init__(self) -> None:
         self._readers: dict[int, Callable[[], object]] = {}
         self._epoll: select.epoll | None = None
-        self._waits = False
 
     def add_reader(self, sock: socket.socket, read: Callable[[], object]) -> None:
         """Call ``read`` whenever the connection is readable or the other side is gone."""
@@ -41,6 +40,9 @@ class Readiness:
             return
         if self._epoll is None:
             self._epoll = select.epoll()
+            # An epoll object is never writable. Since the loop waits for that as well, it need not
+            # forget the object to ignore it: when one is added, the system visits all connections.
+            loop.add_writer(self._epoll.fileno(), self._on_ready)
             loop.add_reader(self._epoll.fileno(), self._on_ready)
         self._epoll.register(sock.fileno(), select.EPOLLIN)
         self._readers[sock.fileno()] = read
@@ -57,8 +59,9 @@ class Readiness:
     def _stop(self) -> None:
         """Close the epoll object; it is made again for the next connection."""
         assert self._epoll
-        if not self._waits:
-            asyncio.get_running_loop().remove_reader(self._epoll.fileno())
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._epoll.fileno())
+        loop.remove_writer(self._epoll.fileno())
         self._epoll.close()
         self._epoll = None
 
@@ -69,13 +72,11 @@ class Readiness:
         assert self._epoll
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._epoll.fileno())
-        self._waits = True
         loop.call_later(MOMENT, self._read_together, self._epoll)
 
     def _read_together(self, epoll: select.epoll) -> None:
         if self._epoll is not epoll:
             return  # all were closed meanwhile
-        self._waits = False
         asyncio.get_running_loop().add_reader(epoll.fileno(), self._on_ready)
         self._read()
 
