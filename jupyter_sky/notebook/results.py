@@ -98,6 +98,8 @@ def bind(
     gathered
         Names whose value is a list with one of each rank.
     """
+    if not values:
+        return {}  # as of most cells
     asked = {name for each in run.task.values.values() for name in each}
     kept = [name for name in values if name in asked]
     copies = {name: values[name] for name in kept if name not in gathered}
