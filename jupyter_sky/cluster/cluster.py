@@ -395,5 +395,5 @@ class Cluster:
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes sent to the cluster on the present connections."""
+        """Bytes sent to the cluster by this kernel."""
         return self._controller.sent_bytes

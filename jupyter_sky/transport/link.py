@@ -13,6 +13,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.transport.frames import (
@@ -49,6 +50,13 @@ def _scratch() -> memoryview:
     return scratch
 
 
+@dataclass
+class Traffic:
+    """Bytes that were sent so far, over one link or many."""
+
+    sent: int = 0
+
+
 class Link:
     """One connection that carries frames.
 
@@ -72,13 +80,13 @@ class Link:
         Returns what a heartbeat says beside that this side is there: nothing, by default.
     readiness
         Waits for it together with others; by default the loop does, for it alone.
+    traffic
+        Counts bytes as soon as they are queued, together with those of others.
 
     Attributes
     ----------
     unsent_bytes
         Bytes that are queued.
-    sent_bytes
-        Bytes that were queued so far, also those that are sent.
     closed
         Whether it is closed.
     fault
@@ -95,6 +103,7 @@ class Link:
         on_drained: Callable[[], None] | None = None,
         heartbeat: Callable[[], Message] = dict,
         readiness: Readiness | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
         self._sock = sock
         self._on_message = on_message
@@ -106,7 +115,7 @@ class Link:
         self._waiters: list[asyncio.Future[None]] = []
         self._loop = asyncio.get_running_loop()
         self.unsent_bytes = 0
-        self.sent_bytes = 0
+        self._traffic = traffic or Traffic()
         self.closed = False
         self.fault = ""
         sock.setblocking(False)
@@ -133,7 +142,7 @@ class Link:
         if self.closed:
             return
         view = memoryview(data)
-        self.sent_bytes += len(view)
+        self._traffic.sent += len(view)
         if not self._unsent:
             view = self._send_now(view)
             if not len(view):

@@ -169,8 +169,8 @@ class Controller(ConnectionListener):
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes sent to the cluster on the present connections."""
-        return sum(connection.sent_bytes for connection in self.connections)
+        """Bytes sent to the cluster by this kernel."""
+        return self.common.traffic.sent
 
     @property
     def note(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from jupyter_sky.transport.link import Traffic
 from jupyter_sky.transport.together.ranks_done import RanksDone
 from jupyter_sky.transport.together.readiness import Readiness
 
@@ -18,7 +19,10 @@ class Common:
         Reads what nodes say of ranks that are done, which is much the same of all.
     readiness
         Waits for what they send.
+    traffic
+        What they were sent.
     """
 
     ends: RanksDone = field(default_factory=RanksDone)
     readiness: Readiness = field(default_factory=Readiness)
+    traffic: Traffic = field(default_factory=Traffic)

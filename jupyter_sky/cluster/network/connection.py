@@ -117,8 +117,9 @@ class Connection:
         self._token = uuid.uuid4().hex
         self._requests = pending.PendingRequests(lambda: self._up, self._no_connection)
         self._downloads = Downloads(self._current_link)
-        self._sent_before = 0
-        self.uploads = Uploads(self.request, self._current_link, machine.blobs_here)
+        self.uploads = Uploads(
+            self.request, self._current_link, machine.blobs_here, self._common.traffic
+        )
 
     @property
     def machine(self) -> Machine:
@@ -146,12 +147,6 @@ class Connection:
     def is_up(self) -> bool:
         """Whether there is a link at this moment."""
         return self._up
-
-    @property
-    def sent_bytes(self) -> int:
-        """Bytes sent so far."""
-        link = self._link.sent_bytes if self._link else 0
-        return self._sent_before + link + self.uploads.shared.written
 
     def _current_link(self) -> Link | None:
         return self._link if self._up else None
@@ -214,13 +209,12 @@ class Connection:
         if self._over:
             sock.close()
             raise ClusterLost("the connection was closed")
-        if self._link:
-            self._sent_before += self._link.sent_bytes
         self._welcome = asyncio.get_running_loop().create_future()
         link = self._link = Link(
             *(sock, self._receive, self._link_closed, self._downloads.destination, SILENCE),
             heartbeat=self._seen.heartbeat,
             readiness=self._common.readiness,
+            traffic=self._common.traffic,
         )
         hello: Hello = {
             "op": "hello",

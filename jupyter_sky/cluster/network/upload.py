@@ -18,7 +18,7 @@ from jupyter_sky.serialization.blobs import PIECE
 from jupyter_sky.transport.compression import Compressor
 from jupyter_sky.transport.flow import Flow
 from jupyter_sky.transport.frames import Message
-from jupyter_sky.transport.link import Link
+from jupyter_sky.transport.link import Link, Traffic
 from jupyter_sky.transport.tasks import BackgroundTasks
 
 SMALL = 32 * 1024
@@ -38,6 +38,8 @@ class Uploads:
         Returns the present link; ``None`` while there is none.
     folder
         The folder of the node's blobs, if this process may write into it.
+    traffic
+        Counts what is written there.
 
     Attributes
     ----------
@@ -46,11 +48,15 @@ class Uploads:
     """
 
     def __init__(
-        self, request: Request, link: Callable[[], Link | None], folder: Path | None = None
+        self,
+        request: Request,
+        link: Callable[[], Link | None],
+        folder: Path | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
         self._request = request
         self._link = link
-        self.shared = SharedMemory(folder, request)
+        self.shared = SharedMemory(folder, request, traffic)
         self._known: set[str] = set()
         self._begun: set[str] = set()
         self._flow = Flow()

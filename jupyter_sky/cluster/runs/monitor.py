@@ -214,8 +214,7 @@ class Monitor:
             "version": 1,
             "cluster": self._cluster_view(),
             "run": record.view if record else None,
-            # A connection that was made anew counts from zero.
-            "sent_bytes": max(0, at.sent_bytes - (record.sent_before if record else 0)),
+            "sent_bytes": at.sent_bytes - (record.sent_before if record else 0),
             "nodes": [
                 NodeView(node=node.node, addr=node.addr, gpu=node.gpu) for node in state.nodes
             ],

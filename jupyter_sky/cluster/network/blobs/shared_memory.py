@@ -20,6 +20,7 @@ import blake3
 from jupyter_sky.errors import SkyError
 from jupyter_sky.serialization.blobs import file_name, map_privately
 from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.link import Traffic
 
 LEAST = 1024 * 1024
 """Bytes from which on a blob is written here: less is as fast over the link."""
@@ -53,17 +54,16 @@ class SharedMemory:
         The folder; ``None`` where it is on another computer.
     request
         Asks the agent for something.
-
-    Attributes
-    ----------
-    written
-        Bytes that were written there.
+    traffic
+        Counts what is written there.
     """
 
-    def __init__(self, folder: Path | None, request: Request) -> None:
+    def __init__(
+        self, folder: Path | None, request: Request, traffic: Traffic | None = None
+    ) -> None:
         self._folder = folder
         self._request = request
-        self.written = 0
+        self._traffic = traffic or Traffic()
 
     async def write(self, key: str, data: memoryview, arrived: Arrived) -> bool:
         """Write a blob; return whether the node has it now, and otherwise it has to be sent.
@@ -107,7 +107,7 @@ class SharedMemory:
                         loop.run_in_executor(threads, _write, descriptor, piece, offset),
                         loop.run_in_executor(threads, hasher.update, piece),
                     )
-                    self.written += piece.nbytes
+                    self._traffic.sent += piece.nbytes
                     arrived(offset + piece.nbytes)
             os.ftruncate(descriptor, data.nbytes)
         finally:
