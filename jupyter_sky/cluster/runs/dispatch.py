@@ -97,11 +97,11 @@ async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) 
         return
     # Encoded once: of its own a node gets names alone, and those only when something is sent.
     shared = {name: value for name, value in request.items() if name != "names" or not names}
-    fields, answers = SharedFields({"op": "run", **said(shared)}), Answers()
+    fields = SharedFields({"op": "run", **said(shared)})
+    answers = Answers(partial(_on_refused, controller, run.id, chosen))
     for connection in nodes:
-        refused = partial(_on_refused, controller, run.id, connection, chosen)
         own = {"names": _names_for(connection, names)} if names else {}
-        connection.post(fields, own, answers.expect(refused))
+        connection.post(fields, own, answers.expect(connection))
     await answers.wait()
 
 
@@ -145,8 +145,8 @@ def _names_for(connection: Connection, names: Sequence[Any]) -> list[Any]:
 def _on_refused(
     controller: Controller,
     run: str,
-    connection: Connection,
     ranks: frozenset[int],
+    connection: Connection,
     why: SkyError,
 ) -> None:
     """Note that a node has not begun with a run; where a link was lost, that is not known."""
@@ -166,7 +166,7 @@ async def _send(
     try:
         await _send_until_taken(connection, request, blobs)
     except SkyError as why:
-        _on_refused(controller, request["run"], connection, ranks, why)
+        _on_refused(controller, request["run"], ranks, connection, why)
         raise
 
 

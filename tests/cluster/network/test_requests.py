@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import msgpack
 import pytest
@@ -90,9 +89,9 @@ def test_the_time_without_a_link_counts_in_all() -> None:
 
 def test_what_many_are_asked_for_is_sent_again_as_a_whole() -> None:
     async def scenario() -> None:
-        requests, answers = Requests(), Answers()
+        requests, answers = Requests(), Answers[str](pytest.fail)
         shared = SharedFields({"op": "run", "code": "x"})
-        answer = answers.expect(lambda why: None)
+        answer = answers.expect("a node")
         requests.add(requests.new_number(), {"ranks": [3]}, answer, 30.0, None, shared)
         [message] = requests.on_link_changed()
         assert message == {"op": "run", "code": "x", "ranks": [3], "id": 1, "settled": 1}
@@ -102,8 +101,8 @@ def test_what_many_are_asked_for_is_sent_again_as_a_whole() -> None:
 
 def test_answers_are_waited_for_until_all_are_there() -> None:
     async def scenario() -> None:
-        answers = Answers()
-        first, second = (answers.expect(pytest.fail) for _ in range(2))
+        answers = Answers[int](pytest.fail)
+        first, second = map(answers.expect, range(2))
         waiting = asyncio.ensure_future(answers.wait())
         await asyncio.sleep(0)
         first.set_result({})
@@ -111,7 +110,7 @@ def test_answers_are_waited_for_until_all_are_there() -> None:
         assert not waiting.done()
         second.set_result({})
         await waiting
-        await Answers().wait()  # of nobody
+        await Answers[int](pytest.fail).wait()  # of nobody
 
     asyncio.run(scenario())
 
@@ -119,9 +118,9 @@ def test_answers_are_waited_for_until_all_are_there() -> None:
 @pytest.mark.parametrize("before", [True, False], ids=["before it is waited for", "meanwhile"])
 def test_the_first_refusal_is_raised_while_others_have_not_answered(before: bool) -> None:
     async def scenario() -> None:
-        answers, refused = Answers(), list[str]()
-        note: Callable[[SkyError], object] = lambda why: refused.append(str(why))  # noqa: E731
-        asked = [answers.expect(note) for _ in range(3)]
+        refused: list[tuple[int, str]] = []
+        answers = Answers[int](lambda node, why: refused.append((node, str(why))))
+        asked = [*map(answers.expect, range(3))]
 
         def refuse() -> None:
             asked[1].set_result({"error": "rank 1 is busy"})
@@ -134,7 +133,7 @@ def test_the_first_refusal_is_raised_while_others_have_not_answered(before: bool
         with pytest.raises(SkyError, match="rank 1 is busy"):
             await answers.wait()
         await asyncio.sleep(0)
-        assert refused == ["rank 1 is busy", "gone"]
+        assert refused == [(1, "rank 1 is busy"), (2, "gone")]
         assert [each.done() for each in asked] == [False, True, True]
 
     asyncio.run(scenario())
@@ -142,11 +141,12 @@ def test_the_first_refusal_is_raised_while_others_have_not_answered(before: bool
 
 def test_a_node_that_lacks_data_has_not_begun() -> None:
     async def scenario() -> None:
-        answers, refused = Answers(), list[SkyError]()
-        answers.expect(refused.append).set_result({"missing": ["a digest"]})
+        refused: list[int] = []
+        answers = Answers[int](lambda node, why: refused.append(node))
+        answers.expect(3).set_result({"missing": ["a digest"]})
         with pytest.raises(SkyError, match="lacks data"):
             await answers.wait()
-        assert len(refused) == 1
+        assert refused == [3]
 
     asyncio.run(scenario())
 

@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.frames import Message
 
 _MISSING = "a node lacks data that it needs for this: run it again."
 
-Refused = Callable[[SkyError], object]
-"""Called with what kept a node from doing what it was asked for."""
+Node = TypeVar("Node")
 
 
-class Answers:
-    """The answers to one request of many; belongs to the background loop."""
+class Answers(Generic[Node]):
+    """The answers to one request of many; belongs to the background loop.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    refused
+        Called with a node that has not done what it was asked for, and what kept it from that.
+    """
+
+    def __init__(self, refused: Callable[[Node, SkyError], object]) -> None:
+        self._refused = refused
         self._left = 0
         self._error: SkyError | None = None
         self._all: asyncio.Future[None] | None = None
 
-    def expect(self, refused: Refused) -> Answer:
+    def expect(self, node: Node) -> Answer[Node]:
         """Return what takes the answer of one more node (`pending.Answered`)."""
         self._left += 1
-        return Answer(self, refused)
+        return Answer(self, node)
 
     async def wait(self) -> None:
         """Wait until all have answered, or one has refused.
@@ -41,22 +48,24 @@ class Answers:
         if self._error is not None:
             raise self._error
 
-    def note(self, error: SkyError | None) -> None:
-        """Count an answer, and what was wrong with it."""
+    def note(self, node: Node, error: SkyError | None) -> None:
+        """Count the answer of a node, and what was wrong with it."""
+        if error is not None:
+            self._refused(node, error)
         self._left -= 1
         self._error = self._error or error
         if self._all and not self._all.done() and (error or not self._left):
             self._all.set_result(None)
 
 
-class Answer:
+class Answer(Generic[Node]):
     """Takes the answer of one node."""
 
-    __slots__ = ("_is_done", "_of", "_refused")
+    __slots__ = ("_is_done", "_node", "_of")
 
-    def __init__(self, of: Answers, refused: Refused) -> None:
+    def __init__(self, of: Answers[Node], node: Node) -> None:
         self._of = of
-        self._refused = refused
+        self._node = node
         self._is_done = False
 
     def done(self) -> bool:
@@ -70,10 +79,9 @@ class Answer:
             self.set_exception(SkyError(why))
             return
         self._is_done = True
-        self._of.note(None)
+        self._of.note(self._node, None)
 
     def set_exception(self, exception: SkyError, /) -> None:
         """Take that the node has not done it, and why."""
         self._is_done = True
-        self._refused(exception)
-        self._of.note(exception)
+        self._of.note(self._node, exception)
