@@ -12,7 +12,7 @@ import threading
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from jupyter_sky.api.call import Fed
 from jupyter_sky.api.compute import PendingCompute
@@ -24,7 +24,6 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.serialization import blobs, pickling
 from jupyter_sky.transport.protocol.calls import AHEAD
 from jupyter_sky.transport.protocol.events import Told
-from jupyter_sky.transport.protocol.messages import NameGroup
 
 
 def with_feeds(
@@ -223,8 +222,7 @@ def _pack(
         return Message(packed, parts, pickled.cells), None
     update = cluster.sync.update(pickled.needs, pickling.main_namespace(), ranks, limit=None)
     cluster.sync.sent(update)
-    names = cast("list[NameGroup]", update.groups)
-    return Message(packed, {**parts, **update.blobs}, pickled.cells, names), update
+    return Message(packed, {**parts, **update.blobs}, pickled.cells, update.groups), update
 
 
 def _iterator_parameters(function: Callable[..., Any]) -> Mapping[object, str]:

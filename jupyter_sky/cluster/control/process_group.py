@@ -153,12 +153,11 @@ async def _enter(controller: Controller, topology: Topology, ranks: tuple[int, .
     )
     update.outdated.clear()  # ranks are not told of that here
     assert runtime_env.life is not None
-    names: list[Any] = update.groups
     request: FormRequest = {
         "ranks": list(ranks),
         "topology": topology,
         "life": runtime_env.life,
-        "names": names,
+        "names": update.groups,
     }
     connections = [each for each in controller.connections if each.ranks.intersection(ranks)]
     sync.sent(update)

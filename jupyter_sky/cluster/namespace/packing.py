@@ -28,8 +28,7 @@ from jupyter_sky.serialization.object_tokens import (
 )
 from jupyter_sky.serialization.pickling import Pickled
 from jupyter_sky.serialization.user_modules import source_trees
-from jupyter_sky.transport.frames import Message
-from jupyter_sky.transport.protocol.messages import Packed
+from jupyter_sky.transport.protocol.messages import NameGroup, Packed
 
 _CLASS, _MODULE = "class ", "module "
 
@@ -252,7 +251,7 @@ class PackedGroup:
         The models in it, by name.
     """
 
-    message: Message
+    message: NameGroup
     blobs: Mapping[str, memoryview]
     shared: MemoEntries
     tokens: Tokens
@@ -294,7 +293,7 @@ def pack_group(
         sent_objects.note_in_classes(items[0].sent_with.values())
     loadable = pickling.with_copies(pickled, values, tokens, classes) if links else pickled
     packed, parts = blobs.pack(loadable, items[0]._digests)
-    message = {
+    message: NameGroup = {
         "shipment": uuid.uuid4().hex[:12],
         "names": [item.key for item in items],
         "digests": {item.key: item.digest for item in items},

@@ -10,7 +10,7 @@ from jupyter_sky.cluster.namespace.packing import ItemCollector, PackedGroup
 from jupyter_sky.cluster.namespace.rank_values import RunEffects
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_bytes, format_list
-from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.protocol.messages import NameGroup
 
 HUGE = 4_000_000_000
 """Bytes above which values are sent only if the user says that this is meant."""
@@ -44,7 +44,7 @@ class NamespaceUpdate:
         The groups with the objects in them, until it is sent.
     """
 
-    groups: list[Message] = field(default_factory=list)
+    groups: list[NameGroup] = field(default_factory=list)
     blobs: dict[str, memoryview] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     names: tuple[str, ...] = ()
@@ -76,8 +76,7 @@ class NamespaceUpdate:
         for rank, each in changes.items():
             alike.setdefault(repr(each), []).append(rank)
         for ranks in alike.values():
-            message = {**group.message, "ranks": ranks, "changes": changes[ranks[0]]}
-            self.groups.append(message)
+            self.groups.append({**group.message, "ranks": ranks, "changes": changes[ranks[0]]})
         self.blobs.update(group.blobs)
         self.packed.append((group, list(changes)))
 

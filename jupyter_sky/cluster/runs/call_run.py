@@ -10,7 +10,6 @@ import contextlib
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from typing import cast
 
 from jupyter_sky.cluster.control import process_group
 from jupyter_sky.cluster.errors import Failure, RankLost
@@ -112,9 +111,8 @@ class CallRun:
             self._again(calls)
             return
         for group in update.groups:
-            message: NameGroup = group  # type: ignore[assignment]
             for rank in group["ranks"]:
-                self._names[rank].append(message)
+                self._names[rank].append(group)
         self._waiting.extend(calls)
         self._fill()
 
@@ -258,10 +256,7 @@ class CallRun:
         if self._is_closed or self.run.finished:
             return
         self._names[rank] = [
-            cast(NameGroup, group)
-            for update in self._joining
-            for group in update.groups
-            if rank in group["ranks"]
+            group for update in self._joining for group in update.groups if rank in group["ranks"]
         ]
         self.run.take_back(rank)
         self._beginning.add(rank)

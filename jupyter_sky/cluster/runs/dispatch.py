@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inventory import asked_names
@@ -20,7 +19,7 @@ from jupyter_sky.cluster.state import not_begun, running
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
 from jupyter_sky.formatting import format_bytes, format_ranks
 from jupyter_sky.transport.frames import SharedFields
-from jupyter_sky.transport.protocol.messages import RunRequest, Script, said
+from jupyter_sky.transport.protocol.messages import NameGroup, RunRequest, Script, said
 from jupyter_sky.transport.rank_ranges import to_ranges
 
 
@@ -57,7 +56,7 @@ async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) 
     task = run.task
     ranks = ranks or task.ranks
     update = task.update
-    names: list[Any] = update.groups
+    names = update.groups
     asked = {name.partition(":")[0] for each in task.values.values() for name in each}
     script = await _with_port(controller, task)
     controller.state = running(controller.state, ranks, run.id)
@@ -132,7 +131,7 @@ async def _with_port(controller: Controller, task: Task) -> Script | None:
     return {**task.script, "port": answer["port"]}
 
 
-def _names_for(connection: Connection, names: Sequence[Any]) -> list[Any]:
+def _names_for(connection: Connection, names: Sequence[NameGroup]) -> list[NameGroup]:
     """Return the groups of names that the ranks of a node get."""
     here = connection.ranks
     return [
