@@ -79,8 +79,8 @@ def format_cost(amount: float, unit: str) -> str:
 
 
 def format_count(count: int, noun: str) -> str:
-    """Format a number of things: ``"1 node"``, ``"4 local nodes"``."""
-    return f"{count} {noun}{'s' * (count != 1)}"
+    """Format a number of things: ``"1 node"``, ``"4 local nodes"``, ``"1,024 ranks"``."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def format_ranks(ranks: Iterable[int]) -> str:

@@ -81,6 +81,7 @@ def test_costs_are_in_their_unit() -> None:
 def test_counts_ranks_and_lists() -> None:
     assert format_count(1, "node") == "1 node"
     assert format_count(4, "local node") == "4 local nodes"
+    assert format_count(1024, "rank") == "1,024 ranks"
     assert format_ranks([3]) == "rank 3"
     assert format_ranks([5, 0, 1, 2]) == "ranks 0-2, 5"
     assert [format_list(words) for words in (["a"], ["a", "b"], ["a", "b", "c"])] == [

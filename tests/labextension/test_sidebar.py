@@ -88,7 +88,7 @@ def test_the_calls_of_a_pool_are_followed_and_stopped(open_notebook: Open, shots
     user.run(f"{LOAD}\nimport time\nimport jupyter_sky as sky")
     user.run("pool = sky.ComputePool(nodes=2, name='calls')\npool.__enter__()")
     cell = user.start("pool.map(time.sleep, [0.1] * 5_000)")
-    cell.get_by_text("5000 calls of sleep").wait_for()
+    cell.get_by_text("5,000 calls of sleep").wait_for()
     card = user.opened("calls")
     card.get_by_text(re.compile("[1-9][0-9]*/5000")).first.wait_for()
     user.page.screenshot(path=shots / "sidebar-calls.png")

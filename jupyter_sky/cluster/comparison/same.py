@@ -109,7 +109,7 @@ def _compared(
 def _extent(seen: SeenName) -> str:
     size = f", {format_bytes(seen['size'])}" if seen["size"] else ""
     first = "the first " if seen["parts"] >= PARTS_COMPARED else ""
-    return f"{first}{seen['parts']:,} part{'s' * (seen['parts'] != 1)}{size}"
+    return f"{first}{format_count(seen['parts'], 'part')}{size}"
 
 
 def _uncompared(ask: Ask, name: str, rank: int, seen: SeenName) -> str:

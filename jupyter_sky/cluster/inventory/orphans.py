@@ -24,7 +24,7 @@ from jupyter_sky.cluster.inventory import owed_ends, registry
 from jupyter_sky.cluster.inventory.owed_ends import Origin
 from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
 from jupyter_sky.cluster.inventory.registry import START_WITHIN
-from jupyter_sky.formatting import format_bytes
+from jupyter_sky.formatting import format_bytes, format_count
 from jupyter_sky.paths import runtime
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.base import Machine
@@ -70,7 +70,7 @@ class Orphan:
         if count := len(self.processes):
             parts.append(f"{count} process{'es' * (count > 1)}")
         if count := len(self.folders):
-            parts.append(f"{count} folder{'s' * (count > 1)} with {format_bytes(self.size)}")
+            parts.append(f"{format_count(count, 'folder')} with {format_bytes(self.size)}")
         if hosts := [node.host for machine in self.machines for node in machine.nodes]:
             parts.append(f"what is left of it on {', '.join(hosts)}")
         return f"{self.name or f'a cluster with the id {self.id}'}: {', '.join(parts)}"

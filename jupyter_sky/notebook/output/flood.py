@@ -89,6 +89,6 @@ def skipped_displays(event: Display) -> str:
 
 def gap_notice(rank: int, lines: int, size: int) -> str:
     """Return the line that replaces skipped output."""
-    what = f"{lines:,} line{'s' * (lines != 1)}, " if lines else ""
+    what = f"{format_count(lines, 'line')}, " if lines else ""
     where = f"`{typed_command()} logs {rank} --save FILE` has all of them"
     return f"[… {what}{format_bytes(size)} not shown here: {where} …]"

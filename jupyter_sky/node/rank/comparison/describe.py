@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from jupyter_sky.formatting import format_count
 from jupyter_sky.transport.protocol.inspection import SeenName
 
 _LONGEST = 120  # characters of a name or a type
@@ -52,7 +53,7 @@ def size(value: Any) -> int | None:
     """Return the size of a value in bytes; ``None`` if it cannot be counted cheaply."""
     try:
         return _size(value, 2)
-    except Exception:
+    except Exception:  # of any kind: the value may be of a class of the user's
         return None
 
 
@@ -86,16 +87,20 @@ def _form(value: Any) -> tuple[str, str, str]:
     if torch is not None and isinstance(value, torch.nn.Module):
         parameters = list(value.parameters())
         count = sum(each.numel() for each in parameters)
-        return _count(count, "parameter"), _each("dtype", parameters), _each("device", parameters)
+        return (
+            format_count(count, "parameter"),
+            _each("dtype", parameters),
+            _each("device", parameters),
+        )
     if torch is not None and isinstance(value, torch.Tensor):
         placements = getattr(value, "placements", ())
         split = ", sharded" if any(not each.is_replicate() for each in placements) else ""
         return f"{list(value.shape)}{split}", _each("dtype", [value]), _each("device", [value])
     if isinstance(value, str | bytes | bytearray):
         unit = "character" if isinstance(value, str) else "byte"
-        return _count(len(value), unit), "", ""
+        return format_count(len(value), unit), "", ""
     if isinstance(value, Mapping | list | tuple | set | frozenset):
-        return _count(len(value), "item"), "", ""
+        return format_count(len(value), "item"), "", ""
     if type_name(value).startswith(("numpy.", "pandas.")):
         shape, dtype = getattr(value, "shape", ()), getattr(value, "dtype", "")
         return str(list(shape)) if shape else "", str(dtype), ""
@@ -105,7 +110,3 @@ def _form(value: Any) -> tuple[str, str, str]:
 def _each(attribute: str, tensors: list[Any]) -> str:
     found = [str(getattr(each, attribute)).removeprefix("torch.") for each in tensors]
     return ", ".join(dict.fromkeys(found))
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"
