@@ -119,7 +119,13 @@ def test_what_a_rank_uses() -> None:
     assert fits(
         [usage, {**usage, "utilisation": None, "memory": None}, {**usage, "utilisation": 1}]
     )
-    for wrong in ({"rank": "0"}, {"line": b""}, {"utilisation": "1"}, {"memory": [1, "2"]}):
+    for wrong in (
+        {"rank": "0"},
+        {"line": b""},
+        {"utilisation": "1"},
+        {"memory": [1, "2"]},
+        {"memory": [1]},
+    ):
         assert not fits([usage, {**usage, **wrong}])
     assert not fits([{"rank": 0}])
     assert not fits({"rank": 0})

@@ -19,6 +19,7 @@ from jupyter_sky.transport.metrics.usage_history import (
     rank_columns,
     rounded,
 )
+from jupyter_sky.transport.protocol.inspection import RankUsage
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Usage:
     """The resource usage of a cluster's ranks."""
 
     def __init__(self) -> None:
-        self._latest: dict[int, dict[str, Any]] = {}
+        self._latest: dict[int, RankUsage] = {}
         self._machines: dict[int, _Machine] = {}
         self._arrived = 0
 
@@ -75,7 +76,7 @@ class Usage:
             self._machines[nodes[0].node] = _Machine(samples, tuple(nodes), shift)
         return bool(report.ranks)
 
-    def latest(self) -> Mapping[int, Mapping[str, Any]]:
+    def latest(self) -> Mapping[int, RankUsage]:
         """Return the present usage of each rank, as far as known, as a snapshot."""
         return dict(self._latest)
 

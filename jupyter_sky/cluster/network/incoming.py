@@ -1,6 +1,7 @@
-"""What comes from an agent, looked at before it is used: others may have taken the node over.
+"""Checks messages from an agent before they are used: an attacker may have taken the node over.
 
-Each function raises a `ProtocolError` for what is none; the link is closed then, and made again.
+The functions for messages that come unasked raise `ProtocolError` for a malformed one; the link is
+then closed, and made again. Those for answers return an empty result, or ``None``.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from jupyter_sky.transport.protocol.inspection import (
     InspectAnswer,
     LookAnswer,
     LookedRank,
+    RankHistory,
     RankUsage,
     SeenRank,
     UsageHistory,
@@ -37,11 +39,11 @@ from jupyter_sky.transport.protocol.shape import check_for
 from jupyter_sky.transport.together import ranks_done
 from jupyter_sky.transport.volumes.requests import MountAnswer, VolumesAnswer, WriteBackAnswer
 
-_MOST = 2**53  # pages know whole numbers up to there
+_MOST = 2**53  # JavaScript, on the page, is exact for whole numbers up to this
 
 
 class _AnyWelcome(TypedDict):
-    """What the welcome of another version has to have, so that the user can be told of it."""
+    """The fields that the user is told of if the welcome is from another version."""
 
     version: str
     cluster: str
@@ -68,9 +70,9 @@ _is_read_shell = check_for(ReadShellAnswer)
 
 
 def welcome(message: Message) -> Welcome:
-    """Return a welcome; that of another version is shown to the user, and not looked into."""
+    """Return a checked welcome; of another version's, only what the user is told is checked."""
     ours = message.get("version") == jupyter_sky.__version__
-    # The first version did not say which one it was.
+    # The first release did not send its version.
     if not (_is_welcome(message) if ours else _is_any_welcome({"version": "", **message})):
         raise ProtocolError("this is no welcome")
     return cast(Welcome, message)
@@ -78,46 +80,46 @@ def welcome(message: Message) -> Welcome:
 
 @dataclass(frozen=True)
 class Report:
-    """What a machine and its ranks use.
+    """The resource usage of a machine and its ranks.
 
     Attributes
     ----------
     ranks
-        What each rank uses now, as a `RankUsage`.
+        What each rank uses now.
     history
-        What was used in the last minutes, as far as it was not sent before.
+        The part of the last minutes' usage that was not sent before.
     """
 
-    ranks: Sequence[dict[str, Any]]
+    ranks: Sequence[RankUsage]
     history: UsageHistory | None
 
     @property
     def speaks_for(self) -> frozenset[int]:
-        """The ranks that it is about."""
+        """The ranks that it has numbers of."""
         return frozenset(entry["rank"] for entry in (*self.ranks, *self._historic))
 
     def of(self, ranks: Collection[int]) -> Report:
-        """Return what it says of these ranks."""
+        """Return the part of it that is about these ranks."""
         kept = [entry for entry in self.ranks if entry["rank"] in ranks]
         historic = [entry for entry in self._historic if entry["rank"] in ranks]
         history = self.history and cast(UsageHistory, {**self.history, "ranks": historic})
         return Report(kept, history)
 
     @property
-    def _historic(self) -> Sequence[Any]:
+    def _historic(self) -> Sequence[RankHistory]:
         return self.history["ranks"] if self.history else ()
 
 
 def report(message: Message) -> Report:
-    """Return what ranks use."""
+    """Return a checked report of resource usage."""
     usage, history = message["report"], message.get("history")
-    if not _is_report(usage) or not (history is None or _is_history_of_use(history)):
+    if not _is_report(usage) or not (history is None or _is_drawable_history(history)):
         raise ProtocolError("this is no report")
-    return Report(cast("list[dict[str, Any]]", usage), cast("UsageHistory | None", history))
+    return Report(cast("list[RankUsage]", usage), cast("UsageHistory | None", history))
 
 
-def _is_history_of_use(history: Any) -> bool:
-    """Return whether this is a history that a page can be given."""
+def _is_drawable_history(history: Any) -> bool:
+    """Return whether this is a history that a page can draw."""
     if not _is_history(history):
         return False
     times = history["times"]
@@ -138,37 +140,40 @@ def _is_amount(value: float | None) -> bool:
 
 
 def inspected(answer: Message) -> list[SeenRank]:
-    """Return what the ranks of a node are doing; nothing where that cannot be read."""
+    """Return what the ranks of a node are doing; nothing if the answer is malformed."""
     return cast("list[SeenRank]", answer["seen"]) if _is_inspected(answer) else []
 
 
 def profile(answer: Message) -> ProfileAnswer | None:
-    """Return a profile of the ranks of a node; ``None`` where that cannot be read."""
+    """Return a profile of the ranks of a node; ``None`` if it is malformed."""
     return cast(ProfileAnswer, answer) if _is_profile(answer) else None
 
 
 def recorded(answer: Message) -> RecordedAnswer | None:
-    """Return a part of what a rank has recorded; ``None`` where that cannot be read."""
+    """Return a part of what a rank has recorded; ``None`` if it is malformed."""
     return cast(RecordedAnswer, answer) if _is_recorded(answer) else None
 
 
 def looked(answer: Message) -> list[LookedRank]:
-    """Return what names stand for on the ranks of a node; nothing where that cannot be read."""
+    """Return what names stand for on the ranks of a node; nothing if the answer is malformed."""
     return cast("list[LookedRank]", answer["looked"]) if _is_looked(answer) else []
 
 
 def installed(answer: Message) -> InstallAnswer | None:
-    """Return what came of an installation; ``None`` where that cannot be read."""
+    """Return the result of an installation; ``None`` if it is malformed."""
     return cast(InstallAnswer, answer) if _is_installed(answer) else None
 
 
 def found_files(answer: Message) -> FindAnswer | None:
-    """Return which files a node has; ``None`` where that cannot be read."""
+    """Return which files a node has; ``None`` if the answer is malformed."""
     return cast(FindAnswer, answer) if _is_found(answer) else None
 
 
 def read_parts(answer: Message) -> list[memoryview | None] | None:
-    """Return parts of files, each ``None`` that the node cannot read; ``None`` for no answer."""
+    """Return parts of files; ``None`` for a part that the node could not read.
+
+    It is ``None`` instead of a list if the answer is malformed.
+    """
     if not _is_read(answer):
         return None
     sizes = cast(ReadAnswer, answer)["sizes"]
@@ -183,36 +188,37 @@ def read_parts(answer: Message) -> list[memoryview | None] | None:
 
 
 def read_shell(answer: Message) -> ReadShellAnswer | None:
-    """Return what a shell has printed; ``None`` where that cannot be read."""
+    """Return what a shell has printed; ``None`` if the answer is malformed."""
     return cast(ReadShellAnswer, answer) if _is_read_shell(answer) else None
 
 
 def written(answer: Message) -> list[str]:
-    """Return what a run has written on a node; nothing where that cannot be read."""
+    """Return the files that a run has written on a node; nothing if the answer is malformed."""
     return cast(WrittenAnswer, answer)["names"] if _is_written(answer) else []
 
 
 def mounted(answer: Message) -> MountAnswer:
-    """Return what became of volumes on a node."""
+    """Return the result of mounting volumes on a node."""
     if not _is_mounted(answer):
         return {"trouble": "it says of its volumes what cannot be read", "notes": []}
     return cast(MountAnswer, answer)
 
 
 def written_back(answer: Message) -> WriteBackAnswer:
-    """Return what a node has written back; nothing where that cannot be read."""
+    """Return what a node has written back to volumes; nothing if the answer is malformed."""
     return cast(WriteBackAnswer, answer) if _is_written_back(answer) else {"volumes": []}
 
 
 def volumes(answer: Message) -> VolumesAnswer:
-    """Return what the volumes of a node are made of; nothing where that cannot be read."""
+    """Return the state of a node's volumes; nothing if the answer is malformed."""
     return cast(VolumesAnswer, answer) if _is_volumes(answer) else {"volumes": []}
 
 
 def is_next(event: Message, last: int) -> bool:
-    """Return whether an event is the next one after number ``last``, or came before.
+    """Return whether an event is the one after number ``last``, and not an earlier one again.
 
-    A number that is too high would have all events ignored that are still to come.
+    A number that is too high is refused: accepted, it would have later events taken for earlier
+    ones, and ignored.
     """
     number = event.get("n")
     if not isinstance(number, int):
@@ -223,7 +229,7 @@ def is_next(event: Message, last: int) -> bool:
 
 
 def _events_in(event: Message) -> int:
-    """Return for how many events a message stands: of ranks, or that so many were not kept."""
+    """Return how many events a message stands for: ends of ranks, or events that were not kept."""
     kind = event.get("event")
     if kind == "ranks_done":
         return ranks_done.events_in(event)

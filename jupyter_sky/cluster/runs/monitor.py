@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inspection.findings import Findings
@@ -26,8 +25,10 @@ from jupyter_sky.cluster.snapshot import (
 from jupyter_sky.cluster.state import ClusterState, RankPhase, RankState
 from jupyter_sky.providers.base import Node
 from jupyter_sky.transport.protocol.events import Display, Output, RankDone, RankExited
+from jupyter_sky.transport.protocol.inspection import RankUsage
 
 _REMEMBERED = 16  # runs that are over
+_NO_USAGE: RankUsage = {"rank": -1, "line": "", "utilisation": None, "memory": None}
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,15 @@ class _Moment:
     state
         The state of the cluster.
     usage
-        What each rank used last.
+        The last known usage of each rank.
     sent_bytes
-        Bytes that had left for it.
+        Bytes that were sent to it.
     restarted
         Ranks whose processes are new, beside those of a run.
     """
 
     state: ClusterState
-    usage: Mapping[int, Mapping[str, Any]]
+    usage: Mapping[int, RankUsage]
     sent_bytes: int
     restarted: frozenset[int]
 
@@ -249,8 +250,8 @@ class Monitor:
 
 def _rank_view(rank: RankState, node: Node, record: RunRecord | None, at: _Moment) -> RankView:
     number = rank.rank
-    usage = at.usage.get(number, {})
-    line, progress = usage.get("line", ""), None
+    usage = at.usage.get(number, _NO_USAGE)
+    line, progress = usage["line"], None
     ended = record.ranks.get(number) if record else None
     if record and number in record.lines:
         line, progress = record.lines[number], record.progress[number]
@@ -262,8 +263,8 @@ def _rank_view(rank: RankState, node: Node, record: RunRecord | None, at: _Momen
         "rank": number,
         "node": rank.node,
         "phase": RankPhase.GONE if rank.phase is RankPhase.DEAD else rank.phase,
-        "utilisation": usage.get("utilisation"),
-        "memory": usage.get("memory"),
+        "utilisation": usage["utilisation"],
+        "memory": usage["memory"],
         "gpu": node.ranks.index(number) % node.accelerators if node.accelerators else None,
         "line": line,
         "trouble": rank.trouble,

@@ -270,7 +270,7 @@ class RankUsage(TypedDict):
     rank: int
     line: str
     utilisation: float | None
-    memory: list[int] | None
+    memory: tuple[int, int] | None
 
 
 class RankHistory(TypedDict):

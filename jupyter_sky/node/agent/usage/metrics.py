@@ -47,7 +47,7 @@ class Metrics:
             self._nvml = _load_nvml()
         return bool(self._nvml)
 
-    def of_gpu(self, rank: int) -> tuple[float | None, list[int]] | None:
+    def of_gpu(self, rank: int) -> tuple[float | None, tuple[int, int]] | None:
         """Return the utilisation and the memory of a rank's GPU; ``None`` if it has none.
 
         The driver does not report the utilisation of a part of a GPU (MIG), or of one that is
@@ -71,29 +71,29 @@ class Metrics:
 
     def _utilisation_and_memory(
         self, process: RankProcess
-    ) -> tuple[float | None, list[int] | None]:
+    ) -> tuple[float | None, tuple[int, int] | None]:
         if (on_gpu := self.of_gpu(process.rank)) is not None:
             return on_gpu
         with contextlib.suppress(psutil.Error):
             return self._of_process(process.pid or 0)
         return None, None
 
-    def _of_gpu(self, device: str) -> tuple[float | None, list[int]]:
+    def _of_gpu(self, device: str) -> tuple[float | None, tuple[int, int]]:
         handle = _handle(self._nvml, device)
         memory = _memory(self._nvml, handle)
         busy = None
         with contextlib.suppress(self._nvml.NVMLError):
             busy = self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
-        return busy, [memory.used, memory.total]
+        return busy, (memory.used, memory.total)
 
-    def _of_process(self, pid: int) -> tuple[float, list[int]]:
+    def _of_process(self, pid: int) -> tuple[float, tuple[int, int]]:
         # psutil measures since the last call on the same object.
         known = self._processes.get(pid)
         if known is None:
             known = self._processes[pid] = psutil.Process(pid)
         with known.oneshot():
             utilisation = min(1.0, known.cpu_percent() / 100)
-            return utilisation, [known.memory_info().rss, self._total]
+            return utilisation, (known.memory_info().rss, self._total)
 
 
 def gpus_of(specs: Iterable[RankSpec]) -> dict[int, str]:
