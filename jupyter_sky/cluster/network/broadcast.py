@@ -17,7 +17,7 @@ from jupyter_sky.providers.base import Node
 from jupyter_sky.transport.tasks import cancel_all
 
 DIRECT = 1024 * 1024
-"""Bytes, to all nodes together, up to which a blob goes to each from here: that is sooner."""
+"""Bytes, summed over all nodes, up to which a blob is sent to each from here: a relay is slower."""
 
 _AT_ONCE = 4  # blobs
 _ASK_EVERY = 0.5  # seconds
@@ -32,8 +32,7 @@ async def send(
 ) -> None:
     """Send blobs to every node that lacks them, and return when all have them.
 
-    Those that go to a node directly may still be on the way: what it is asked for next comes after
-    them.
+    What goes to a node directly may still be on the way, but arrives before any later request.
 
     Parameters
     ----------
@@ -42,7 +41,7 @@ async def send(
     connections
         The connections to the nodes' agents.
     transfer
-        Told of what arrives where.
+        Counts what has arrived where.
     """
     transfer = transfer or Transfer()
     hosts = {
@@ -76,7 +75,7 @@ async def _send_one(key: str, data: memoryview, hosts: _Hosts) -> None:
 async def _send_through_relay(
     key: str, data: memoryview, hosts: _Hosts, lacking: Sequence[Connection]
 ) -> list[Connection]:
-    """Send a blob to one agent that relays it; return those whom it did not reach."""
+    """Send a blob to one agent that relays it; return the connections of those it did not reach."""
     holders = [each for each in hosts if each not in lacking and each.is_up]
     first = next(iter(holders), None) or next((each for each in lacking if each.is_up), lacking[0])
     others = [each for each in lacking if each is not first]
@@ -103,7 +102,7 @@ async def _send_through_relay(
 
 
 async def _watch(key: str, connection: Connection, host: HostTransfer) -> None:
-    """Ask a node now and then how much it has got from others; only that says how it gets on."""
+    """Ask a node repeatedly how much of a blob it has got from others: it does not tell unasked."""
     while True:
         await asyncio.sleep(_ASK_EVERY)
         with contextlib.suppress(SkyError):

@@ -1,4 +1,4 @@
-"""What the connections to the nodes of a cluster have in common: it is done for all as for one."""
+"""What the connections of a cluster share, so that work for many nodes is done once."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Common:
     Attributes
     ----------
     ends
-        Reads what nodes say of ranks that are done, which is much the same of all.
+        Decodes the messages that ranks are done, which are nearly the same from all nodes.
     readiness
-        Waits for what they send.
+        Waits for all sockets at once.
     traffic
-        What they were sent.
+        Counts what is sent to all nodes.
     """
 
     ends: RanksDone = field(default_factory=RanksDone)

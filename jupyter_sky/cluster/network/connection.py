@@ -29,13 +29,13 @@ from jupyter_sky.transport.protocol.events import Event, Forgotten, RankDone
 from jupyter_sky.transport.protocol.messages import Hello, Welcome
 
 FETCH_LINK_WITHIN = 60.0
-"""Seconds without a link, in all, after which a value is given up: the rank still has it."""
+"""Seconds without a link, in all, after which a value is no longer fetched; its rank keeps it."""
 
 SILENCE = 5.0
 """Seconds without a sign of life after which a link is taken to be broken."""
 
 _PAUSES = (0.0, 0.5, 1.0, 2.0)
-"""Seconds before each attempt to connect again; the last is for all that follow."""
+"""Seconds before each attempt to connect again; the last one applies to all further attempts."""
 
 
 class ConnectionListener(Protocol):
@@ -45,16 +45,16 @@ class ConnectionListener(Protocol):
         """Handle an event of the agent's journal; each comes once, in order."""
 
     def on_ranks_done(self, connection: Connection, events: Sequence[RankDone]) -> None:
-        """Handle that ranks have come to the end of a run, and well: events of the journal too."""
+        """Handle that ranks have finished a run without error; these are journal events too."""
 
     def on_report(self, connection: Connection, report: Report) -> None:
-        """Handle what ranks use, as `node.agent.usage` measures it."""
+        """Handle the resource usage of ranks, as `node.agent.usage` measures it."""
 
     def on_foreign_ranks(self, connection: Connection, ranks: frozenset[int]) -> None:
         """Handle that the node spoke for ranks that are not its own; what it said was dropped."""
 
     def on_malformed(self, connection: Connection, what: str) -> None:
-        """Handle that the node sent what is none of our messages; ``what`` says how, in words."""
+        """Handle that the node sent something malformed; ``what`` says in words what is wrong."""
 
     def on_link_changed(self, connection: Connection) -> None:
         """Handle that the link broke, or that there is a new one; ``is_up`` says which."""
@@ -73,20 +73,21 @@ class Connection:
     listener
         Told of events, reports, broken links and the end of the agent.
     visits
-        Whether this is no notebook: a visitor keeps no node up, and what it sees counts as unseen.
+        Whether this process is not a notebook: a visitor does not keep the node up, and the events
+        that it receives count as unseen, so that the next notebook shows them.
     common
-        What it has in common with other connections.
+        What it shares with the other connections of its cluster.
 
     Attributes
     ----------
     ranks
         The ranks of the machine.
     broken_since
-        When the link broke, as the loop counts; ``None`` while there is one.
+        When the link broke, by the loop's clock; ``None`` while there is one.
     trouble, is_shut_out
-        Why there is no link, in words, and whether that is because nobody is let in from here.
+        Why there is no link, in words, and whether there is none until the user does something.
     uploads
-        What sends blobs, and knows which ones the node has.
+        Sends blobs, and knows which ones the node has.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class Connection:
     @machine.setter
     def machine(self, machine: Machine) -> None:
         self._machine = machine
-        # Asked for with each event.
+        # Kept, because it is needed for each event.
         self.ranks = frozenset(rank for node in machine.nodes for rank in node.ranks)
         self._events.ranks = self.ranks
 
@@ -159,8 +160,7 @@ class Connection:
         Parameters
         ----------
         since
-            Number of the last event that is known. With ``None`` events come when `follow` says
-            from where on.
+            Number of the last event that is known. With ``None``, no events come before `follow`.
 
         Raises
         ------
@@ -171,7 +171,7 @@ class Connection:
         """
         welcome = await self._greet(since)
         if self._over:
-            # Closed meanwhile: the node must not take this for a notebook that uses it.
+            # Closed meanwhile: an open link would look to the node like a notebook that uses it.
             if self._link:
                 self._link.close()
             raise ClusterLost("the connection was closed")
@@ -247,14 +247,14 @@ class Connection:
             self.broken_since = loop.time()
             self._requests.on_link_changed()
             fault = self._link.fault if self._link else ""
-            # Not at once again and again, where it sends the same each time.
+            # Not at once after a malformed message: the node may send the same one each time.
             self._reconnecting = loop.create_task(self._reconnect(_PAUSES[bool(fault) :]))
             if fault:
                 self._listener.on_malformed(self, fault)
             self._listener.on_link_changed(self)
 
     async def _reconnect(self, pauses: Sequence[float]) -> None:
-        """Connect again, however long it takes; send again what has no answer."""
+        """Connect again, however long it takes, and repeat the requests without an answer."""
         for pause in itertools.chain(pauses, itertools.repeat(pauses[-1])):
             await asyncio.sleep(pause)
             try:
@@ -262,7 +262,7 @@ class Connection:
             except AgentGone as gone:
                 self.declare_lost(f"ended: {gone}" if isinstance(gone, MachineGone) else "ended")
                 return
-            except Exception as error:  # whatever it is, runs would wait for a link for ever
+            except Exception as error:  # if the attempts ended, runs would wait forever
                 if self._over:
                     return
                 self.trouble, self.is_shut_out = str(error), isinstance(error, NotLetIn)
@@ -300,14 +300,14 @@ class Connection:
             Seconds for the answer, while there is a link; ``None`` for no limit.
         link_within
             Seconds without a link, in all, after which it is given up, also those before it;
-            ``None`` for no limit, where the user sees what is waited for and can stop it.
+            ``None`` for no limit, if the user can see and stop what waits for it.
         **fields
             The other fields of the request.
 
         Raises
         ------
         SkyError
-            With the agent's sentence, when it cannot do it.
+            When the agent refuses or fails, with its sentence.
         NoConnection
             When there is no link for too long.
         ClusterLost
@@ -330,11 +330,11 @@ class Connection:
         return await self._requests.wait_for(number, answer)
 
     def post(self, shared: SharedFields, own: Message, answer: pending.Answered) -> None:
-        """Ask this one of many for its part, without a limit to how long there is no link."""
+        """Send one node its part of a request to many, however long there is no link."""
         if self._over or self._link is None:
             answer.set_exception(ClusterLost("the node's agent is gone"))
             return
-        # That the node has begun with it, its event would say to others.
+        # Its event that the run has begun is news to other notebooks only.
         self._events.posted = shared.fields.get("run")
         number = self._requests.new_number()
         own = {**own, **self._seen.news()}

@@ -1,8 +1,8 @@
 """The first link to an agent, which a busy machine may delay.
 
-A link that breaks later is made again however long that takes, and who attaches to a cluster is
-told at once that a node does not answer. A launch took minutes, or money: it is not given up
-because the process on the node that leads to the agent took longer to start than it should.
+A link that breaks later is made again however long that takes, and a user who attaches to a cluster
+is told at once that a node does not answer. But a launch has cost minutes, or money: it is not
+given up because the process on the node that leads to the agent is slow to start.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PAUSE = 0.5  # seconds
 
 
 async def open_link(connection: Connection, since: int | None) -> Welcome:
-    """Connect to an agent; several times if need be where it was started just now.
+    """Connect to an agent; try several times if it was started just now.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ async def open_link(connection: Connection, since: int | None) -> Welcome:
     AgentGone
         When the agent is gone.
     OSError
-        When no attempt reached it: what was wrong with the last.
+        When no attempt reached it; this is the error of the last one.
     """
     for _ in range(_ATTEMPTS - 1 if since == 0 else 0):
         try:

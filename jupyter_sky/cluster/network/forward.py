@@ -20,8 +20,8 @@ _HELLO_WITHIN = 10.0  # seconds
 class Forward:
     """A port of this computer's loopback interface, open until it is closed.
 
-    Whoever uses this computer can connect to it: what answers on the node has to ask who it is, or
-    there is a key, and nothing is carried for who does not know it.
+    All users of this computer can connect to it. So either the server on the node asks who they
+    are, or there is a key, and nothing is carried for clients that do not know it.
 
     Parameters
     ----------
@@ -30,11 +30,12 @@ class Forward:
     addr, port
         Where connections lead to, as the machine reaches it.
     patience
-        Seconds for something to listen there; whoever connects here waits as long.
+        Seconds that a client waits until something listens there.
     key
-        What who connects has to know, as `handshake` says; empty if that is nothing.
+        What clients have to know, see `handshake`; empty for no handshake.
     secure
-        How the node's end is spoken to over TLS; what is carried here is plain then.
+        The TLS settings for the node's end; clients here send and receive plain text. ``None`` to
+        carry everything as it is.
 
     Attributes
     ----------
@@ -101,7 +102,7 @@ class Forward:
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._secure is None:
             return await asyncio.open_connection(sock=sock, limit=_BUFFER)
-        # Certificates of a cluster are for its members, whatever their addresses are called.
+        # Certificates of a cluster name its members, not addresses.
         return await asyncio.open_connection(
             sock=sock, ssl=self._secure, server_hostname="", limit=_BUFFER
         )
@@ -120,14 +121,14 @@ class Forward:
                 self._open.discard(there_writer)
                 there_writer.close()
         except OSError:
-            pass  # whoever has connected sees that it ends
+            pass  # the client sees its connection end
         finally:
             self._open.discard(writer)
             writer.close()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Carry what comes to the other side, as fast as that takes it; its end ends both ways."""
+    """Copy a stream, as fast as the other side takes it; its end closes the other side too."""
     with contextlib.suppress(OSError):
         while data := await reader.read(_PIECE):
             writer.write(data)

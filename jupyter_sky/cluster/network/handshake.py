@@ -1,7 +1,7 @@
-"""How two processes of this computer make sure of each other over a port that is open to all.
+"""How two processes of this computer authenticate each other over a port that all users can open.
 
-Both know a key. Who connects says a number that is new and shows that it knows the key, and who
-listens shows the same in its answer: a port that was closed may be another user's by now.
+Both know a key. The client sends a new random number and proves that it knows the key, and the
+server proves the same in its answer: another user may listen on a port that was closed.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ _NONCE = 32  # bytes
 _PROOF = hashlib.sha256().digest_size
 
 HELLO = _NONCE + _PROOF
-"""Bytes of what a connection begins with."""
+"""Bytes with which a client begins."""
 
 ANSWER = _PROOF
-"""Bytes of what is answered."""
+"""Bytes of the server's answer."""
 
 
 def hello(key: bytes) -> tuple[bytes, bytes]:
-    """Return what a connection begins with, and what is answered by who knows the key."""
+    """Return the bytes with which a client begins, and the answer of a server with the key."""
     nonce = secrets.token_bytes(_NONCE)
     return nonce + _proof(key, b"connects", nonce), _proof(key, b"listens", nonce)
 
 
 def answer(key: bytes, said: bytes) -> bytes | None:
-    """Return the answer to what a connection began with; ``None`` to who does not know the key."""
+    """Return the answer to a client's first bytes; ``None`` if it does not know the key."""
     nonce, proof = said[:_NONCE], said[_NONCE:]
     is_known = hmac.compare_digest(proof, _proof(key, b"connects", nonce))
     return _proof(key, b"listens", nonce) if is_known else None

@@ -1,8 +1,8 @@
 """Broken links: what the user is told, and whether a node is out of reach from here alone.
 
-Where only this machine has lost a node, runs go on there, and the connection is made again. Where
-the other nodes do not reach it either, its peers would wait for it forever: how long is waited for
-it then is decided elsewhere, since it depends on what runs.
+If only this machine has lost a node, its runs go on, and the connection is made again. If the other
+nodes do not reach it either, its peers would wait for it forever: `control/recovery.py` decides for
+how long they may, since that depends on what runs.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _ASK_WITHIN = 8.0  # seconds
 _TRY_WITHIN = 60.0  # seconds
 _MOST = 4  # unreachable nodes that an error names
 _EVERYONE = 32  # nodes up to which each tries to reach each
-_WITNESSES = 3  # nodes that are asked
-_OPINIONS = 2  # one time after the other, before a node is taken to be out of reach
+_WITNESSES = 3  # other nodes that are asked about one
+_OPINIONS = 2  # times in a row that they do not reach it, before it counts as out of reach
 
 Unreached = Callable[[Connection, float], None]
-"""Called again and again for a node that nobody reaches, with the seconds for which it is so."""
+"""Called repeatedly for a node that nobody reaches, with the seconds since its link broke."""
 
 
 class LinkMonitor:
@@ -44,7 +44,7 @@ class LinkMonitor:
     notify
         Called with what the user should know.
     unreached
-        Told of nodes that the others do not reach either.
+        Called for nodes that the others do not reach either.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class LinkMonitor:
         self._unreached: set[Connection] = set()
 
     def watch(self, connections: Sequence[Connection]) -> None:
-        """Take these for the connections of the cluster, in place of those before."""
+        """Watch these connections, instead of the former ones."""
         self._connections = connections
 
     @property
@@ -79,15 +79,15 @@ class LinkMonitor:
             everyone = len(cut) == len(self._connections) > 1
             who = "any node" if everyone else ", ".join(each.name for each in cut)
             goes_on = "its run continues, and the notebook keeps trying to connect"
-            # What only the user can change is said.
+            # These reasons say what the user has to do.
             if reasons := dict.fromkeys(each.trouble for each in cut if each.is_shut_out):
                 goes_on = f"{'; '.join(reasons)}; its run continues"
             parts.append(f"no connection to {who} since {self._since(cut)}; {goes_on}")
         return "; ".join(parts)
 
     def _since(self, connections: Sequence[Connection]) -> str:
-        """Return the time of day since when links are broken; from any thread."""
-        # The loop counts as the monotonic clock does.
+        """Return the time of day at which the first of the links broke; from any thread."""
+        # The loop's clock is the monotonic one.
         now = time.monotonic()
         seconds = now - min(self._reported.get(each, now) for each in connections)
         return format_time_ago(seconds)
@@ -135,7 +135,7 @@ class LinkMonitor:
                 await asyncio.sleep(_ASK_EVERY)
 
     async def _tell_unreached(self, connection: Connection, since: float) -> None:
-        """Tell for how long nobody reaches a node, also while the others are asked again."""
+        """Report for how long nobody has reached a node, also while its peers are asked again."""
         while connection in self._unreached and connection.broken_since == since:
             if connection.is_over:
                 return
@@ -143,7 +143,7 @@ class LinkMonitor:
             await asyncio.sleep(_TELL_EVERY)
 
     async def _is_gone(self, connection: Connection) -> bool:
-        """Ask other nodes whether they reach a node; where none can be asked, it is not gone."""
+        """Ask other nodes whether they reach a node; it is not gone if none of them can say."""
         peer = connection.machine.nodes[0].peer()
         witnesses = [each for each in self._connections if each.is_up][:_WITNESSES]
         answers = await asyncio.gather(
@@ -158,12 +158,12 @@ class LinkMonitor:
 
 
 async def check_network(connections: Sequence[Connection]) -> None:
-    """Refuse a cluster whose nodes do not reach each other at any port.
+    """Refuse a cluster whose nodes cannot connect to each other at any port.
 
     Raises
     ------
     SkyError
-        Which node does not reach which: a process group would wait for them forever.
+        Which node does not reach which; a process group would wait forever.
     """
     if len(connections) < 2:
         return
@@ -199,11 +199,11 @@ async def check_network(connections: Sequence[Connection]) -> None:
 
 
 def pairs(count: int) -> list[list[int]]:
-    """Return for each of ``count`` nodes, by their indices, those that it tries to reach.
+    """Return for each of ``count`` nodes the indices of those that it tries to reach.
 
-    With few nodes that is everyone. With many it is the head, and those at distances of a power of
-    two: a firewall that closes a node is found, and so is one between two halves, by a number of
-    connections in proportion to the nodes and not to their square.
+    With few nodes these are all others. With many they are the head, and those at distances of a
+    power of two: this finds a firewall around one node, and one between two halves, and the number
+    of connections grows with ``n log n`` instead of ``n²``.
     """
     powers = [1 << power for power in range((count - 1).bit_length())]
     steps = range(1, count) if count <= _EVERYONE else powers
@@ -216,7 +216,7 @@ def pairs(count: int) -> list[list[int]]:
 def _unreachable(
     nodes: Sequence[Node], callers: Mapping[int, int], found: Sequence[Mapping[int, str]]
 ) -> Iterator[str]:
-    """Say of each node who of so many callers does not reach it, and why."""
+    """Describe for each node which of its callers do not reach it, and why."""
     for index, node in enumerate(nodes):
         reasons: dict[str, list[str]] = {}
         for other, failed in zip(nodes, found, strict=True):

@@ -1,7 +1,7 @@
-"""What a node should not have sent: it is dropped, and the user is told once.
+"""Messages that a node should not have sent: they are dropped, and the user is told once.
 
-A node speaks for its own ranks alone: one that was taken over could otherwise end the run of
-another node, or give a value in its name. And it sends messages that can be read.
+A node may speak only for its own ranks: one that was taken over could otherwise end the run of
+another node, or send a value in its name. And its messages have to be well-formed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from jupyter_sky.transport.protocol.events import Event, Leaving
 
 
 def foreign_ranks(event: Event, own: Collection[int]) -> frozenset[int]:
-    """Return the ranks that an event of a node is about, and that are not its own.
+    """Return the ranks that an event of a node is about although they are not the node's own.
 
-    `RunBegan` is about a run, whose ranks may be anywhere: who reads it takes each node's word for
-    its own ranks.
+    `RunBegan` lists ranks of all nodes, and is allowed to: its readers believe each node about its
+    own ranks only.
     """
     if isinstance(event, Leaving):
         return frozenset(event.ranks).difference(own)
@@ -39,11 +39,11 @@ class NodeFaults:
 
     @property
     def note(self) -> str:
-        """Which nodes did so, and what it was, in words; empty if none did."""
+        """Which nodes sent what, in words; empty if none did."""
         return "; ".join(self._notes.values())
 
     def report_foreign(self, name: str, ranks: Iterable[int]) -> None:
-        """Tell that a node spoke for these ranks of others, the first time that it does."""
+        """Report that a node spoke for ranks of other nodes, the first time that it does."""
         self._report(
             name,
             "foreign",
@@ -52,7 +52,7 @@ class NodeFaults:
         )
 
     def report_malformed(self, name: str, what: str) -> None:
-        """Tell that a node sent what cannot be read, the first time that it does."""
+        """Report that a node sent a malformed message, the first time that it does."""
         self._report(
             name,
             "malformed",

@@ -1,7 +1,7 @@
-"""Pages that nodes serve, for the browser: what there is of them, and the way to each.
+"""Web pages that nodes serve, such as dashboards: which there are, and how the browser gets them.
 
-The browser asks Jupyter's server, that asks this process for the way, and connects to a `Forward`
-with a key that only the two of them know. So no page of a node is at a port that others can use.
+The browser asks Jupyter's server, which asks this process for the way, and connects to a `Forward`
+with a key that only the two processes know. So no other user of this computer reaches the page.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class Page:
     Attributes
     ----------
     name
-        What it is called in addresses; one of a cluster's pages has it.
+        What it is called in addresses, unique in its cluster.
     label
-        What it is called on a link.
+        The text of links to it.
     rank
         The rank whose node reaches it.
     addr, port
         Where it is served, as the node reaches it.
     path
-        Where it begins, without a slash before it.
+        The path of its first page, without a leading slash.
     secure
-        How it is spoken to over TLS; ``None`` for plain HTTP.
+        The TLS settings to reach it with; ``None`` for plain HTTP.
     """
 
     name: str
@@ -60,9 +60,9 @@ class Way:
     port
         A port of this computer.
     key
-        What who connects there has to know.
+        The key for the handshake there.
     host
-        By which name the page knows itself.
+        The page's own host and port, for the ``Host`` header.
     """
 
     port: int
@@ -70,7 +70,7 @@ class Way:
     key: bytes = field(repr=False)
 
     def as_json(self) -> str:
-        """Return it as it is told to the server."""
+        """Return it as JSON, for the server."""
         return json.dumps({"port": self.port, "host": self.host, "key": self.key.hex()})
 
 
@@ -84,7 +84,7 @@ class Pages:
     machine
         Returns the machine of a rank.
     changed
-        Called when there is another page, or one less.
+        Called when a page was added or removed.
     """
 
     def __init__(
@@ -97,14 +97,14 @@ class Pages:
         self._forwards: dict[str, tuple[Forward, Way]] = {}
 
     def show(self, page: Page) -> None:
-        """Let a page be asked for, in place of a former one of its name."""
+        """Make a page available, in place of a former one of its name."""
         if self._pages.get(page.name) != page:
             self._close(page.name)
             self._pages[page.name] = page
             self._changed()
 
     def hide(self, name: str) -> None:
-        """Let a page not be asked for any more."""
+        """Make a page unavailable."""
         if self._pages.pop(name, None):
             self._close(name)
             self._changed()
@@ -139,9 +139,9 @@ class Pages:
         return [PageView(label=each.label, path=self._path(each)) for each in self._pages.values()]
 
     def link(self, name: str) -> str | None:
-        """Return the address of a page for the browser that this notebook is in, if it is in one.
+        """Return the address of a page, for the browser that shows this notebook, if one does.
 
-        It begins with a slash: by which name the browser knows the server, only the browser knows.
+        It is a path that begins with a slash: only the browser knows the server's host name.
         """
         base, page = _base_url(), self._pages.get(name)
         return None if base is None or page is None else f"{base}{self._path(page)}"
@@ -155,9 +155,9 @@ class Pages:
 
 
 def _base_url() -> str | None:
-    """Return the path at which the Jupyter server of this kernel is; ``None`` without a server.
+    """Return the base path of this kernel's Jupyter server; ``None`` without a server.
 
-    The server is the process that started the kernel, and writes down for others where it is.
+    The server is the process that started the kernel, and writes its address into a file.
     """
     server = os.environ.get("JPY_PARENT_PID", "")
     try:

@@ -1,9 +1,14 @@
 """Whether the nodes of a run still reach each other, while the notebook reaches all of them.
 
-A collective waits for a peer that a broken network keeps away, for half an hour with the usual
-settings of PyTorch, and says nothing. So agents are asked again and again, each for one other node
-at a time and for another one each time: a node that is cut off is found at once, and two that only
-do not reach each other are found when it is their turn.
+What is wanted: a run whose nodes lose each other should end soon, with their names. PyTorch waits
+for a peer that cannot be reached for half an hour by default, and says nothing.
+
+What does not work: having each node try all others, which takes a number of connections that grows
+with the square of the nodes.
+
+The solution: every few seconds each agent tries to reach one other node, and the next time another
+one. A node that is cut off from all is found at once, and a pair that cannot reach each other when
+it is its turn.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ EVERY = 4.0
 
 _AGAIN_AFTER = 1.0  # seconds, while some nodes do not reach each other
 _ASK_WITHIN = 8.0  # seconds
-_OPINIONS = 2  # one time after the other, before it is said
+_OPINIONS = 2  # failures of a pair in a row, before it is reported
 _MOST = 3  # pairs that are named
 
 Pair = tuple[Connection, Connection]
@@ -30,21 +35,21 @@ async def until_cut(
     notify: Callable[[str], None],
     patience: float,
 ) -> str:
-    """Watch nodes until some have not reached each other for too long.
+    """Watch nodes until two of them have not reached each other for too long.
 
     Parameters
     ----------
     connections
         Returns the connections to the nodes.
     notify
-        Told of nodes that do not reach each other, and that they do again.
+        Called with which nodes do not reach each other, and when they do again.
     patience
-        Seconds for which that may be so.
+        Seconds that this may last.
 
     Returns
     -------
     str
-        Who does not reach whom, in words.
+        Which nodes do not reach which, in words.
     """
     loop = asyncio.get_running_loop()
     failing: dict[Pair, tuple[float, int]] = {}  # since when, and how often
@@ -73,7 +78,7 @@ async def until_cut(
 
 
 def _pairs(up: Sequence[Connection], turn: int) -> set[Pair]:
-    """Return who asks for whom this time: each node one other, and each is asked for once."""
+    """Return which node tries to reach which in this turn: each tries one, and is tried by one."""
     if len(up) < 2:
         return set()
     distance = 1 + turn % (len(up) - 1)
@@ -81,7 +86,7 @@ def _pairs(up: Sequence[Connection], turn: int) -> set[Pair]:
 
 
 async def _failed(pairs: Iterable[Pair]) -> list[Pair]:
-    """Return those pairs of which the first does not reach the second."""
+    """Return the pairs whose first node does not reach the second."""
 
     async def fails(pair: Pair) -> bool:
         asked, other = pair
@@ -89,7 +94,7 @@ async def _failed(pairs: Iterable[Pair]) -> list[Pair]:
         try:
             answer = await asked.request("reach", peers=peers, within=_ASK_WITHIN, link_within=0.0)
         except SkyError:
-            return False  # that the notebook does not reach it is seen to elsewhere
+            return False  # the notebook does not reach it: that is `health.LinkMonitor`'s work
         return bool(answer["failed"])
 
     every = list(pairs)

@@ -1,4 +1,4 @@
-"""One transfer of blobs to the nodes of a cluster: what has arrived where, and how it left."""
+"""The progress of a transfer of blobs to the nodes of a cluster, and how well it compressed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from jupyter_sky.formatting import format_bytes
 
-_SLOW = 50e6  # bytes a second; of faster links nothing is said
+_SLOW = 50e6  # bytes a second; faster links are not mentioned
 
 
 class HostTransfer:
-    """What one host gets, and how much of it has arrived there.
+    """What is sent to one host, and how much of it has arrived.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class HostTransfer:
         self._rate: float | None = None
 
     def on_arrived(self, key: str, size: int | None = None) -> None:
-        """Record how much of a blob has arrived, from the first byte on; by default all of it."""
+        """Record that the first ``size`` bytes of a blob have arrived; by default all of it."""
         size = self._sizes.get(key, 0) if size is None else min(size, self._sizes.get(key, 0))
         more = size - self._here.get(key, 0)
         if more > 0:
@@ -53,14 +53,17 @@ class HostTransfer:
             self._changed()
 
     def on_left(self, whole: int, packed: int, rate: float | None) -> None:
-        """Record that so many bytes have left in so many, over a link that carries ``rate``."""
+        """Record that ``whole`` bytes were sent as ``packed`` bytes.
+
+        The link carries ``rate`` bytes a second, if that is known.
+        """
         self._whole += whole
         self._packed += packed
         self._rate = rate
 
     @property
     def note(self) -> str:
-        """What was chosen for the data and why, in words; empty if it went at full speed."""
+        """Whether the data was compressed and why, in words; empty for a fast link."""
         if self._rate is None or self._rate > _SLOW or not self._whole:
             return ""
         share = self._packed / self._whole
@@ -79,9 +82,9 @@ class TransferProgress:
     arrived, total
         Bytes, of all hosts together.
     shares
-        What share of its part each host has, by its name.
+        The share of its data that each host has received, by its name.
     note
-        How the data left and why, where the connection is slow; or empty.
+        Whether the data was compressed and why, if the connection is slow; or empty.
     """
 
     arrived: int
@@ -91,12 +94,12 @@ class TransferProgress:
 
 
 class Transfer:
-    """What all hosts of a transfer get.
+    """What is sent to all hosts.
 
     Parameters
     ----------
     report
-        Called with each percent that has arrived.
+        Called with the progress whenever another percent has arrived.
     """
 
     def __init__(self, report: Callable[[TransferProgress], None] = lambda progress: None) -> None:
@@ -105,7 +108,7 @@ class Transfer:
         self._percent = -1
 
     def add_host(self, name: str, blobs: Iterable[tuple[str, int]]) -> HostTransfer:
-        """Add a host that lacks some blobs, each given by its digest and its bytes."""
+        """Add a host that lacks some blobs, each given by its digest and its size."""
         host = HostTransfer(name, dict(blobs), self._on_changed)
         self._hosts.append(host)
         return host

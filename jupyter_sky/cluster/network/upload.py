@@ -1,7 +1,7 @@
-"""Flow-controlled upload of blobs: no faster than the link takes them, compressed where that pays.
+"""Flow-controlled upload of blobs: as fast as the link carries them, compressed where that pays.
 
-There is never more in flight than the link carries in a moment: a request that comes meanwhile, as
-Stop does, need not wait behind megabytes.
+No more is in flight than the link carries in a moment, so that a request in between, such as Stop,
+does not wait behind megabytes.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from jupyter_sky.transport.link import Link, Traffic
 from jupyter_sky.transport.tasks import BackgroundTasks
 
 SMALL = 32 * 1024
-"""Bytes up to which blobs go together: a message for each would take longer than they do."""
+"""Bytes up to which blobs share a message: one for each would take longer than its bytes do."""
 
-_TOGETHER = 1024  # blobs
+_TOGETHER = 1024  # blobs in a message, at most
 
 
 class Uploads:
@@ -33,7 +33,7 @@ class Uploads:
     Parameters
     ----------
     request
-        Asks the agent how much has arrived.
+        Sends a request to the agent.
     link
         Returns the present link; ``None`` while there is none.
     folder
@@ -64,11 +64,11 @@ class Uploads:
 
     @property
     def known(self) -> list[str]:
-        """The digests of the blobs that the node has, as far as is known."""
+        """The digests of the blobs that the node is known to have."""
         return list(self._known)
 
     def has(self, key: str) -> bool:
-        """Return whether the node has a blob, as far as is known."""
+        """Return whether the node is known to have a blob."""
         return key in self._known
 
     def note_arrived(self, key: str) -> None:
@@ -79,7 +79,7 @@ class Uploads:
         """Record that the node does not have these blobs."""
         for key in keys:
             self._known.discard(key)
-            # All of it has left, perhaps, and the link broke before its end had arrived.
+            # Part of it may have arrived before the link broke: `_put` asks how much.
             self._begun.add(key)
 
     async def put(
@@ -92,7 +92,7 @@ class Uploads:
         blobs
             The blobs by their digests.
         transfer
-            Told of what leaves and what has arrived.
+            Counts what leaves and what has arrived.
         """
         transfer = transfer or HostTransfer()
         for key, data in blobs.items():
@@ -111,7 +111,7 @@ class Uploads:
         self._begun.difference_update(keys)
 
     async def _put_together(self, blobs: Mapping[str, memoryview], transfer: HostTransfer) -> None:
-        """Send small blobs at once; where the link breaks, one after the other."""
+        """Send small blobs in one message; if the link breaks, send them one by one."""
         link = self._link()
         self._begun.update(blobs)
         if link is not None:
@@ -125,13 +125,13 @@ class Uploads:
                 await self._put(key, data, transfer)
 
     async def _put(self, key: str, data: memoryview, transfer: HostTransfer) -> None:
-        """Send a blob, over one link after the other if they break."""
+        """Send a blob; if the link breaks, go on over the next one."""
         offset = 0
         link = None if key in self._begun else self._link()
         self._begun.add(key)
         while offset < data.nbytes:
             if link is None or link is not self._link():
-                # The agent says how much has arrived, as soon as there is a link to say it on.
+                # This waits for a link.
                 answer = await self._request("arrived", blob=key, link_within=None)
                 offset = answer["size"]
                 transfer.on_arrived(key, offset)
@@ -147,7 +147,7 @@ class Uploads:
         offset: int,
         transfer: HostTransfer,
     ) -> int:
-        """Send a blob from an offset on, until all has left or the link breaks; return how far."""
+        """Send a blob from an offset until its end, or until the link breaks; return the offset."""
         compressor = Compressor(self._flow.rate)
         while not link.closed and offset < data.nbytes:
             piece = data[offset : offset + PIECE]
@@ -189,7 +189,7 @@ class Uploads:
     async def _wait_for_acknowledgement(
         self, keys: Sequence[str], count: int, transfer: HostTransfer
     ) -> None:
-        """Wait until so many bytes have arrived: the agent answers in order."""
+        """Wait until the last ``count`` bytes have arrived: the agent handles messages in order."""
         *before, last = keys
         try:
             answer = await self._request("arrived", blob=last, within=None, link_within=None)
@@ -197,7 +197,7 @@ class Uploads:
                 transfer.on_arrived(key)
             transfer.on_arrived(last, answer["size"])
         except SkyError:
-            self._flow.on_lost(count)  # whoever sends the blob is told too
+            self._flow.on_lost(count)  # whoever sends the blob gets the error too
         except BaseException:
             self._flow.on_lost(count)
             raise
