@@ -1,1 +1,1 @@
-"""Blobs of nodes in the memory of this computer: those that come, and those that are shared."""
+"""Blobs that come from nodes, and blobs in memory that a node on this computer shares with us."""

@@ -1,4 +1,4 @@
-"""Downloads of blobs from a node: into memory that is there, on from where a link broke."""
+"""Downloads of blobs from a node, into memory that is allocated first; broken ones are resumed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jupyter_sky.transport.link import Link
 
 @dataclass
 class _Download:
-    """A blob that is being received, and how much of it is there."""
+    """A blob that is being received, and how many bytes of it have come."""
 
     whole: memoryview
     received: int = 0
@@ -34,7 +34,7 @@ class _Download:
 
 
 class Downloads:
-    """The blobs that one connection is receiving, by the number of the request for each.
+    """The blobs that one connection is receiving, each by the number of its request.
 
     Parameters
     ----------
@@ -47,12 +47,12 @@ class Downloads:
         self._downloads: dict[int, _Download] = {}
 
     def begin(self, number: int, key: str, size: int) -> Message:
-        """Make room for a blob; return the request for it."""
+        """Allocate memory for a blob; return the request for it."""
         self._downloads[number] = _Download(memoryview(bytearray(size)))
         return {"op": "fetch", "blob": key, "size": size, "offset": 0}
 
     def resume(self, message: Message) -> Message:
-        """Return a request that is sent again, which asks for what is not there yet."""
+        """Return a request to send again, changed to ask only for the rest of its blob."""
         if download := self._downloads.get(message["id"]):
             message["offset"] = download.received
         return message
@@ -68,18 +68,18 @@ class Downloads:
         if size > PIECE or not {"piece", "re"} & message.keys():
             raise ProtocolError(f"a payload of {size} bytes was not asked for")
         download = self._downloads.get(message.get("piece", 0))
-        # An answer, what is compressed, and what was given up meanwhile is nobody's yet.
+        # Answers, compressed pieces, and pieces of a blob that was given up get memory of their own.
         if download is None or "whole" in message:
             return memoryview(bytearray(size))
         return download.place(message["offset"], size)
 
     def acknowledge(self, message: Message) -> None:
-        """Say how much has come where the node asks for that, as it does with much data."""
+        """Acknowledge received bytes, if the message asks for it, as large transfers do."""
         if isinstance(size := message.get("ack"), int) and (link := self._link()):
             link.send({"op": "got", "size": size})
 
     def on_piece(self, message: Message, payload: memoryview) -> None:
-        """Count a piece that has arrived; tell the node where its blob is not wanted any more.
+        """Count a piece that has arrived; tell the node if its blob is not wanted any more.
 
         Raises
         ------

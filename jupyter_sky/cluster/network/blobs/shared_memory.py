@@ -1,8 +1,8 @@
-"""Blobs in the shared memory of a node on this computer: written and mapped by the notebook itself.
+"""Blobs in the shared memory of a node on this computer, which the notebook writes and maps itself.
 
-What goes over a link is copied into the link, out of it, and into shared memory; this is one copy.
-The agent makes the file and gives it its name when it is written, so that its limits hold and all
-that happens to a blob is known in one place.
+Over a link, a blob would be copied into the link, out of it, and into shared memory; this copies it
+once. The agent creates the file, and renames it when it is complete, so that the agent's limits
+hold and it knows all blobs.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.link import Traffic
 
 LEAST = 1024 * 1024
-"""Bytes from which on a blob is written here: less is as fast over the link."""
+"""Bytes from which on a blob is written here: smaller ones are as fast over the link."""
 
-_AT_ONCE = 64 * 1024 * 1024  # bytes between two looks at whether it is still wanted
-
+_AT_ONCE = 64 * 1024 * 1024  # bytes between two points at which it can be cancelled
 
 Arrived = Callable[[int], None]
 
 
 class Request(Protocol):
-    """Asks the agent for something, as `Connection.request` does."""
+    """Sends a request to the agent, as `Connection.request` does."""
 
     async def __call__(
         self,
@@ -53,7 +52,7 @@ class SharedMemory:
     folder
         The folder; ``None`` where it is on another computer.
     request
-        Asks the agent for something.
+        Sends a request to the agent.
     traffic
         Counts what is written there.
     """
@@ -66,14 +65,14 @@ class SharedMemory:
         self._traffic = traffic or Traffic()
 
     async def write(self, key: str, data: memoryview, arrived: Arrived) -> bool:
-        """Write a blob; return whether the node has it now, and otherwise it has to be sent.
+        """Write a blob; return whether the node has it now. If not, it has to be sent.
 
         Parameters
         ----------
         key, data
             Its digest, and the blob.
         arrived
-            Told how many bytes are there, now and then.
+            Called repeatedly with how many bytes are written.
         """
         if self._folder is None or data.nbytes < LEAST:
             return False
@@ -91,10 +90,10 @@ class SharedMemory:
         return False
 
     async def _fill(self, part: Path, data: memoryview, arrived: Arrived) -> str:
-        """Write a blob into a file that is there, and return the digest of what was written.
+        """Write a blob into an existing file, and return the digest of what was written.
 
-        It is hashed once more, in another thread: what another thread of the notebook changes
-        meanwhile must not get the name of what it was before.
+        It is hashed again while it is written: if the user's code changes it at the same time, it
+        must not be stored under the digest of its former content.
         """
         loop = asyncio.get_running_loop()
         hasher = blake3.blake3(max_threads=blake3.blake3.AUTO)
@@ -115,7 +114,7 @@ class SharedMemory:
         return hasher.hexdigest()
 
     def read(self, key: str, size: int) -> memoryview | None:
-        """Return a blob as memory that can be written to; ``None`` where it is not to be had."""
+        """Return a blob as writable memory; ``None`` if it is not in the folder, or too small."""
         if self._folder is not None and size >= LEAST:
             with contextlib.suppress(OSError, ValueError):
                 return memoryview(map_privately(self._folder / file_name(key), size))

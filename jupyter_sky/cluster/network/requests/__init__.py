@@ -1,1 +1,1 @@
-"""Requests to an agent: those without an answer, answers of many as one, what was received."""
+"""Requests that wait for an agent's answer, answers of many nodes as one, and received events."""

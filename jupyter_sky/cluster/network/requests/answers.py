@@ -1,4 +1,4 @@
-"""The answers of many nodes to one request: waited for as one, without a task for each."""
+"""The answers of many nodes to one request, awaited together, without a task for each."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Node = TypeVar("Node")
 
 
 class Answers(Generic[Node]):
-    """The answers to one request of many; belongs to the background loop.
+    """The answers of many nodes to one request; for the background loop.
 
     Parameters
     ----------
     refused
-        Called with a node that has not done what it was asked for, and what kept it from that.
+        Called with the node and the error if one did not do what was requested.
     """
 
     def __init__(self, refused: Callable[[Node, SkyError], object]) -> None:
@@ -30,7 +30,7 @@ class Answers(Generic[Node]):
         self._all: asyncio.Future[None] | None = None
 
     def expect(self, node: Node) -> Answer[Node]:
-        """Return what takes the answer of one more node (`pending.Answered`)."""
+        """Expect the answer of one more node; return its receiver, a `pending.Answered`."""
         self._left += 1
         return Answer(self, node)
 
@@ -40,7 +40,7 @@ class Answers(Generic[Node]):
         Raises
         ------
         SkyError
-            What the first one said that did not do what it was asked for.
+            The error of the first node that refused.
         """
         if self._left and self._error is None:
             self._all = asyncio.get_running_loop().create_future()
@@ -49,7 +49,7 @@ class Answers(Generic[Node]):
             raise self._error
 
     def note(self, node: Node, error: SkyError | None) -> None:
-        """Count the answer of a node, and what was wrong with it."""
+        """Count the answer of a node, and keep the first error."""
         if error is not None:
             self._refused(node, error)
         self._left -= 1
@@ -59,7 +59,7 @@ class Answers(Generic[Node]):
 
 
 class Answer(Generic[Node]):
-    """Takes the answer of one node."""
+    """Receives the answer of one node, as a future would."""
 
     __slots__ = ("_is_done", "_node", "_of")
 
@@ -69,11 +69,11 @@ class Answer(Generic[Node]):
         self._is_done = False
 
     def done(self) -> bool:
-        """Return whether it has come."""
+        """Return whether the answer has come."""
         return self._is_done
 
     def set_result(self, result: Message, /) -> None:
-        """Take it."""
+        """Take the answer."""
         why = _MISSING if "missing" in result else result.get("error")
         if why is not None:
             self.set_exception(SkyError(why))
@@ -82,6 +82,6 @@ class Answer(Generic[Node]):
         self._of.note(self._node, None)
 
     def set_exception(self, exception: SkyError, /) -> None:
-        """Take that the node has not done it, and why."""
+        """Take the reason why the node has not done it."""
         self._is_done = True
         self._of.note(self._node, exception)

@@ -15,16 +15,16 @@ from jupyter_sky.transport.together.ranks_done import RanksDone
 
 @dataclass(frozen=True)
 class Taking:
-    """What is called with what has come.
+    """The callbacks for received events.
 
     Attributes
     ----------
     event
-        Takes an event.
+        Called with each event that the others are not for.
     ends
-        Takes that ranks have come to the end of a run, and well.
+        Called with ranks that have finished a run without error.
     foreign
-        Takes the ranks that a node spoke for and does not have; what it said was dropped.
+        Called with the ranks of other nodes that an event, which was dropped, was about.
     """
 
     event: Callable[[Event], object]
@@ -38,20 +38,20 @@ class Events:
     Parameters
     ----------
     taking
-        What is called with them.
+        The callbacks.
     reader
-        Reads those that say that ranks are done.
+        Decodes the messages that ranks are done.
     seen
-        Tells the agent which have come; ``None`` where they count as unseen.
+        Tells the agent which events have come; ``None`` if they count as unseen.
 
     Attributes
     ----------
     last
-        Number of the last one.
+        Number of the last event.
     ranks
         The ranks that the agent may speak for.
     posted
-        The last run that it was asked for: that this has begun there says nothing.
+        The last run that this notebook requested; the event that it has begun is ignored.
     """
 
     def __init__(self, taking: Taking, reader: RanksDone, seen: Seen | None) -> None:
@@ -63,12 +63,12 @@ class Events:
         self._seen = seen
 
     def receive(self, message: Message) -> None:
-        """Take the event in a message, or those for which it stands, unless they came before.
+        """Take the event in a message, or the events that it stands for, unless they came before.
 
         Raises
         ------
         ProtocolError
-            When it is none, or events before it are missing.
+            If the message is malformed, or events before it are missing.
         """
         if not incoming.is_next(message, self.last):
             return

@@ -1,4 +1,4 @@
-"""Requests that have no answer yet, and how long each waits: with a link, and without one."""
+"""Requests without an answer yet, and their time limits: with a link, and without one."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ LOOK_LINK_WITHIN = 2.0
 """The same where the user looks at something, and can do so again."""
 
 _NEVER = math.inf
-_AT_ONCE = 0.001  # seconds by which a timer may be early
+_EARLY = 0.001  # seconds by which a timer may be early
 
 
 class Answered(Protocol):
     """Takes the answer to a request, as a future does."""
 
     def done(self) -> bool:
-        """Return whether there is an answer, or nobody waits for it any more."""
+        """Return whether the answer has come, or nobody waits for it any more."""
 
     def set_result(self, result: Message, /) -> object:
         """Take the answer."""
 
     def set_exception(self, exception: SkyError, /) -> object:
-        """Take that there will be none, and why."""
+        """Take the reason why there will be none."""
 
 
 @dataclass(slots=True)
 class _Pending:
-    """A request that has no answer yet.
+    """A request without an answer yet.
 
     Attributes
     ----------
     own, shared
-        What is asked for; ``shared`` is what many are asked for at once, if it is one of those.
+        Its fields; ``shared`` are those that it has in common with requests to other nodes.
     within
         Seconds for the answer while there is a link; ``None`` for no limit.
     link_within
-        Seconds that are left for waits without a link; ``None`` for no limit.
+        Seconds that it may still wait without a link, in all; ``None`` for no limit.
     broke
-        When the link broke that it waits for; ``None`` while there is one.
+        When the link broke; ``None`` while there is one.
     due
-        When it is given up, as the loop counts.
+        When it is given up, by the loop's clock.
     """
 
     own: Message
@@ -81,10 +81,10 @@ def no_link(name: str, seconds: float, trouble: str) -> str:
 
 
 class PendingRequests:
-    """The requests of one connection that have no answer yet.
+    """The requests of one connection without an answer yet.
 
-    There is one timer for all of them, and it stays where it is when an answer comes: most come
-    long before their time is over.
+    There is one timer for all of them. It is not set anew when an answer comes, since nearly all
+    come long before their time is over.
 
     Parameters
     ----------
@@ -98,8 +98,8 @@ class PendingRequests:
         self._is_up = is_up
         self._trouble = trouble
         self._numbers = itertools.count(1)
-        # In the order of their numbers, and not a dict: from that, the first is slow to find where
-        # many were removed before it.
+        # In the order of their numbers. An OrderedDict, because a dict is slow to find its first
+        # entry after many before it were removed.
         self._pending: OrderedDict[int, _Pending] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -116,21 +116,19 @@ class PendingRequests:
         link_within: float | None,
         shared: SharedFields | None = None,
     ) -> Message:
-        """Add a request; return it as it is to be sent, now or when there is a link.
+        """Add a request; return the message to send, now or as soon as there is a link.
 
         Parameters
         ----------
         number
             One of `new_number`.
-        own
-            What is asked for.
+        own, shared
+            Its fields; see `_Pending`.
         answer
-            Takes the answer, or that there was no link for too long (`NoConnection`), or that the
-            agent does not answer in time or is gone (`ClusterLost`).
+            Takes the answer, or the error: `NoConnection` if there was no link for too long,
+            `ClusterLost` if the agent is gone or does not answer in time.
         within, link_within
-            As of `Connection.request`.
-        shared
-            What many are asked for at once, in which case ``own`` is only the rest.
+            See `Connection.request`.
         """
         # The agent need not remember answers that have arrived.
         own = {**own, "id": number, "settled": next(iter(self._pending), number)}
@@ -144,7 +142,7 @@ class PendingRequests:
         Raises
         ------
         SkyError
-            With the agent's sentence, when it cannot do it.
+            When the agent refuses or fails, with its sentence.
         """
         try:
             answered = await answer
@@ -161,7 +159,7 @@ class PendingRequests:
             pending.answer.set_result(message)
 
     def on_link_changed(self) -> list[Message]:
-        """Set all limits anew; return what has to be sent again if there is a link now."""
+        """Set all time limits anew; return the messages to send again if there is a link now."""
         now, is_up = asyncio.get_running_loop().time(), self._is_up()
         for pending in self._pending.values():
             self._limit(pending, now, is_up)
@@ -185,10 +183,10 @@ class PendingRequests:
         limit = pending.within if is_up else pending.link_within
         pending.due = _NEVER if limit is None else now + max(0.0, limit)
         if self._timer is None or pending.due < self._timer.when():
-            self._look_at(pending.due)
+            self._set_timer(pending.due)
 
-    def _look_at(self, due: float) -> None:
-        """Let it be looked then what is to be given up, if not before."""
+    def _set_timer(self, due: float) -> None:
+        """Set the timer to this time, unless it is set to an earlier one."""
         if due == _NEVER or (self._timer and self._timer.when() <= due):
             return
         if self._timer:
@@ -196,9 +194,9 @@ class PendingRequests:
         self._timer = asyncio.get_running_loop().call_at(due, self._give_up)
 
     def _give_up(self) -> None:
-        """Give up the requests whose time is over."""
+        """Fail the requests whose time is over."""
         self._timer = None
-        now = asyncio.get_running_loop().time() + _AT_ONCE
+        now = asyncio.get_running_loop().time() + _EARLY
         for number in [each for each, pending in self._pending.items() if pending.due <= now]:
             pending = self._pending.pop(number)
             if pending.answer.done():
@@ -208,4 +206,4 @@ class PendingRequests:
                 pending.answer.set_exception(ClusterLost(text))
             else:
                 pending.answer.set_exception(NoConnection(self._trouble()))
-        self._look_at(min((each.due for each in self._pending.values()), default=_NEVER))
+        self._set_timer(min((each.due for each in self._pending.values()), default=_NEVER))
