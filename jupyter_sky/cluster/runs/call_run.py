@@ -1,6 +1,6 @@
-"""A run in which every rank serves calls: the next call goes to whichever rank is free.
+"""A run in which all ranks serve calls: each call goes to the rank that is the least busy.
 
-It ends when there is no call left. All of it belongs to the background loop.
+It ends when there is no call left. All of this happens in the background loop.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from jupyter_sky.transport.protocol.events import Display, Output, RankExited, T
 from jupyter_sky.transport.protocol.messages import NameGroup
 
 _GIVE_UP_AFTER = 1.0
-"""Seconds after the time-out of a call when it is answered, of several at once on its rank."""
+"""Seconds from a call's time-out to its answer, if its rank has other calls and is not killed."""
 
 _KILL_AFTER = 10.0
-"""Seconds after the time-out of a call when its rank is ended, which did not react to it."""
+"""Seconds from a call's time-out, or its cancellation, until a rank that ignores it is killed."""
 
 
 class CallRun:
-    """A run in which every rank serves calls; a `talk.Talk`.
+    """A run in which all ranks serve calls; a `talk.Talk`.
 
     Parameters
     ----------
     scheduler
-        What carries it out.
+        The scheduler of the cluster.
     batch, calls
-        What it begins with.
+        The first batch, and its calls that are to be carried out.
     again
-        Called at its end with the calls that are to be carried out all the same.
+        Called with calls that need another run, because this one has ended without them.
     """
 
     def __init__(
@@ -84,18 +84,18 @@ class CallRun:
 
     @property
     def progress(self) -> ProgressView | None:
-        """How many of its calls are answered."""
+        """How many of the calls are answered."""
         total = self._answered + len(self._given) + len(self._waiting)
         return progress_bars.of_calls(self._answered, total, time.monotonic() - self.run.began)
 
     def takes(self, batch: Batch) -> bool:
-        """Return whether a batch can join it."""
+        """Return whether a batch can still join this run."""
         closing = self._is_closed or self._is_ending
         is_ending = closing or self.run.finished or self.run.done
         return not is_ending and batch.serving == self._serving
 
     async def join(self, batch: Batch, calls: Sequence[BatchedCall]) -> None:
-        """Carry out calls of another batch too."""
+        """Add calls of another batch."""
         update = batch.update
         self._joining.append(update)
         await self._begun.wait()
@@ -117,7 +117,7 @@ class CallRun:
         self._fill()
 
     def drop(self, batch: Batch) -> bool:
-        """Drop the calls of a batch; say whether the run itself is to be stopped for it."""
+        """Cancel the calls of a batch; return whether the caller has to stop the whole run."""
         self._waiting = deque(call for call in self._waiting if call[0] is not batch)
         busy = [call for call, _ in self._given.values()]
         others = bool(self._waiting) or any(each is not batch for each, _ in busy)
@@ -131,13 +131,13 @@ class CallRun:
         return False
 
     def withdraw(self, call: BatchedCall) -> None:
-        """Stop a call, if a rank is busy with it."""
+        """Stop a call, if a rank has it."""
         for key, (each, _) in self._given.items():
             if each == call:
                 self._stop(key)
 
     def _stop(self, key: int) -> None:
-        """Have a rank stop a call, of which nobody hears any more."""
+        """Have a rank stop a call, and ignore its answer."""
         if key not in self._late:
             self._late.add(key)
             self._teller.tell(self._given[key][1], "cancel", key)
@@ -152,21 +152,21 @@ class CallRun:
         self._fill()
 
     def on_told(self, event: Told) -> None:
-        """Pass the answer of a call on, and give its rank the next one."""
+        """Pass on the answer to a call, and give its rank the next one."""
         call, rank = self._given.get(event.number, (None, None))
         if call is None or rank != event.rank:
-            # To unpickle a value is to run what its node put into it.
+            # Unpickling the value would run whatever code its node put into it.
             return
         if event.kind == "ask":
             self._on_ask(event, call)
             return
         del self._given[event.number]
         batch, number = call
-        if event.number in self._late:  # it has its answer
+        if event.number in self._late:  # it was answered already, or is not wanted
             self._fill()
             return
         if event.kind == "missed":
-            # What it was sent is not there: whoever needs it next sends it again.
+            # The names for the call did not arrive: they are sent again when needed next.
             self._controller.sync.missed(batch.update, rank, ())
         if event.kind == "lost":
             text = f"the process of a call on rank {rank} has ended."
@@ -179,7 +179,7 @@ class CallRun:
         self._fill()
 
     def _on_ask(self, event: Told, call: BatchedCall) -> None:
-        """Ask the user's thread for items, of which the rank wants more for its call."""
+        """Ask the user's thread for items that a rank needs for its call."""
         (batch, number), rank, key = call, event.rank, event.number
 
         def on_trouble(trouble: SkyError) -> None:
@@ -204,7 +204,7 @@ class CallRun:
             batch.sink(Asked(number, key, rank, event.feed, event.count, tell))
 
     def on_rank_exited(self, event: RankExited) -> bool:
-        """Let others carry out what a rank has not answered."""
+        """Give the calls of a lost rank to others; a call that may not be retried fails."""
         lost = [key for key, (_, rank) in self._given.items() if rank == event.rank]
         for key in lost:
             call, rank = self._given.pop(key)
@@ -228,12 +228,12 @@ class CallRun:
         self._answered += 1
         batch.sink(answer)
 
-    # Ranks that were lost, and are there again
+    # Ranks that have a new process
 
     async def _take_back(self, rank: int) -> None:
-        """Let a rank take calls again as soon as it has a new process."""
+        """Let a lost rank serve calls again, as soon as it has a new process."""
         controller = self._controller
-        with contextlib.suppress(SkyError):  # which the next run meets, and says
+        with contextlib.suppress(SkyError):  # the next run fails with the same error, and shows it
             while not self._is_closed:
                 await controller.until(lambda: self._is_closed or controller.is_idle(rank))
                 try:
@@ -241,10 +241,10 @@ class CallRun:
                     return
                 except SkyError:
                     if controller.is_idle(rank):
-                        raise  # it is there, and does not come to take part
+                        raise  # the rank is not being restarted: there is nothing to wait for
 
     async def _begin_on(self, rank: int) -> None:
-        """Let a rank begin with this run, as the others have."""
+        """Let one rank begin this run, which the others have begun before."""
         controller = self._controller
         if self._is_closed:
             return
@@ -273,10 +273,10 @@ class CallRun:
         self._fill()
 
     def _end_for_group(self) -> None:
-        """End this run, for one in which all ranks take part, if that is worth the wait.
+        """End this run in favour of one in which all ranks take part, if that is worth the wait.
 
-        Only all ranks together can form the group that a framework wants: the others would wait for
-        the longest of their present calls.
+        The lost ranks need a process group, which only all ranks together can form. The others can
+        do so when their present calls are finished, and idle until the longest one is.
         """
         there = len(self.run.waiting)
         lost = len(self.run.task.ranks) - there
@@ -287,7 +287,7 @@ class CallRun:
     # Who gets which call
 
     def _fill(self, without: int | None = None) -> None:
-        """Give calls to the ranks that are free; close the run when there is none left."""
+        """Give calls to ranks that are free; close the run when there are no calls left."""
         if not self._begun.is_set() or self._is_closed:
             return
         ranks = self.run.waiting - {without} - self._beginning
@@ -323,13 +323,13 @@ class CallRun:
                 loop.call_later(timeout + _GIVE_UP_AFTER, self._give_up, key)
 
     def _kill(self, key: int) -> None:
-        """End a rank whose call did not end in its time."""
+        """Kill a rank whose call has not ended in time."""
         if key in self._given:
             self._give_up(key)
             self._scheduler.kill([self._given[key][1]])
 
     def _give_up(self, key: int) -> None:
-        """Say of a call that its time is over; its rank may be busy with it for a while."""
+        """Answer a call with a `TimeoutError`; its rank may go on with it for a while."""
         if key not in self._given or key in self._late:
             return
         self._late.add(key)
@@ -359,20 +359,20 @@ class CallRun:
                 call[0].sink(Answer(call[1], None, trouble=trouble))
                 self._fill()
 
-    # What happens beside
+    # Output, and the end
 
     def _on_output(self, event: Output | Display) -> None:
-        """Pass on what a rank prints, to whose call it is busy with."""
+        """Pass on what a rank prints, to the batch of the call that printed it."""
         call, rank = self._given.get(event.call, (None, None))
-        if rank != event.rank:  # nobody knows whose it is: it is the oldest's
+        if rank != event.rank:  # printed outside of a call: the rank's oldest one gets it
             call = next((each for each, at in self._given.values() if at == event.rank), None)
         if call:
             call[0].sink(event)
 
     def _on_over(self) -> None:
-        """Say of each call that is left why it is, or begin anew where all ranks were lost."""
+        """Handle the end of the run: fail the calls that are left, or hand them to another run."""
         self._is_closed = True
-        self._begun.set()  # or it does not
+        self._begun.set()  # `join` may wait for it
         run, sync = self.run, self._controller.sync
         for update in self._joining:
             for rank, done in run.done.items():

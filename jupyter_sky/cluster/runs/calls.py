@@ -1,7 +1,7 @@
-"""Calls that ranks take one by one, handed over in batches.
+"""Calls that ranks carry out one by one, submitted in batches.
 
-All that are on their way share one run (`call_run`); when there is none left it ends, and the next
-batch begins another.
+Calls that are submitted while others are not finished share their run (`call_run`). It ends with
+the last call, and the next batch begins another run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Calls:
     Parameters
     ----------
     scheduler
-        What carries out runs.
+        The scheduler of the cluster.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -32,7 +32,7 @@ class Calls:
         self._queue = _CallQueue(scheduler)
 
     def submit(self, batch: Batch) -> None:
-        """Carry out calls, each on whichever rank is free; the batch's sink hears the answers."""
+        """Carry out calls, each on whichever rank is free; the batch's sink gets the answers."""
         self._controller.sync.sent(batch.update)
         event_loop.call(self._queue.submit, batch)
 
@@ -41,7 +41,7 @@ class Calls:
         event_loop.call(self._queue.cancel, batch)
 
     def withdraw(self, batch: Batch, number: int) -> None:
-        """Let a call of a batch not begin, or stop it."""
+        """Cancel one call of a batch: it does not begin, or is stopped."""
         event_loop.call(self._queue.withdraw, batch, number)
 
     def tell(
@@ -51,21 +51,21 @@ class Calls:
         message: Message | None = None,
         update: NamespaceUpdate | None = None,
     ) -> None:
-        """Tell a rank, which has asked for items of an iterator, what has come of it."""
+        """Answer a rank that has asked for items of an iterator."""
         event_loop.call(asked.tell, kind, asked.feed, message, update)
 
     def load(self, rank: int, packed: Packed) -> Any:
-        """Return the value that a rank has packed, which it was asked for."""
+        """Return the value that a rank was asked for, and has packed."""
         return load(packed, self._controller.connection(rank), self._controller.sync.learn)
 
 
 class _CallQueue:
-    """Hands batches over to a run that is open, or begins one.
+    """Adds batches to the run that is open, or begins one.
 
     Parameters
     ----------
     scheduler
-        What carries out runs.
+        The scheduler of the cluster.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -85,14 +85,14 @@ class _CallQueue:
                 self._scheduler.interrupt(current.run.id)
 
     def withdraw(self, batch: Batch, number: int) -> None:
-        """Let a call of a batch not begin, or stop it."""
+        """Cancel one call of a batch: it does not begin, or is stopped."""
         batch.cancelled.add(number)
         for current in self._runs:
             current.withdraw((batch, number))
 
     def _submit(self, batch: Batch, calls: Sequence[BatchedCall]) -> None:
         current = self._open
-        # Other runs that wait have their turn before calls that come later.
+        # If another run waits for its turn, these calls came later: it goes first.
         if current and current.takes(batch) and not self._scheduler.has_waiting(current.run):
             self._scheduler.controller.spawn(current.join(batch, calls))
             return
@@ -101,7 +101,7 @@ class _CallQueue:
         self._scheduler.start(self._open.run)
 
     def _again(self, calls: Sequence[BatchedCall]) -> None:
-        """Begin a run with calls whose ranks are all lost."""
+        """Begin another run with calls that theirs could not carry out."""
         for batch in dict.fromkeys(batch for batch, _ in calls):
             self._scheduler.controller.sync.sent(batch.update)
             self._submit(batch, [call for call in calls if call[0] is batch])

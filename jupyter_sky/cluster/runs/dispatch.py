@@ -1,4 +1,4 @@
-"""The request of a run, and how it gets to the agents that have ranks of it."""
+"""Builds the request of a run, and sends it to the agents of its ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from jupyter_sky.transport.rank_ranges import to_ranges
 
 
 def check_ranks(controller: Controller, task: Task) -> None:
-    """Refuse a run on ranks that are not those of the cluster any more.
+    """Refuse a run whose ranks have left the cluster.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def check_ranks(controller: Controller, task: Task) -> None:
 
 
 async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) -> None:
-    """Send the request of a run to every agent that has ranks of it.
+    """Send the request of a run to the agents of its ranks.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) 
     run
         The run.
     ranks
-        Those of its ranks that are to begin; all, if none are given.
+        The ranks that are to begin; by default, all of the run.
     """
     task = run.task
     ranks = ranks or task.ranks
@@ -94,7 +94,7 @@ async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) 
         sending = (_send(controller, each, request, chosen, blobs) for each in nodes)
         await asyncio.gather(*sending)
         return
-    # Encoded once: of its own a node gets names alone, and those only when something is sent.
+    # Encoded once for all nodes: only names, if there are any, differ from node to node.
     shared = {name: value for name, value in request.items() if name != "names" or not names}
     fields = SharedFields({"op": "run", **said(shared)})
     answers = Answers(partial(_on_refused, controller, run.id, chosen))
@@ -105,7 +105,7 @@ async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) 
 
 
 async def refresh(controller: Controller, updates: Sequence[NamespaceUpdate]) -> None:
-    """Add to what ranks were sent what they have lost since, and send the large parts of it."""
+    """Add to updates what ranks have lost since they were made, and send its large parts."""
     sync, connections = controller.sync, controller.connections
     while outdated := [each for each in updates if sync.is_outdated(each)]:
         for update in outdated:
@@ -123,7 +123,10 @@ def fail_together(controller: Controller, task: Task) -> bool:
 
 
 async def _with_port(controller: Controller, task: Task) -> Script | None:
-    """Return the script of a run with a port of the head, if its processes can meet there."""
+    """Return the script of a run, with a port on which its processes find each other.
+
+    There is a port only if the head takes part.
+    """
     if not task.script or 0 not in task.ranks:
         return task.script
     addr = controller.state.nodes[0].addr
@@ -148,7 +151,7 @@ def _on_refused(
     connection: Connection,
     why: SkyError,
 ) -> None:
-    """Note that a node has not begun with a run; where a link was lost, that is not known."""
+    """Record that a node has not begun a run; if its link was lost, it may have begun."""
     if not isinstance(why, ClusterLost | NoConnection):
         controller.state = not_begun(controller.state, run, ranks & connection.ranks)
 
@@ -160,7 +163,7 @@ async def _send(
     ranks: frozenset[int],
     blobs: Mapping[str, memoryview],
 ) -> None:
-    """Send the request of a run to one agent, with data that it may lack."""
+    """Send the request of a run to one agent, with its blobs."""
     request = {**request, "names": _names_for(connection, request["names"])}
     try:
         await _send_until_taken(connection, request, blobs)
@@ -172,7 +175,7 @@ async def _send(
 async def _send_until_taken(
     connection: Connection, request: RunRequest, blobs: Mapping[str, memoryview]
 ) -> None:
-    """Send a request, and again if the agent lacks some of the data."""
+    """Send a request, and once more if the agent lacks some of the blobs."""
     for _ in range(2):
         await connection.uploads.put(blobs)
         answer = await connection.request("run", link_within=None, **request)
@@ -187,6 +190,6 @@ async def _send_until_taken(
 
 
 async def _record_asked(cluster: str, run: Run) -> None:
-    """Record what a run is asked for, before it begins: another kernel may take it up then."""
+    """Record the names that a run is asked for, for a kernel that attaches to it later."""
     with contextlib.suppress(OSError):
         await asyncio.to_thread(asked_names.record, cluster, run.id, run.task.values)

@@ -1,7 +1,7 @@
-"""The handle of a run, for the user's thread: begin it, follow it, stop it, ask for its values.
+"""The handle of a run, for the user's thread: begin it, follow it, stop it, get its values.
 
-The thread waits for the run's queue in slices, so that Ctrl-C reaches it wherever it is. Nothing
-of the run itself is changed here but its flags; what is to be done is asked of the background loop.
+The thread waits for the run's queue in short slices, so that Ctrl-C always reaches it. Here only
+flags of the run are set; everything else is done in the background loop.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STOPPED_WITHIN = 0.75
 """Seconds after Stop when the user has control again, whatever the ranks do."""
 
 _LEFT_WITHIN = 1.0
-"""Seconds that generators get to end by themselves."""
+"""Seconds that generators on ranks get to end by themselves."""
 
 _SLICE = 0.5  # seconds
 _SHORT_SLICE = 0.05
@@ -46,12 +46,12 @@ class RunHandle:
     run
         The run.
     scheduler
-        What carries it out.
+        The scheduler of its cluster.
 
     Attributes
     ----------
     answers
-        Brings answers to those of its ranks that wait for the user.
+        Sends the user's answers to ranks that wait at a prompt.
     """
 
     def __init__(self, run: Run, scheduler: Scheduler) -> None:
@@ -64,8 +64,7 @@ class RunHandle:
     def begin(self) -> None:
         """Start the run, unless it was started.
 
-        `follow` does so, where an interrupt that comes in the middle of it stops the run. Begun
-        earlier, the run could go on without anything that stops it.
+        `follow` does it inside its ``try``, so that Ctrl-C stops the run from the first moment.
         """
         if not self._begun:
             self._begun = True
@@ -85,39 +84,40 @@ class RunHandle:
         ask: Callable[[Prompted | None], object] = lambda event: None,
         tick: Callable[[], object] = lambda: None,
     ) -> None:
-        """Give what ranks print and display to ``show``, until the run is over.
+        """Pass what ranks print and display to ``show``, until the run is over.
 
-        Ctrl-C is heard wherever it comes, also inside of ``show``.
+        All functions are called in this thread. Ctrl-C stops the run, also while one is called.
 
         Parameters
         ----------
         show
-            Called in this thread.
+            Called with what ranks print and display.
         begun
-            Called in this thread before anything else is, unless the run is over within a moment.
+            Called before all others, unless the run is over within a moment.
         timeout
-            Seconds of its own after which the run is stopped; by default it takes what it takes.
+            Seconds after which the run is stopped, without the time that it waits for its turn or
+            for the user; ``None`` for no limit.
         sending
-            Called in this thread with how much of its data has arrived, and where.
+            Called with how much of its data has arrived, and where.
         notice
-            Called in this thread with what else the user should know.
+            Called with what else the user should know.
         is_leaving
-            Called after Ctrl-C: whether it is this process that ends, and the run that goes on.
+            Called after Ctrl-C; returns whether this process is ending and the run is to go on.
         told
-            Called in this thread with what ranks tell in the middle of it.
+            Called with the values and requests that ranks send while it runs.
         hang
-            Called in this thread with where ranks are, when some wait long for others.
+            Called with where the ranks are, when some wait long for others.
         ask
-            Called in this thread when a rank waits for the user, and again while any does.
+            Called when a rank waits at a prompt, and again as long as one does.
         tick
-            Called in this thread after all of these, and twice a second where nothing comes.
+            Called after each of these, and twice a second if nothing comes.
 
         Raises
         ------
         Interrupted
             When Ctrl-C stopped the run; every rank was told to stop.
         TimedOut
-            When the time was over; every rank was told to stop.
+            When its time was over; every rank was told to stop.
         """
         run = self._run
         callbacks = Callbacks(begun, show, sending, notice, told, hang, ask, tick)
@@ -138,7 +138,7 @@ class RunHandle:
     def events(self) -> Iterator[Output | Display | Told | None]:
         """Yield what ranks print, display and tell, until the run is over.
 
-        ``None`` comes where nothing else does for a moment.
+        If nothing comes for a moment, yield ``None``.
         """
         self.begin()
         while True:
@@ -155,11 +155,11 @@ class RunHandle:
     def tell(
         self, rank: int, kind: str, number: int = 0, feed: int = 0, message: Message | None = None
     ) -> None:
-        """Tell a rank something; what comes later is told after it."""
+        """Send a message to a rank; later messages arrive after it."""
         event_loop.call(self._teller.tell, rank, kind, number, feed, message)
 
     def leave(self) -> None:
-        """Let the ranks end what they yield; stop the run if they do not within a moment."""
+        """Let the ranks close their generators; stop the run if this takes longer than a moment."""
         run = self._run
         for rank in sorted(run.waiting):
             self.tell(rank, "close")
@@ -171,16 +171,16 @@ class RunHandle:
         event_loop.call(lambda: asyncio.get_running_loop().call_later(_LEFT_WITHIN, stop))
 
     def listen(self, show: Sink, over: Callable[[], None], timeout: float | None = None) -> None:
-        """Follow the run in the background thread instead, and wait until its data has left.
+        """Have the background thread follow the run, and wait only until its data was sent.
 
         Parameters
         ----------
         show
-            Called for what ranks print and display, in the background thread.
+            Called in the background thread with what ranks print and display.
         over
             Called there when the run is over.
         timeout
-            Seconds of its own after which the run is stopped.
+            Seconds after which the run is stopped, without the time that it waits for its turn.
         """
         run = self._run
         run.in_background = True
@@ -212,7 +212,7 @@ class RunHandle:
         event_loop.call(self._scheduler.stop, self._run)
 
     def values(self) -> dict[int, Any]:
-        """Return what was asked for, unpickled, by rank; raise what the ranks raised.
+        """Return the unpickled values that were asked for, by rank; raise the ranks' errors.
 
         Raises
         ------
@@ -231,7 +231,7 @@ class RunHandle:
                 found[rank] = load(packed[rank], controller.connection(rank), controller.sync.learn)
             except SkyError:
                 raise
-            except Exception as error:
+            except Exception as error:  # unpickling runs code of the user's and of libraries
                 what = ", ".join(self.task.values.get(rank, ())) or "the returned value"
                 raise SkyError(
                     f"{what} of rank {rank} arrived, but could not be loaded here: "
@@ -240,7 +240,7 @@ class RunHandle:
         return found
 
     def check(self) -> None:
-        """Raise what kept the run from its end, as `values` does, and fetch nothing."""
+        """Raise the error of a run that failed or was stopped, as `values` does; fetch nothing."""
         self._raise_if_stopped()
         if self._run.trouble:
             raise self._run.trouble
@@ -252,12 +252,12 @@ class RunHandle:
             raise error
 
     def renew_ranks(self) -> None:
-        """Put new processes in the place of its ranks, so that it can be begun again."""
+        """Replace the processes of its ranks by new ones, so that its task can be tried again."""
         event_loop.wait(self._scheduler.renew(self.task.ranks))
 
     @property
     def loss(self) -> Loss | None:
-        """What it has lost, if it ended because of a lost rank or node, and nothing else."""
+        """The lost rank or node that ended it, if there was no other reason."""
         return find_loss(self._run, self._scheduler.controller)
 
     @property
@@ -277,7 +277,7 @@ class RunHandle:
 
     @property
     def began(self) -> float:
-        """When ranks were told of it, or it was asked for, by the monotonic clock."""
+        """When it was sent to ranks, or if it was not, asked for; by the monotonic clock."""
         return self._run.began
 
     @property
@@ -322,16 +322,23 @@ class RunHandle:
 
     @property
     def bound(self) -> dict[int, frozenset[str]]:
-        """Of the names that were asked for, or that a cell can bind, those that each rank has."""
+        """The names that each rank has, of those that were asked for or that the cell may bind."""
         return {rank: frozenset(done.bound) for rank, done in self._run.done.items()}
 
     @heard_interrupts()
     def _show_queued(
         self, callbacks: Callbacks, until: float | None = None, limit: float | None = None
     ) -> None:
-        """Show what comes, until the run is over, or the monotonic clock says ``until``.
+        """Show what comes, until the run is over or its time is.
 
-        Or until its ranks have had ``limit`` seconds: what it waits for its turn is not counted.
+        Parameters
+        ----------
+        callbacks
+            What is called with what comes.
+        until
+            A time of the monotonic clock.
+        limit
+            Seconds that its ranks may take, without waiting for their turn or for the user.
         """
         prompts = self._run.prompts
         while True:
@@ -354,16 +361,16 @@ class RunHandle:
             if prompts.open and not self._run.stopped:
                 asked = time.monotonic()
                 callbacks.ask(prompted)
-                # The time limit is the ranks', not that of the user.
+                # The user's time does not count.
                 limit = limit and limit + time.monotonic() - asked
 
     def _stop_and_show(self, callbacks: Callbacks) -> None:
-        """Stop the run, and show for a moment what ranks print then."""
+        """Stop the run, and show for a moment what ranks still print."""
         event_loop.call(self._scheduler.stop, self._run)
         try:
             self._show_queued(callbacks, time.monotonic() + STOPPED_WITHIN)
         except KeyboardInterrupt:
-            # A second Stop means now.
+            # Stop was pressed again.
             event_loop.call(self._scheduler.kill, self._run.waiting)
 
     def _stop_in_time(self, limit: float) -> None:

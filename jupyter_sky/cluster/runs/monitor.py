@@ -1,4 +1,4 @@
-"""The monitor of a cluster: what is shown of it and of its runs, at any moment."""
+"""The monitor of a cluster: records its runs, and makes the snapshots that users are shown."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NO_USAGE: RankUsage = {"rank": -1, "line": "", "utilisation": None, "memory": N
 
 @dataclass(frozen=True)
 class _Moment:
-    """What is known of the cluster at one moment; nothing of it changes later.
+    """What was known of the cluster at one moment.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class _Moment:
     sent_bytes
         Bytes that were sent to it.
     restarted
-        Ranks whose processes are new, beside those of a run.
+        Ranks whose processes are new and have not yet been in a run.
     """
 
     state: ClusterState
@@ -55,10 +55,10 @@ class _Moment:
 
 @dataclass
 class _Finished:
-    """A run that is over: its record, when that was, what a rank printed, and what ranks logged.
+    """What is kept of a run that is over: its record, output and metrics, and the cluster's state.
 
-    The run itself is not kept: it has the values that the ranks gave back. The snapshot is made
-    when it is asked for: of most calls nobody does.
+    The run itself is not kept, because it holds the values that ranks returned. The snapshot is
+    made when it is first asked for: for most calls it never is.
     """
 
     moment: _Moment
@@ -69,7 +69,7 @@ class _Finished:
 
 
 class Monitor:
-    """Records the runs of a cluster, and gives snapshots; in the background loop.
+    """Records the runs of a cluster, and makes snapshots; belongs to the background loop.
 
     Parameters
     ----------
@@ -86,13 +86,13 @@ class Monitor:
         self._watches: dict[str, asyncio.TimerHandle] = {}
 
     def add(self, run: Run) -> None:
-        """Record a run from now on, which waits for its turn; also called in the user's thread."""
+        """Begin to record a run that waits for its turn; also called in the user's thread."""
         self._recorders[run.id] = RunRecorder(
             run, self._controller.rate.amount, self._controller.sent_bytes
         )
 
     def begin(self, run: Run) -> None:
-        """Record that a run has begun; it is the one that is shown of the cluster."""
+        """Record that a run has begun; it is now the cluster's present run."""
         if run.id not in self._recorders:
             self.add(run)
         ranks = self._restarted.intersection(run.task.ranks)
@@ -104,7 +104,7 @@ class Monitor:
             self._watches[run.id] = watch(self._controller, run, run.task.hang_after)
 
     def end(self, run: Run) -> None:
-        """Keep what is known of a run that is over: it does not change any more."""
+        """Keep the record of a run that is over."""
         if watching := self._watches.pop(run.id, None):
             watching.cancel()
         recorder = self._recorders.get(run.id)
@@ -118,17 +118,17 @@ class Monitor:
             del self._finished[next(iter(self._finished))]
 
     def on_output(self, event: Output | Display) -> None:
-        """Record what a rank prints in a run of this notebook."""
+        """Record output of a rank."""
         if recorder := self._recorders.get(event.run or ""):
             recorder.on_output(event)
 
     def on_rank_done(self, event: RankDone) -> None:
-        """Record that a rank came to the end of its part of a run."""
+        """Record that a rank has finished a run."""
         if recorder := self._recorders.get(event.run):
             recorder.on_rank_done(event)
 
     def on_rank_exited(self, event: RankExited) -> None:
-        """Record that a rank lost what was in its memory."""
+        """Record that the process of a rank ended, and its variables with it."""
         if recorder := self._recorders.get(event.run or ""):
             recorder.on_rank_exited(event)
         self._restarted.add(event.rank)
@@ -139,7 +139,7 @@ class Monitor:
             recorder.on_rank_back(rank)
 
     async def where(self) -> Findings:
-        """Return where the ranks are, which the present run shows from now on."""
+        """Find out where the ranks are; the present run shows it from now on."""
         found = await inspect(self._controller)
         if recorder := self._recorders.get(self._current or ""):
             recorder.run.show_where(found)
@@ -147,36 +147,35 @@ class Monitor:
         return found
 
     def shown_rank(self, run: str | None = None) -> int:
-        """Return the rank whose output a snapshot has; of a run, or of the present one."""
+        """Return the rank whose output a run's snapshot has; by default the present run's."""
         record = self._record(run or self._current)
         return record.output["rank"] if record else 0
 
     def output(self, run: str) -> str:
-        """Return what the first shown rank has printed in a run, as far as it is kept."""
+        """Return the output of the first shown rank in a run, or the end of it that is kept."""
         if run in self._finished:
             return self._finished[run].text
         recorder = self._recorders.get(run)
         return recorder.text if recorder else ""
 
     def metrics(self) -> Curves:
-        """Return what was logged in the last run in which anything was."""
+        """Return the metrics of the last run that has logged any."""
         recorders = [each.run.metrics for each in self._recorders.values()]
         known = [*(each.metrics for each in self._finished.values()), *recorders]
         return next((each for each in reversed(known) if each.has_any), Curves())
 
     def knows(self, run: str) -> bool:
-        """Return whether a run of this notebook is going on, or has ended not long ago."""
+        """Return whether a run is recorded: it goes on, or was one of the last."""
         return run in self._recorders or run in self._finished
 
     def snapshot(self, run: str | None = None) -> Snapshot:
-        """Return what is known at this moment.
+        """Return a snapshot of a run, or of the cluster.
 
         Parameters
         ----------
         run
-            The run that it is about: it has the run's ranks, and of a run that has ended they are
-            as they were then. By default it is about the cluster as it is now, with all ranks and
-            the run that has begun last.
+            A run's id: the snapshot has the run's ranks, and if it has ended, as they were then. By
+            default the snapshot is of the cluster, with all ranks and the present run.
         """
         if finished := self._finished.get(run or ""):
             if made := finished.snapshot:

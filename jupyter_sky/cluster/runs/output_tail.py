@@ -9,7 +9,7 @@ from jupyter_sky.transport.streams import LineJoiner
 
 
 class OutputTail:
-    """Keeps the last output; what came before is dropped, event by event.
+    """Keeps the last output, and drops earlier events as a whole.
 
     Parameters
     ----------
@@ -25,14 +25,14 @@ class OutputTail:
 
     @property
     def text(self) -> str:
-        """What is kept."""
+        """All the output that is kept."""
         if not self._pieces:
             return ""
         return b"".join(self._pieces).decode(errors="replace")
 
     def end(self, limit: int) -> str:
         """Return the last ``limit`` bytes of what is kept."""
-        if not self._pieces:  # asked for at the end of each run, and most print little
+        if not self._pieces:  # a short way, for the many runs that print nothing
             return ""
         pieces, size = list(self._pieces), 0
         for at in range(len(pieces) - 1, -1, -1):
@@ -51,8 +51,3 @@ class OutputTail:
         self._size += len(piece)
         while self._size > self._limit and len(self._pieces) > 1:
             self._size -= len(self._pieces.popleft())
-
-    def clear(self) -> None:
-        """Drop all of it."""
-        self._pieces.clear()
-        self._size = 0

@@ -20,7 +20,7 @@ _KERAS = re.compile(r"(?P<count>\d+/\d+) [━]{5,} ?(?P<left>\d+(?:s|:\d\d)(?![\
 
 
 def of_calls(answered: int, total: int, seconds: float) -> ProgressView | None:
-    """Return how far a run is with its calls, if it has several."""
+    """Return the progress of a run that carries out calls; ``None`` if it has only one."""
     if total < 2:
         return None
     left = seconds * (total - answered) / answered if answered else None
@@ -33,7 +33,7 @@ def of_calls(answered: int, total: int, seconds: float) -> ProgressView | None:
 
 
 def find_progress(text: str) -> ProgressView | None:
-    """Return the progress bar that was drawn last in a text, the outermost of several."""
+    """Return the last progress bar in a text; of nested ones, the outermost."""
     if "%|" in text:
         return _of_tqdm(text)
     if "━" in text:

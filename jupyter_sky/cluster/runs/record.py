@@ -1,4 +1,4 @@
-"""The record of a run: what each rank did in it, how it ended, and the end of what it printed."""
+"""The record of a run: how each rank ended, and the last part of its output."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from jupyter_sky.transport.protocol.error_report import is_consequence
 from jupyter_sky.transport.protocol.events import Display, Output, RankDone, RankExited
 
 KEPT = 256 * 1024
-"""Bytes of what the first shown rank printed that are kept, to bring them back after a reload."""
+"""Bytes of the first shown rank's output that are kept, to show them again after a reload."""
 
 SHOWN = 32 * 1024
-"""Bytes of it that a snapshot has."""
+"""Bytes of this output in a snapshot."""
 
 _KEPT_OF_OTHERS = 4096  # of each further rank that is shown
-_LAST = 4096  # bytes in which the last line and the last bar are looked for
-_SAVED = 64 * 1024  # characters of other ranks' output that a finished record has, together
+_LAST = 4096  # bytes in which the last line and the last progress bar are searched
+_SAVED = 64 * 1024  # characters of all other ranks' output together, in a finished record
 _ON_ITS_WAY = 0.2  # seconds
-_LONGEST = 300  # characters of an error in a line
+_LONGEST = 300  # characters of an error on one line
 
 
 class RankRecord(NamedTuple):
-    """What a rank has done in a run that it has come to the end of; quickly made.
+    """What a rank did in a run that it has finished; a tuple, since these are made by the thousand.
 
     Attributes
     ----------
     outcome
-        How its part ended.
+        How it ended.
     seconds
-        How long that took.
+        How long it took.
     line
         The last line that it printed.
     error
-        Its error in a line.
+        The first line of its error.
     tail
-        The end of what it printed, if the cell did not show that.
+        The end of its output, if the cell does not show it.
     progress
-        The last progress bar in it.
+        The last progress bar in ``tail``.
     """
 
     outcome: RankOutcome
@@ -64,26 +64,26 @@ class RankRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run at one moment; the last one that is made of a run stays.
+    """A run as it is at one moment.
 
     Attributes
     ----------
     view
         The run as a whole.
     ranks
-        The ranks that have come to the end of their part.
+        The ranks that have finished.
     restarted
         Ranks whose processes are newer than the run.
     began_empty
-        Ranks whose processes were new when it began, so that variables of earlier runs are missing.
+        Ranks whose processes were new when it began, so that they lacked variables of earlier runs.
     output
-        The end of what the first shown rank printed.
+        The end of the first shown rank's output.
     sent_before
-        Bytes that had left for the cluster before the run.
+        Bytes that were sent to the cluster before the run.
     lines, progress
         The last line and the last progress bar of each rank that the cell shows.
     curves
-        What ranks have logged, to be drawn.
+        What ranks have logged, as curves.
     """
 
     view: RunView
@@ -97,9 +97,9 @@ class RunRecord:
     curves: list[CurveView]
 
     def others(self) -> list[OutputView]:
-        """Return the ends of what ranks printed that the cell does not show.
+        """Return the ends of the output of ranks that the cell does not show.
 
-        Those that failed come first, where there is not room for all.
+        If there is not room for all, ranks that failed get theirs first.
         """
         left, found = _SAVED, []
         failed = (RankOutcome.ERROR, RankOutcome.LOST)
@@ -122,9 +122,9 @@ class RunRecorder:
     run
         The run.
     rate
-        What the cluster costs an hour; ``None`` if that is nothing, or not known.
+        The cluster's price per hour; ``None`` if it is free, or the price not known.
     sent_before
-        Bytes that had left for the cluster before the run.
+        Bytes that were sent to the cluster before the run.
     restarted
         Ranks whose processes are newer than the run.
     """
@@ -148,15 +148,15 @@ class RunRecorder:
 
     @property
     def text(self) -> str:
-        """What the first shown rank printed, as far as it is kept."""
+        """The output of the first shown rank, or the end of it that is kept."""
         return next((tail.text for tail in self._output.values()), "")
 
     def begin(self, restarted: Iterable[int]) -> None:
-        """Record that ranks begin with it, some of them in new processes."""
+        """Record that ranks begin the run; those in ``restarted`` have new processes."""
         ago = time.monotonic() - self.run.began  # another kernel may have begun it long ago
         self._has_begun, self.started = True, time.time() - ago
         self._counted_from = self.run.began
-        if self.run.task.attempt.number == 1:  # a further one begins anew, as it is meant to
+        if self.run.task.attempt.number == 1:  # in further attempts, ranks are meant to be new
             self._began_empty = frozenset(restarted)
 
     def end(self) -> None:
@@ -165,7 +165,7 @@ class RunRecorder:
         self._seconds = self._elapsed() if took is None else took
         failed = (RankOutcome.ERROR, RankOutcome.LOST)
         if not any(record.outcome in failed for record in self._ranks.values()):
-            # Nobody knows of a cause: then these errors are what went wrong.
+            # Errors that look like consequences are shown as causes if there is no other.
             for rank, record in self._ranks.items():
                 if record.outcome is RankOutcome.RELEASED and record.error:
                     self._ranks[rank] = record._replace(outcome=RankOutcome.ERROR)
@@ -176,7 +176,7 @@ class RunRecorder:
             self._output[event.rank].add(event)
 
     def on_rank_done(self, event: RankDone) -> None:
-        """Record how a rank came to the end of its part."""
+        """Record how a rank finished."""
         outcome, error = RankOutcome.OK, None
         if event.outcome == "error" and event.error is not None:
             is_cause = not is_consequence(event.error["text"])
@@ -189,7 +189,7 @@ class RunRecorder:
         self._add(event.rank, outcome, error, tail, event.seconds)
 
     def on_rank_exited(self, event: RankExited) -> None:
-        """Record that the process of a rank ended in the middle of its part."""
+        """Record that the process of a rank ended before the rank had finished."""
         self.restarted.add(event.rank)
         self._add(event.rank, RankOutcome.LOST, _in_a_line(event.reason), event.tail, None)
 
@@ -234,7 +234,7 @@ class RunRecorder:
         self._ranks[rank] = RankRecord(outcome, took, line, error, tail, progress)
 
     def _elapsed(self) -> float:
-        # The clock of the day may be set meanwhile.
+        # Not by `time.time`, whose clock may be set meanwhile.
         return time.monotonic() - self._counted_from
 
     def _view(self, progress: ProgressView | None) -> RunView:
@@ -260,7 +260,7 @@ class RunRecorder:
     def _state(self) -> RunState:
         run = self.run
         if not run.finished:
-            # On its way to the ranks a run is not yet one that waits.
+            # A run that is only on its way to the ranks should not flash as waiting.
             leaves = not run.in_background and self._elapsed() < _ON_ITS_WAY
             return RunState.RUNNING if self._has_begun or leaves else RunState.WAITING
         if run.stopped:

@@ -1,7 +1,7 @@
-"""A run: one execution of a cell or a call on the ranks of a cluster, and what has come of it.
+"""A run: one execution of a cell or a call on the ranks of a cluster, its state and its results.
 
-It belongs to the background loop, where the scheduler tells it what happens. What the user's thread
-has to show goes into its queue; `RunHandle` is the other end.
+It belongs to the background loop, where the scheduler reports events to it. What the user's thread
+has to show goes into its queue, which `RunHandle` reads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from textwrap import indent
-from typing import Any
 
 from jupyter_sky.cluster.debugging.prompts import Prompts
 from jupyter_sky.cluster.errors import BEFORE_LAST_LINES, Failure, RankLost
@@ -40,7 +39,7 @@ _LONGEST = 1000  # characters of the path of a checkpoint
 _ASK = "`jupyter sky where` in a terminal shows the stacks"
 
 Queued = Output | Display | Told | Prompted | TransferProgress | RunNotice | HangNotice | None
-"""What the user's thread gets; ``None`` is the end."""
+"""What the user's thread reads; ``None`` is the end."""
 
 Sink = Callable[[Output | Display], object]
 """Called with what ranks print and display."""
@@ -48,10 +47,11 @@ Sink = Callable[[Output | Display], object]
 
 @dataclass
 class Callbacks:
-    """What `RunHandle.follow` calls for each kind of thing in the queue, and once before all.
+    """What `RunHandle.follow` calls for each kind of event in the queue.
 
-    Most cells are over in a few milliseconds and print nothing: to show that they run, and then
-    that they ran, would take longer than they do. So `begun` is called when there is a need.
+    `begun` is called before the first event, or when the run has taken a moment. Most cells are
+    over in a few milliseconds and print nothing: to show that they run would take longer than they
+    do, so for these it is not called.
     """
 
     begun: Callable[[], object]
@@ -71,11 +71,11 @@ class Callbacks:
             self.begun()
 
     def call(self, event: Queued) -> None:
-        """Call what is for an event."""
+        """Call the function for an event."""
         self.begin()
         match event:
             case Prompted() | None:
-                pass  # `ask` is called with what waits
+                pass  # `RunHandle` calls `ask`
             case Told():
                 self.told(event)
             case TransferProgress():
@@ -89,7 +89,7 @@ class Callbacks:
 
 
 class Run:
-    """A run, from when it was asked for until every rank has come to its end.
+    """A run, from when it was asked for until every rank has finished.
 
     Parameters
     ----------
@@ -101,34 +101,34 @@ class Run:
         Called once when the run is over.
     identity
         The run's id, if another kernel has begun it.
-    talk
-        Who talks to its ranks while it goes on, if anybody does.
     reforms
         Whether ranks keep their variables when another one is lost; see `RuntimeEnv.reforms`.
+    talk
+        What exchanges messages with its ranks while it runs, if anything does.
 
     Attributes
     ----------
     started, began
-        When it was asked for, and when ranks were told, by the monotonic clock.
+        When it was asked for, and when it was sent to ranks, by the monotonic clock.
     generation
-        The process group that its ranks were in; 0 before they were told.
+        The process group that its ranks were in; 0 before it was sent.
     queue
         What the user's thread has to show, in order; ``None`` is the end.
     done
-        What each rank has said at its end.
+        The last event of each rank that has finished.
     failures
-        How ranks failed, the first one first.
+        How ranks failed, in the order in which they did.
     trouble
         Why the cluster could not go on with it.
     stopped_by_user, time_limit
         Whether the user stopped it; the seconds after which it was stopped. The user's thread sets
         them too, before it asks the loop to stop the run.
     is_unwanted
-        Whether this notebook has stopped it, whatever came of that. The user's thread sets it too.
+        Whether this notebook has tried to stop it. The user's thread sets it too.
     in_background
         Whether the kernel does not wait for it.
     left
-        Set when its data has left.
+        Set when its data was sent.
     sent
         Whether ranks may have begun with it.
     told
@@ -137,10 +137,10 @@ class Run:
         Set when it is over.
     findings
         Where its ranks are, while one waits for another.
+    where
+        The same in words, if the user should know or has asked; or who waits at a prompt.
     prompts
         The prompts at which its ranks wait for the user.
-    where
-        The same in words, where the user should know or has asked.
     metrics
         What its ranks have logged.
     saved
@@ -192,11 +192,11 @@ class Run:
 
     @property
     def waiting(self) -> frozenset[int]:
-        """The ranks that have not come to the end of it."""
+        """The ranks that have not finished."""
         return frozenset(self._waiting)
 
     def waits_for(self, rank: int) -> bool:
-        """Return whether a rank has not come to the end of it."""
+        """Return whether a rank has not finished."""
         return rank in self._waiting
 
     @property
@@ -206,9 +206,9 @@ class Run:
 
     @property
     def took(self) -> float | None:
-        """Seconds that its ranks took, as their nodes have measured; ``None`` if not known.
+        """Seconds that the slowest rank took, as measured on the nodes; ``None`` if not known.
 
-        A notebook that had no connection hears of the end much later.
+        Our own clock would count a broken connection too, after which we hear of the end.
         """
         seconds = [event.seconds for event in self.done.values() if event.seconds is not None]
         return max(seconds) if len(seconds) == len(self.task.ranks) else None
@@ -238,9 +238,9 @@ class Run:
 
     @property
     def last_findings(self) -> Findings | None:
-        """Where its ranks were when one waited for another last, if that is not long ago.
+        """Where its ranks were when one last waited for another, if that was just before its end.
 
-        An error comes some time after the wait that ended with it.
+        An error arrives some time after the wait that it ended.
         """
         over = self._failed_at or self._ended
         if self._last_found is None or over is None:
@@ -249,7 +249,7 @@ class Run:
         return found if over - at < _JUST_BEFORE else None
 
     def redirect(self, sink: Sink, on_end: Callable[[], None]) -> None:
-        """Give output to ``sink`` instead of the queue, and call ``on_end`` when the run ends."""
+        """Pass output to ``sink`` instead of the queue, and call ``on_end`` when the run ends."""
         self._sink, self._on_end = sink, on_end
         while not self.queue.empty():
             event = self.queue.get_nowait()
@@ -266,7 +266,7 @@ class Run:
             self.queue.put(event)
 
     def on_told(self, event: Told | Prompted | Saved) -> None:
-        """Handle what a rank says in the middle of its part, or asks the user."""
+        """Handle what a rank sends before it has finished, or asks the user."""
         if isinstance(event, Saved):
             if event.path.isprintable() and len(event.path) <= _LONGEST:
                 self.saved = event, time.monotonic()
@@ -279,37 +279,36 @@ class Run:
             self.queue.put(event)
 
     def _on_prompts_changed(self) -> None:
-        """Say who waits for the user; also in the user's thread, which answers."""
+        """Update who waits for the user; also called in the user's thread, when it answers."""
         self.where = self.prompts.sentence or None
 
     def on_rank_done(self, event: RankDone) -> None:
-        """Handle that a rank came to the end of its part."""
+        """Handle that a rank has finished."""
         if event.values and not self.task.asks(event.rank):
-            # To unpickle a value is to run what its node put into it.
+            # Unpickling a value runs whatever code its node put into it.
             event = replace(event, values=None)
             self.on_notice(f"rank {event.rank} sent a value that was not asked for: not opened")
         self.done[event.rank] = event
         if event.outcome == "error" and event.error is not None:
-            error: Any = event.error
-            self._fail(event.rank, error)
+            self._fail(event.rank, event.error)
         elif event.outcome == "interrupted" and not self.failures and not self.stopped:
-            # Not by this kernel, but by `%sky interrupt`, the panel or another kernel.
+            # Not by this kernel, but by `%sky interrupt`, the strip or another kernel.
             self.stopped_by_user = True
         self._settle(event.rank)
 
     def on_rank_exited(self, event: RankExited) -> None:
-        """Handle that the process of a rank ended in the middle of its part."""
+        """Handle that the process of a rank ended before the rank had finished."""
         goes_on = self.talk is not None and self.talk.on_rank_exited(event)
         if not self.stopped and not goes_on:
             self._fail(event.rank, rank_lost(event, self._reforms))
         self._settle(event.rank)
 
     def take_back(self, rank: int) -> None:
-        """Count on a rank again whose process is new."""
+        """Wait for a rank again, which has a new process."""
         self._waiting.add(rank)
 
     def leave_out(self, rank: int) -> None:
-        """Count on such a rank no longer: it has not begun."""
+        """Stop waiting for a rank that was taken back but could not begin."""
         self._settle(rank)
 
     def on_transfer(self, progress: TransferProgress) -> None:
@@ -318,14 +317,14 @@ class Run:
             self.queue.put(progress)
 
     def on_notice(self, text: str) -> None:
-        """Tell the user something beside the output."""
+        """Tell the user something that is not output."""
         if not self._sink:
             self.queue.put(RunNotice(text))
 
     def on_where(self, found: Findings | None, is_long: bool) -> None:
         """Handle where its ranks are while some wait for others; the cell shows long waits."""
         if found and found.has_failed:
-            # Until its error is here, what was seen before says who waited for whom.
+            # Until its error arrives, the findings before it say who waited for whom.
             if self.findings:
                 self._last_found = (self.findings, time.monotonic())
             return
@@ -333,16 +332,16 @@ class Run:
         if found:
             self._last_found = (found, time.monotonic())
         if asked := self.prompts.sentence:
-            # That others wait for this rank is what the user wants.
+            # Others wait for a rank that waits for the user: that is no hang.
             self.where = f"{found.sentence}." if found else asked
             return
         key, seconds = self._told_hang
         if found and is_long:
             self.where = found.text if self._shows_stacks else f"{found.sentence}."
-            # Not each second: a file or a terminal would fill with it.
+            # Not every second, which would fill a file or a terminal.
             if found.key != key or found.seconds > 2 * seconds:
                 self._told_hang = (found.key, found.seconds)
-                # The notebook is busy with the cell; its strip has a button for it.
+                # Another cell would have to wait for this one; its strip has a button for stacks.
                 self._tell_hang(f"{found.sentence}; {_ASK}")
         elif key:
             self.where, self._told_hang, self._shows_stacks = None, ("", 0.0), False
@@ -358,7 +357,7 @@ class Run:
             self.queue.put(HangNotice(text, is_over))
 
     def end(self, trouble: SkyError | None = None) -> None:
-        """End the run because the cluster cannot go on with it, or because its ranks are lost."""
+        """End the run before its ranks have finished; ``trouble`` says why, if they do not."""
         self.trouble = self.trouble or trouble
         self._finish()
 
@@ -379,7 +378,7 @@ class Run:
             self.told.set()
             self.prompts.close()
             self.where = self.where if self._shows_stacks else None  # stays for who has asked
-            # First the record of it is complete, then the user's thread hears of the end.
+            # In this order: when the user's thread hears of the end, the record is complete.
             self._on_finish(self)
             self.queue.put(None)
             if self._on_end:

@@ -1,7 +1,7 @@
-"""The scheduler of runs: they take turns, and each is carried out step by step.
+"""The scheduler of runs: they take turns, and each goes through the same steps.
 
-Wait for its turn while its data leaves, make the cluster whole, dispatch it, wait for its end. All
-of it runs in the background loop.
+A run waits for its turn while its data is sent; then the cluster is made whole, the run is sent to
+the ranks, and its end is awaited. All of this happens in the background loop.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from jupyter_sky.transport.rank_ranges import among
 from jupyter_sky.transport.tasks import either
 
 _SETTLED_WITHIN = 1.0
-"""Seconds for word of the end of a run that another kernel began, or of a very short one."""
+"""Seconds for the end of another kernel's run, or of a very short one, to become known here."""
 
 
 class Scheduler(ClusterListener):
@@ -53,14 +53,14 @@ class Scheduler(ClusterListener):
     Parameters
     ----------
     config
-        What is known of the cluster; the scheduler makes its controller and listens to it.
+        Describes the cluster; the scheduler makes its controller and listens to it.
 
     Attributes
     ----------
     controller
         The controller of the cluster.
     monitor
-        What gives snapshots of the cluster and its runs.
+        Makes snapshots of the cluster and its runs.
     """
 
     def __init__(self, config: ClusterConfig) -> None:
@@ -74,7 +74,7 @@ class Scheduler(ClusterListener):
         self._requests = QuietRequests(self.controller)
 
     def has_waiting(self, beside: Run) -> bool:
-        """Return whether other runs than this one wait for their turn."""
+        """Return whether another run than ``beside`` waits for its turn."""
         return any(not run.sent for run in self._runs.values() if run is not beside)
 
     def new_run(self, task: Task, talk: Talk | None = None) -> Run:
@@ -88,14 +88,14 @@ class Scheduler(ClusterListener):
         return Run(task, host, self._on_finish, identity, reforms, talk)
 
     def pop_unseen_run(self) -> Run | None:
-        """Return the run that another kernel began; it is this kernel's from now on."""
+        """Return the run that another kernel began, if any; from now on, it belongs to this one."""
         run, self._unseen = self._unseen, None
         return run
 
     def start(self, run: Run) -> None:
-        """Carry a run out as soon as those before it are over."""
+        """Carry out a run as soon as those before it are over."""
         if run.finished:
-            return  # one of another kernel, which is over
+            return  # a run of another kernel may be over already
         self._runs[run.id] = run
         for note in filter(None, (self.controller.link_note, self._others.notice(run.task.code))):
             run.on_notice(note)
@@ -109,7 +109,7 @@ class Scheduler(ClusterListener):
             self._fail(run, SkyError("the run was stopped before it began."))
 
     def interrupt(self, run: str) -> None:
-        """Interrupt a run, whoever started it; one that waits for its turn does not begin."""
+        """Interrupt a run of any kernel; one that waits for its turn does not begin."""
         self._interrupted.add(run)
         if own := self._runs.get(run):
             own.is_unwanted = True
@@ -118,7 +118,7 @@ class Scheduler(ClusterListener):
         self._requests.interrupt(run)
 
     async def interrupt_current(self) -> bool:
-        """Interrupt what ranks are busy with, or begin next; return whether there was anything."""
+        """Interrupt the run that is going on, or the next one; return whether there was any."""
         sent = {name for name, run in self._runs.items() if run.sent}
         current = sent | self.controller.state.busy_runs or list(self._runs)[:1]
         for run in current:
@@ -130,12 +130,12 @@ class Scheduler(ClusterListener):
         self._requests.send("kill", self.controller.connections, ranks=sorted(ranks))
 
     async def scale(self, nodes: int, provider: Scalable, progress: Progress) -> list[str]:
-        """Change the number of nodes, while nothing runs on them; see `scaling.scale`.
+        """Change the number of nodes of an idle cluster; see `scaling.scale`.
 
         Raises
         ------
         UsageError
-            When something runs.
+            When the cluster is not idle.
         """
         controller, name = self.controller, self.controller.spec.name
         if not await self._holds_soon(lambda: not (self._runs or controller.state.busy_runs)):
@@ -155,55 +155,55 @@ class Scheduler(ClusterListener):
                 controller.wake()
 
     async def renew(self, ranks: Sequence[int]) -> None:
-        """Put new processes in the place of ranks when it is their turn; see `recovery.renew`."""
+        """Replace the processes of ranks, between two runs; see `recovery.renew`."""
         async with self._turn:
             await recovery.renew(self.controller, ranks)
 
     # The steps of a run
 
     async def _carry_out(self, run: Run) -> None:
-        """Take a run through all its steps; what goes wrong in one of them ends it."""
-        # Data leaves at once, also for a run that has to wait: the user may change it later.
+        """Take a run through all its steps; an error in one of them ends it."""
+        # Data is sent before the run's turn: the user may change it later.
         parts = {**run.task.update.blobs, **run.task.blobs}
         sending = asyncio.ensure_future(self._put(run, parts)) if parts else None
         if not parts:
             run.left.set()
         try:
             await self._run_in_turn(run, sending)
-        except Exception as error:
+        except Exception as error:  # of any kind: the cell that waits for the run has to end
             self._fail_because(run, error)
         finally:
             self._runs.pop(run.id, None)
             if sending:
                 await sending
-            # What was sent is the user's own memory: nothing here may hold on to it.
+            # The data is the user's own memory: it must be possible to free it.
             run.task.update.let_go()
             run.task.blobs.clear()
 
     async def _put(self, run: Run, parts: dict[str, memoryview]) -> None:
-        """Send the large parts of what a run needs to every node; end the run if they do not go."""
+        """Send the large parts of a run's data to every node; end the run if this fails."""
         try:
             await broadcast.send(parts, self.controller.connections, Transfer(run.on_transfer))
-        except Exception as error:
+        except Exception as error:  # as in `_carry_out`
             self._fail_because(run, error)
         finally:
             run.left.set()
 
     async def _run_in_turn(self, run: Run, sending: asyncio.Task[None] | None) -> None:
-        """Wait for the run's turn, and keep the others waiting until it is over.
+        """Wait for the run's turn, and keep other runs waiting until it is over.
 
-        Runs queue up as soon as they are asked for: one whose data takes long to leave is not
-        overtaken, since those behind it count on what it does.
+        A run takes its place in the queue before its data is sent, so that it is not overtaken:
+        later runs count on what it does.
         """
         async with self._turn:
-            if sending:  # most runs are sent nothing large
+            if sending:
                 await either(sending, run.over.wait())
-            if not run.finished and not run.sent:  # by another kernel
+            if not run.finished and not run.sent:  # another kernel has sent its own
                 await self._run_on_whole_cluster(run)
             await recovery.until_over(self.controller, run.over, lambda: run.waiting, run.on_notice)
 
     async def _run_on_whole_cluster(self, run: Run) -> None:
-        """Send the run to a cluster whose ranks are all there, in one group."""
+        """Send the run to its ranks, once all ranks of the cluster are there and in one group."""
         await self._check(run)
         sync, update = self.controller.sync, run.task.update
         await recovery.make_whole(self.controller)
@@ -219,7 +219,7 @@ class Scheduler(ClusterListener):
                 run.talk.on_begun()
 
     async def _check(self, run: Run) -> None:
-        """Refuse a run that the cluster, as it has become since it was asked for, cannot do."""
+        """Refuse a run that the cluster cannot carry out, as it may have changed meanwhile."""
         controller, name = self.controller, self.controller.spec.name
         if not controller.alive:
             raise controller.loss
@@ -232,12 +232,12 @@ class Scheduler(ClusterListener):
 
     @property
     def _foreign_runs(self) -> set[str]:
-        """What ranks are busy with that this kernel neither began nor follows."""
+        """The runs that ranks are busy with, and that this kernel neither began nor follows."""
         ours = self._runs.keys() - ({self._unseen.id} if self._unseen else set())
         return set(self.controller.state.busy_runs - ours - self._interrupted)
 
     async def _holds_soon(self, condition: Callable[[], bool]) -> bool:
-        """Wait a moment for a condition: what is busy now may be over by then."""
+        """Wait a moment for a condition; return whether it holds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SETTLED_WITHIN):
                 await self.controller.until(condition)
@@ -247,7 +247,7 @@ class Scheduler(ClusterListener):
         """End a run because of an error in one of its steps."""
         if not isinstance(error, SkyError):
             error = SkyError(f"the run could not be sent: {type(error).__name__}: {error}")
-        # Where others take the place of a node, its ranks have told what happened to them.
+        # If the node is being replaced, the failures of its ranks say more.
         told = isinstance(error, ClusterLost) and run.failed and self.controller.alive
         self._fail(run, None if told else error)
 
@@ -255,7 +255,7 @@ class Scheduler(ClusterListener):
         """End a run because one of its steps failed."""
         self.controller.sync.lost(run.task.update)
         if run.sent:
-            # Some nodes may have begun with it, which cannot come to an end without the others.
+            # Nodes that have begun it cannot finish without the others.
             self._interrupted.add(run.id)
             self._requests.interrupt(run.id)
         run.end(trouble)
@@ -263,7 +263,7 @@ class Scheduler(ClusterListener):
     # What happens
 
     def on_event(self, connection: Connection, event: Event) -> None:
-        """Tell the run that an event belongs to."""
+        """Pass an event on to its run."""
         match event:
             case RunBegan(run=name) if name not in self._runs and name not in self._interrupted:
                 self._others.have_run()
@@ -275,7 +275,7 @@ class Scheduler(ClusterListener):
             case Metrics():
                 run = self._runs.get(event.run)
                 if run and event.rank in run.task.ranks:
-                    # What runs beside ranks has numbers of its own; a rank speaks for itself alone.
+                    # A script's processes log for ranks of their own; a rank only for itself.
                     is_script = run.task.code is None and run.task.call is None
                     run.metrics.add(event if is_script else replace(event, of=None))
             case Told() | Prompted() | Saved():
@@ -289,12 +289,12 @@ class Scheduler(ClusterListener):
                     run.on_rank_exited(event)
                     self._interrupt_peers(run, connection)
             case Lost(others=others) if others:
-                # Their ends may be among what the node did not keep.
+                # The ends of these runs may be among the events that the node did not keep.
                 for run in [each for each in self._runs.values() if each.sent]:
                     run.end(recovery.outcome_not_kept(connection))
 
     def on_ranks_done(self, done: Sequence[Done]) -> None:
-        """Tell the runs whose ranks have come to the end of their parts."""
+        """Tell runs which of their ranks have finished."""
         for name in dict.fromkeys([event.run for _, event in done]):
             if run := self._runs.get(name):
                 own = [each for each in done if each[1].run == name]
@@ -315,21 +315,21 @@ class Scheduler(ClusterListener):
                 self._interrupt_peers(run, connection)
 
     def _interrupt_peers(self, run: Run, connection: Connection) -> None:
-        """Interrupt the other ranks of a group in which one has failed."""
+        """Interrupt the other ranks of a run in which one has failed, if they fail together."""
         if run.failed and fail_together(self.controller, run.task):
-            # The agent of the rank that failed knows already.
+            # The agent of the failed rank has done so itself.
             others = [each for each in self.controller.connections if each is not connection]
             self._requests.interrupt(run.id, others)
 
     def on_notice(self, text: str) -> None:
-        """Tell every run, whose cell shows it."""
+        """Tell every run, so that its cell shows the notice."""
         for run in self._runs.values():
             run.on_notice(text)
 
     def on_unseen_run(
         self, began: RunBegan, asked: Mapping[int, Sequence[str]], untold: Sequence[int]
     ) -> None:
-        """Make a run of this kernel from one that another began, before its events come."""
+        """Follow a run that another kernel began; called before its events."""
         known = self.controller.ranks
         ranks, show = tuple(among(began.ranks, known)), tuple(among(began.show, known))
         task = Task(ranks, values=asked, show=show, title=began.title)
@@ -339,19 +339,19 @@ class Scheduler(ClusterListener):
         run.left.set()
         self.monitor.begin(run)
         if any(began.asked.values()) and not asked:
-            # A node's word is not enough to unpickle what it sends.
+            # Values are unpickled only if this computer's registry knows that they were asked for.
             run.on_notice(
                 "the registry of this computer does not have the names that the run should bring "
                 "back: get them with `%sky pull NAMES` when the run is over"
             )
         if untold and not self.controller.visits:
-            # The others might wait for them for ever.
+            # The others might wait for them forever.
             who = format_ranks(untold)
             text = f"the kernel that began this run ended before it had told {who}: it was stopped."
             self._fail(run, SkyError(text))
 
     def on_malformed(self, connection: Connection, what: str) -> None:
-        """End the runs of a node there: what it sent may have been that they are over."""
+        """End the runs on a node that sent something malformed: it may have been their end."""
         for run in list(self._runs.values()):
             ranks = sorted(run.waiting & connection.ranks) if run.sent else []
             for rank in ranks:
@@ -362,7 +362,7 @@ class Scheduler(ClusterListener):
                 self._requests.interrupt(run.id, [connection])
 
     def on_unreached(self, connection: Connection, seconds: float) -> None:
-        """End the runs of a node that nobody reaches, or wait; the node may come back."""
+        """End the runs on a node that nobody has reached for too long."""
         is_wanted = any(not run.finished for run in self._runs.values())
         reason = recovery.unreached(self.controller, connection, seconds, is_wanted)
         for run in list(self._runs.values()):
@@ -386,7 +386,7 @@ class Scheduler(ClusterListener):
         self._runs.pop(run.id, None)
         controller.wake()
         if controller.alive and not controller.visits and not controller.state.group:
-            # So that the next cell finds the group formed.
+            # So that the next cell need not wait for the group.
             controller.spawn(self._make_whole_in_turn())
 
     async def _make_whole_in_turn(self) -> None:
@@ -396,5 +396,5 @@ class Scheduler(ClusterListener):
                     await recovery.make_whole(self.controller)
 
     async def finish_requests(self) -> None:
-        """Wait a moment for requests on their way: a Stop is not lost when this kernel leaves."""
+        """Wait a moment for requests on their way: a Stop must not be lost when the kernel ends."""
         await self._requests.finish()

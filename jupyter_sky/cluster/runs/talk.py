@@ -1,4 +1,4 @@
-"""What is said in the middle of a run: between a rank and who follows the run."""
+"""Messages in the middle of a run, between a rank and the notebook or whatever follows the run."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _FINISHED_WITHIN = 1.0
 
 
 class Talk(Protocol):
-    """Who talks to the ranks of a run; all of it in the background loop."""
+    """What exchanges messages with the ranks of a run, in the background loop."""
 
     @property
     def progress(self) -> ProgressView | None:
-        """How far the run is, if that can be said."""
+        """How far the run is, if that is known."""
 
     def on_begun(self) -> None:
         """Handle that every node has begun with the run."""
 
     def on_told(self, event: Told) -> None:
-        """Handle what a rank says."""
+        """Handle a message of a rank."""
 
     def on_rank_exited(self, event: RankExited) -> bool:
-        """Handle that the process of a rank has ended; say whether the run goes on without it."""
+        """Handle that the process of a rank has ended; return whether the run goes on."""
 
 
 def fields_of(
@@ -47,7 +47,7 @@ def fields_of(
     message: Message | None = None,
     timeout: float | None = None,
 ) -> TellFields:
-    """Return what a rank is told, as it is sent; see `TellFields`."""
+    """Return the fields of a message to a rank; see `TellFields`."""
     names = message.names if message else ()
     return {
         "run": run,
@@ -63,12 +63,12 @@ def fields_of(
 
 
 async def tell(connection: Connection, fields: TellFields, blobs: Mapping[str, memoryview]) -> None:
-    """Tell a rank something, with its large parts.
+    """Send a message to a rank, with its large parts.
 
     Raises
     ------
     SkyError
-        When it could not be told.
+        When it did not arrive.
     """
     for _ in range(2):
         if blobs:
@@ -87,7 +87,7 @@ async def tell(connection: Connection, fields: TellFields, blobs: Mapping[str, m
 async def tell_in_order(
     connection: Connection, order: asyncio.Lock, fields: TellFields, blobs: Mapping[str, memoryview]
 ) -> None:
-    """Tell a rank something; what has to travel first keeps what comes after it waiting."""
+    """Send a message to a rank; later ones wait if this one has large parts or names to send."""
     async with order:
         if blobs or fields["names"]:
             await tell(connection, fields, blobs)
@@ -96,14 +96,14 @@ async def tell_in_order(
 
 
 async def request_quietly(connection: Connection, op: str, **fields: Any) -> None:
-    """Make a request; an agent that does not do it is noticed elsewhere."""
+    """Send a request, and ignore a refusal or a loss of the agent, which are noticed elsewhere."""
     with contextlib.suppress(SkyError):
-        # A rank that is to stop has to hear of it, however late.
+        # Without a limit: a rank that is to stop has to hear of it, however late.
         await connection.request(op, link_within=None, **fields)
 
 
 class QuietRequests:
-    """Requests of a cluster's kernel whose answers are not waited for.
+    """Requests to the nodes of a cluster whose answers nobody waits for.
 
     Parameters
     ----------
@@ -116,29 +116,29 @@ class QuietRequests:
         self._tasks = BackgroundTasks()
 
     def interrupt(self, run: str, connections: Sequence[Connection] | None = None) -> None:
-        """Ask nodes to interrupt a run; by default all."""
+        """Have nodes interrupt a run; by default all of them."""
         told = self._controller.connections if connections is None else connections
         self.send("interrupt", told, run=run, deadline=self._controller.timeouts.stop)
 
     def send(self, op: str, connections: Sequence[Connection], **fields: Any) -> None:
-        """Ask nodes for something."""
+        """Send a request to nodes."""
         for connection in connections:
             self._tasks.spawn(request_quietly(connection, op, **fields))
 
     async def finish(self) -> None:
-        """Wait a moment for requests on their way, when this kernel leaves the cluster."""
+        """Wait a moment for requests on their way, before this kernel leaves the cluster."""
         await self._tasks.finish(_FINISHED_WITHIN)
 
 
 class Teller:
-    """Tells the ranks of a run something, in order; belongs to the background loop.
+    """Sends messages to the ranks of a run, in order; belongs to the background loop.
 
     Parameters
     ----------
     controller
         The controller of the cluster.
     run
-        The run.
+        The run's id.
     """
 
     def __init__(self, controller: Controller, run: str) -> None:
@@ -155,7 +155,7 @@ class Teller:
         message: Message | None = None,
         trouble: Callable[[SkyError], object] = lambda trouble: None,
     ) -> None:
-        """Tell a rank something; ``trouble`` is called with what keeps it from arriving."""
+        """Send a message to a rank; call ``trouble`` with the error if it does not arrive."""
         self._controller.spawn(self._tell(rank, kind, number, feed, message, trouble))
 
     async def _tell(
@@ -175,5 +175,5 @@ class Teller:
                     await connection.uploads.put(message.blobs)
             await tell(connection, fields, message.blobs if message else {})
         except SkyError as trouble:
-            # A rank that is lost, or does not answer, ends the run besides.
+            # If the rank is lost or does not answer, that also ends the run, elsewhere.
             on_trouble(trouble)

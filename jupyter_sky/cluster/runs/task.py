@@ -1,4 +1,4 @@
-"""What a run is to do, and what is told of it while it goes on, as plain data."""
+"""What a run is to do, and the messages about it, as plain data."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from jupyter_sky.transport.protocol.messages import NameGroup, Packed, Script, S
 from jupyter_sky.transport.protocol.profiling import RecordKind
 
 HANG_AFTER = 10.0
-"""Seconds of waiting for another rank, after which the user is told of it."""
+"""Seconds that a rank waits for others before the user is told."""
 
 
 def no_debugging() -> Debugging:
-    """Return what runs have in which nobody is asked anything."""
+    """Return the debugging options of a run that asks the user nothing."""
     return {"keyboard": False, "stops": False, "looks_at": None}
 
 
 @dataclass(frozen=True)
 class CellPlace:
-    """Where a cell's code stands, as its tracebacks say it.
+    """Where a cell's code stands in the notebook, for tracebacks.
 
     Attributes
     ----------
     title
         What its cell is called in the notebook, like ``In[3]``.
     above
-        Lines of the cell that stand above it, like that of the magic.
+        Number of lines of the cell above the code, such as that of the magic.
     cell
-        The id that the notebook's file has for the cell, where a page has told it.
+        The cell's id in the notebook's file, if a page has sent it.
     """
 
     title: str = ""
@@ -46,18 +46,18 @@ class CellPlace:
 
 @dataclass(frozen=True)
 class Attempt:
-    """Which of several attempts a task is; those before it have lost a rank or a node.
+    """Which of several attempts at a task this is; the earlier ones have lost a rank or a node.
 
     Attributes
     ----------
     number, limit
-        Which it is, counted from 1, and how many there can be.
+        Its number, counted from 1, and the most attempts.
     checkpoint, step
-        The last checkpoint that the earlier ones have saved, and the step that it is of.
+        The last checkpoint that earlier attempts have saved, and its step.
     timeout
-        Seconds that all of them have together; ``None`` for as long as they take.
+        Seconds that all attempts may take together; ``None`` for no limit.
     metrics
-        What the one before has logged.
+        What the previous attempt has logged.
     """
 
     number: int = 1
@@ -75,29 +75,29 @@ class Task:
     Attributes
     ----------
     ranks
-        The ranks that do it.
+        The ranks that take part.
     cells
         The notebook's cells that functions in ``call`` come from.
     place
         Where ``code`` stands in the notebook.
     update
-        The names that they need for it.
+        The names that the ranks need.
     blobs
         Large parts of ``call``, or the files of ``script``.
     values
         The names that are asked for afterwards, for each rank.
     show
-        The ranks whose output comes here while they run.
+        The ranks whose output is sent here while they run.
     title
         What the user calls it.
     serves
-        How ranks carry out calls that they are told one by one, if that is what they do.
+        How ranks carry out calls that are sent one by one, if that is the task.
     talks
         Whether ``call`` sends values while it runs, or asks for items.
     records
-        What ranks record of it, for `jupyter_sky.cluster.profiling`.
+        What ranks record, for `jupyter_sky.cluster.profiling`.
     hang_after
-        Seconds that ranks wait for others before it is said where all of them are.
+        Seconds that a rank waits for others before the user is told where all of them are.
     debugging
         Whether somebody answers prompts, and what the debugger is to do.
     attempt
@@ -126,20 +126,20 @@ class Task:
     program: tuple[str, ...] | None = None
 
     def asks(self, rank: int) -> bool:
-        """Return whether a rank is asked for a value: only that of such a rank is unpickled."""
+        """Return whether a rank is asked for a value; values of other ranks are not unpickled."""
         return rank in self.ranks and (self.call is not None or bool(self.values.get(rank)))
 
 
 @dataclass(frozen=True)
 class RunNotice:
-    """What the user should know while the run goes on."""
+    """Something that the user should know while the run goes on."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class HangNotice:
-    """Where ranks are of which some wait long for others; or that this ``is_over``."""
+    """Where the ranks are, when some wait long for others; or that this wait ``is_over``."""
 
     text: str
     is_over: bool = False
@@ -147,7 +147,7 @@ class HangNotice:
 
 @dataclass(frozen=True)
 class Message:
-    """What a rank is told: a pickled value, and the names that it needs for it."""
+    """A message to a rank: a pickled value, and the names that the value needs."""
 
     packed: Packed
     blobs: Mapping[str, memoryview]
@@ -157,18 +157,18 @@ class Message:
 
 @dataclass(frozen=True)
 class PackedCall:
-    """A call as it is sent.
+    """A call, ready to be sent.
 
     Attributes
     ----------
     packed, blobs, cells
-        The call, its large parts, and the notebook's cells that it comes from.
+        The call, its large parts, and the notebook's cells that its functions come from.
     timeout
-        Seconds that it may take.
+        Seconds that it may take; ``None`` for no limit.
     retries
         How often it is tried again when its rank is lost.
     is_fed
-        Whether it has arguments that are iterators of the notebook's.
+        Whether some of its arguments are iterators that stay in the notebook.
     """
 
     packed: Packed
@@ -181,21 +181,21 @@ class PackedCall:
 
 @dataclass(frozen=True)
 class Asked:
-    """A rank asks for items of an iterator of the notebook's, which its call was given.
+    """A rank's request for items of an iterator that its call was given and the notebook has.
 
     Attributes
     ----------
     number
         The position of the call in the batch.
     attempt
-        Tells this attempt at it from others, on ranks that were lost.
+        Identifies this attempt at the call; ranks that were lost may have made others.
     rank
-        Who asks.
+        The rank that asks.
     feed, count
-        Which of the call's iterators, and how many more of its items.
+        Which of the call's iterators, and how many more items.
     tell
-        Tells the rank what comes of it, in the background loop: the kind of the message, the
-        iterator, an item, and what the rank is sent for it.
+        Answers the rank, in the background loop: the kind of the message, the iterator, an item,
+        and the names that the item needs.
     """
 
     number: int
@@ -208,18 +208,18 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answer:
-    """What has come of a call.
+    """The result of a call.
 
     Attributes
     ----------
     number
-        Its position in the batch.
+        The position of the call in the batch.
     rank
         The rank that carried it out; ``None`` if none did.
     values
         What it returned, packed.
     failure, trouble
-        How it failed; why it could not be carried out.
+        Its error; why it could not be carried out.
     """
 
     number: int
@@ -231,7 +231,7 @@ class Answer:
 
 @dataclass(eq=False)
 class Batch:
-    """Calls that are handed over together.
+    """Calls that are submitted together.
 
     Attributes
     ----------
@@ -242,15 +242,20 @@ class Batch:
     serving
         How each rank carries them out.
     ahead
-        How many calls wait on a rank while it is busy with others.
+        How many calls are sent to a rank in advance, while it is busy with others.
     title
         What the user calls it.
     sink
         Called with each answer, and with what ranks ask for, print and display meanwhile.
     program
         The name and arguments of the program that makes them; ``None`` in a notebook.
+    tries
+        How often each call has lost its rank, by the call's position.
+    cancelled
+        The positions of calls that are not wanted any more.
     spent
-        The calls that cannot be tried again, because items of their iterators are used up.
+        The positions of calls that cannot be tried again, because items of their iterators are
+        used up.
     """
 
     calls: Sequence[PackedCall]

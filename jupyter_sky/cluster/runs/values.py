@@ -1,4 +1,4 @@
-"""What comes back from ranks: a packed value is fetched and unpickled, in the user's thread."""
+"""Fetches and unpickles values that ranks have packed, in the user's thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _AT_ONCE = 8  # blobs of one value
 
 
 def load(packed: Packed, connection: Connection, learn: Callable[[dict[int, Any]], None]) -> Any:
-    """Return the value that a rank has packed; its blobs are fetched side by side.
+    """Return the value that a rank has packed; its blobs are fetched concurrently.
 
     Parameters
     ----------
@@ -29,13 +29,13 @@ def load(packed: Packed, connection: Connection, learn: Callable[[dict[int, Any]
     connection
         The connection to its agent.
     learn
-        Called with the objects in it that have tokens.
+        Called with the mutable objects in it, by their tokens.
     """
     parts: Sequence[Any] = [packed["stream"], *packed["buffers"]]
     if sizes := [part["size"] for part in parts if isinstance(part, dict)]:
         _check_room(sum(sizes))
         parts = event_loop.wait(_fetch(parts, connection))
-    # A buffer has to be writable, as the array that it was.
+    # The memory of an array has to be writable, as bytes are not.
     stream, *buffers = (bytearray(part) if isinstance(part, bytes) else part for part in parts)
     value, memo = load_with_memo(stream, buffers)
     if "tokens" in packed and len(memo) <= MAX_OBJECTS:
@@ -45,7 +45,7 @@ def load(packed: Packed, connection: Connection, learn: Callable[[dict[int, Any]
 
 
 def _check_room(size: int) -> None:
-    """Refuse what this computer has no memory for, before any of it is taken."""
+    """Refuse a value that does not fit into this computer's free memory, before any is taken."""
     if size > (free := psutil.virtual_memory().available):
         raise SkyError(
             f"what was asked for takes {format_bytes(size)}, and {format_bytes(free)} of memory is "
@@ -54,7 +54,7 @@ def _check_room(size: int) -> None:
 
 
 async def _fetch(parts: Sequence[Any], connection: Connection) -> list[Any]:
-    """Return the parts of a packed value, with the blobs that some of them only name."""
+    """Return the parts of a packed value, with blobs in place of references to them."""
     turns = asyncio.Semaphore(_AT_ONCE)
 
     async def fetch(part: Any) -> Any:

@@ -22,8 +22,6 @@ def test_one_event_may_be_larger_than_the_limit() -> None:
     tail.add(printed(b"first"))
     tail.add(printed(b"second"))
     assert tail.text == "second"
-    tail.clear()
-    assert tail.text == ""
 
 
 def test_a_character_may_come_in_two_events() -> None:

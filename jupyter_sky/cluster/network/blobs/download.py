@@ -68,7 +68,7 @@ class Downloads:
         if size > PIECE or not {"piece", "re"} & message.keys():
             raise ProtocolError(f"a payload of {size} bytes was not asked for")
         download = self._downloads.get(message.get("piece", 0))
-        # Answers, compressed pieces, and pieces of a blob that was given up get memory of their own.
+        # Answers, compressed pieces, and pieces of a blob that was given up get their own memory.
         if download is None or "whole" in message:
             return memoryview(bytearray(size))
         return download.place(message["offset"], size)
