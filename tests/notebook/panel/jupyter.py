@@ -45,6 +45,8 @@ _TAKES_CELLS = """() => {
     && (!failed.length || running.length > 0 || sessionContext.session.kernel.status === 'idle');
 }"""
 _NO_NEWS = '{"fetchNews": "false", "checkForUpdates": false}'
+# Each page asks whether JupyterLab has to be built again: the server would start Node.js for it.
+_NO_BUILD_CHECK = '{"buildCheck": false}'
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,9 @@ def serve(home: Path) -> Iterator[Server]:
     settings = home / "settings" / "@jupyterlab" / "apputils-extension"
     settings.mkdir(parents=True)
     (settings / "notification.jupyterlab-settings").write_text(_NO_NEWS)
+    pages = home / "config" / "labconfig"
+    pages.mkdir(parents=True)
+    (pages / "page_config.json").write_text(_NO_BUILD_CHECK)
     environment = {
         **os.environ,
         "JUPYTER_CONFIG_DIR": str(home / "config"),
