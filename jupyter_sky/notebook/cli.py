@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import signal
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any, TextIO
 
 from IPython.core.application import ENV_CONFIG_DIRS, SYSTEM_CONFIG_DIRS
@@ -20,6 +23,7 @@ from traitlets.config.loader import ConfigFileNotFound, PyFileConfigLoader
 from jupyter_sky import __version__
 from jupyter_sky.cluster.errors import Interrupted, RemoteError
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
 from jupyter_sky.cluster.runs.handle import STOPPED_WITHIN
 from jupyter_sky.errors import ScriptFailed, SkyError, UsageError
 from jupyter_sky.formatting import format_ranks
@@ -28,6 +32,7 @@ from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.commands.dispatch import HANDLERS, Dispatcher
 from jupyter_sky.notebook.commands.life import lifecycle
 from jupyter_sky.notebook.config import Sky
+from jupyter_sky.notebook.errors import NONE_RUNNING, STARTED_BY
 from jupyter_sky.notebook.ipython.auto_cells import AutoCells
 from jupyter_sky.notebook.options import types
 from jupyter_sky.notebook.options.commands import COMMANDS, SCRIPT_COMMANDS
@@ -36,11 +41,12 @@ from jupyter_sky.notebook.options.parser import Argument, HelpRequested
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.output.follow import follow
 from jupyter_sky.notebook.output.unread import discard_unread
-from jupyter_sky.notebook.places import local_end
+from jupyter_sky.notebook.places import local_end, stays_up
 from jupyter_sky.notebook.programs.run import run_program
 from jupyter_sky.notebook.scripts import terminal
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.notebook.validation import choose_ranks
+from jupyter_sky.providers import providers
 
 _NOTEBOOK_COMMANDS = ("push", "pull", "metrics", "panel", "auto", "dask", "debug", "forward")
 """Commands that mean nothing without a notebook."""
@@ -48,13 +54,18 @@ _NOTEBOOK_COMMANDS = ("push", "pull", "metrics", "panel", "auto", "dask", "debug
 _PRINT_OUTPUT = ("logs", "attach", "shell", *SCRIPT_COMMANDS)
 """Commands that print what ranks wrote, in which nothing is replaced."""
 
-_FAILED, _MISUSED, _STOPPED = 1, 2, 130
+_FAILED, _MISUSED, _STOPPED, _TERMINATED = 1, 2, 130, 143
 """Exit statuses."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run a command, by default that of the command line, and return the exit status."""
     words = sys.argv[1:] if words is None else words
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as some services do
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - until the end
+    termination = _Termination()
+    signal.signal(signal.SIGTERM, termination)
     try:
         return _run_or_help(words)
     except RemoteError as error:
@@ -71,8 +82,19 @@ def main(words: Sequence[str] | None = None) -> int:
             print(f"jupyter sky: {_for_terminal(str(error))}", file=sys.stderr)
     except KeyboardInterrupt as stop:
         print(f"\n{_for_terminal(str(stop))}".rstrip(), file=sys.stderr)
-        return _STOPPED
+        return _TERMINATED if termination.heard else _STOPPED
     return _FAILED
+
+
+class _Termination:
+    """The handler of SIGTERM: the first has the effect of Ctrl-C, so that nothing is left over."""
+
+    heard = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if not self.heard:
+            self.heard = True
+            raise KeyboardInterrupt
 
 
 def _run_or_help(words: Sequence[str]) -> int:
@@ -90,6 +112,10 @@ def _run(words: Sequence[str]) -> int:
         return 0
     options: Any
     command, options = parse_words(words)
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise UsageError("this folder no longer exists: change to one that does.") from None
     if command in _NOTEBOOK_COMMANDS:
         raise UsageError(f"`%sky {command}` works in a notebook only: type it in a cell.")
     if command == "run":
@@ -98,16 +124,21 @@ def _run(words: Sequence[str]) -> int:
     # A shell without a kernel prints as lines what a notebook shows as displays.
     shell = InteractiveShell.instance(config=_settings())
     session = Session(shell, Sky(parent=shell))
+    is_new = False
     handlers = {**HANDLERS, "up": _up, "scale": _scale, "attach": _attach, "shell": _shell}
     commands = Dispatcher(CommandContext(shell, session, AutoCells(shell)), handlers)
     try:
         _choose_cluster(command, options)
+        name = options.options.cluster if command in SCRIPT_COMMANDS else None
+        is_new = name is not None and registry.find(name) is None
         with contextlib.nullcontext() if command in _PRINT_OUTPUT else _in_words_of_a_terminal():
             done = commands.run(command, options)
             if isinstance(done, BackgroundRun):
                 _leave(done)
         sys.stdout.flush()
     finally:
+        if is_new and (cluster := session.connected(name)) and cluster.alive:
+            print(stays_up(cluster), file=sys.stderr)
         session.close()
     return _status_of(done)
 
@@ -168,9 +199,15 @@ def _choose_cluster(command: str, options: Any) -> None:
 
 
 def _only_cluster(command: str, argument: Argument) -> str:
-    names = [row.name for row in registry.rows()]
+    rows = registry.rows()
+    if len(rows) > 1:  # those that are gone wait for `jupyter sky gc`
+        found = zip(rows, probe(rows, providers()), strict=True)
+        rows = [row for row, each in found if each.phase is not ProbePhase.GONE]
+    names = [row.name for row in rows]
     if not names:
-        raise UsageError("no cluster is running: `%%sky --nodes 4` above a cell starts one.")
+        if command in SCRIPT_COMMANDS:
+            raise UsageError("no cluster is running: add `--cluster NAME` to start one.")
+        raise UsageError(NONE_RUNNING)
     if len(names) > 1:
         example = f"{argument.name} {names[0]}" if argument.is_option else names[0]
         raise UsageError(
@@ -278,6 +315,7 @@ def _overview() -> str:
 
 def _for_terminal(text: str) -> str:
     """Return a text with the commands of a notebook, like ``%sky down``, as a terminal has them."""
+    text = text.replace(STARTED_BY, "`jupyter sky up --cluster NAME --nodes 4`")
     return _TERMINAL_COMMAND.sub("jupyter sky", text)
 
 

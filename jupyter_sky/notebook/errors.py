@@ -122,6 +122,12 @@ _LISTED = 8  # names of a rank
 _OUTPUTS = ("_", "__", "___")
 
 
+STARTED_BY = "`%%sky --nodes 4` above a cell"
+"""What starts a cluster: in a terminal, it is a command."""
+
+NONE_RUNNING = f"no cluster is running: {STARTED_BY} starts one."
+
+
 def no_cluster(name: str | None, to: str = "") -> str:
     """Return a sentence that there is no such cluster, listing those that exist."""
     names = [row.name for row in registry.rows()]

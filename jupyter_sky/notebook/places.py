@@ -111,6 +111,12 @@ def local_end(cluster: Cluster) -> str:
     )
 
 
+def stays_up(cluster: Cluster) -> str:
+    """Say that a cluster stays up, what ends it, and when it ends by itself."""
+    ends = [f"`jupyter sky down {cluster.name}` ends it", local_end(cluster)]
+    return f"{cluster.name} stays up: {'; '.join(filter(None, ends))}"
+
+
 def _start(place: Place, timeouts: Timeouts, progress: Progress) -> Cluster:
     return Cluster.start(place.spec, place.provider, place.runtime_env, progress, timeouts)
 

@@ -12,7 +12,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.cluster_factory import attached_hosts
-from jupyter_sky.notebook.errors import no_cluster
+from jupyter_sky.notebook.errors import NONE_RUNNING, no_cluster
 from jupyter_sky.notebook.ipython.auto_cells import AutoCells
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.providers.ssh.connection.targets import Target, parse
@@ -58,7 +58,7 @@ class CommandContext:
         if cluster is None and (name or registry.rows()):
             raise UsageError(no_cluster(name))
         if cluster is None:
-            raise UsageError("no cluster is running: `%%sky --nodes 4` above a cell starts one.")
+            raise UsageError(NONE_RUNNING)
         return cluster
 
     @contextlib.contextmanager

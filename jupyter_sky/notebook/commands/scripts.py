@@ -70,6 +70,8 @@ def launch(context: CommandContext, line: Namespace) -> BackgroundRun | QueuedRu
     setup = "" if line.no_setup else task.setup
     named = (setup, f"{task.name}: setup"), (task.run, task.name)
     parts = [(text, title) for text, title in named if text]
+    if not parts:
+        print(f"{line.file} has no `run`, so it only starts a cluster", file=sys.stderr)
 
     def begin(cluster: Cluster, handle: DisplayHandle | None) -> BackgroundRun | None:
         ranks = choose_nodes(cluster, "num_nodes", str(choices[0].nodes or ""))

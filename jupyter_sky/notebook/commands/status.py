@@ -28,7 +28,7 @@ from jupyter_sky.formatting import (
 )
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.commands.life.stops import disks_cost
-from jupyter_sky.notebook.errors import no_cluster
+from jupyter_sky.notebook.errors import NONE_RUNNING, no_cluster
 from jupyter_sky.providers import providers
 
 _HEAD = ("", "cluster", "provider", "nodes × ranks", "state", "up", "cost", "run")
@@ -140,7 +140,7 @@ def _table(clusters: Iterable[Cluster], current: str) -> str:
     now = time.time()
     rows = registry.rows()
     if not rows:
-        return "No cluster is running: `%%sky --nodes 4` above a cell starts one."
+        return f"N{NONE_RUNNING[1:]}"
     known = {cluster.id: cluster for cluster in clusters}
     statuses = {row.id: each for row, each in zip(rows, _statuses(rows, known), strict=True)}
     rows = registry.rows()

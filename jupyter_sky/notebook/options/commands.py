@@ -28,9 +28,9 @@ _DISCARD = Argument(
     "",
     "lose what of volumes could not be written back, or forget a Slurm that does not answer",
 )
-_NAME = Argument(("name",), "NAME", types.CLUSTER, "train", "name of the cluster (the current one)")
+_NAME = Argument(("name",), "NAME", types.CLUSTER, "train", "the cluster (the current or only one)")
 _CLUSTER = Argument(
-    ("--cluster", "-c"), "NAME", types.CLUSTER, "train", "name of the cluster (the current one)"
+    ("--cluster", "-c"), "NAME", types.CLUSTER, "train", "the cluster (the current or only one)"
 )
 _PROVIDER = Argument(
     ("--provider",), "NAME", types.PROVIDER, "aws", "also check what this provider needs"

@@ -22,6 +22,20 @@ from jupyter_sky.notebook.options.torchrun import DECIDED, as_words, split_line
 
 _NO_OPTIONS = CellOptions()
 
+_ELSEWHERE = {
+    "cancel": "interrupt",
+    "check": "doctor",
+    "cost-report": "costs",
+    "exec": "launch task.yaml",
+    "list": "status",
+    "ls": "status",
+    "ps": "status",
+    "queue": "status",
+    "show-gpus": "offers",
+    "ssh": "shell",
+}
+"""What commands of SkyPilot and other tools, which users may type by habit, are called here."""
+
 
 @lru_cache(maxsize=64)  # cells are run repeatedly, and argparse costs as much as a round trip
 def parse_cell(line: str, defaults: CellOptions = _NO_OPTIONS) -> CellOptions:
@@ -200,7 +214,9 @@ def _unknown_command(word: str, words: Sequence[str]) -> str:
         line = shlex.join([word, *words])
         return f"options go above a cell or behind a command: `%%sky {line}` or `%sky up {line}`."
     near = similar_names(word, COMMANDS)
-    if near:
+    if word in _ELSEWHERE:
+        instead = f"did you mean `%sky {_ELSEWHERE[word]}`?"
+    elif near:
         examples = [each.example for each in COMMANDS[near[0]][1] if each.required]
         instead = f"did you mean `%sky {shlex.join([*near, *(words or examples)])}`?"
     else:

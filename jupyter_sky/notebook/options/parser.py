@@ -16,6 +16,21 @@ from jupyter_sky.notebook.options.option_type import InvalidValue, OptionType
 _DASHES = ("-", "\N{EN DASH}", "\N{EM DASH}")  # an editor may have made one dash of two hyphens
 _SHELLS = ("bash", "sh", "zsh", "shell")
 
+_ELSEWHERE = {
+    "cloud": "--provider",
+    "d": "--background",
+    "detach": "--background",
+    "detach-run": "--background",
+    "gpus-per-node": "--gpu",
+    "i": "--idle-timeout",
+    "idle-minutes-to-autostop": "--idle-timeout",
+    "infra": "--provider",
+    "ntasks-per-node": "--procs-per-node",
+    "y": "--max-price",
+    "yes": "--max-price",
+}
+"""What options of SkyPilot and Slurm, which users may type by habit, are called here."""
+
 _FIELDS = {"--in": "in_names", "--volume": "volumes"}
 """Where the name alone will not do: `in` is a keyword, and a setting has several volumes."""
 
@@ -104,7 +119,8 @@ class Parser(argparse.ArgumentParser):
         self.by_name = {name: each for each in arguments for name in each.names}
         positional = [each for each in arguments if not each.is_option]
         options = ["[options]"] if len(positional) < len(arguments) else []
-        self.usage = " ".join(["%(prog)s", *(f"[{each.metavar}]" for each in positional), *options])
+        words = (each.metavar if each.required else f"[{each.metavar}]" for each in positional)
+        self.usage = " ".join(["%(prog)s", *words, *options])
         for each in arguments:
             self._declare(each, greedy=not positional)
 
@@ -202,7 +218,9 @@ class Parser(argparse.ArgumentParser):
         """Return an error message for a word that no argument accepts."""
         if word.startswith(_DASHES):
             name = word.partition("=")[0].lstrip("".join(_DASHES))
-            similar = self._similar_option(name, cutoff=0.65)
+            similar = _ELSEWHERE.get(name)
+            if similar not in self.by_name:
+                similar = self._similar_option(name, cutoff=0.65)
             instead = f"did you mean `{similar}`?" if similar else f"`{self._help}` lists them."
             return f"{word} is not an option of {self.prog}: {instead}"
         before = [each.partition("=")[0] for each in words[: words.index(word)]]

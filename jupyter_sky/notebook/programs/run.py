@@ -33,7 +33,7 @@ from jupyter_sky.notebook.options.definitions import PROGRAM_DEFAULTS, CellOptio
 from jupyter_sky.notebook.output import background_run
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.output.unread import discard_unread, is_unread
-from jupyter_sky.notebook.places import local_end
+from jupyter_sky.notebook.places import stays_up
 from jupyter_sky.notebook.programs.cells import SourceCell, read_cells
 from jupyter_sky.notebook.session import Session
 
@@ -291,8 +291,7 @@ class _Program:
         """End the clusters that it started, unless they should stay up, and report their cost."""
         for name, cluster in list(self._clusters.items()):
             if keep and self.signal is None:
-                ends = [f"`jupyter sky down {name}` ends it", local_end(cluster)]
-                self._say(f"{name} stays up: {'; '.join(filter(None, ends))}")
+                self._say(stays_up(cluster))
                 self._count(cluster)
                 continue
             try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.formatting import similar_names
+from jupyter_sky.formatting import format_list, similar_names
 from jupyter_sky.notebook.options import types
 from jupyter_sky.notebook.options.option_type import InvalidValue, OptionType
 
@@ -168,12 +168,13 @@ def _text(path: Path, said: Mapping[str, Any], key: str) -> str:
 
 
 def _variables(path: Path, said: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, str]:
-    found = {**_mapping(path, said, "envs"), **_mapping(path, said, "secrets"), **given}
+    secrets = _mapping(path, said, "secrets")
+    found = {**_mapping(path, said, "envs"), **secrets, **given}
     if missing := [name for name, value in found.items() if value is None]:
-        option = "secret" if missing[0] in _mapping(path, said, "secrets") else "env"
+        options = (f"--{'secret' if name in secrets else 'env'} {name}" for name in missing)
         raise UsageError(
-            f"{path} leaves {', '.join(missing)} without a value: set it here and add "
-            f"`--{option} {missing[0]}`."
+            f"{path} leaves {format_list(missing)} without a value: set "
+            f"{'it' if len(missing) == 1 else 'them'} here and add `{' '.join(options)}`."
         )
     return {name: str(value) for name, value in found.items()}
 

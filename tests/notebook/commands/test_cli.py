@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -134,6 +135,7 @@ def test_without_words_it_says_what_it_can_do() -> None:
     assert sky("--help").out == said.out
     assert sky("--version").out == f"{__version__}\n"
     assert sky("logs", "-h").out.startswith("usage: jupyter sky logs [RANKS] [options]\n")
+    assert sky("put", "-h").out.startswith("usage: jupyter sky put FILE [options]\n")
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,13 @@ def test_without_words_it_says_what_it_can_do() -> None:
         (["fly"], "jupyter sky has no command fly: `jupyter sky -h` lists them."),
         (["push", "x"], "`%sky push` works in a notebook only: type it in a cell."),
         (["logs", "--tial", "3"], "--tial is not an option of jupyter sky logs: did you mean"),
-        (["down"], "no cluster is running: `%%sky --nodes 4` above a cell starts one."),
+        (["cancel", "1"], "has no command cancel: did you mean `jupyter sky interrupt`?"),
+        (
+            ["launch", "a.yaml", "-d"],
+            "-d is not an option of jupyter sky launch: did you mean `--b",
+        ),
+        (["down"], "is running: `jupyter sky up --cluster NAME --nodes 4` starts one."),
+        (["torchrun", "a.py"], "no cluster is running: add `--cluster NAME` to start one."),
         (["logs", "--cluster", "gone"], "there is no cluster gone: none is running."),
         (
             ["up", "--nodes", "2"],
@@ -156,6 +164,16 @@ def test_what_cannot_be_done_is_said_in_a_sentence(words: list[str], sentence: s
     assert (said.status, said.out) == (2, "")
     assert said.err.startswith("jupyter sky: ") and said.err.count("\n") == 1
     assert sentence in said.err
+
+
+def test_a_folder_that_is_gone_and_an_output_that_is_closed(tmp_path: Path) -> None:
+    command = f"rmdir {tmp_path}; exec {sys.executable} -P -m jupyter_sky status"
+    in_shell = partial(subprocess.run, shell=True, stderr=subprocess.PIPE, text=True)
+    gone = in_shell(command, cwd=tmp_path)
+    sentence = "jupyter sky: this folder no longer exists: change to one that does.\n"
+    assert (gone.returncode, gone.stderr) == (2, sentence)
+    closed = in_shell(f"{sys.executable} -P -m jupyter_sky status >&-")
+    assert (closed.returncode, closed.stderr) == (0, "")
 
 
 def test_it_is_a_command_of_jupyter() -> None:

@@ -170,6 +170,10 @@ def test_a_task_runs_on_the_resources_that_are_there(notebook: Notebook, tmp_pat
             "resources has any_of and ordered: keep one of them",
         ),
         ("envs: {A: null}", "leaves A without a value: set it here and add `--env A`"),
+        (
+            "envs: {A: null}\nsecrets: {B: null}",
+            "leaves A and B without a value: set them here and add `--env A --secret B`",
+        ),
         ("file_mounts: {/data: 's3://bucket'}", "buckets are not mounted"),
         ("a: [", "line 1: this is no YAML"),
         ("run: a\n---\nrun: b", "has several tasks"),

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -27,7 +28,12 @@ def sky(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.chdir(tmp_path)
-    assert sky("up", "--cluster", "scripts", "--nodes", "2", "--plugin", "none").returncode == 0
+    (tmp_path / "empty.yaml").touch()
+    new = ("--cluster", "scripts", "--nodes", "2", "--plugin", "none")
+    started = sky("launch", "empty.yaml", *new)
+    assert started.returncode == 0
+    assert "empty.yaml has no `run`, so it only starts a cluster" in started.stderr
+    assert "scripts stays up: `jupyter sky down scripts` ends it; a local" in started.stderr
     yield "scripts"
     assert sky("down", "scripts").returncode == 0
 
@@ -50,7 +56,7 @@ def test_a_script_from_a_terminal(cluster: str, tmp_path: Path) -> None:
     assert left.returncode == 0, left.stderr
     assert "`jupyter sky attach scripts` shows its output" in left.stdout
     command = [sys.executable, "-P", "-m", "jupyter_sky", "attach", "scripts"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as followed:
+    with subprocess.Popen(command, stdout=PIPE, text=True) as followed:
         assert followed.stdout and followed.stdout.readline().startswith("scripts: ")
         (tmp_path / "go").touch()
         lines = followed.communicate(timeout=PATIENCE)[0].splitlines()
@@ -58,3 +64,11 @@ def test_a_script_from_a_terminal(cluster: str, tmp_path: Path) -> None:
     said = [line.partition(" │ ") for line in lines]
     assert sorted(node for node, _, _ in said) == ["0", "1"]
     assert sorted(line for _, _, line in said) == ["rank 0", "rank 1"]
+    (tmp_path / "wait.yaml").write_text("run: echo begun; exec sleep 600")
+    command = [sys.executable, "-P", "-m", "jupyter_sky", "launch", "wait.yaml"]
+    with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True) as ended:
+        assert ended.stdout and any(line == "begun\n" for line in ended.stdout)
+        ended.terminate()
+        _, stopped = ended.communicate(timeout=PATIENCE)
+    assert ended.returncode == 143 and "rank 0 stopped" in stopped
+    assert " idle " in sky("status").stdout
