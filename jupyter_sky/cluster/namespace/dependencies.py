@@ -1,4 +1,4 @@
-"""Dependencies: what a cell on ranks needs of the notebook, directly and through what it uses."""
+"""Dependencies: what a cell on ranks needs from the notebook, directly and indirectly."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Dependencies:
         self.shares_files = True
         self._remote_state = remote_state
         self._process_items = ProcessItems()
-        # What functions look up that earlier cells have defined on ranks; the second of all of
-        # them, also of methods and of functions without a name.
+        # The names that functions look up which earlier cells have defined on ranks: first by the
+        # function's name, then of all functions, also methods and those without a name.
         self._remote_reads: dict[str, frozenset[str]] = {}
         self._deferred_reads: set[str] = set()
         self._imported: set[str] = set()
@@ -44,7 +44,7 @@ class Dependencies:
         self._modules: set[str] = set()
 
     def collector(self, namespace: Mapping[str, Any]) -> ItemCollector:
-        """Return what pickles the notebook's values for one update."""
+        """Return a collector, which pickles the notebook's values for one update."""
         names = {**namespace, **module_attributes.values()}
         return ItemCollector(names, self._remote_reads, self._submodules)
 
@@ -57,25 +57,25 @@ class Dependencies:
         cell: CellNames,
         forced: Collection[str],
     ) -> list[NamespaceItem]:
-        """Return what ranks have to have for a cell, whether they have it already or not.
+        """Return what ranks need for a cell, also what they have already.
 
         Parameters
         ----------
         names
-            What the cell needs.
+            The names that the cell reads.
         collector
-            What pickles the notebook's values.
+            Pickles the notebook's values.
         ranks
-            The ranks that run it.
+            The ranks that run the cell.
         cell
-            The cell.
+            What is known of the cell's names.
         forced
-            Names that count even if the ranks have something else in their place.
+            Names that are included even if the ranks have bound them themselves.
 
         Raises
         ------
         UsageError
-            When one of them cannot be pickled.
+            When a value cannot be pickled.
         """
         state = self._remote_state
         self._remote_reads.update(cell.deferred_reads)
@@ -91,12 +91,12 @@ class Dependencies:
             cell.all_deferred_reads, *(item.pickled.needs for item in found)
         )
         if any(self._is_unknown(name, collector.namespace, ranks) for name in collector.visited):
-            # It may be an object whose methods look up what the notebook has assigned since.
+            # The rank's value may have methods that look up names which the notebook has assigned.
             since = set().union(
                 *(state.assigned_since(rank, self._deferred_reads) for rank in ranks)
             )
             for name in sorted(since):
-                with suppress(UsageError):  # the cell does not name it
+                with suppress(UsageError):  # it may not be needed at all
                     more = collector.collect([name], cell, skip)
                     found += [item for item in more if item not in found]
         used = cell.modules.union(*(item.pickled.modules for item in found))
@@ -106,16 +106,16 @@ class Dependencies:
         found = [*found, *self._process_items.find(self.shares_files)]
         if self.shares_files:
             return found
-        # Also those that earlier cells have imported: they may have been edited since.
+        # Also modules that earlier cells have imported: they may have been edited since.
         self._modules.update(cell.modules, *(item.pickled.modules for item in found))
         return [*found, *collector.modules(self._modules)]
 
     def forget(self, name: str) -> None:
-        """Forget a function of the ranks that the notebook has put something else in place of."""
+        """Forget a function that ranks have defined, as the notebook has assigned its name."""
         self._remote_reads.pop(name, None)
 
     def _is_unknown(self, name: str, namespace: Mapping[str, Any], ranks: Sequence[int]) -> bool:
-        """Return whether a name has a value on ranks that the notebook does not know."""
+        """Return whether a name may have a value on ranks that the notebook does not know."""
         if name not in namespace:
             return name not in self._imported and not hasattr(builtins, name)
         return any(self._remote_state.has_rebound(rank, name, namespace[name]) for rank in ranks)

@@ -1,9 +1,10 @@
-"""How an object of the notebook becomes what a copy of it is, and stays the same object.
+"""Gives an object of the notebook the content of its copy, while it stays the same object.
 
-An array, a tensor or a container has its content replaced. Any other object is given the state that
-pickle would give to a new one, as far as pickle makes it empty and fills it then.
+The content of an array, a tensor or a container is replaced. Any other object is given the state
+that pickle would give to a new one; this is possible for classes of which pickle first makes an
+empty object, and then fills it.
 
-torch is never imported here: where it is not loaded, nothing is a tensor.
+torch and numpy are never imported here: if they are not loaded, no value is theirs.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from jupyter_sky.serialization.reducers import reduce
 _CONTAINERS = (list, dict, set, bytearray, deque, OrderedDict, defaultdict, Counter)
 
 _new_object: Any = vars(copyreg)["__newobj__"]
-"""What pickle makes an empty object with."""
+"""The function with which pickle makes an empty object."""
 
 Fill = Callable[[Any, Any], None]
 
 
 @dataclass(frozen=True)
 class Change:
-    """What is to be done to an object.
+    """A change that gives an object the content of its copy.
 
     Attributes
     ----------
     content
-        What its copy has of other content; what it refers to has to be replaced before.
+        The content of the copy that differs. It still refers to copies, which the caller replaces.
     make
-        Gives the object that content.
+        Called with the object and the content, to make the change.
     """
 
     content: Any
@@ -53,9 +54,9 @@ class Links:
     Attributes
     ----------
     own, copies
-        Numbers of the objects and of their copies, by identity: copies have the same number.
+        Numbers by identity: an object and its copy have the same number.
     alike
-        Other objects, by the identity of their copies, which have the same content.
+        Further objects whose content is that of their copies, by the identity of these.
     """
 
     own: Mapping[int, int]
@@ -64,7 +65,7 @@ class Links:
 
 
 def is_changeable(own: Any, copy: Any) -> bool:
-    """Return whether an object can become what its copy is."""
+    """Return whether an object can be given the content of its copy."""
     if type(own) is not type(copy) or own is copy:
         return False
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
@@ -81,16 +82,17 @@ def is_changeable(own: Any, copy: Any) -> bool:
 
 
 def change(own: Any, copy: Any, links: Links) -> Change | None:
-    """Return what has to be done for an object to become what its copy is; ``None`` for nothing.
+    """Return the change that gives an object the content of its copy; ``None`` if it has it.
 
     Parameters
     ----------
     own
-        The object, of which `is_changeable` says that it can.
+        The object, which has to be changeable (`is_changeable`).
     copy
         Its copy.
     links
-        What is the same, whatever is in it; what is found to be alike is added.
+        Objects that count as the same whatever their content is. Those that are found to have the
+        same content are added to ``alike``.
     """
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch and isinstance(own, torch.Tensor):
@@ -139,7 +141,7 @@ def _copy_tensor(own: Any, copy: Any) -> None:
 
 
 def _contained(container: Any) -> Any:
-    """Return another container with the same content."""
+    """Return a plain container with the same content."""
     return dict(container) if isinstance(container, dict) else [*container]
 
 
@@ -154,13 +156,13 @@ def _refill(own: Any, content: Any) -> None:
 def _is_same(own: Any, copy: Any, links: Links) -> bool:
     if is_plain(own) and is_plain(copy):
         return pickle.dumps(own, 5) == pickle.dumps(copy, 5)
-    with suppress(Exception):  # something was put into it that cannot be pickled
+    with suppress(Exception):  # of any kind, from the user's classes: it cannot be pickled
         here, there = (
             pickling.dump_linked([own], links.own),
             pickling.dump_linked([copy], links.copies),
         )
         if _bytes(here) == _bytes(there):
-            # What is in them is alike too, each with what has the same place.
+            # Then the objects in them are alike too, pair by pair.
             places = dict(here.memo.values())
             links.alike.update(
                 {
@@ -182,7 +184,7 @@ def _bytes(pickled: Pickled) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class _State:
-    """What pickle fills an object with: attributes, or what ``set_state`` takes, and its items."""
+    """What pickle fills an empty object with: attributes, or a state for ``set_state``; items."""
 
     attributes: Any
     items: Any
@@ -190,12 +192,12 @@ class _State:
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is nothing to it but attributes in a dictionary."""
+        """Whether it has nothing but attributes in a dictionary."""
         return self.set_state is None and isinstance(self.attributes, dict)
 
 
 def _state(obj: Any) -> _State | None:
-    """Return the state of an object; ``None`` for what pickle does not make empty."""
+    """Return the state of an object; ``None`` if pickle does not begin with an empty object."""
     kind: Any = type(obj)
     reduced = reduce(obj)
     if reduced is NotImplemented:
@@ -211,7 +213,7 @@ def _state(obj: Any) -> _State | None:
 
 
 def _is_module(kind: Any) -> bool:
-    """Return whether it is a class of modules whose state is no more than their attributes."""
+    """Return whether this is a torch module whose state is only its attributes."""
     torch = sys.modules.get("torch")
     return torch is not None and kind.__setstate__ is torch.nn.Module.__setstate__
 
@@ -224,7 +226,7 @@ def _change_of_object(own: Any, copy: Any, links: Links) -> Change | None:
         return None
     if not (former.is_plain and state.is_plain):
         return Change(content, lambda own, content: _fill(own, content, state.set_state))
-    # What is alike stays: a function here would not be the one that a copy of it is.
+    # Equal attributes stay as they are: the copy of a function, say, would be another function.
     changed = {
         name: each
         for name, each in state.attributes.items()

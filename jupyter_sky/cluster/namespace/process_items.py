@@ -1,4 +1,4 @@
-"""What ranks take over of the notebook's process beside its names, as items that are sent once."""
+"""Settings of the notebook's process that ranks take over, as items like those of names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jupyter_sky.serialization.user_modules import ImportPaths
 
 
 class ProcessItems:
-    """Finds them; an item is the former one as long as nothing has changed, so it is not resent."""
+    """Finds these items; returns the same object until a setting changes, so it is sent once."""
 
     def __init__(self) -> None:
         self._former: dict[str, NamespaceItem] = {}
@@ -21,12 +21,12 @@ class ProcessItems:
         self._libraries = LibraryWatch()
 
     def find(self, shares_files: bool) -> list[NamespaceItem]:
-        """Return the items; what was as usual from the start has none.
+        """Return the items, without those whose settings have always been the defaults.
 
         Parameters
         ----------
         shares_files
-            Whether the ranks see the notebook's files, and so import from where it does.
+            Whether the ranks see the notebook's files, and import from the same folders.
         """
         variables, logs = self._environment.changed(), LogSettings.of(logging.root)
         filters, libraries = WarningFilters.here(), self._libraries.changed()

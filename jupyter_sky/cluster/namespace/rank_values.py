@@ -1,4 +1,4 @@
-"""What a rank has under a name, and what a run may do to it, as plain data."""
+"""What a rank has under a name, and how a run may change it, as plain data."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.serialization.model_changes import KnownModel
 
 BEFORE_ALL = -1
-"""Number of runs that were asked for by another kernel."""
+"""The number that stands for all runs of other kernels."""
 
 
 @dataclass(frozen=True)
 class RankValue:
-    """What a rank has under a name.
+    """What a rank has under a name: the notebook's value, or one of its own.
 
     Attributes
     ----------
     digest
-        The digest of the notebook's value, if the rank has that; ``None`` for one of its own.
+        The digest of the notebook's value; ``None`` for a value of the rank's own.
     run
-        Number of the run that it came with, or that bound it.
+        Number of the run that the value was sent for, or that bound it.
     replaces
-        Identity of the notebook's value in whose place the rank has put its own; 0 is for none.
+        For a value of the rank's own, the identity of the notebook's value that it replaced, or 0
+        if there was none; ``None`` if the notebook has assigned the name since.
     model
-        The notebook's value, if the rank has that and it is a model.
+        The notebook's value, if the rank has it and it is a model.
     """
 
     digest: str | None
@@ -35,20 +36,20 @@ class RankValue:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the notebook has assigned the name since: it does not matter what this is."""
+        """Whether the notebook has assigned the name since, so that this value does not count."""
         return self.digest is None and self.replaces is None
 
 
 @dataclass(slots=True)
 class Expected:
-    """What a rank will have after a run that it has not reported yet; ranks may have it in common.
+    """What a rank will have after a run that it has not reported yet; ranks may share this object.
 
     Attributes
     ----------
     delivered
-        What it is sent for the run.
+        What is sent for the run.
     bound
-        What the run binds if it comes to its end.
+        What the run binds, if it ends without error.
     """
 
     delivered: dict[str, RankValue] = field(default_factory=dict)
@@ -57,22 +58,22 @@ class Expected:
 
 @dataclass(frozen=True, eq=False)
 class RunEffects:
-    """What a run may do to the names of its ranks.
+    """How a run may change the names of its ranks.
 
     Attributes
     ----------
     number
-        Runs are asked for, and take their turns, in this order.
+        Runs are asked for, and take their turns, in the order of their numbers.
     cell
-        The names that it binds.
+        The names that its cell reads and binds.
     identities
-        The notebook's values when the run was asked for, by identity.
+        The identities of the notebook's values when the run was asked for, by name.
     time
-        When that was, in assignments.
+        How many times the notebook had assigned names by then.
     expected
-        What is expected of it on the ranks that have not reported it.
+        What is expected on ranks that have not reported the run yet.
     starts
-        Which process each rank was when it was sent, counted from its first.
+        How often each rank had been replaced by a new process when the run was sent.
     """
 
     number: int = BEFORE_ALL

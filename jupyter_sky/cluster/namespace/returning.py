@@ -1,10 +1,16 @@
-"""What comes back of an object that the notebook has goes into that object.
+"""Merges values that came back from a rank into the notebook's own objects.
 
-A cell that trains a model changes that model, for all that refers to it: its optimizer, the list it
-is in, another name. Of a cell on ranks the same is expected. What comes back is a copy, so it is
-seen by tokens (`object_tokens`) which of the notebook's objects it is a copy of, and these become
-what their copies are (`in_place`). What else came back refers to them then. What the cell has made
-is new here too, whatever its name stood for.
+What is wanted: a cell that trains a model in the notebook changes that model in place, so that its
+optimizer, a list that contains it and its other names see the change. The same should hold for a
+cell on ranks.
+
+What does not work: binding the name to the value that came back. That is a copy; the optimizer and
+the other names would still refer to the old model.
+
+The solution: tokens (`object_tokens`) tell which of the notebook's objects a returned one is a copy
+of. These objects get the content of their copies (`in_place`), and whatever else came back is made
+to refer to them instead of the copies. Objects that the cell has created are new in the notebook
+too, even if their names stood for something else.
 """
 
 from __future__ import annotations
@@ -28,24 +34,24 @@ def merge(
     rank: int,
     sent_objects: SentObjects,
 ) -> Mapping[str, Any]:
-    """Change what the notebook has of what came back, and return what names are bound to.
+    """Change the notebook's objects as they were changed on a rank; return what to bind names to.
 
     Parameters
     ----------
     values
-        What came back, by name.
+        The values that came back, by name.
     namespace
-        The notebook's.
+        The notebook's namespace.
     state
-        What ranks have; what was changed here as it has changed there is no difference.
+        What ranks have; it is updated, so that the changed objects are not sent again.
     rank
-        Where it comes from.
+        The rank that the values come from.
     sent_objects
-        The objects that both have.
+        The objects that both sides have.
     """
     merger = _Merger(values, dict(namespace), state, sent_objects)
-    # What was unpickled can mostly be pickled, but not always, and a class of the user's may refuse
-    # to fill an object that is not empty. Then names are bound to what came back.
+    # Of any kind, from the user's classes: what was unpickled cannot always be pickled, and a class
+    # may not allow its state to be set twice. Then names are bound to the copies.
     with suppress(Exception):
         if merger.prepare(rank):
             return merger.change()
@@ -53,7 +59,7 @@ def merge(
 
 
 class _Merger:
-    """Makes everything ready before it changes anything."""
+    """Merges in two steps, so that an error in the first one leaves everything unchanged."""
 
     def __init__(
         self,
@@ -71,11 +77,11 @@ class _Merger:
         self._digests: dict[str, str] = {}
 
     def prepare(self, rank: int) -> bool:
-        """Find out what has to be changed; return whether the notebook has some of it."""
+        """Find out what to change; return whether any of the notebook's objects came back."""
         values = self._values
         back = pickling.dump_linked([*values.values()], {}).memo
         others = self._sent_objects.others(back)
-        # Large containers have no tokens.
+        # Large containers have no tokens; they are recognised by their names.
         for name in values.keys() & self._state.names_kept(rank) & self._namespace.keys():
             if is_mutable(values[name]) and id(values[name]) in back:
                 others.setdefault(id(values[name]), [self._namespace[name]])
@@ -85,7 +91,7 @@ class _Merger:
             item.key: item for item in self._pickled({*self._state.names_anywhere(), *values})
         }
         own = self._own(back, others)
-        # The same number is for an object and for its copy.
+        # An object and its copy get the same number.
         numbers = {identity: number for number, identity in enumerate(own)}
         own_numbers = {id(obj): numbers[identity] for identity, obj in own.items()}
         links = in_place.Links(own_numbers, numbers)
@@ -94,9 +100,10 @@ class _Merger:
             for identity, obj in own.items()
             if (change := in_place.change(obj, back[identity][1], links))
         ]
-        # What came back is copied once more, but for what the notebook has: it refers to that then.
+        # Everything that came back is copied once more, with the notebook's objects in place of
+        # their copies.
         contents = [change.content for _, change in found]
-        # Of what was made here to be compared, an identity may be that of something else by now.
+        # Objects that were made only for the comparison are gone: others may have their identities.
         alike = {key: each for key, each in links.alike.items() if key in back}
         linked = alike | own
         [found_values, contents], copies = pickling.relink([[*values.values()], contents], linked)
@@ -112,21 +119,21 @@ class _Merger:
         return True
 
     def change(self) -> Mapping[str, Any]:
-        """Change it, and return what names are bound to."""
+        """Make the changes, and return what to bind names to."""
         for own, change, content in self._changes:
             change.make(own, content)
         shared: dict[tuple[int, int], str] = {}
         for key, digest in self._digests.items():
-            with suppress(UsageError):  # it refers to something by now that cannot be sent
+            with suppress(UsageError):  # with this change, it cannot be pickled any more
                 item = NamespaceItem(key, self._items[key].value, shared)
                 self._state.change(digest, item)
         return self._values
 
     def _own(self, back: MemoEntries, others: Mapping[int, list[Any]]) -> dict[int, Any]:
-        """Return the notebook's own objects, by the identity of what came back of them.
+        """Return the notebook's objects that came back, each by the identity of its copy.
 
-        Where several stand for the same one of the ranks, it is that which the names that are asked
-        for refer to, or else other names.
+        If several objects became one on the ranks, take the one that the requested names refer to,
+        or else the one that other names refer to. If that is not unique, take none.
         """
         asked = [item for key, item in self._items.items() if key in self._values]
         found = {}
@@ -144,6 +151,6 @@ class _Merger:
     def _pickled(self, names: Iterable[str]) -> Iterator[NamespaceItem]:
         collector = ItemCollector(self._namespace, {}, {})
         for name in names:
-            with suppress(UsageError):  # it has become something that cannot be sent
+            with suppress(UsageError):  # the notebook's value cannot be pickled any more
                 if may_share(self._namespace.get(name)):
                     yield from collector.with_classes(name)
