@@ -12,7 +12,7 @@ from typing import Protocol
 
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
 from jupyter_sky.formatting import format_time_ago
-from jupyter_sky.transport.frames import Message, SharedFields
+from jupyter_sky.transport.frames import Message, ProtocolError, SharedFields
 
 ANSWER_WITHIN = 30.0
 """Seconds for an answer to a request that does not wait for a rank; broken links do not count."""
@@ -153,8 +153,16 @@ class PendingRequests:
         return answered
 
     def on_answer(self, message: Message) -> None:
-        """Take an answer from the agent."""
-        pending = self._pending.pop(message["re"], None)
+        """Take an answer from the agent.
+
+        Raises
+        ------
+        ProtocolError
+            When it does not say which request it is to.
+        """
+        if not isinstance(number := message["re"], int):
+            raise ProtocolError("an answer does not say to which request it is")
+        pending = self._pending.pop(number, None)
         if pending and not pending.answer.done():
             pending.answer.set_result(message)
 
