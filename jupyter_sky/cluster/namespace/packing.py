@@ -1,8 +1,8 @@
-"""Payloads: what names are bound to, pickled and hashed, and put together into groups.
+"""Packing: pickles and hashes the values of names, and joins them to groups that are sent.
 
-Each value is pickled by itself, to find out whether it has changed since it was sent (by a digest
-of its content), what else it needs, and with what it shares objects. What is sent is pickled again,
-in groups of values that share objects.
+Each value is first pickled by itself, which tells whether it has changed since it was sent (by a
+digest of its content), what else it needs, and with which values it shares objects. Those that are
+sent are pickled again, in groups of values that share objects.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CLASS, _MODULE = "class ", "module "
 
 
 class NamespaceItem:
-    """A value under a name, a class, or the source of a module: what is sent when it has changed.
+    """What is sent when it has changed: the value of a name, a class, a module, or a setting.
 
     Parameters
     ----------
@@ -45,21 +45,21 @@ class NamespaceItem:
     digests
         Digests of memory, shared by all items of one update (see `blobs.pack`).
     used_by
-        The function of the user's that uses it, if the cell does not name it.
+        The user's function that uses it, if the cell does not name it itself.
 
     Attributes
     ----------
     key
-        The name that it is bound to, or an attribute of a module (see `module_attributes`), with
-        its full name; for other items, what cannot be a name, because it has a space
-        in it: ``"class "`` and the class's identity, ``"module "`` and the module's name,
-        ``"import paths"``, ``"log settings"``, ``"environment variables"``.
+        The name that it is bound to, or the full name of an attribute (`module_attributes`). Keys
+        of other items have a space, so that they are no names: ``"class "`` and the class's
+        identity, ``"module "`` and the module's name, or a kind of setting (`process_items`), such
+        as ``"import paths"``.
     value
         As above.
     pickled
         The value, pickled by itself.
     sent_with
-        The tokens of the objects in the group that it was packed with last, if it is a class.
+        For a class, the tokens of the objects in the group that it was packed with last.
     """
 
     sent_with: Mapping[int, int] = MappingProxyType({})
@@ -83,12 +83,12 @@ class NamespaceItem:
 
     @property
     def is_class(self) -> bool:
-        """Whether it is a class that objects need."""
+        """Whether it is a class that other items need."""
         return self.key.startswith(_CLASS)
 
     @property
     def class_identity(self) -> str:
-        """What the class is called in pickles."""
+        """The class's identity in pickles."""
         return self.key.removeprefix(_CLASS)
 
     @property
@@ -98,7 +98,7 @@ class NamespaceItem:
 
     @cached_property
     def packed(self) -> tuple[Packed, dict[str, memoryview]]:
-        """The pickle as a message, with its large parts; classes in it are only named."""
+        """The pickle as a message, and its large parts; it refers to classes by identity."""
         return blobs.pack(self.pickled, self._digests)
 
     @cached_property
@@ -108,11 +108,17 @@ class NamespaceItem:
 
     @cached_property
     def model(self) -> KnownModel | None:
-        """The value with what is in it, if it is a model."""
+        """A description of the value's parts, if it is a model."""
         return model_changes.known(self.value, self._digests) if self.is_name else None
 
     def size(self, without: Collection[str]) -> int:
-        """Return the bytes of the pickle and of its large parts, without those digests."""
+        """Return the bytes of the pickle and of its large parts; some parts are not counted.
+
+        Parameters
+        ----------
+        without
+            The digests of parts that are not counted.
+        """
         message, parts = self.packed
         inline = [
             part for part in (message["stream"], *message["buffers"]) if isinstance(part, bytes)
@@ -122,30 +128,30 @@ class NamespaceItem:
 
     @property
     def loadable(self) -> Pickled:
-        """The pickle that is sent; its receiver needs the classes in it first."""
+        """The pickle that is sent; its receiver has to load the classes in it first."""
         if self.pickled.omits_caches:
             return pickling.dump(self.value, classes_by_value=())
         return self.pickled
 
 
 class ItemCollector:
-    """Pickles what a cell needs of the notebook, each value once.
+    """Pickles the notebook's values that a cell needs, each once.
 
     Parameters
     ----------
     namespace
-        The notebook's.
+        The notebook's namespace.
     remote_reads
-        The names that functions look up which are defined on ranks, by their names.
+        For each function that is defined on ranks, the names that it looks up.
     submodules
-        For the name of a module, those of its submodules that cells reach through it.
+        For each module, its submodules that cells reach through it.
 
     Attributes
     ----------
     namespace
         As above.
     visited
-        The names that were looked for, also those that the notebook does not have.
+        All names that were needed, also those that the notebook does not have.
     """
 
     def __init__(
@@ -164,16 +170,16 @@ class ItemCollector:
     def collect(
         self, names: Iterable[str], cell: CellNames, skip: Callable[[str, Any], bool]
     ) -> list[NamespaceItem]:
-        """Pickle names, what functions and classes among them use, and so on.
+        """Return the items of names, and of all names that functions and classes among them use.
 
         Parameters
         ----------
         names
-            What to begin with; names that the notebook does not have are passed over.
+            The names to begin with; those that the notebook does not have are passed over.
         cell
             The cell that needs them.
         skip
-            Says for a name and its value that the ranks have something else in its place.
+            Returns for a name and its value whether it is left out.
         """
         found: dict[str, NamespaceItem] = {}
         looked_for: set[str] = set()
@@ -193,14 +199,14 @@ class ItemCollector:
         return list(found.values())
 
     def forget_large(self) -> None:
-        """Forget values whose pickles refer to memory of the user's, which may have changed."""
+        """Forget values whose pickles refer to the user's memory, which may have changed."""
         self._items = {key: item for key, item in self._items.items() if not item.packed[1]}
         self._digests.clear()
 
     def with_classes(
         self, name: str, cell: CellNames | None = None, used_by: str | None = None
     ) -> Iterator[NamespaceItem]:
-        """Yield the value of a name, and the classes that it needs."""
+        """Yield the item of a name, and those of the classes that it needs."""
         item = self.item(name, cell, used_by)
         yield item
         classes = dict(item.pickled.classes)
@@ -218,7 +224,7 @@ class ItemCollector:
     def item(
         self, name: str, cell: CellNames | None = None, used_by: str | None = None
     ) -> NamespaceItem:
-        """Return the value of a name."""
+        """Return the item of a name."""
         if name not in self._items:
             value = self.namespace[name]
             if isinstance(value, ModuleType) and cell:
@@ -229,7 +235,7 @@ class ItemCollector:
         return self._items[name]
 
     def modules(self, names: Iterable[str]) -> list[NamespaceItem]:
-        """Return the source of the user's own modules among these, and of what they import."""
+        """Return the items of the user's own modules among these, and of those that they import."""
         return [
             NamespaceItem(_MODULE + tree.name, tree, self._digests) for tree in source_trees(names)
         ]
@@ -237,12 +243,12 @@ class ItemCollector:
 
 @dataclass(frozen=True)
 class PackedGroup:
-    """Names, classes, or one module, in one pickle.
+    """Names, classes, or one other item, in one pickle.
 
     Attributes
     ----------
     message
-        The group as it goes over the wire, without the ranks that it is for.
+        The group as it is sent, without the ranks that it is for.
     blobs
         Its large parts, by digest.
     shared, tokens
@@ -263,12 +269,12 @@ def pack_group(
     sent_objects: SentObjects,
     links: Mapping[int, int] | None = None,
 ) -> PackedGroup:
-    """Pickle names, classes, or one module as one group.
+    """Pickle names, classes, or one other item as one group.
 
     Parameters
     ----------
     items
-        What is in it; all of one kind.
+        Its items; all are of one kind.
     sent_objects
         Gives tokens to the objects in it.
     links
@@ -308,7 +314,7 @@ def pack_group(
 
 
 def may_share(value: Any) -> bool:
-    """Return whether a value may share an object with another; to pickle others is for nothing."""
+    """Return whether a value may share an object with another one, as far as its type tells."""
     if isinstance(value, type):
         return value.__module__ == "__main__"
     return is_mutable(value) or isinstance(value, (tuple, FunctionType, MethodType))

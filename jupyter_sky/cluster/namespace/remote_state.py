@@ -1,9 +1,9 @@
 """What ranks have of the notebook's names, as far as the notebook knows.
 
-Of each rank it is known what it had under each name after the last run that it reported (the
-*confirmed* values), and what the runs on their way to it will deliver and bind (the *expected*
-ones). An update that is made now is for a run behind all of these, so it counts on both. An update
-that is refreshed when its run comes to its turn counts only on the runs before that.
+Two things are known of each rank: what it had under each name after the last run that it reported
+(the *confirmed* values), and what the runs that are on their way will deliver and bind (the
+*expected* values). A new update is for a run behind all of these, so it counts on both. An update
+that is refreshed when its run has its turn counts only on the runs before that one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NOTHING: Mapping[str, RankValue] = {}
 
 
 class RemoteState:
-    """Keeps for each rank what it has under each name, and what else was sent to it by a key.
+    """Keeps what each rank has under each name, or under the key of an item without a name.
 
     It belongs to `NamespaceSync`, whose lock has to be held.
     """
@@ -42,23 +42,23 @@ class RemoteState:
     # What a rank has
 
     def value(self, rank: int, key: str) -> RankValue | None:
-        """Return what a rank will have under a name, or by another key, when it is its turn."""
+        """Return what a rank will have under a name or key, when the update's run has its turn."""
         for expected in reversed(self._expected_of(rank)) if self._on_their_way else ():
             if key in expected:
                 return expected[key]
         return self._confirmed.get(rank, _NOTHING).get(key)
 
     def keys(self, rank: int) -> set[str]:
-        """Return the names, and other keys, of what a rank will have and may keep."""
+        """Return the names and keys of values that a rank will have and that are not outdated."""
         values = {**self._confirmed.get(rank, {})}
         for expected in self._expected_of(rank):
             values.update(expected)
         return {key for key, value in values.items() if not value.is_outdated}
 
     def names_kept(self, rank: int) -> set[str]:
-        """Return names under which a rank has what it was sent for the notebook's value, or gave.
+        """Return names under which a rank has the notebook's value, sent or given back.
 
-        It may have changed it in place.
+        The rank may have changed it in place since.
         """
         values = {key: self.value(rank, key) for key in self.keys(rank)}
         return {key for key, each in values.items() if each and each.digest and each.run >= 0}
@@ -72,7 +72,7 @@ class RemoteState:
         return set.intersection(*(self.keys(rank) for rank in ranks))
 
     def lacks(self, rank: int, item: NamespaceItem) -> bool:
-        """Return whether a rank has something else than this, and should have this."""
+        """Return whether a rank needs an item: it has another value, or none."""
         value = self.value(rank, item.key)
         if value is None:
             return True
@@ -83,22 +83,22 @@ class RemoteState:
     def changes(
         self, rank: int, items: Iterable[NamespaceItem], whole: Collection[str]
     ) -> dict[str, list[str]]:
-        """Return the models that a rank has, each with what differs, or all if it is in whole."""
+        """Return the models that a rank has, each with what differs; all parts if in ``whole``."""
         has = {item: self.value(rank, item.key) for item in items}
         known = ((item.key, each.model if each else None, item.model) for item, each in has.items())
         return changes_of(known, whole)
 
     def has_rebound(self, rank: int, name: str, value: Any) -> bool:
-        """Return whether a rank has bound a name itself, in place of this value."""
+        """Return whether a rank has replaced this value of a name by one of its own."""
         has = self.value(rank, name)
         return has is not None and has.replaces == id(value)
 
     def names_to_unbind(self, rank: int, effects: RunEffects) -> list[str]:
         """Return names that a rank has to unbind before a run.
 
-        They are those that the notebook has deleted, and those that the run may only bind and
-        whose values the notebook has replaced. Were these left there, a rank could not tell whether
-        a number was bound to such a name again.
+        These are names that the notebook has deleted, and names that the run may bind but does not
+        read, and to which the notebook has assigned another value. If the rank kept its old value,
+        it could not tell whether the run has bound the name, for example to the same number.
         """
         replaced = set()
         for name in effects.cell.writes - effects.cell.reads:
@@ -115,13 +115,13 @@ class RemoteState:
         return bool(self._to_delete) or not cell.writes <= cell.reads
 
     def assigned_since(self, rank: int, names: Iterable[str]) -> set[str]:
-        """Return names that were assigned in the notebook since a rank got them, if it did."""
+        """Return names that the notebook has assigned and whose present value a rank lacks."""
         there = self.keys(rank)
         return {name for name in names if name in self._assigned and name not in there}
 
     @contextmanager
     def at_turn_of(self, run: int) -> Iterator[None]:
-        """Look at ranks as they will be when a run takes its turn, not after those behind it.
+        """Within this context, take ranks as they will be when a run has its turn.
 
         Parameters
         ----------
@@ -148,7 +148,7 @@ class RemoteState:
     # Runs
 
     def foresee(self, cell: CellNames, namespace: Mapping[str, Any]) -> RunEffects:
-        """Return what the run of a cell may do."""
+        """Return how the run of a cell may change names."""
         return RunEffects(next(self._numbers), cell, identities(namespace), self._time)
 
     def expect(
@@ -158,22 +158,22 @@ class RemoteState:
         sent: Mapping[int, Mapping[str, str]],
         models: Mapping[str, KnownModel],
     ) -> None:
-        """Record that a run is on its way, or again, because ranks have lost something since.
+        """Record that a run is on its way; once more when its update was refreshed.
 
         Parameters
         ----------
         effects
-            What the run may do.
+            How the run may change names.
         ranks
             Its ranks.
         sent
-            For each of them the digests of what it is sent.
+            The digests of what each of them is sent, by name.
         models
-            The models among it.
+            The models that are sent, by name.
         """
         number, expected = effects.number, effects.expected
         bound = {name: self._binding(name, effects) for name in effects.cell.always_bound}
-        alike = Expected({}, bound)  # of all that are sent nothing: mostly of all
+        alike = Expected({}, bound)  # shared by the ranks that are sent nothing, mostly all
         for rank in ranks:
             effects.starts[rank] = self._starts.get(rank, 0)
             digests, before = sent.get(rank), expected.get(rank)
@@ -197,17 +197,17 @@ class RemoteState:
         Parameters
         ----------
         effects
-            What it could do.
+            How the run could change names.
         rank
             The rank.
         bound
             Names of the rank, each with whether it holds another object than before.
         well
-            Whether the run came to its end.
+            Whether the run ended without error.
         """
         expected = self._stop_expecting(effects, rank)
         if self.is_gone(effects, rank):
-            return  # with the process
+            return  # what the run did is gone with the process
         confirmed = self._confirmed.get(rank)
         if confirmed is None:
             confirmed = self._confirmed[rank] = {}
@@ -220,17 +220,17 @@ class RemoteState:
             confirmed[name] = self._binding(name, effects)
 
     def cancel(self, effects: RunEffects) -> None:
-        """Record that a run does not happen on the ranks that have not reported it."""
+        """Record that a run will not happen on ranks that have not reported it."""
         for rank in list(effects.expected):
             self._stop_expecting(effects, rank)
 
     def is_gone(self, effects: RunEffects, rank: int) -> bool:
-        """Return whether a rank has become another process since a run was sent to it."""
+        """Return whether a rank has a new process since a run was sent to it."""
         now = self._starts.get(rank, 0)
         return effects.starts.get(rank, now) != now
 
     def unbound(self, names: Mapping[int, Iterable[str]]) -> None:
-        """Record that ranks are told to unbind names."""
+        """Record that ranks were told to unbind names."""
         for rank, each in names.items() if self._to_delete else ():
             self._to_delete.get(rank, set()).difference_update(each)
 
@@ -260,18 +260,18 @@ class RemoteState:
     # Ranks
 
     def lose(self, rank: int, keys: Iterable[str]) -> None:
-        """Record that a rank did not bind something that it was sent for a run that has ended."""
+        """Record that a rank did not bind something that it was sent."""
         for key in keys:
             self._confirmed.get(rank, {}).pop(key, None)
 
     def remember(self, rank: int, digests: Mapping[str, str]) -> None:
-        """Record what a rank has, as its agent tells."""
+        """Record what a rank has, as reported by its agent."""
         self._confirmed[rank] = {
             key: RankValue(digest, BEFORE_ALL) for key, digest in digests.items()
         }
 
     def forget(self, rank: int) -> None:
-        """Record that a rank has nothing any more."""
+        """Record that a rank has an empty namespace now."""
         self._starts[rank] = self._starts.get(rank, 0) + 1
         self._confirmed.pop(rank, None)
         self._to_delete.pop(rank, None)
@@ -304,37 +304,37 @@ class RemoteState:
         effects: RunEffects,
         has: Mapping[int, Collection[str]],
     ) -> None:
-        """Record that a name in the notebook was bound to what a rank has under it.
+        """Record that the notebook has bound a name to the value that came back for it.
 
         Parameters
         ----------
         name
             The name.
         values
-            The notebook's value, and the classes that it needs, by key.
+            The value, and the classes that it needs, by key.
         effects
             Those of the run that it came from.
         has
-            The names that ranks had after the run; others may have it from earlier.
+            The names that each rank had after the run. Other ranks may have the name from before.
         """
         had = {rank for rank, names in has.items() if name in names}
         for rank in self._ranks() | had:
             value = self.value(rank, name)
             if value and value.run > effects.number:
-                continue  # it was sent, or has bound, something else since
+                continue  # a later run has sent or bound something else
             had_it = rank in had and not self.is_gone(effects, rank)
             if had_it or (value and not value.is_outdated):
                 self._confirmed.setdefault(rank, {}).update(values)
 
     def change(self, digest: str, item: NamespaceItem) -> None:
-        """Record that something was changed in the notebook as it has changed on ranks.
+        """Record that a value was changed in the notebook as ranks had changed theirs.
 
         Parameters
         ----------
         digest
-            Its digest before.
+            Its digest before the change.
         item
-            What it is now.
+            The item after the change.
         """
         for values in self._tables():
             if (value := values.get(item.key)) and value.digest == digest:
@@ -348,5 +348,5 @@ class RemoteState:
                 yield expected.bound
 
     def _ranks(self) -> set[int]:
-        """Return the ranks that have something, or will have."""
+        """Return the ranks that have any values, or will have some."""
         return set(self._confirmed).union(*(each.expected for each in self._on_their_way.values()))

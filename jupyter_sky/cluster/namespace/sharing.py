@@ -1,8 +1,8 @@
 """Shared objects: which names are sent in one pickle, and which refer to objects that ranks have.
 
 Two names that share a mutable object have to share it on a rank as well. Either both are in one
-pickle, or the pickle of one refers to the object by its token (see `object_tokens`). The second is
-preferred, because it leaves alone what the rank has done to the other name since.
+pickle, or the pickle of one refers to the object by its token (see `object_tokens`). The second way
+is preferred, because it keeps what the rank has done to the other name since.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from jupyter_sky.serialization.object_tokens import SentObjects
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """What goes into one pickle.
+    """One pickle to make.
 
     Attributes
     ----------
     items
-        What is in it.
+        Its items.
     links
-        The tokens of objects that it refers to, by identity; the receivers have those.
+        The tokens of objects that it only refers to, because the receivers have them, by identity.
     ranks
         The receivers.
     """
@@ -39,7 +39,7 @@ class GroupPlan:
 
 
 class GroupPlanner:
-    """Divides what ranks lack into groups.
+    """Divides the items that ranks lack into groups.
 
     Parameters
     ----------
@@ -65,15 +65,16 @@ class GroupPlanner:
         Parameters
         ----------
         lacking
-            What all of these ranks lack.
+            The items that all of these ranks lack.
         collector
             Pickles the notebook's values, also of names that the ranks have already.
         ranks
             The receivers.
         forced
-            Names of which the ranks' objects are no longer wanted.
+            Names whose objects on the ranks are to be replaced.
         """
-        # Modules first, from which the rest is imported. Classes may need each other.
+        # Modules come first: the other items import them. Classes are one group: they may need
+        # each other.
         for item in lacking:
             if item.kind == "source":
                 yield GroupPlan([item], {}, list(ranks))
@@ -84,7 +85,7 @@ class GroupPlanner:
         kept: list[NamespaceItem] = []
         if any(known.values()) or any(item.pickled.shared for item in wanted):
             keys = {item.key for item in lacking}
-            # To pickle all classes takes time, and few objects are in one.
+            # Pickling all classes takes time, and few objects are shared with one.
             in_classes = any(known.values()) or self._sent_objects.any_in_classes(_shared(wanted))
             kept = [
                 item for item in self._kept(collector, ranks, in_classes) if item.key not in keys
@@ -92,7 +93,8 @@ class GroupPlanner:
         there = {rank: self._in_classes(kept, rank) for rank in ranks}
         for refers, receivers in self._class_links(known, [*wanted, *kept]) if classes else ():
             yield GroupPlan(classes, refers, receivers)
-            # It has been packed by now; what is in it is there when names are loaded.
+            # The caller has packed this group before it asks for the next one, and ranks load it
+            # before the names: those can refer to what is in the classes.
             there.update({rank: {**there[rank], **classes[0].sent_with} for rank in receivers})
         kept = [item for item in kept if item.is_name]
         for members in _connected([*wanted, *kept]):
@@ -112,7 +114,7 @@ class GroupPlanner:
                 yield GroupPlan(*linked, receivers)
 
     def _in_classes(self, kept: Sequence[NamespaceItem], rank: int) -> dict[int, int]:
-        """Return the tokens of what is in the classes that a rank has, as far as it is the same."""
+        """Return the tokens of objects in classes that a rank has and that have not changed."""
         classes = [item for item in kept if item.is_class]
         same = [item for item in classes if not self._remote_state.lacks(rank, item)]
         return self._sent_objects.known_to(rank, _shared(same))
@@ -120,15 +122,15 @@ class GroupPlanner:
     def _class_links(
         self, known: Mapping[int, Mapping[int, int]], others: Sequence[NamespaceItem]
     ) -> Iterator[tuple[dict[int, int], list[int]]]:
-        """Yield the tokens that classes can refer to, each with the ranks which are sent the same.
+        """Yield the tokens that classes can refer to, with the ranks that get the same.
 
         Parameters
         ----------
         known
-            The tokens of objects in the classes that each rank has.
+            For each rank, the tokens of objects in the classes that it has.
         others
-            What ranks have or are sent besides: of what is in none of that, nobody knows whether it
-            is still the same.
+            The other items that ranks have or are sent. Only for objects in one of these is it
+            known whether they have changed.
         """
         alike: dict[Any, list[int]] = {}
         for rank, tokens in known.items():
@@ -145,16 +147,15 @@ class GroupPlanner:
     def _kept(
         self, collector: ItemCollector, ranks: Sequence[int], with_classes: bool
     ) -> list[NamespaceItem]:
-        """Return the names that all of these ranks were sent, as far as the notebook has them.
+        """Return the items of names that all of these ranks have and that may share an object.
 
-        Of a name that stands for a class, it is the class that is returned, and those that it uses,
-        or nothing.
+        For the name of a class, these are the class and the classes that it needs; they are left
+        out unless ``with_classes``.
         """
         found = []
         for name in sorted(self._remote_state.names_on(ranks)):
             value = collector.namespace.get(name)
-            # Pickling takes time, so values that cannot share an object with anything are left out.
-            with suppress(UsageError):  # it has become something that cannot be sent
+            with suppress(UsageError):  # the notebook's value cannot be pickled any more
                 if isinstance(value, type) and may_share(value):
                     items = collector.with_classes(name) if with_classes else ()
                     found += [item for item in items if item.is_class]
@@ -163,7 +164,7 @@ class GroupPlanner:
         return list(dict.fromkeys(found))
 
     def _payload_key(self, others: Sequence[NamespaceItem], rank: int) -> Any:
-        """Return a key; ranks with equal keys can be sent the same payload."""
+        """Return a key that is equal for ranks that can be sent the same pickle."""
         lacks = [self._remote_state.lacks(rank, item) for item in others]
         rebound = [self._remote_state.has_rebound(rank, item.key, item.value) for item in others]
         links = self._sent_objects.known_to(rank, _shared(others))
@@ -177,13 +178,23 @@ class GroupPlanner:
         there: Mapping[int, int],
         unwanted: Collection[int],
     ) -> tuple[list[NamespaceItem], dict[int, int]]:
-        """Return a group with what has to be sent with it, and the tokens that it can refer to.
+        """Return a group with the items that have to join it, and the tokens that it can refer to.
 
-        ``there`` has those of what is in classes, which were sent before. What is ``unwanted`` is
-        sent again, with all that has a part in it.
+        Parameters
+        ----------
+        group
+            The items to send.
+        others
+            The other items that are connected with them.
+        rank
+            One of the receivers, which are all alike.
+        there
+            The tokens of objects in classes, which ranks load before.
+        unwanted
+            The identities of objects that are sent again even if the rank has them.
         """
-        # What has changed as well goes with it, even if this cell does not need it: what it shares
-        # with the group is no longer what the rank has.
+        # Items that have changed join it even if the cell does not need them: the objects that they
+        # share with the group are no longer what the rank has.
         joining = [item for item in others if self._remote_state.lacks(rank, item)]
         whole = list(group)
         while True:
@@ -195,7 +206,7 @@ class GroupPlanner:
             shared = _shared(others)
             links = {**self._sent_objects.known_to(rank, shared), **here}
             links = {each: token for each, token in links.items() if each not in unwanted}
-            # What is shared and has no token would become a copy.
+            # A shared object without a token would become a copy.
             without_token = shared.keys() - links.keys()
             without_token &= pickling.dump_linked([item.value for item in whole], links).memo.keys()
             joining = [
@@ -209,7 +220,7 @@ class GroupPlanner:
 
 
 def _connected(items: Sequence[NamespaceItem]) -> list[list[NamespaceItem]]:
-    """Return the connected components: items that share a mutable object are in one."""
+    """Return the connected components, where items that share a mutable object are connected."""
     component = {item.key: [item] for item in items}
     owner: dict[int, str] = {}
     for item in items:

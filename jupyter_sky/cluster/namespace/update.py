@@ -1,4 +1,4 @@
-"""What ranks are sent for one run, and how much of it is too much."""
+"""What ranks are sent for one run, and the limit of its size."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ HUGE = 4_000_000_000
 class NamespaceUpdate:
     """What has to be sent: groups of names, each with the ranks that need it, and their blobs.
 
-    It is made, and changed until it is sent, by `NamespaceSync` alone.
+    Only `NamespaceSync` makes it, and changes it until it is sent.
 
     Attributes
     ----------
     groups
-        The groups as they go over the wire.
+        The groups, as they are sent.
     blobs
         Their large parts, by digest.
     sizes
-        Bytes that leave for each name; what nodes were sent before does not leave again.
+        Bytes to send for each name, without parts that nodes were sent before.
     names, namespace, ranks
         What it was made for.
     kept
-        What has pickled the notebook's values as they were then, if they are to stay like that.
+        The pickled values, if ranks are to get those of now even when it is refreshed later.
     effects
-        What the run that it is for may do to names.
+        How the run that it is for may change names.
     outdated
-        Names that a rank has to let go of before.
+        Names that each rank has to unbind before.
     losses
         How often ranks had lost something when it was made.
     packed
@@ -58,7 +58,7 @@ class NamespaceUpdate:
 
     @property
     def size(self) -> int:
-        """Bytes in all."""
+        """Bytes to send, in all."""
         return sum(self.sizes.values())
 
     def add(self, group: PackedGroup, changes: Mapping[int, Mapping[str, list[str]]]) -> None:
@@ -69,9 +69,10 @@ class NamespaceUpdate:
         group
             The group.
         changes
-            For each rank that it is for, the models in it that the rank has, with what differs.
+            For each receiver, the models in the group that it has, with the parts that differ.
         """
-        # Models that a rank has are changed there as here, others take the place of what is there.
+        # A model that a rank has is changed in place there; other values are bound anew. So ranks
+        # with different models get different messages.
         alike: dict[str, list[int]] = {}
         for rank, each in changes.items():
             alike.setdefault(repr(each), []).append(rank)
@@ -81,7 +82,7 @@ class NamespaceUpdate:
         self.packed.append((group, list(changes)))
 
     def let_go(self) -> None:
-        """Hold on to no values of the user's any more: the run has ended."""
+        """Release the user's values, because the run has ended."""
         self.blobs.clear()
         self.namespace = {}
         self.kept = None
@@ -93,7 +94,7 @@ class NamespaceUpdate:
 
 
 def refuse_huge(sizes: Mapping[str, int], limit: float | None) -> None:
-    """Raise ``UsageError`` when more than ``limit`` bytes would be sent; name what is large."""
+    """Raise ``UsageError``, with the largest values, if more than ``limit`` bytes would be sent."""
     total = sum(sizes.values())
     if limit is None or total <= limit:
         return
