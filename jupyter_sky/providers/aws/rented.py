@@ -7,14 +7,10 @@ recorded here as soon as AWS returns them, and are ended first, whether or not a
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from jupyter_sky.providers.aws.local_store import folder
-
-KNOWN_WITHIN = 60.0
-"""Seconds after which AWS knows what it has made, whomever of its servers one asks."""
 
 
 def note(identity: str, ids: Iterable[str]) -> None:
@@ -29,13 +25,6 @@ def note(identity: str, ids: Iterable[str]) -> None:
 def instances(identity: str) -> list[str]:
     """Return the ids of instances that a cluster has had."""
     return [each for each in _ids(identity) if each.startswith("i-")]
-
-
-def are_new(identity: str) -> bool:
-    """Return whether a cluster has rented so recently that AWS may not know of it yet."""
-    with contextlib.suppress(FileNotFoundError):
-        return 0 <= time.time() - _path(identity).stat().st_mtime < KNOWN_WITHIN
-    return False
 
 
 def groups(identity: str) -> list[str]:

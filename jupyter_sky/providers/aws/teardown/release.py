@@ -7,10 +7,9 @@ verified to be gone count as gone.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from jupyter_sky.providers.aws import mfa, rented
 from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
@@ -48,16 +47,16 @@ def release(clients: Clients, identity: str, report: Callable[[str], None]) -> N
     known = rented.instances(identity)
     while True:
         # Terminate known ones again while their state cannot be queried: the answer has it.
-        ending, troubles, unknown = end_instances(clients.ec2, known, rented.are_new(identity))
+        ending, troubles = end_instances(clients.ec2, known)
         found, unseen = look(clients, identity)
         resources = found[0] if found else EC2Resources(identity, clients.region)
         left = f"{resources}" if found else f"cluster {identity} in {clients.region}"
         more = [each for each in resources.instances if each not in known]
-        ending_more, trouble_more, _ = end_instances(clients.ec2, more)
+        ending_more, trouble_more = end_instances(clients.ec2, more)
         goes_on = bool(ending or ending_more) and not (troubles or trouble_more)
         troubles += trouble_more
         if INSTANCES not in unseen:
-            known = unknown
+            known = []
         elif not troubles:
             known = ending
         step = _Step(clients.ec2)
@@ -103,9 +102,9 @@ def terminate(clients: Clients, identity: str, instances: Sequence[str], request
     pause, left, refusals = _FIRST_PAUSE, list(instances), 0
     while True:
         # Before searching, which may not be allowed.
-        ending, troubles, unknown = end_instances(clients.ec2, left, rented.are_new(identity))
+        ending, troubles = end_instances(clients.ec2, left)
         try:
-            left = list(dict.fromkeys([*_living(clients, left, request), *unknown]))
+            left = _living(clients, left, request)
         except AWSError as error:
             left = left if troubles else ending
             troubles = troubles or ([str(error)] if not left and request else [])
@@ -123,51 +122,28 @@ def terminate(clients: Clients, identity: str, instances: Sequence[str], request
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-class Ending(NamedTuple):
-    """What came of a request to end instances.
-
-    Attributes
-    ----------
-    left
-        Those that are not gone yet.
-    refusals
-        Why AWS does not end some, a sentence each.
-    unknown
-        Those of them that were rented just now, and that AWS does not know yet.
-    """
-
-    left: list[str]
-    refusals: list[str]
-    unknown: list[str]
-
-
-def end_instances(ec2: Any, ids: Sequence[str], are_new: bool = False) -> Ending:
-    """Ask AWS to end instances.
-
-    Parameters
-    ----------
-    are_new
-        Whether they were rented just now: AWS does not know new ones everywhere at once, so that
-        one is not gone which it does not know.
-    """
+def end_instances(ec2: Any, ids: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Ask AWS to end instances; return those that are not gone yet, and refusals."""
     if not ids:
-        return Ending([], [], [])
+        return [], []
     try:
         with explain_errors():
             answer = ec2.terminate_instances(InstanceIds=list(ids))
     except AWSError as error:
         if _is_gone(error) and len(ids) == 1:
-            unknown = list(ids) if are_new else []
-            return Ending(unknown, [], unknown)
+            return [], []
         if len(ids) == 1 or not (_is_gone(error) or error.code == "UnauthorizedOperation"):
-            return Ending(list(ids), [str(error)], [])
+            return list(ids), [str(error)]
         # A single unknown id makes AWS end none of them.
-        each_alone = [end_instances(ec2, [each], are_new) for each in ids]
-        return Ending(*(list(itertools.chain(*part)) for part in zip(*each_alone, strict=True)))
+        each_alone = [end_instances(ec2, [each]) for each in ids]
+        return (
+            [one for ending, _ in each_alone for one in ending],
+            [one for _, trouble in each_alone for one in trouble],
+        )
     states = {
         each["InstanceId"]: each["CurrentState"]["Name"] for each in answer["TerminatingInstances"]
     }
-    return Ending([each for each in ids if states.get(each) != "terminated"], [], [])
+    return [each for each in ids if states.get(each) != "terminated"], []
 
 
 # Kinds of which there may be unrecorded resources. The others are released by name or id if they
