@@ -258,11 +258,16 @@ def _change_numbers(torch: Any, key: str, value: Any) -> None:
 
 # IPython
 
-_SHELL: Settings = {"precision": "", "xmode": "Context", "interactivity": "last_expr"}
 _FIGURES: Settings = {
     "figure_formats": ["png"],
     "print_figure_kwargs": {"bbox_inches": "tight"},
     "close_figures": True,
+}
+_SHELL: Settings = {
+    "precision": "",
+    "xmode": "Context",
+    "interactivity": "last_expr",
+    **_FIGURES,
 }
 
 
@@ -274,11 +279,7 @@ def _shell_settings(ipython: Any) -> Settings:
         "interactivity": shell.ast_node_interactivity,
         **_figure_settings(shell),
     }
-    return {key: value for key, value in here.items() if value != _usual_shell_setting(key)}
-
-
-def _usual_shell_setting(key: str) -> Any:
-    return {**_SHELL, **_FIGURES}[key]
+    return {key: value for key, value in here.items() if value != _SHELL[key]}
 
 
 def _change_shell(ipython: Any, key: str, value: Any) -> None:
@@ -357,7 +358,7 @@ _LIBRARIES: Mapping[str, _Library] = {
         _PRINTING.__getitem__,
         _change_arrays,
     ),
-    "IPython": _Library(_shell_settings, _shell_settings, _usual_shell_setting, _change_shell),
+    "IPython": _Library(_shell_settings, _shell_settings, _SHELL.__getitem__, _change_shell),
     "plotly.io": _Library(_plotly_settings, _plotly_settings, str, _change_plotly),
     "sklearn": _Library(
         lambda module: module.get_config(),

@@ -69,7 +69,7 @@ class Transport(paramiko.Transport):  # type: ignore[misc]  # it has no types
             self.open_session(timeout=timeout).close()
         except paramiko.ChannelException:
             return True
-        except Exception:
+        except Exception:  # of any kind, as paramiko passes on what has ended its thread
             return False
         return True
 
