@@ -34,6 +34,8 @@ class Notebook:
         with capture_output(display=False) as captured:
             result = self.shell.run_cell(cell, store_history=True)
         self.stderr = str(captured.stderr)
+        if not result.success:
+            captured.show()  # in the report of a test that fails by this
         result.raise_error()
         return str(captured.stdout)
 
