@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from jupyter_sky.cluster import version_check
-from jupyter_sky.cluster.control import scaling
+from jupyter_sky.cluster.control import process_group, scaling
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inventory import asked_names
 from jupyter_sky.cluster.network.connection import Connection
@@ -21,7 +21,7 @@ from jupyter_sky.transport.protocol.events import (
     RunBegan,
     decode_event,
 )
-from jupyter_sky.transport.protocol.messages import Welcome
+from jupyter_sky.transport.protocol.messages import RankStatus, Welcome
 from jupyter_sky.transport.rank_ranges import among, to_ranges
 
 
@@ -49,16 +49,29 @@ async def restore(
         if welcome["ending"]:
             raise AgentGone("the cluster is ending")
         _restore_ranks(controller, connection, welcome)
-    newest = max(rank.generation for rank in controller.state.ranks)
+    own = _own_ranks(controller, welcomes)
+    newest = max((max(rank["generation"], rank["forming"] or 0) for rank in own), default=0)
     # Before events arrive, since those about the formation of this group may be repeated.
     controller.state = replace(controller.state, generation=newest)
     controller.shared = any(welcome["shared"] for welcome in welcomes)
     await _follow_from_unseen_run(controller, welcomes)
     if not controller.visits:
         controller.warnings = version_check.check(controller.versions)
-    if not controller.visits and await scaling.finish_interrupted(controller, welcomes, leaving):
-        newest += 1  # the group may have had ranks that are gone
+    if not controller.visits:
+        await scaling.finish_interrupted(controller, welcomes, leaving)
+        if any(rank["forming"] for rank in own):
+            # Some may wait for ranks that a killed kernel has not told.
+            await process_group.abandon(controller)
+        if any(rank["group_size"] != len(controller.ranks) for rank in own):
+            newest += 1  # the next run forms a group of the ranks that there are
     controller.state = replace(controller.state, generation=newest, phase=ClusterPhase.READY)
+
+
+def _own_ranks(controller: Controller, welcomes: Sequence[Welcome]) -> list[RankStatus]:
+    """Return what agents say about the ranks that are theirs."""
+    each = zip(controller.connections, welcomes, strict=True)
+    # Another rank is one from another node, or left by a kernel that was killed while scaling.
+    return [rank for ours, said in each for rank in said["ranks"] if rank["rank"] in ours.ranks]
 
 
 def _restore_ranks(controller: Controller, connection: Connection, welcome: Welcome) -> None:

@@ -30,8 +30,7 @@ from jupyter_sky.formatting import format_duration, format_ranks
 from jupyter_sky.serialization.pickling import main_namespace
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.error_report import ErrorReport
-from jupyter_sky.transport.protocol.messages import FormRequest
-from jupyter_sky.transport.protocol.topology import Topology
+from jupyter_sky.transport.protocol.topology import FormRequest, Topology
 
 PATIENCE = 0.5
 """Seconds for ranks to come to the end of a rendezvous that is not wanted any more."""
@@ -72,7 +71,7 @@ async def let_return(controller: Controller, rank: int) -> None:
         try:
             await _enter(controller, controller.topology, (rank,))
         except BaseException:
-            await asyncio.shield(_abort(controller, patience=0.0))
+            await asyncio.shield(abandon(controller, patience=0.0))
             raise
 
 
@@ -91,10 +90,10 @@ async def form(controller: Controller) -> None:
             await _form(controller)
         except SkyError:
             # Ranks already in the rendezvous block until they are told to abort.
-            await asyncio.shield(_abort(controller, patience=0.0))
+            await asyncio.shield(abandon(controller, patience=0.0))
             raise
         except BaseException:
-            await asyncio.shield(_abort(controller, PATIENCE))
+            await asyncio.shield(abandon(controller))
             raise
 
 
@@ -221,7 +220,7 @@ async def _topology(controller: Controller, generation: int) -> Topology:
     }
 
 
-async def _abort(controller: Controller, patience: float) -> None:
+async def abandon(controller: Controller, patience: float = PATIENCE) -> None:
     """Take all ranks out of the rendezvous, unless they finish it in ``patience`` seconds."""
     within = patience + controller.timeouts.stop
 

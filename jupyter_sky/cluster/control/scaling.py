@@ -344,7 +344,7 @@ async def _form_again(controller: Controller) -> None:
 
 async def finish_interrupted(
     controller: Controller, welcomes: Sequence[Welcome], leaving: Sequence[Machine]
-) -> bool:
+) -> None:
     """Clean up after a kernel that was killed while scaling the cluster.
 
     Parameters
@@ -355,16 +355,11 @@ async def finish_interrupted(
         The welcome messages of its agents.
     leaving
         Machines that should not belong to it.
-
-    Returns
-    -------
-    bool
-        Whether anything was removed.
     """
     there = {rank["rank"] for welcome in welcomes for rank in welcome["ranks"]}
     surplus = there - set(controller.ranks)
     if not surplus and not leaving:
-        return False
+        return
     await asyncio.gather(
         _end_ranks(controller.connections, surplus),
         owed_ends.remove_machines(origin(controller), leaving),
@@ -374,7 +369,6 @@ async def finish_interrupted(
     controller.forget_ranks(surplus)
     rows = [connection.machine.row() for connection in controller.connections]
     await blocking(registry.record_size, controller.id, controller.spec.nodes, rows)
-    return True
 
 
 async def _end_ranks(connections: Sequence[Connection], ranks: Collection[int]) -> None:

@@ -25,7 +25,6 @@ from jupyter_sky.serialization import blobs
 from jupyter_sky.transport.certificates import fingerprint
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_requests import (
-    AbandonRequest,
     AddPeersRequest,
     AddRanksRequest,
     ArrivedRequest,
@@ -52,10 +51,8 @@ from jupyter_sky.transport.protocol.inspection import (
     LookRequest,
 )
 from jupyter_sky.transport.protocol.messages import (
-    FormRequest,
     NameGroup,
     Packed,
-    ReserveRequest,
     RunRequest,
     whole_request,
 )
@@ -64,6 +61,7 @@ from jupyter_sky.transport.protocol.profiling import (
     RecordedRequest,
     TakeProfileRequest,
 )
+from jupyter_sky.transport.protocol.topology import AbandonRequest, FormRequest, ReserveRequest
 from jupyter_sky.transport.sent_folders import blobs_of, portions_of
 
 _CLOCK_REALTIME_COARSE = 5  # Linux's number; Python has no name for it

@@ -17,13 +17,7 @@ from jupyter_sky.node.supervisor.output.rate_limiter import RateLimiter
 from jupyter_sky.transport.frames import Message, SharedFields, encode
 from jupyter_sky.transport.link import Link
 from jupyter_sky.transport.protocol.calls import TellRequest
-from jupyter_sky.transport.protocol.messages import (
-    FormRequest,
-    NameGroup,
-    RankStatus,
-    RunRequest,
-    said,
-)
+from jupyter_sky.transport.protocol.messages import NameGroup, RankStatus, RunRequest, said
 from jupyter_sky.transport.protocol.rank_messages import (
     Displayed,
     FormCommand,
@@ -32,6 +26,7 @@ from jupyter_sky.transport.protocol.rank_messages import (
     SideCommand,
     TellCommand,
 )
+from jupyter_sky.transport.protocol.topology import FormRequest
 from jupyter_sky.transport.rank_ranges import count, includes
 from jupyter_sky.transport.streams import FIRST_PLACE, LineJoiner, MarkReader, Piece
 
@@ -89,7 +84,10 @@ class RankProcess:
     forming
         The generation of the process group that it is joining, if any.
     generation
-        The generation of the last process group that it joined.
+        The generation of the process group that it is in; 0 for none, as when it has failed to
+        enter one or left its group to end a run.
+    group_size
+        How many ranks the last group has that it was to join.
     names
         For each name, the content digest of the value that it was sent last.
     stacks
@@ -110,7 +108,7 @@ class RankProcess:
         self.limiters: dict[tuple[str, int], RateLimiter] = {}
         self.displays: DisplayLimiter | None = None
         self.forming: int | None = None
-        self.generation = 0
+        self.generation = self.group_size = 0
         self.names: dict[str, str] = {}
         self._on_message = on_message
         self._on_output = on_output
@@ -203,7 +201,7 @@ class RankProcess:
         self.is_ending = False
         self.names = {}
         self.forming = None
-        self.generation = 0
+        self.generation = self.group_size = 0
 
     def status(self) -> RankStatus:
         """Return what a newly connected client should know."""
@@ -211,7 +209,9 @@ class RankProcess:
             "rank": self.rank,
             "pid": self.pid,
             "run": self.run,
+            "forming": self.forming,
             "generation": self.generation,
+            "group_size": self.group_size,
             "names": self.names,
         }
 
@@ -267,7 +267,9 @@ class RankProcess:
 
     def send_form(self, request: FormRequest, peers: Peers) -> None:
         """Let the rank enter a process group."""
-        self.forming = request["topology"]["generation"]
+        topology = request["topology"]
+        self.forming = topology["generation"]
+        self.group_size = sum(len(node["ranks"]) for node in topology["nodes"])
         names = self._names_for_it(request["names"])
         command = {**request, **peers, "op": "form", "ranks": [self.rank], "names": names}
         self.send(cast(FormCommand, command))
@@ -293,14 +295,16 @@ class RankProcess:
 
     # Messages from the rank
 
-    def confirm_names(self, arrived: Sequence[str]) -> None:
+    def confirm_names(self, arrived: Sequence[str] | None) -> None:
         """Forget the names that the rank did not bind after all.
 
         Parameters
         ----------
         arrived
-            The shipments of the run that it bound.
+            The shipments of the run that it bound; ``None`` if it has not come to that.
         """
+        if arrived is None:
+            return
         for group in self._unconfirmed:
             if group["shipment"] not in arrived:
                 for key in group["digests"]:

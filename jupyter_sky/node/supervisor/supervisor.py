@@ -24,8 +24,9 @@ from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_spec import RankSpec
 from jupyter_sky.transport.protocol.calls import TellRequest
 from jupyter_sky.transport.protocol.events import Event, Output, Prepared, RankExited, RankStarted
-from jupyter_sky.transport.protocol.messages import FormRequest, ReserveRequest, RunRequest
+from jupyter_sky.transport.protocol.messages import RunRequest
 from jupyter_sky.transport.protocol.rank_messages import LeavingCommand
+from jupyter_sky.transport.protocol.topology import FormRequest, ReserveRequest
 from jupyter_sky.transport.rank_ranges import among
 
 END_WITHIN = 3.0
@@ -275,8 +276,7 @@ class Supervisor:
             case "formed":
                 if process.forming == message["generation"]:
                     process.forming = None
-                if message["error"] is None:
-                    process.generation = message["generation"]
+                process.generation = 0 if message["error"] else message["generation"]
             case "prompted":
                 self.prompting.on_prompted(process, message)
             case "display":
@@ -311,8 +311,8 @@ class Supervisor:
         message["tail"] = process.run_output(process.tail_limit)
         message["seconds"] = asyncio.get_running_loop().time() - process.run_began
         process.run, process.ended = None, process.run
-        if message["arrived"] is not None:
-            process.confirm_names(message["arrived"])
+        process.generation = 0 if message["broken"] else process.generation
+        process.confirm_names(message["arrived"])
         self._failed_starts.pop(process.rank, None)
         if message["outcome"] == "error":
             self.stopper.stop_after_failure(message["run"])

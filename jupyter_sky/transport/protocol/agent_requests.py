@@ -1,4 +1,4 @@
-"""Requests of a kernel to an agent, except those for runs and formations (see `messages`).
+"""Requests of a kernel to an agent, except those for runs (`messages`) and groups (`topology`).
 
 Each docstring begins with the name of the request; `messages` describes the common fields.
 """
@@ -11,20 +11,6 @@ from typing import Any, NotRequired, TypedDict
 from jupyter_sky.transport.protocol.topology import AgentAddress
 
 # Ranks
-
-
-class AbandonRequest(TypedDict):
-    """``abandon``: take ranks out of a formation that some of them will not complete.
-
-    The answer comes once no rank is in it any more.
-
-    Attributes
-    ----------
-    patience
-        Seconds that ranks have left to complete it.
-    """
-
-    patience: float
 
 
 class InterruptRequest(TypedDict):

@@ -4,7 +4,8 @@ Requests that carry values are here, the others in `agent_requests`. Every reque
 its name; ``id``, its number on this client; and ``settled``: answers to requests below that number
 have arrived. The answer has the number as ``re``, and a sentence as ``error`` if it cannot be done.
 Events, which agents send of their own accord, are in `events`, errors of ranks in `error_report`,
-the topology of a cluster in `topology`, and messages within a node in `rank_messages`.
+the topology of a cluster and what forms its process group in `topology`, and messages within a node
+in `rank_messages`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import Any, Literal, NotRequired, TypedDict
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.debugging import Debugging
 from jupyter_sky.transport.protocol.profiling import RecordKind
-from jupyter_sky.transport.protocol.topology import Topology
 from jupyter_sky.transport.rank_ranges import RankRanges
 from jupyter_sky.transport.sent_folders import SentFolder
 
@@ -90,8 +90,12 @@ class RankStatus(TypedDict):
         Its process id; ``None`` while there is no process.
     run
         The run that it is executing, if any.
+    forming
+        Generation of the process group that it is joining, if any.
     generation
-        Generation of the last process group that it joined; 0 before the first.
+        Generation of the process group that it is in; 0 for none.
+    group_size
+        Number of ranks of the last group that it was to join; 0 before the first.
     names
         For each name, the content digest of the value that the notebook sent last.
     """
@@ -99,7 +103,9 @@ class RankStatus(TypedDict):
     rank: int
     pid: int | None
     run: str | None
+    forming: int | None
     generation: int
+    group_size: int
     names: dict[str, str]
 
 
@@ -336,32 +342,6 @@ class RunRequest(RunFields):
     """
 
     values: dict[int, list[str]]
-
-
-class ReserveRequest(TypedDict):
-    """``reserve``: let the head listen for the process group; answered with its ``port``."""
-
-    rank: int
-    addr: str
-
-
-class FormRequest(TypedDict):
-    """``form``: enter a process group.
-
-    Attributes
-    ----------
-    ranks
-        The ranks that enter it; those of other nodes are told by their own agents.
-    life
-        The hooks of plugins, pickled.
-    names
-        The names that the hooks need.
-    """
-
-    ranks: list[int]
-    topology: Topology
-    life: Packed
-    names: list[NameGroup]
 
 
 # Compact runs: fields that are empty are not sent, neither to agents nor to ranks. Most runs have

@@ -18,8 +18,9 @@ from jupyter_sky.transport.protocol.inspection import (
     SeenCollective,
     SeenFrame,
 )
-from jupyter_sky.transport.protocol.messages import FormRequest, ReserveRequest, RunFields
+from jupyter_sky.transport.protocol.messages import RunFields
 from jupyter_sky.transport.protocol.profiling import SampleCommand
+from jupyter_sky.transport.protocol.topology import FormRequest, ReserveRequest
 
 # Agent and fork server
 

@@ -1,8 +1,10 @@
-"""The topology of a cluster, as sent to agents and as ranks find it in ``COMPUTE_POOL``."""
+"""The topology of a cluster, and the requests that form the process group of its ranks."""
 
 from __future__ import annotations
 
 from typing import TypedDict
+
+from jupyter_sky.transport.protocol.messages import NameGroup, Packed
 
 
 class AgentAddress(TypedDict):
@@ -67,3 +69,46 @@ class RankPlace(TypedDict):
     shared_accelerators: bool
     interface: str
     peers: list[PeerPlace]
+
+
+# Requests to agents
+
+
+class ReserveRequest(TypedDict):
+    """``reserve``: let the head listen for the process group; answered with its ``port``."""
+
+    rank: int
+    addr: str
+
+
+class FormRequest(TypedDict):
+    """``form``: enter a process group.
+
+    Attributes
+    ----------
+    ranks
+        The ranks that enter it; those of other nodes are told by their own agents.
+    life
+        The hooks of plugins, pickled.
+    names
+        The names that the hooks need.
+    """
+
+    ranks: list[int]
+    topology: Topology
+    life: Packed
+    names: list[NameGroup]
+
+
+class AbandonRequest(TypedDict):
+    """``abandon``: take ranks out of a formation that some of them will not complete.
+
+    The answer comes once no rank is in it any more.
+
+    Attributes
+    ----------
+    patience
+        Seconds that ranks have left to complete it.
+    """
+
+    patience: float

@@ -1,0 +1,90 @@
+"""What another kernel finds where the one before it died at a bad moment."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_sky.cluster.control import scaling
+from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.providers.local import Local
+from tests.cluster.conftest import start
+from tests.conftest import kill_processes_of
+from tests.forks import forks_with
+
+IN_A_GROUP = "import torch, torch.distributed as dist"
+SUMMED = "(dist.all_reduce(x := torch.ones(1)), x.item())[1]"
+PEERS = "len(__import__('jupyter_sky').instance_info().peers)"
+
+
+@pytest.mark.parametrize("framework", [False, True])
+def test_ranks_that_left_before_the_others_formed_a_group(
+    new, attached, monkeypatch, framework: bool
+) -> None:
+    cells = new(nodes=3, framework=framework)
+    monkeypatch.setattr(scaling, "_form_again", as_if_killed)
+    cells.cluster.scale(2)
+    cells.cluster.close()
+    cells = attached(cells.cluster.name, framework=framework)
+    assert cells.ask(PEERS) == [2, 2]
+    if framework:
+        cells.run(IN_A_GROUP)
+        assert cells.ask(SUMMED) == [2.0, 2.0]
+
+
+async def as_if_killed(controller: object) -> None:
+    """Do nothing more, as a kernel that is killed."""
+
+
+def test_a_group_that_a_run_has_broken(new, attached) -> None:
+    cells = new(nodes=2)
+    cells.run(IN_A_GROUP)
+    with pytest.raises(ZeroDivisionError):  # which ends the other one's collective
+        cells.run("if dist.get_rank() == 0: dist.recv(torch.ones(1), 1)\nelse: 1 / 0")
+    cells.cluster.close()
+    cells = attached(cells.cluster.name)
+    assert cells.ask(SUMMED) == [2.0, 2.0]
+
+
+@pytest.mark.timeout(120)
+def test_ranks_that_wait_for_others_that_were_not_told_of_the_group(
+    attached, home: Path, tmp_path: Path
+) -> None:
+    name = tmp_path / "name"
+    arguments = (name, dict(os.environ))
+    kernel = forks_with(__name__).Process(target=die_while_a_group_is_formed, args=arguments)
+    kernel.start()
+    kernel.join()
+    try:
+        assert kernel.exitcode == -signal.SIGKILL
+        cells = attached(name.read_text())
+        assert cells.ask(PEERS) == [1]
+    finally:
+        kill_processes_of(home)
+
+
+def die_while_a_group_is_formed(name: Path, variables: Mapping[str, str]) -> None:
+    """Be a kernel that is killed when one of two nodes has been told to form a group."""
+    os.environ.clear()
+    os.environ.update(variables)
+    cells = start(1, provider=Local(machines=2))
+    name.write_text(cells.cluster.name)
+    request, told = Connection.request, asyncio.Event()
+
+    async def tell_one(self: Connection, op: str, **fields: Any) -> Any:
+        if op == "form" and 1 in self.ranks:
+            await told.wait()
+            os.kill(os.getpid(), signal.SIGKILL)
+        answer = await request(self, op, **fields)
+        if op == "form":
+            told.set()
+        return answer
+
+    Connection.request = tell_one  # type: ignore[method-assign]
+    cells.cluster.scale(2)
