@@ -164,7 +164,7 @@ def remote_error(
     error.failures = tuple(failures)
     for name, value in first.error["attributes"].items():
         if not name.startswith("_") and isinstance(getattr(type(error), name, None), MEMBERS):
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # a setter of the user's may raise anything
                 setattr(error, name, value)
         elif name not in vars(error):
             error.__dict__[name] = value
@@ -213,7 +213,7 @@ def _new(failure: Failure, may_be_group: bool) -> RemoteError:
         # Some types need arguments of their own, and MemoryError cannot create instances of types
         # with another base before it.
         for make in (kind.__new__, BaseException.__new__):
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # it may want arguments that did not come
                 return make(kind)
     return RemoteError()
 

@@ -87,7 +87,7 @@ class Changes:
             if not changed.done():
                 changed.set_result(None)
         for observer in self._observers:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # one that fails must not silence the others
                 observer()
 
     async def next(self) -> None:

@@ -160,7 +160,7 @@ class CheckpointFolder:
 
     def settle(self) -> None:
         """Remove previous saves from this disk, unless it is rank 0's, which does so itself."""
-        with suppress(Exception):
+        with suppress(Exception):  # drivers of buckets raise all kinds of errors
             for other in self._place.saves() if self.is_own else ():
                 if other != self._save:
                     self._place.remove(other)
@@ -170,7 +170,7 @@ class CheckpointFolder:
 
         On other disks they stay until the next save: only rank 0 knows whether it became valid.
         """
-        with suppress(Exception):
+        with suppress(Exception):  # drivers of buckets raise all kinds of errors
             if not self.is_first:
                 return
             marker = self._place.read_marker()

@@ -19,8 +19,8 @@ from jupyter_sky.cluster.cost_meter import CostMeter, Rate, rate_of
 from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.cluster.metrics.usage import Usage
 from jupyter_sky.cluster.namespace.sync import NamespaceSync
-from jupyter_sky.cluster.network.common import Common
 from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
+from jupyter_sky.cluster.network.connection_context import ConnectionContext
 from jupyter_sky.cluster.network.first_link import open_link
 from jupyter_sky.cluster.network.health import LinkMonitor
 from jupyter_sky.cluster.network.incoming import Report
@@ -92,8 +92,8 @@ class Controller(ConnectionListener):
         The topology with which this kernel formed the present group, if it did.
     observers
         Called, without arguments, after every change.
-    common
-        The settings that its connections share.
+    context
+        What its connections share.
     pages, work
         Pages of its nodes for the browser; work on nodes outside runs.
     """
@@ -109,7 +109,7 @@ class Controller(ConnectionListener):
         self.meter = config.meter
         self.listener = listener
         self.shared = False
-        self.common = Common()
+        self.context = ConnectionContext()
         self.sync = NamespaceSync()
         self.state = ClusterState.new([])
         self.connections: list[Connection] = []
@@ -170,7 +170,7 @@ class Controller(ConnectionListener):
     @property
     def sent_bytes(self) -> int:
         """Bytes sent to the cluster by this kernel."""
-        return self.common.traffic.sent
+        return self.context.traffic.sent
 
     @property
     def note(self) -> str:
@@ -224,8 +224,8 @@ class Controller(ConnectionListener):
         VersionMismatch
             If an agent has another version of jupyter_sky.
         """
-        common = self.common
-        self.set_connections([Connection(each, self, self.visits, common) for each in machines])
+        context = self.context
+        self.set_connections([Connection(each, self, self.visits, context) for each in machines])
         welcomes = await asyncio.gather(*(open_link(each, since) for each in self.connections))
         for welcome in welcomes:
             version_check.check_agent(welcome)

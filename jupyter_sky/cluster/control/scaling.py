@@ -140,8 +140,8 @@ class _Expansion(ConnectionListener):
         self._lost = list(lost)
         self._kept = [each for each in controller.connections if each not in lost]
         self._machines = [connection.machine for connection in self._kept]
-        common = controller.common
-        self._new = [Connection(each, self, common=common) for each in growth.machines]
+        context = controller.context
+        self._new = [Connection(each, self, context=context) for each in growth.machines]
         self._ranks = {each.rank for each in growth.ranks}
         self._ranks.update(rank for connection in self._new for rank in connection.ranks)
         self._committed = False

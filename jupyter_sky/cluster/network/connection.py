@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import jupyter_sky
 from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.blobs.download import Downloads
-from jupyter_sky.cluster.network.common import Common
+from jupyter_sky.cluster.network.connection_context import ConnectionContext
 from jupyter_sky.cluster.network.incoming import Report
 from jupyter_sky.cluster.network.requests import pending
 from jupyter_sky.cluster.network.requests.events import Events, Taking
@@ -75,7 +75,7 @@ class Connection:
     visits
         Whether this process is not a notebook: a visitor does not keep the node up, and the events
         that it receives count as unseen, so that the next notebook shows them.
-    common
+    context
         What it shares with the other connections of its cluster.
 
     Attributes
@@ -95,16 +95,16 @@ class Connection:
         machine: Machine,
         listener: ConnectionListener,
         visits: bool = False,
-        common: Common | None = None,
+        context: ConnectionContext | None = None,
     ) -> None:
-        self._common = common or Common()
+        self._context = context or ConnectionContext()
         self._seen = Seen(self._current_link)
         taking = Taking(
             self._take,
             lambda events: listener.on_ranks_done(self, events),
             lambda ranks: listener.on_foreign_ranks(self, ranks),
         )
-        self._events = Events(taking, self._common.ends, None if visits else self._seen)
+        self._events = Events(taking, self._context.ends, None if visits else self._seen)
         self.machine = machine
         self.broken_since: float | None = None
         self.trouble, self.is_shut_out = "", False
@@ -119,7 +119,7 @@ class Connection:
         self._requests = pending.PendingRequests(lambda: self._up, self._no_connection)
         self._downloads = Downloads(self._current_link)
         self.uploads = Uploads(
-            self.request, self._current_link, machine.blobs_here, self._common.traffic
+            self.request, self._current_link, machine.blobs_here, self._context.traffic
         )
 
     @property
@@ -213,8 +213,8 @@ class Connection:
         link = self._link = Link(
             *(sock, self._receive, self._link_closed, self._downloads.destination, SILENCE),
             heartbeat=self._seen.heartbeat,
-            readiness=self._common.readiness,
-            traffic=self._common.traffic,
+            readiness=self._context.readiness,
+            traffic=self._context.traffic,
         )
         hello: Hello = {
             "op": "hello",

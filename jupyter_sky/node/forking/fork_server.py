@@ -121,7 +121,7 @@ def _import_all(spec: AgentSpec) -> tuple[RankShell, Imported]:
     for name in spec.preload:
         try:
             importlib.import_module(name)
-        except Exception as error:
+        except Exception as error:  # a module may raise anything while it is imported
             missing[name] = f"{type(error).__name__}: {error}"
     # Every rank needs these; looking up a host imports the second one.
     from encodings import idna  # noqa: F401

@@ -253,7 +253,7 @@ class Template:
 
     def _import_later(self) -> None:
         gc.disable()
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # the cluster that needs it imports it, and says so
             importlib.import_module(self._later.pop())
         self._look_at_modules()
         gc.collect()

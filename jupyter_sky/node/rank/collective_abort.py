@@ -83,7 +83,7 @@ def break_group(
     if distributed is None or not (distributed.is_initialized() or store):
         return False
     if distributed.is_initialized() and distributed.get_backend() == "nccl":
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # of any kind: the sockets are closed below
             distributed.distributed_c10d._abort_process_group()
     siblings_sockets = {inode for pid in siblings for _, inode in _sockets(pid)}
     owners = _owners()

@@ -44,7 +44,7 @@ def redirect(out: int, err: int) -> None:
 def flush() -> None:
     """Flush the buffers of Python and of the C library."""
     for name in ("stdout", "stderr"):
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # the user may have put something else there
             getattr(sys, name).flush()
     _libc.fflush(None)
 

@@ -145,7 +145,7 @@ class Deployment:
         if _deployments.get(self._cluster.id) is self:
             del _deployments[self._cluster.id]
         if self._client is not None:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # its scheduler may be gone already
                 self._client.close(timeout=_CLOSED_WITHIN)
         self.progress.end()
         self._cluster.pages.hide(PAGE)

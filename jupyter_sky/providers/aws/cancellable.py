@@ -57,5 +57,5 @@ class Cancellable:
         """Let the next `report` raise, and wait until the work has ended."""
         self._stop.set()
         if self._job is not None:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # who was cancelled does not want its error
                 await asyncio.shield(self._job)

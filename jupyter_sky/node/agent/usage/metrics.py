@@ -55,7 +55,7 @@ class Metrics:
         """
         if not self._load() or rank not in self._gpus:
             return None
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # of any kind, from the driver: it is shown as unknown
             return self._of_gpu(self._gpus[rank])
         return None
 
@@ -109,7 +109,7 @@ def last_line(process: RankProcess) -> str:
 
 def _load_nvml() -> Any:
     """Return NVIDIA's management library; ``False`` if it cannot be used."""
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):  # no driver, no package for it, or another version
         import pynvml
 
         pynvml.nvmlInit()

@@ -53,7 +53,7 @@ class Part:
         """Return the description to send."""
         try:
             digest = _digest(self.value) if self.digest is None else self.digest
-        except Exception:
+        except Exception:  # it cannot be pickled: only its name is compared
             digest = ""
         return {
             "path": self.path[:_LONGEST],
@@ -210,7 +210,7 @@ def _of_pandas(value: Any) -> str:
 
 def _random_state(value: Any) -> Any:
     """Return the state of a random number generator, if the value is one."""
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):  # a value may answer anything when it is asked
         if hasattr(value, "bit_generator"):
             return value.bit_generator.state
         if hasattr(value, "getstate"):

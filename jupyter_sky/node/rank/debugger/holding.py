@@ -45,11 +45,12 @@ def _groups() -> Iterator[tuple[Any, Any]]:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return
     for group in list(distributed.distributed_c10d._world.pg_map):
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # a group without a backend for this device
             yield group, group._get_backend(group._device_types[0])
 
 
 def _set(group: Any, limit: timedelta) -> None:
+    # `_set_pg_timeout` is private to torch: another version may lack it.
     with contextlib.suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         sys.modules["torch.distributed"].distributed_c10d._set_pg_timeout(limit, group)

@@ -125,7 +125,7 @@ def _groups() -> Iterator[tuple[str, Any]]:
 
 
 def _number(group: Any) -> int:
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):  # a backend that does not count them
         return int(group._get_sequence_number_for_group())
     return 0
 
@@ -142,7 +142,7 @@ def _entries() -> list[dict[str, Any]]:
         return []
     # The pickle comes from this process itself. Without stacks: resolving their names takes
     # seconds.
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):  # private to torch: another version may lack it
         return list(pickle.loads(dump(True, False, False)).get("entries", ()))
     return []
 

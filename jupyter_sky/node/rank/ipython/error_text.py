@@ -58,7 +58,7 @@ def text(error: BaseException) -> str:
     """Return the text of an error, whatever its own methods do."""
     try:
         return str(error)
-    except Exception:
+    except Exception:  # of any kind, from its own `__str__`
         return f"<{type(error).__qualname__} that cannot be shown>"
 
 
@@ -90,7 +90,7 @@ def attributes(error: BaseException) -> dict[str, Any]:
             break
         for name, member in vars(kind).items():
             if isinstance(member, MEMBERS) and not name.startswith("_"):
-                with contextlib.suppress(Exception):
+                with contextlib.suppress(Exception):  # a property of the user's may raise anything
                     value = getattr(error, name)
                     if isinstance(value, str | int | float | None):
                         found.setdefault(name, value)
@@ -119,5 +119,5 @@ def plain(value: Any, depth: int = 4) -> Any:
         return {shortened(key): plain(item, depth - 1) for key, item in items}
     try:
         return shortened(repr(value)[:1000])
-    except Exception:
+    except Exception:  # of any kind, from its own `__repr__`
         return f"<{type(value).__qualname__}>"

@@ -132,14 +132,14 @@ def _is_code(value: Any) -> bool:
     """Return whether a value is pickled by name, or compared by identity only."""
     if type(value) is object:
         return True
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):  # a value may answer anything when it is asked
         if isinstance(value, FunctionType | type) or isinstance(value.__qualname__, str):
             return bool(value.__module__ == "__main__")
     return False
 
 
 def _dumped(values: dict[str, Any]) -> Pickled | None:
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):  # of any kind, from the user's classes
         return pickling.dump(values)
     return None
 
@@ -157,7 +157,7 @@ def _is_on_gpu(value: Any) -> bool:
     torch = sys.modules.get("torch")
     if torch is None:
         return False
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):  # a value may answer anything when it is asked
         if isinstance(value, torch.Tensor):
             return bool(value.is_cuda)
         if isinstance(value, torch.nn.Module):

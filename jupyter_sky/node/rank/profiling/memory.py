@@ -21,7 +21,7 @@ def begin() -> Callable[[], MemoryRecord]:
         Path("/proc/self/clear_refs").write_text(_RESET_PEAK)
     cuda = _cuda()
     for device in range(cuda.device_count() if cuda else 0):
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # errors of CUDA are for the cell to report
             cuda.reset_peak_memory_stats(device)
     return _end
 

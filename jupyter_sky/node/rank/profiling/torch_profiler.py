@@ -196,7 +196,7 @@ def _record_no_more() -> None:
     parts = {ProfilerActivity.CPU}
     if sys.modules["torch"].cuda.is_available():
         parts.add(ProfilerActivity.CUDA)
-    with contextlib.suppress(Exception), _quietly():
+    with contextlib.suppress(Exception), _quietly():  # private to torch: it may be gone
         _autograd._toggle_collection_dynamic(False, parts)
 
 

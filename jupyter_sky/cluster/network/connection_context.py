@@ -1,4 +1,4 @@
-"""What the connections of a cluster share, so that work for many nodes is done once."""
+"""The context of a cluster's connections: work for many nodes is done once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jupyter_sky.transport.together.readiness import Readiness
 
 
 @dataclass(frozen=True)
-class Common:
+class ConnectionContext:
     """What the connections of one cluster share.
 
     Attributes
