@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import socket
+from pathlib import Path
 
 _DESCRIPTOR = "JUPYTER_SKY_HEAD_FD"
+_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+# Below what Linux usually gives to connections, and what Kubernetes redirects (30000 to 32767).
+_FIXED = range(20_000, 29_500)
+_ATTEMPTS = 20
 
 
 class HeadPort:
     """A port that the head listens on before any rank is told its number.
 
     Since it is really listening, on the group's address, no other program can take the port in
-    between.
+    between. A script is only told the number, and listens seconds after the port was released: it
+    is outside the range from which the system gives ports to connections meanwhile.
     """
 
     def __init__(self) -> None:
@@ -21,8 +29,7 @@ class HeadPort:
     def reserve(self, addr: str) -> int:
         """Listen on a free port of an address, instead of the previous one; return the port."""
         self.release()
-        family = socket.AF_INET6 if ":" in addr else socket.AF_INET
-        self._socket = socket.create_server((addr, 0), family=family, backlog=1024)
+        self._socket = _listen(addr)
         return int(self._socket.getsockname()[1])
 
     def hand_over(self) -> None:
@@ -38,3 +45,22 @@ class HeadPort:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+
+def _listen(addr: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in addr else socket.AF_INET
+    ports = _fixed_ports()
+    # A generator of its own: the user's may be seeded, on all nodes of a host alike.
+    for port in random.Random().sample(ports, min(_ATTEMPTS, len(ports))):
+        with contextlib.suppress(OSError):  # somebody listens there
+            return socket.create_server((addr, port), family=family, backlog=1024)
+    return socket.create_server((addr, 0), family=family, backlog=1024)
+
+
+def _fixed_ports() -> range:
+    """Return ports that the system does not give to connections by itself."""
+    with contextlib.suppress(OSError, ValueError):
+        first, last = map(int, _EPHEMERAL.read_text().split())
+        if first < _FIXED.stop and last >= _FIXED.start:
+            return range(_FIXED.start, max(_FIXED.start, first))
+    return _FIXED
