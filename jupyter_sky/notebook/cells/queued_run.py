@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
-from IPython.display import DisplayHandle
+from IPython.display import DisplayHandle, display
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
@@ -110,7 +110,7 @@ class QueuedRun:
 
     def _ipython_display_(self) -> None:
         if self._run:
-            self._run._ipython_display_()
+            display(self._run)
             return
         self._places = DisplayHandle(), DisplayHandle()
         for place, text in zip(self._places, (repr(self), ""), strict=True):

@@ -199,6 +199,9 @@ class _Program:
         self.signal: int | None = None
         self.status = 0
         self.is_closing = False
+        # Where a cell ends with a run, its output so far is not shown: `_show_output` shows all.
+        formatter = shell.display_formatter.ipython_display_formatter
+        formatter.for_type(BackgroundRun, lambda run: print(repr(run)))
 
     # Notifications of the session
 

@@ -255,7 +255,7 @@ def test_what_is_printed_in_the_background_is_shown(terminal: Terminal, tmp_path
     write_notebook(
         tmp_path / "a.ipynb",
         "%%sky --nodes 2 --background\nprint('first')",
-        "asked = _\nasked.result()\nprint('asked')",
+        "asked = _\nasked.result()\nprint('asked')\nasked",
         "%%sky --sh --background\nuntil [ -e go ]; do sleep 0.01; done; echo second",
         "%%sky --background\nprint('third', end='')\nraise ValueError('late')",
         "print('here')\nopen('go', 'w').close()",
