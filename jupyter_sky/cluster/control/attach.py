@@ -60,8 +60,10 @@ async def restore(
     if not controller.visits:
         await scaling.finish_interrupted(controller, welcomes, leaving)
         if any(rank["forming"] for rank in own):
-            # Some may wait for ranks that a killed kernel has not told.
-            await process_group.abandon(controller)
+            # Some may wait for ranks that a killed kernel has not told, but another notebook may
+            # also be about to form a group, in its own time.
+            patience = controller.timeouts.form if controller.shared else process_group.PATIENCE
+            await process_group.abandon(controller, patience)
         if any(rank["group_size"] != len(controller.ranks) for rank in own):
             newest += 1  # the next run forms a group of the ranks that there are
     controller.state = replace(controller.state, generation=newest, phase=ClusterPhase.READY)

@@ -93,7 +93,7 @@ async def form(controller: Controller) -> None:
             await asyncio.shield(abandon(controller, patience=0.0))
             raise
         except BaseException:
-            await asyncio.shield(abandon(controller))
+            await asyncio.shield(abandon(controller, PATIENCE))
             raise
 
 
@@ -220,7 +220,7 @@ async def _topology(controller: Controller, generation: int) -> Topology:
     }
 
 
-async def abandon(controller: Controller, patience: float = PATIENCE) -> None:
+async def abandon(controller: Controller, patience: float) -> None:
     """Take all ranks out of the rendezvous, unless they finish it in ``patience`` seconds."""
     within = patience + controller.timeouts.stop
 

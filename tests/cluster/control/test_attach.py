@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jupyter_sky.cluster.control import scaling
+import jupyter_sky as sky
+from jupyter_sky.cluster.control import process_group, scaling
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.providers.local import Local
 from tests.cluster.conftest import start
 from tests.conftest import kill_processes_of
 from tests.forks import forks_with
+from tests.waiting import until
 
 IN_A_GROUP = "import torch, torch.distributed as dist"
 SUMMED = "(dist.all_reduce(x := torch.ones(1)), x.item())[1]"
@@ -67,6 +71,34 @@ def test_ranks_that_wait_for_others_that_were_not_told_of_the_group(
         assert cells.ask(PEERS) == [1]
     finally:
         kill_processes_of(home)
+
+
+def test_a_group_that_another_notebook_is_forming_is_left_alone(
+    new_with, attached, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forming, go = tmp_path / "forming", tmp_path / "go"
+
+    def slow(info):
+        if info.generation > 1:
+            forming.touch()
+            while not go.exists():
+                time.sleep(0.01)
+        yield
+
+    async def abandon(controller: Any, patience: float) -> None:
+        asyncio.get_running_loop().call_later(0.3, go.touch)
+        await process_group_abandon(controller, patience)
+
+    process_group_abandon = process_group.abandon
+    monkeypatch.setattr(process_group, "abandon", abandon)
+    monkeypatch.setattr(process_group, "PATIENCE", 0.0)
+    cells = new_with([sky.Plugin("slow", around_app=slow)], nodes=2)
+    with ThreadPoolExecutor() as pool:
+        restart = pool.submit(cells.cluster.restart)
+        until(forming.exists)
+        other = attached(cells.cluster.name, framework=False)
+        restart.result()
+    assert other.ask(PEERS) == [2, 2]
 
 
 def die_while_a_group_is_formed(name: Path, variables: Mapping[str, str]) -> None:
