@@ -26,7 +26,7 @@ from jupyter_sky.node.rank.calls.server import CallServer
 from jupyter_sky.node.rank.comparison.looker import Looker
 from jupyter_sky.node.rank.debugger.rank_debugger import RankDebugger
 from jupyter_sky.node.rank.gathering import Gatherer
-from jupyter_sky.node.rank.head_port import HeadPort
+from jupyter_sky.node.rank.head_ports import HeadPorts
 from jupyter_sky.node.rank.inbox import Inbox
 from jupyter_sky.node.rank.inspection.inspector import Inspector
 from jupyter_sky.node.rank.interrupts import Interrupts
@@ -107,7 +107,7 @@ class RankWorker:
         self._was_broken = self._has_left_one = False
         self._displays = 0
         self._plugins = RankPlugins(folder)
-        self._head = HeadPort()
+        self._head = HeadPorts()
         self._topology: Topology | None = None
         self._begun_in = Path.cwd()
         self._inspector, self._sampler = inspector, Sampler(inspector.recorded)
@@ -192,7 +192,8 @@ class RankWorker:
     # The process group
 
     def _reserve_port(self, command: ReserveCommand) -> None:
-        answer: Reserved = {"reserved": self._head.reserve(command["addr"])}
+        port = self._head.reserve(command["addr"])
+        answer: Reserved = {"reserved": command["number"], "port": port}
         self._send(answer)
 
     def _form(self, command: FormCommand) -> None:
@@ -219,7 +220,7 @@ class RankWorker:
 
     def _enter(self, command: FormCommand) -> None:
         os.environ.update(env_vars.variables(command["topology"], self.rank))
-        self._head.hand_over()
+        self._head.hand_over(command["topology"]["head_port"])
         self._receive_names(command["names"])
         self._plugins.enter_process(command["life"])
         self._inspector.group_formed()

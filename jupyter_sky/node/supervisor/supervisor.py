@@ -19,6 +19,7 @@ from jupyter_sky.node.supervisor.process_ends import ProcessEnds
 from jupyter_sky.node.supervisor.profiling import Profiles, Records
 from jupyter_sky.node.supervisor.prompting import Prompting
 from jupyter_sky.node.supervisor.rank_process import RankProcess, shared_fields
+from jupyter_sky.node.supervisor.reservations import Reservations
 from jupyter_sky.node.supervisor.stop import Stopper
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_spec import RankSpec
@@ -26,7 +27,7 @@ from jupyter_sky.transport.protocol.calls import TellRequest
 from jupyter_sky.transport.protocol.events import Event, Output, Prepared, RankExited, RankStarted
 from jupyter_sky.transport.protocol.messages import RunRequest
 from jupyter_sky.transport.protocol.rank_messages import LeavingCommand
-from jupyter_sky.transport.protocol.topology import FormRequest, ReserveRequest
+from jupyter_sky.transport.protocol.topology import FormRequest
 from jupyter_sky.transport.rank_ranges import among
 
 END_WITHIN = 3.0
@@ -66,9 +67,9 @@ class Supervisor:
         The ranks by number.
     versions
         The versions of packages that the fork server has imported; ``None`` until it has.
-    stopper, inspection, profiles, records, looking, prompting
+    stopper, inspection, profiles, records, looking, prompting, reservations
         Parts that stop ranks, inspect and profile them, keep their recordings, ask for their
-        variables, and pass on the user's answers.
+        variables, pass on the user's answers, and have the head reserve ports.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Supervisor:
         self.records = Records()
         self.looking = Looking(self.ranks, self.inspection.is_alive)
         self.prompting = Prompting(self.ranks, is_attended)
+        self.reservations = Reservations(self.ranks)
         self._logs = logs
         self._specs: dict[int, RankSpec] = {}
         self._fork_server = ForkClient(fork_server, self)
@@ -100,7 +102,6 @@ class Supervisor:
         self._failed_starts: dict[int, int] = {}
         self._failed_forks: dict[int, int] = {}
         self._exit_reasons = ExitReasons()
-        self._reserved: asyncio.Future[int] | None = None
         self._nodes: list[list[int]] = []
         self._is_ending = self._has_gpus = False
         self._ends = ProcessEnds()
@@ -219,13 +220,6 @@ class Supervisor:
         seen = [spec.env[VISIBLE_GPUS] for spec in specs if VISIBLE_GPUS in spec.env]
         return ",".join(dict.fromkeys(seen)) or None
 
-    async def reserve_port(self, request: ReserveRequest) -> int:
-        """Let the head listen for the process group, and return the port."""
-        self._reserved = asyncio.get_running_loop().create_future()
-        rank, addr = request["rank"], request["addr"]
-        self.ranks[rank].send({"op": "reserve", "rank": rank, "addr": addr})
-        return await self._reserved
-
     def form(self, request: FormRequest) -> None:
         """Let ranks enter a process group."""
         self.stopper.group_forms(request["topology"])
@@ -253,8 +247,7 @@ class Supervisor:
             self._report_forgery(process)
             return
         if "reserved" in message:
-            if self._reserved and not self._reserved.done():
-                self._reserved.set_result(message["reserved"])
+            self.reservations.on_answer(message)
             return
         if "inspected" in message:
             self.inspection.on_answer(process, message)
@@ -390,8 +383,8 @@ class Supervisor:
         process.drain()
         self._output.flush(process)
         process.close()
-        if process.rank == 0 and self._reserved and not self._reserved.done():
-            self._reserved.set_exception(ValueError(f"rank 0 is lost, {reason}"))
+        if process.rank == 0:
+            self.reservations.fail(f"rank 0 is lost, {reason}")
         self._publish_event(RankExited(process.rank, pid, reason, run, last_lines(process), again))
         if run:
             self.stopper.stop_after_loss(run)

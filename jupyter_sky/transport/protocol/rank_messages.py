@@ -120,9 +120,10 @@ class TellCommand(TellFields):
 
 
 class ReserveCommand(ReserveRequest):
-    """Listen for the process group; the rank answers with `Reserved`."""
+    """Listen for the process group; the rank answers with `Reserved` and this number."""
 
     op: Literal["reserve"]
+    number: int
 
 
 class Peers(TypedDict):
@@ -163,9 +164,10 @@ class Displayed(TypedDict):
 
 
 class Reserved(TypedDict):
-    """The rank listens for the process group at this port."""
+    """The rank listens for the process group at a port; ``reserved`` is the command's number."""
 
     reserved: int
+    port: int
 
 
 # Agent to the side thread of a rank

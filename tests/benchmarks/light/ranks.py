@@ -101,7 +101,7 @@ class LightRank:
                 formed = Formed(self._number, command["topology"]["generation"], None)
                 self._link.send(formed.message())
             case "reserve":
-                self._link.send({"reserved": 1})
+                self._link.send({"reserved": command["number"], "port": 1})
             case "end":
                 self.close()
                 self._on_end()

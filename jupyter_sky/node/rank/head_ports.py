@@ -1,4 +1,4 @@
-"""The port on which the ranks of a group, or the processes of a script, meet the head."""
+"""The ports on which the ranks of a group, or the processes of a script, meet the head."""
 
 from __future__ import annotations
 
@@ -13,38 +13,42 @@ _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 # Below what Linux usually gives to connections, and what Kubernetes redirects (30000 to 32767).
 _FIXED = range(20_000, 29_500)
 _ATTEMPTS = 20
+_AT_ONCE = 4  # ports
 
 
-class HeadPort:
-    """A port that the head listens on before any rank is told its number.
+class HeadPorts:
+    """Ports that the head listens on before any rank is told their numbers.
 
-    Since it is really listening, on the group's address, no other program can take the port in
+    Since it is really listening, on the group's address, no other program can take a port in
     between. A script is only told the number, and listens seconds after the port was released: it
     is outside the range from which the system gives ports to connections meanwhile.
+
+    Of several ports the last is wanted, mostly; but a kernel may have asked for it that is gone.
     """
 
     def __init__(self) -> None:
-        self._socket: socket.socket | None = None
+        self._sockets: dict[int, socket.socket] = {}
 
     def reserve(self, addr: str) -> int:
-        """Listen on a free port of an address, instead of the previous one; return the port."""
-        self.release()
-        self._socket = _listen(addr)
-        return int(self._socket.getsockname()[1])
+        """Listen on a free port of an address, and return the port."""
+        while len(self._sockets) >= _AT_ONCE:
+            self._sockets.pop(next(iter(self._sockets))).close()
+        made = _listen(addr)
+        port: int = made.getsockname()[1]
+        self._sockets[port] = made
+        return port
 
-    def hand_over(self) -> None:
-        """Hand the descriptor over to the plugin that forms the group."""
-        if self._socket is None:
-            os.environ.pop(_DESCRIPTOR, None)
-            return
-        os.environ[_DESCRIPTOR] = str(self._socket.detach())
-        self._socket = None
+    def hand_over(self, port: int) -> None:
+        """Hand a descriptor over to the plugin that forms the group; release the other ports."""
+        os.environ.pop(_DESCRIPTOR, None)
+        if made := self._sockets.pop(port, None):
+            os.environ[_DESCRIPTOR] = str(made.detach())
+        self.release()
 
     def release(self) -> None:
         """Stop listening, so that others can."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        while self._sockets:
+            self._sockets.popitem()[1].close()
 
 
 def _listen(addr: str) -> socket.socket:

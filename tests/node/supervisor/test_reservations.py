@@ -1,0 +1,41 @@
+"""Ports that the head reserves: each who asks gets their own."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from jupyter_sky.node.supervisor.rank_process import RankProcess
+from jupyter_sky.node.supervisor.reservations import Reservations
+
+
+class Head:
+    """A rank that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.commands: list[dict[str, Any]] = []
+
+    def send(self, command: dict[str, Any]) -> None:
+        self.commands.append(command)
+
+
+def test_two_notebooks_ask_at_the_same_time() -> None:
+    async def ask() -> None:
+        head = Head()
+        reservations = Reservations(cast(dict[int, RankProcess], {0: head}))
+        asked = [
+            asyncio.ensure_future(reservations.reserve({"rank": 0, "addr": addr}))
+            for addr in ("127.0.0.1", "127.0.0.2", "127.0.0.3")
+        ]
+        await asyncio.sleep(0)  # they send their commands
+        for command, port in zip(head.commands, (1001, 1002), strict=False):
+            reservations.on_answer({"reserved": command["number"], "port": port})
+        assert await asyncio.gather(*asked[:2]) == [1001, 1002]
+        reservations.on_answer({"reserved": 0, "port": 1003})  # that nobody asked for
+        reservations.fail("rank 0 is lost, killed")
+        with pytest.raises(ValueError, match="rank 0 is lost, killed"):
+            await asked[2]
+
+    asyncio.run(ask())
