@@ -8,6 +8,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import asked_names, registry
+from jupyter_sky.cluster.runs import talk
 from jupyter_sky.cluster.runs.task import RunNotice, Task
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.local import Local
@@ -338,7 +340,9 @@ MALFORMED: list[dict[str, Any]] = [
 ]
 
 
-def test_what_is_malformed_does_no_harm(pair: Cells, again: Callable[[Cells], Cells]) -> None:
+def test_what_is_malformed_does_no_harm_nor_what_is_not_told(
+    pair: Cells, again: Callable[[Cells], Cells], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pair.run("pass")
     with taken_over(pair.cluster, 1) as node:
         pair.cluster.close()
@@ -352,7 +356,14 @@ def test_what_is_malformed_does_no_harm(pair: Cells, again: Callable[[Cells], Ce
                 again(pair)
         node.change = lambda message: message
         cells = again(pair)
-        raw = [{"report": [{"rank": 1}]}, {"re": [1]}, {"welcome": 1}, {"event": "output"}]
+        raw: list[dict[str, Any]] = [
+            {"report": [{"rank": 1}]},
+            {"re": [1]},
+            {"welcome": 1},
+            {"event": "output"},
+            {"event": "output", "n": -1},
+            {"piece": {}, "offset": 0},
+        ]
         for message in [*MALFORMED, *raw]:
             # What is said before the link is up again reaches nobody.
             until(lambda: all(each.is_up for each in cells.cluster._controller.connections))
@@ -366,6 +377,28 @@ def test_what_is_malformed_does_no_harm(pair: Cells, again: Callable[[Cells], Ce
                 until(lambda before=broken: len(node.clients) > before)
         assert cells.ask("1 + 1") == [2, 2]
         assert cells.cluster.snapshot()["ranks"][1]["phase"] == "idle"
+
+        # Of a run whose end is not told, Stop is the end.
+        monkeypatch.setattr(talk, "ENDED_WITHIN", 0.0)
+        controller = cells.cluster._controller
+        controller.timeouts = replace(controller.timeouts, stop=0.1)
+        untold = []
+
+        def keep_back(message: dict[str, Any]) -> dict[str, Any]:
+            if message.get("event") not in ("rank_done", "ranks_done"):
+                return message
+            untold.append(message)
+            return {}
+
+        node.change = keep_back
+        run = cells.start("pass")
+        run.begin()
+        until(lambda: untold)
+        run.stop()
+        told = notices(cells, run)
+        assert told == ["node 1 does not tell the end of a run that was stopped: it was ended"]
+        node.change = lambda message: message
+        assert cells.ask("1 + 1") == [2, 2]
         cells.cluster.down()
 
 

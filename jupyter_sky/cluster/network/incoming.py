@@ -187,6 +187,12 @@ def read_parts(answer: Message) -> list[memoryview | None] | None:
     ]
 
 
+def arrived(answer: Message) -> int:
+    """Return how many bytes of a blob a node has; none if the answer is malformed."""
+    size = answer.get("size")
+    return size if isinstance(size, int) and size > 0 else 0
+
+
 def read_shell(answer: Message) -> ReadShellAnswer | None:
     """Return what a shell has printed; ``None`` if the answer is malformed."""
     return cast(ReadShellAnswer, answer) if _is_read_shell(answer) else None
@@ -221,7 +227,7 @@ def is_next(event: Message, last: int) -> bool:
     ones, and ignored.
     """
     number = event.get("n")
-    if not isinstance(number, int):
+    if not isinstance(number, int) or number < 1:
         raise ProtocolError("an event has no number")
     if number > last and number != last + _events_in(event):
         raise ProtocolError("events are missing")

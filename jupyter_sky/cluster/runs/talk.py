@@ -14,8 +14,12 @@ from jupyter_sky.cluster.runs.task import Message
 from jupyter_sky.cluster.snapshot import ProgressView
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.protocol.calls import TellFields
-from jupyter_sky.transport.protocol.events import RankExited, Told
+from jupyter_sky.transport.protocol.error_report import report
+from jupyter_sky.transport.protocol.events import RankDone, RankExited, Told
 from jupyter_sky.transport.tasks import BackgroundTasks
+
+ENDED_WITHIN = 30.0
+"""Seconds after a rank should have been killed in which its node tells that it has ended."""
 
 _FINISHED_WITHIN = 1.0
 """Seconds for requests to leave when this kernel leaves the cluster."""
@@ -118,7 +122,8 @@ class QuietRequests:
     def interrupt(self, run: str, connections: Sequence[Connection] | None = None) -> None:
         """Have nodes interrupt a run; by default all of them."""
         told = self._controller.connections if connections is None else connections
-        self.send("interrupt", told, run=run, deadline=self._controller.timeouts.stop)
+        for connection in told:
+            self._tasks.spawn(self._interrupt(connection, run))
 
     def send(self, op: str, connections: Sequence[Connection], **fields: Any) -> None:
         """Send a request to nodes."""
@@ -128,6 +133,27 @@ class QuietRequests:
     async def finish(self) -> None:
         """Wait a moment for requests on their way, before this kernel leaves the cluster."""
         await self._tasks.finish(_FINISHED_WITHIN)
+
+    async def _interrupt(self, connection: Connection, run: str) -> None:
+        deadline = self._controller.timeouts.stop
+        await request_quietly(connection, "interrupt", run=run, deadline=deadline)
+        loop = asyncio.get_running_loop()
+        loop.call_later(deadline + ENDED_WITHIN, self._end_untold, connection, run)
+
+    def _end_untold(self, connection: Connection, run: str) -> None:
+        """End a stopped run where its node does not tell the end; else nothing could begin."""
+        controller = self._controller
+        busy = [each.rank for each in controller.state.ranks if each.run == run]
+        ranks = connection.ranks.intersection(busy)
+        if not ranks or not connection.is_up:
+            return
+        text = f"{connection.name} does not tell the end of a run that was stopped: it was ended"
+        controller.notify(text)
+        for rank in ranks:
+            error: Any = report(SkyError, f"{text}.")
+            controller.on_event(
+                connection, RankDone(rank, run, "error", error, broken=True, arrived=[])
+            )
 
 
 class Teller:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypedDict
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_bytes
@@ -11,6 +12,17 @@ from jupyter_sky.serialization.blobs import PIECE
 from jupyter_sky.transport.compression import expand
 from jupyter_sky.transport.frames import Message, ProtocolError
 from jupyter_sky.transport.link import Link
+from jupyter_sky.transport.protocol.shape import check_for
+
+
+class _Piece(TypedDict):
+    """The fields that each piece has."""
+
+    piece: int
+    offset: int
+
+
+_is_piece = check_for(_Piece)
 
 
 @dataclass
@@ -67,7 +79,7 @@ class Downloads:
         """
         if size > PIECE or not {"piece", "re"} & message.keys():
             raise ProtocolError(f"a payload of {size} bytes was not asked for")
-        download = self._downloads.get(message.get("piece", 0))
+        download = self._find(message) if "piece" in message else None
         # Answers, compressed pieces, and pieces of a blob that was given up get their own memory.
         if download is None or "whole" in message:
             return memoryview(bytearray(size))
@@ -86,7 +98,7 @@ class Downloads:
         ProtocolError
             When it was not asked for, or is damaged.
         """
-        download = self._downloads.get(message["piece"])
+        download = self._find(message)
         if download is None:
             if link := self._link():
                 link.send({"op": "unwanted", "id": message["piece"]})
@@ -96,6 +108,12 @@ class Downloads:
             download.place(message["offset"], piece.nbytes)[:] = piece
             payload = piece
         download.received += payload.nbytes
+
+    def _find(self, message: Message) -> _Download | None:
+        """Return what a piece belongs to; ``None`` if that is not wanted any more."""
+        if not _is_piece(message):
+            raise ProtocolError("a piece does not say where it belongs")
+        return self._downloads.get(message["piece"])
 
     def end(self, number: int) -> memoryview:
         """Return a blob as memory that can be written to, and forget it.
