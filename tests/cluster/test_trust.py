@@ -359,6 +359,7 @@ def test_what_is_malformed_does_no_harm_nor_what_is_not_told(
         raw: list[dict[str, Any]] = [
             {"report": [{"rank": 1}]},
             {"re": [1]},
+            {"re": 1 << 60},
             {"welcome": 1},
             {"event": "output"},
             {"event": "output", "n": -1},

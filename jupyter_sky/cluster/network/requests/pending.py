@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
 from collections import OrderedDict
 from collections.abc import Callable
@@ -97,7 +96,7 @@ class PendingRequests:
     def __init__(self, is_up: Callable[[], bool], trouble: Callable[[], str]) -> None:
         self._is_up = is_up
         self._trouble = trouble
-        self._numbers = itertools.count(1)
+        self._made = 0
         # In the order of their numbers. An OrderedDict, because a dict is slow to find its first
         # entry after many before it were removed.
         self._pending: OrderedDict[int, _Pending] = OrderedDict()
@@ -105,7 +104,8 @@ class PendingRequests:
 
     def new_number(self) -> int:
         """Return a number that no other request of the connection has."""
-        return next(self._numbers)
+        self._made += 1
+        return self._made
 
     def add(
         self,
@@ -158,9 +158,9 @@ class PendingRequests:
         Raises
         ------
         ProtocolError
-            When it does not say which request it is to.
+            When it does not say which request it is to: its own answer would never come.
         """
-        if not isinstance(number := message["re"], int):
+        if not isinstance(number := message["re"], int) or not 0 < number <= self._made:
             raise ProtocolError("an answer does not say to which request it is")
         pending = self._pending.pop(number, None)
         if pending and not pending.answer.done():
