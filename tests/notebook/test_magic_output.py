@@ -142,7 +142,8 @@ class Step:
 
 
 def test_what_the_notebook_sets_in_a_module_travels(pair: LiveNotebook) -> None:
-    (pair.path.parent / "settings_of_mine.py").write_text(CONFIG)
+    file = pair.path.parent / "settings_of_mine.py"
+    file.write_text(CONFIG)
     pair.succeed("import settings_of_mine as mine\nfrom settings_of_mine import Step")
     seen = "%%sky\nmine.rate, mine.sizes, Step().size()"
     assert pair.succeed(seen).shown == ["(0.1, {'a': 1}, 1)"]
@@ -151,12 +152,15 @@ def test_what_the_notebook_sets_in_a_module_travels(pair: LiveNotebook) -> None:
     pair.succeed("half = 2\ndef size(self): return self.every / half\nStep.size = size")
     pair.succeed("%%sky\nmine.rate = 0.7")
     assert pair.succeed(seen).shown == ["(0.7, {'a': 1, 'b': 2}, 1.5)"]
-    pair.succeed("mine.rate = 0.5; mine.model = torch.nn.Linear(1, 1)")
+    pair.succeed("import torch; mine.rate = 0.5; mine.model = torch.nn.Linear(1, 1)")
     assert pair.succeed(seen).shown == ["(0.5, {'a': 1, 'b': 2}, 1.5)"]
     pair.succeed("%%sky\nfirst = mine.model.weight")
     pair.succeed("mine.model.eval()\nmine.lock = __import__('threading').Lock()")
     cell = pair.succeed("%%sky\nmine.model.training, mine.model.weight is first")
     assert cell.shown == ["(False, True)"]
+    file.write_text(f"{CONFIG}\nadded = 1")
+    cell = pair.succeed(f"{seen}, mine.model.weight is first, mine.added")
+    assert cell.shown == ["(0.5, {'a': 1, 'b': 2}, 1.5, True, 1)"]
 
 
 def test_figures_tables_and_html_are_shown_as_such(pair: LiveNotebook) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
+import enum
 import graphlib
 import importlib
 import importlib.util
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -17,6 +19,7 @@ from typing import Any
 
 import blake3
 
+from jupyter_sky.serialization.process import module_attributes
 from jupyter_sky.serialization.user_modules import imported_by, is_user_code, user_source_file
 
 
@@ -75,7 +78,7 @@ class ModuleReloader:
                     source.digest = ""
                 self._sources[name] = source
 
-    def reload_edited(self, namespace: dict[str, Any]) -> None:
+    def reload_edited(self, namespace: dict[str, Any], kept: Collection[str] = ()) -> None:
         """Reload the modules whose files were edited.
 
         As with ``%autoreload``, existing functions and objects get the new code, and names imported
@@ -85,6 +88,8 @@ class ModuleReloader:
         ----------
         namespace
             The user's namespace.
+        kept
+            The full names of attributes that keep their values, like ``config.LR``.
 
         Raises
         ------
@@ -94,9 +99,12 @@ class ModuleReloader:
         """
         self._invalidate_finders()
         edited = dict(self._edited()) if self._sources else {}
-        for name in _in_order(edited) if edited else ():
-            _reload(sys.modules[name], [namespace, *self._namespaces()])
-            self._sources[name] = edited[name]
+        if not edited:
+            return
+        with module_attributes.kept(kept):
+            for name in _in_order(edited):
+                _reload(sys.modules[name], [namespace, *self._namespaces()])
+                self._sources[name] = edited[name]
 
     def _invalidate_finders(self) -> None:
         # Python finds a new file in a folder only after it has listed the folder again. Only a few
@@ -204,7 +212,8 @@ def _reload(module: ModuleType, namespaces: Sequence[dict[str, Any]]) -> None:
     with contextlib.suppress(OSError, NotImplementedError):
         Path(importlib.util.cache_from_source(str(module.__file__))).unlink()
     former = dict(vars(module))
-    superreload(module, importlib.reload, {})
+    with _keeping_enum_members(module, former):
+        superreload(module, importlib.reload, {})
     for name, old in former.items():
         new = vars(module).get(name)
         if isinstance(old, type) and isinstance(new, type) and old.__module__ == module.__name__:
@@ -212,6 +221,63 @@ def _reload(module: ModuleType, namespaces: Sequence[dict[str, Any]]) -> None:
     for namespace in namespaces:
         if namespace is not vars(module):
             _rebind(namespace, module, former)
+
+
+@contextlib.contextmanager
+def _keeping_enum_members(module: ModuleType, former: dict[str, Any]) -> Iterator[None]:
+    """Have the enums of a module that is loaded again keep their members.
+
+    Members are compared by identity, by ``==`` too, and values of the user's hold on to them. They
+    are kept as soon as the class is made, because the rest of the module refers to them.
+    """
+    functions = vars(builtins)
+    build = functions["__build_class__"]
+
+    def build_class(body: FunctionType, name: str, *bases: Any, **options: Any) -> Any:
+        made = build(body, name, *bases, **options)
+        if body.__globals__ is vars(module) and isinstance(made, enum.EnumType):
+            old = _in_namespace(former, made.__qualname__)
+            if isinstance(old, enum.EnumType):
+                _take_over_members(old, made)
+        return made
+
+    functions["__build_class__"] = build_class
+    try:
+        yield
+    finally:
+        functions["__build_class__"] = build
+
+
+def _in_namespace(namespace: dict[str, Any], path: str) -> Any:
+    """Return what a qualified name like ``Config.Mode`` stands for, or ``None``."""
+    first, *rest = path.split(".")
+    value = namespace.get(first)
+    for part in rest:
+        value = vars(value).get(part) if isinstance(value, type) else None
+    return value
+
+
+def _take_over_members(old: Any, new: Any) -> None:
+    """Put the members of an enum into the class that replaces it, with what these are now."""
+    kept: dict[int, Any] = {}
+    for name, made in new.__members__.items():
+        member = old.__members__.get(name)
+        # A member of IntEnum is a number, too, and that cannot change.
+        is_plain = new._member_type_ is object
+        if id(made) not in kept and member is not None and (is_plain or member.value == made.value):
+            with contextlib.suppress(TypeError):  # if the new class has another layout
+                object.__setattr__(member, "__class__", new)
+                vars(member).update(vars(made))
+                kept[id(made)] = member
+        if id(made) in kept and vars(new).get(name) is made:
+            type.__setattr__(new, name, kept[id(made)])
+    for places in (new._member_map_, new._value2member_map_):
+        places.update({key: kept.get(id(each), each) for key, each in places.items()})
+    if issubclass(new, enum.Flag):  # combinations that were made before
+        for value, member in old._value2member_map_.items():
+            if value not in new._value2member_map_:
+                object.__setattr__(member, "__class__", new)
+                new._value2member_map_[value] = member
 
 
 def _move_subclasses(old: type, new: type) -> None:

@@ -53,6 +53,7 @@ class Namespace:
         self._classes: dict[str, type] = {}
         self._received: weakref.WeakSet[type] = weakref.WeakSet()
         self._writes = NamespaceDiff(names)
+        self._attributes: set[str] = set()  # those of modules that the notebook has set
         self._watched: Sequence[str] = ()
         self._since = 0
         self.arrived: list[str] = []
@@ -77,7 +78,7 @@ class Namespace:
             if group["kind"] == "source":
                 self._load(group).install(self._folder)
                 self.arrived.append(group["shipment"])
-        self._modules.reload_edited(self.names)
+        self._modules.reload_edited(self.names, self._attributes)
         for group in groups:
             if group["kind"] != "source":
                 self._bind(group)
@@ -96,6 +97,7 @@ class Namespace:
         self._take_over(bound, group.get("changes", {}))
         for name in [each for each in bound if "." in each]:
             module_attributes.put(name, bound.pop(name))
+            self._attributes.add(name)
         self.names.update(bound)
         self._received.update(each for each in values if isinstance(each, type))
 

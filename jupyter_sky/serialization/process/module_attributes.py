@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import pkgutil
 import sys
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -107,3 +107,21 @@ def put(name: str, value: Any) -> None:
     """
     holder, _, attribute = name.rpartition(".")
     setattr(pkgutil.resolve_name(holder), attribute, value)
+
+
+@contextmanager
+def kept(names: Iterable[str]) -> Iterator[None]:
+    """Have attributes keep their values while modules are loaded again, as in the notebook."""
+    values = {}
+    for name in names:
+        with suppress(ImportError, AttributeError, KeyError):
+            holder, _, attribute = name.rpartition(".")
+            values[name] = vars(pkgutil.resolve_name(holder))[attribute]
+            # A function that is there would be given the code of the file's.
+            delattr(pkgutil.resolve_name(holder), attribute)
+    try:
+        yield
+    finally:
+        for name, value in values.items():
+            with suppress(ImportError, AttributeError):  # the edited file has no such class
+                put(name, value)

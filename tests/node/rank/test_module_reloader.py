@@ -84,6 +84,52 @@ def test_objects_and_classes_get_the_new_code(rank: Rank) -> None:
     assert rank.value("isinstance(a, A) and isinstance(b, A) and issubclass(B, A)")
 
 
+def test_members_of_an_enum_stay_the_same(rank: Rank) -> None:
+    source = """
+from enum import Enum, Flag, IntEnum, auto
+class Mode(Enum):
+    TRAIN = auto()
+    EVAL = auto()
+    def text(self): return self.name
+class Level(IntEnum):
+    LOW = 1
+    HIGH = 2
+class Part(Flag):
+    A = 1
+    B = 2
+class Config:
+    class Kind(Enum):
+        SMALL = [1]
+    def __init__(self, mode=Mode.TRAIN): self.mode = mode
+names = {Mode.TRAIN: "train"}
+"""
+    rank.write("modes", source)
+    rank.run(
+        "from modes import *\nimport modes\ncfg, low, both = Config(), Level.LOW, Part.A | Part.B"
+    )
+    rank.run("kind = Config.Kind.SMALL")
+    edited = source.replace("EVAL = auto()", "EVAL, TEST = auto(), auto()").replace(
+        "HIGH = 2", "HIGH = 3"
+    )
+    rank.write("modes", edited.replace("self.name", "self.name.lower()").replace("[1]", "[1, 2]"))
+    assert rank.value(
+        "[cfg.mode is Mode.TRAIN is modes.Mode.TRAIN is Config().mode, names[cfg.mode],"
+        " modes.names[cfg.mode], cfg.mode.text(), Mode(1) is cfg.mode, cfg.mode in set(Mode)]"
+    ) == [True, "train", "train", "train", True, True]
+    assert rank.value("[Mode.TEST.value, len(Mode), Level.HIGH.value, Level(3) is Level.HIGH]") == [
+        3,
+        3,
+        3,
+        True,
+    ]
+    assert rank.value("low is Level.LOW and both is (Part.A | Part.B) and Part.A in both")
+    assert rank.value("[kind is Config.Kind.SMALL, kind.value, Config.Kind([1, 2]) is kind]") == [
+        True,
+        [1, 2],
+        True,
+    ]
+
+
 def test_modules_that_use_an_edited_one(rank: Rank) -> None:
     rank.write("base", "rate = 1\ndef f(): return 1\nclass A: kind = 1")
     rank.write("user", "import base\nfrom base import rate, f, A\nclass B(A): pass\nloaded = []")
