@@ -232,9 +232,22 @@ def test_who_has_not_loaded_it_is_helped(open_notebook: Open, shots: Path) -> No
     cell.locator("pre").get_by_text("it runs", exact=True).wait_for()
     assert user.cells()[0] == "%load_ext jupyter_sky"
 
-    # From the launcher, without a notebook.
+    # It is said once, and no longer where it was loaded by hand or the notebook is closed.
+    notice = user.page.locator(".jp-toastContainer").get_by_text("has not loaded jupyter_sky")
+    notice.wait_for(state="detached")
+    user.run("del get_ipython().magics_manager.magics['cell']['sky']")
+    for _ in range(2):
+        user.run("%%sky\nprint('it does not run')")
+        notice.first.wait_for()
+    user.run("%load_ext jupyter_sky")
+    notice.first.wait_for(state="detached")
+    user.run("%%sky\nprint('it does not run')")
+    notice.wait_for()
     user.page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
     user.page.evaluate("() => jupyterapp.shell.currentWidget.close()")
+    notice.wait_for(state="detached")
+
+    # From the launcher, without a notebook.
     user.page.locator(".jp-LauncherCard", has_text="Cluster").click()
     user.sidebar.get_by_text("It starts in a new notebook.").wait_for()
     user.sidebar.get_by_role("button", name="Start").click()

@@ -10,6 +10,8 @@ import { LOAD, Notebooks } from './notebooks.ts';
 
 /** What IPython says of a magic that it does not know. */
 const UNKNOWN = /magic.*`%%?sky` not found/;
+/** A cell that runs only once the extension is loaded, or that loads it. */
+const LOADED = /%(re)?load_ext jupyter_sky|%sky\b/;
 
 const plugin: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-sky:unloaded',
@@ -25,7 +27,19 @@ const plugin: JupyterFrontEndPlugin<void> = {
   ) => {
     const trans = (translator ?? nullTranslator).load('jupyter_sky');
     const notebooks = new Notebooks(app, clusters.client, tracker, trans);
-    NotebookActions.executed.connect((_, { notebook, cell, error }) => {
+    // At most one notice is there, of the notebook in front: it says "this notebook".
+    let notice: string | null = null;
+    const dismiss = () => {
+      if (notice) {
+        Notification.dismiss(notice);
+        notice = null;
+      }
+    };
+    tracker?.currentChanged.connect(dismiss);
+    NotebookActions.executed.connect((_, { notebook, cell, success, error }) => {
+      if (success && LOADED.test(cell.model.sharedModel.getSource())) {
+        dismiss();
+      }
       if (!UNKNOWN.test(error?.errorValue ?? '') || notebook !== notebooks.current?.content) {
         return;
       }
@@ -33,10 +47,14 @@ const plugin: JupyterFrontEndPlugin<void> = {
         notebook.activeCellIndex = notebook.widgets.indexOf(cell);
         void notebooks.load(true);
       };
-      Notification.warning(trans.__('This notebook has not loaded jupyter_sky yet: %1 loads it.', LOAD), {
-        autoClose: false,
-        actions: [{ label: trans.__('Load it and run the cell again'), callback: load }]
-      });
+      dismiss();
+      notice = Notification.warning(
+        trans.__('This notebook has not loaded jupyter_sky yet: %1 loads it.', LOAD),
+        {
+          autoClose: false,
+          actions: [{ label: trans.__('Load it and run the cell again'), callback: load }]
+        }
+      );
     });
   }
 };
