@@ -97,13 +97,13 @@ class StaticView:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._headline = headline(snapshot)
-        self._rows = [*_rows(snapshot)]
+        self._rows = [*aligned([*_rows(snapshot)])]
         self._curves = _curves(snapshot)
 
     def as_text(self) -> str:
         """Return it as plain text."""
         lines = [
-            *(f"  {row}" for row in aligned(self._rows)),
+            *(f"  {row}" for row in self._rows),
             *(f"  {plain(line)}" for line in static_curves.as_lines(self._curves)),
         ]
         return "\n".join([self._headline, *lines])
@@ -114,24 +114,16 @@ class StaticView:
 
     def _html(self, is_open: bool) -> Iterator[str]:
         yield f"<details{' open' * is_open}><summary>{escape(self._headline)}</summary>"
-        yield '<table style="font-variant-numeric: tabular-nums; margin: 4px 0">'
         if self._rows:
-            # Escaped as one: no text that is shown has a character that is invisible.
-            rows = escape("\2".join("\0".join(cells) + f"\1{line}" for *cells, line in self._rows))
-            for mark, markup in _BETWEEN.items():
-                rows = rows.replace(mark, markup)
-            yield f"<tr>{_CELL}{rows}{_ROW_END}"
-        yield "</table></details>"
+            # Text, not a table: pages align each cell to the right that has no style of its own,
+            # and hundreds of ranks with these took more room in the notebook than all else.
+            yield f'<pre style="{_ONE_LINE_EACH}">{escape(chr(10).join(self._rows))}</pre>'
+        yield "</details>"
         yield static_curves.as_html(self._curves)
 
 
-_CELL = '<td style="text-align: left; white-space: nowrap">'
-_ROW_END = "</code></td></tr>"
-_BETWEEN = {  # cells, the last cell of a row and those before it, rows
-    "\0": f"</td>{_CELL}",
-    "\1": '</td><td style="text-align: left"><code>',
-    "\2": f"{_ROW_END}<tr>{_CELL}",
-}
+# Said although it is usual for such text: the pages of notebooks say otherwise.
+_ONE_LINE_EACH = "font-family: monospace; margin: 4px 0; white-space: pre; overflow-x: auto"
 
 
 def _curves(snapshot: Snapshot) -> list[CurveView]:

@@ -174,7 +174,7 @@ def test_a_page_can_ask_how_a_run_ended(notebook: LiveNotebook) -> None:
     record = notebook.ask_action({"action": "record", "cluster": cluster, "run": run})
     assert record["snapshot"]["run"]["state"] == "ok"
     assert record["text"] == "step 0\nstep 1\nstep 2\n"
-    assert Tags(record["html"]).tags >= {"details", "table"}
+    assert Tags(record["html"]).tags >= {"details", "pre"}
 
 
 def test_nothing_a_rank_prints_becomes_markup(notebook: LiveNotebook) -> None:
