@@ -7,6 +7,9 @@ replaced. The notebook compares what is in it with what was in it when the ranks
 (`contents`), and a rank takes over what differs (`take_over`): ``model.eval()`` changes a mode, and
 leaves alone what was trained since.
 
+The same holds for models in another value, like a trainer. If nothing else of that was changed in
+the notebook, the rank's stays, with what a rank has done to it.
+
 torch is never imported here: where it is not loaded, nothing is a model.
 """
 
@@ -43,31 +46,109 @@ class KnownModel:
     contents: Mapping[str, str]
 
 
+@dataclass(frozen=True)
+class HeldModels:
+    """The models and optimizers of a value, which may be one itself.
+
+    Attributes
+    ----------
+    models
+        They, by identity, but for those that are parts of others.
+    rest
+        The digest of what else is in the value; ``None`` if it is a model or optimizer itself.
+    """
+
+    models: Mapping[int, KnownModel]
+    rest: str | None
+
+
 # In the notebook
 
 
 def changes_of(
-    models: Iterable[tuple[str, KnownModel | None, KnownModel | None]], whole: Collection[str] = ()
+    values: Iterable[tuple[str, HeldModels | None, HeldModels | None]],
+    numbers: Mapping[int, int],
+    whole: Collection[str] = (),
 ) -> dict[str, list[str]]:
-    """Return by name what differs in models that are the same objects as those that ranks have.
+    """Return what differs in values that ranks have, where only models were changed.
 
     Parameters
     ----------
-    models
-        Names, with what a rank has and what the notebook has, where that is a model.
+    values
+        Names, with the models that a rank has under them and those that the notebook has.
+    numbers
+        Numbers of models, by identity.
     whole
         Names of which everything counts: the rank has to have what the notebook has.
+
+    Returns
+    -------
+    dict
+        For each model that is the same object as that of the ranks, the names of the parts that
+        differ. Its key is its own name, or the name of the value that it is in, with its number
+        (``"trainer 17"``). A value with models that has not changed otherwise has no such parts.
     """
-    return {
-        name: [
-            part
-            for part in {**former.contents, **now.contents}  # also what was removed
-            if former.contents.get(part) != now.contents.get(part)
-            or (name in whole and part not in optimizers.MADE_FOR)
-        ]
-        for name, former, now in models
-        if former and now and former.model() is now.model()
-    }
+    found: dict[str, list[str]] = {}
+    seen: set[int] = set()
+    both = [(name, former, now) for name, former, now in values if former and now]
+    for name, former, now in sorted(both, key=lambda each: each[2].rest is not None):
+        same = {
+            identity: (former.models[identity], model)
+            for identity, model in now.models.items()
+            if identity in former.models and former.models[identity].model() is model.model()
+        }
+        for identity in same.keys() & numbers.keys() - seen:
+            key = name if now.rest is None else f"{name} {numbers[identity]}"
+            found[key] = _differing(*same[identity], is_whole=name in whole)
+        seen |= same.keys()
+        if now.rest == former.rest is not None and len(same) == len(now.models):
+            found.update({} if name in whole else {name: []})
+    return found
+
+
+def _differing(former: KnownModel, now: KnownModel, *, is_whole: bool) -> list[str]:
+    return [
+        part
+        for part in {**former.contents, **now.contents}  # also what was removed
+        if former.contents.get(part) != now.contents.get(part)
+        or (is_whole and part not in optimizers.MADE_FOR)
+    ]
+
+
+def held(
+    value: Any, shared: Mapping[int, tuple[int, Any]], digests: dict[tuple[int, int], str]
+) -> HeldModels | None:
+    """Return the models and optimizers of a value; ``None`` if it has none.
+
+    Parameters
+    ----------
+    value
+        Any value.
+    shared
+        The mutable objects in it (`pickling.Pickled.shared`).
+    digests
+        Digests of memory (see `blobs.pack`); new ones are added.
+    """
+    if "torch" not in sys.modules:
+        return None
+    if is_model(value):
+        model = known(value, digests)
+        return HeldModels({id(value): model}, None) if model else None
+    objects = [each for _, each in shared.values() if is_model(each)]
+    parts = {id(part) for each in filter(sharded.is_model, objects) for part in each.children()}
+    models = {id(each): known(each, digests) for each in objects if id(each) not in parts}
+    found = {identity: model for identity, model in models.items() if model}
+    if not found:
+        return None
+    pickled = pickling.dump_linked([value], {identity: identity for identity in found})
+    return HeldModels(found, blobs.content(blobs.pack(pickled, digests)[0]))
+
+
+def is_model(value: Any) -> bool:
+    """Return whether a value is a model, an optimizer or a schedule."""
+    return (
+        sharded.is_model(value) or optimizers.is_optimizer(value) or optimizers.is_schedule(value)
+    )
 
 
 def known(value: Any, digests: dict[tuple[int, int], str]) -> KnownModel | None:

@@ -271,9 +271,17 @@ class ObjectGone(Exception):
 
 
 class ReceivedObjects:
-    """A rank's side: the objects that it has received, by token."""
+    """A rank's side: the objects that it has received, by token.
+
+    Attributes
+    ----------
+    former
+        What a rank had already of what it has received last, by the identity of that. What a pickle
+        only refers to is itself among it.
+    """
 
     def __init__(self) -> None:
+        self.former: dict[int, Any] = {}
         self._objects: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._plain: dict[int, _StrongReference] = {}
 
@@ -284,6 +292,9 @@ class ReceivedObjects:
         for index, obj in memo.items():
             if not is_mutable(obj):
                 continue
+            present = self.get(tokens.of(index))
+            if present is not None and present is not obj:
+                self.former[id(obj)] = present
             if type(obj).__weakrefoffset__:
                 self._objects[tokens.of(index)] = obj
             elif is_plain(obj):
@@ -300,6 +311,9 @@ class ReceivedObjects:
         for token, obj in list(self._objects.items()):
             if id(obj) in others:
                 self._objects[token] = others[id(obj)]
+        for token, reference in self._plain.items():
+            if id(reference()) in others:
+                self._plain[token] = _StrongReference(others[id(reference())])
 
     def find(self, token: int) -> Any:
         """Return the object of a token.
@@ -309,12 +323,16 @@ class ReceivedObjects:
         ObjectGone
             If it no longer exists.
         """
+        obj = self.get(token)
+        if obj is None:
+            raise ObjectGone
+        self.former[id(obj)] = obj
+        return obj
+
+    def get(self, token: int) -> Any:
+        """Return the object of a token; ``None`` if it no longer exists."""
         obj = self._objects.get(token)
-        if obj is not None:
-            return obj
-        if token in self._plain:
-            return self._plain[token]()
-        raise ObjectGone
+        return self._plain[token]() if obj is None and token in self._plain else obj
 
     def give(self, memo: MemoEntries) -> Tokens:
         """Return the tokens of the objects in a pickler's memo; what is new here gets one.

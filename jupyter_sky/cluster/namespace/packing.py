@@ -17,7 +17,7 @@ from typing import Any
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.serialization import blobs, model_changes, pickling
 from jupyter_sky.serialization.cell_sources import shell_of
-from jupyter_sky.serialization.model_changes import KnownModel
+from jupyter_sky.serialization.model_changes import HeldModels
 from jupyter_sky.serialization.module_reference import ModuleReference, reached_submodules
 from jupyter_sky.serialization.object_tokens import (
     MemoEntries,
@@ -107,9 +107,11 @@ class NamespaceItem:
         return blobs.content(self.packed[0])
 
     @cached_property
-    def model(self) -> KnownModel | None:
-        """A description of the value's parts, if it is a model."""
-        return model_changes.known(self.value, self._digests) if self.is_name else None
+    def models(self) -> HeldModels | None:
+        """The models and optimizers of the value."""
+        if not self.is_name:
+            return None
+        return model_changes.held(self.value, self.pickled.shared, self._digests)
 
     def size(self, without: Collection[str]) -> int:
         """Return the bytes of the pickle and of its large parts; some parts are not counted.
@@ -254,14 +256,19 @@ class PackedGroup:
     shared, tokens
         The objects in it that later pickles may refer to, and their tokens.
     models
-        The models in it, by name.
+        The models of its values, by name.
     """
 
     message: NameGroup
     blobs: Mapping[str, memoryview]
     shared: MemoEntries
     tokens: Tokens
-    models: Mapping[str, KnownModel]
+    models: Mapping[str, HeldModels]
+
+    @property
+    def numbers(self) -> dict[int, int]:
+        """The tokens of its objects, by identity."""
+        return {key: self.tokens.of(index) for key, (index, _) in self.shared.items()}
 
 
 def pack_group(
@@ -309,7 +316,7 @@ def pack_group(
         "tokens": None if links or not shared else [tokens.first, dict(tokens.known)],
         "cells": dict(pickled.cells),
     }
-    models = {item.key: item.model for item in items if item.model}
+    models = {item.key: item.models for item in items if item.models}
     return PackedGroup(message, parts, shared, tokens, models)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jupyter_sky.analysis.cell_names import CellNames
-from jupyter_sky.serialization.model_changes import KnownModel
+from jupyter_sky.serialization.model_changes import HeldModels
 
 BEFORE_ALL = -1
 """The number that stands for all runs of other kernels."""
@@ -25,14 +25,14 @@ class RankValue:
     replaces
         For a value of the rank's own, the identity of the notebook's value that it replaced, or 0
         if there was none; ``None`` if the notebook has assigned the name since.
-    model
-        The notebook's value, if the rank has it and it is a model.
+    models
+        The models and optimizers of the notebook's value, if the rank has it.
     """
 
     digest: str | None
     run: int
     replaces: int | None = None
-    model: KnownModel | None = None
+    models: HeldModels | None = None
 
     @property
     def is_outdated(self) -> bool:

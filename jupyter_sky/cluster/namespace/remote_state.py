@@ -18,7 +18,7 @@ from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.analysis.namespace_diff import identities
 from jupyter_sky.cluster.namespace.packing import NamespaceItem
 from jupyter_sky.cluster.namespace.rank_values import BEFORE_ALL, Expected, RankValue, RunEffects
-from jupyter_sky.serialization.model_changes import KnownModel, changes_of
+from jupyter_sky.serialization.model_changes import HeldModels, changes_of
 
 _NOTHING: Mapping[str, RankValue] = {}
 
@@ -81,12 +81,18 @@ class RemoteState:
         return value.digest != item.digest
 
     def changes(
-        self, rank: int, items: Iterable[NamespaceItem], whole: Collection[str]
+        self,
+        rank: int,
+        items: Iterable[NamespaceItem],
+        numbers: Mapping[int, int],
+        whole: Collection[str],
     ) -> dict[str, list[str]]:
-        """Return the models that a rank has, each with what differs; all parts if in ``whole``."""
+        """Return what differs in values that a rank has (see `model_changes.changes_of`)."""
         has = {item: self.value(rank, item.key) for item in items}
-        known = ((item.key, each.model if each else None, item.model) for item, each in has.items())
-        return changes_of(known, whole)
+        values = (
+            (item.key, each.models if each else None, item.models) for item, each in has.items()
+        )
+        return changes_of(values, numbers, whole)
 
     def has_rebound(self, rank: int, name: str, value: Any) -> bool:
         """Return whether a rank has replaced this value of a name by one of its own."""
@@ -156,7 +162,7 @@ class RemoteState:
         effects: RunEffects,
         ranks: Iterable[int],
         sent: Mapping[int, Mapping[str, str]],
-        models: Mapping[str, KnownModel],
+        models: Mapping[str, HeldModels],
     ) -> None:
         """Record that a run is on its way; once more when its update was refreshed.
 
@@ -169,7 +175,7 @@ class RemoteState:
         sent
             The digests of what each of them is sent, by name.
         models
-            The models that are sent, by name.
+            The models in what is sent, by name.
         """
         number, expected = effects.number, effects.expected
         bound = {name: self._binding(name, effects) for name in effects.cell.always_bound}
@@ -181,7 +187,7 @@ class RemoteState:
                 expected[rank] = alike
                 continue
             delivered = {
-                key: RankValue(each, number, model=models.get(key))
+                key: RankValue(each, number, models=models.get(key))
                 for key, each in (digests or {}).items()
             }
             before = before or Expected()
@@ -287,7 +293,7 @@ class RemoteState:
             self._assigned[name] = self._time
             for values in self._tables():
                 if value := values.get(name):
-                    values[name] = RankValue(None, value.run, model=value.model)
+                    values[name] = RankValue(None, value.run, models=_without_rest(value.models))
             for deleted in self._to_delete.values():
                 deleted.discard(name)
 
@@ -338,7 +344,7 @@ class RemoteState:
         """
         for values in self._tables():
             if (value := values.get(item.key)) and value.digest == digest:
-                values[item.key] = replace(value, digest=item.digest, model=item.model)
+                values[item.key] = replace(value, digest=item.digest, models=item.models)
 
     def _tables(self) -> Iterator[dict[str, RankValue]]:
         yield from self._confirmed.values()
@@ -350,3 +356,8 @@ class RemoteState:
     def _ranks(self) -> set[int]:
         """Return the ranks that have any values, or will have some."""
         return set(self._confirmed).union(*(each.expected for each in self._on_their_way.values()))
+
+
+def _without_rest(models: HeldModels | None) -> HeldModels | None:
+    """Return the models of a value that was assigned: what else was in it does not count."""
+    return models and replace(models, rest=models.rest and "")

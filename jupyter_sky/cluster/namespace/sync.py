@@ -42,7 +42,7 @@ from jupyter_sky.cluster.namespace.returning import merge
 from jupyter_sky.cluster.namespace.sharing import GroupPlan, GroupPlanner
 from jupyter_sky.cluster.namespace.update import HUGE, NamespaceUpdate, refuse_huge
 from jupyter_sky.errors import UsageError
-from jupyter_sky.serialization.model_changes import KnownModel
+from jupyter_sky.serialization.model_changes import HeldModels
 from jupyter_sky.serialization.object_tokens import SentObjects
 
 _REMEMBERED_BLOBS = 10_000  # digests of what was sent, so that its size is not counted again
@@ -188,7 +188,8 @@ class NamespaceSync:
     def _add_group(self, update: NamespaceUpdate, plan: GroupPlan, forced: frozenset[str]) -> None:
         group = pack_group(plan.items, self._sent_objects, plan.links)
         state = self._remote_state
-        changes = {rank: state.changes(rank, plan.items, forced) for rank in plan.ranks}
+        numbers = group.numbers
+        changes = {rank: state.changes(rank, plan.items, numbers, forced) for rank in plan.ranks}
         update.add(group, changes)
         update.sizes.update({item.key: item.size(without=self._sent_blobs) for item in plan.items})
 
@@ -267,7 +268,7 @@ class NamespaceSync:
 
     def _record_delivery(self, update: NamespaceUpdate) -> None:
         digests: dict[int, dict[str, str]] = {}
-        models: dict[str, KnownModel] = {}
+        models: dict[str, HeldModels] = {}
         for group, ranks in update.packed:
             models.update(group.models)
             for rank in ranks:
@@ -326,7 +327,7 @@ class NamespaceSync:
             identity = id(namespace[name])
             try:
                 values = {
-                    item.key: RankValue(item.digest, run, model=item.model)
+                    item.key: RankValue(item.digest, run, models=item.models)
                     for item in collector.with_classes(name)
                 }
             except UsageError:

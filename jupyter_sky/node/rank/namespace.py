@@ -86,6 +86,7 @@ class Namespace:
 
     def _bind(self, group: NameGroup) -> None:
         cell_sources.register(group["cells"])
+        received_objects.former.clear()
         received = self._load(group)
         values = received if group["together"] else [received]
         bound = dict(zip(group["names"], values, strict=True))
@@ -95,6 +96,7 @@ class Namespace:
                 self._bind_class(kind)
             return
         self._take_over(bound, group.get("changes", {}))
+        received_objects.former.clear()
         for name in [each for each in bound if "." in each]:
             module_attributes.put(name, bound.pop(name))
             self._attributes.add(name)
@@ -108,35 +110,54 @@ class Namespace:
         replaced: dict[int, Any] = {}
         places: list[tuple[dict[Any, Any], Any]] = []
         # What refers to others comes after them.
-        names = [name for name in changes if self._present(name) is not None]
-        names.sort(key=lambda name: _order(bound[name]))
-        opaque = _opaque(bound) if any(_order(bound[name]) for name in names) else None
+        pairs = {name: self._pair(name, bound) for name in changes}
+        names = [name for name, (_, present) in pairs.items() if present is not None]
+        names.sort(key=lambda name: _order(pairs[name][0]))
+        others = {name: value for name, value in bound.items() if name not in names}
+        opaque = _opaque(others) if any(_order(pairs[name][0]) for name in names) else None
         for name in names:
-            received, present = bound[name], self._present(name)
+            received, present = pairs[name]
             if is_replaced and _order(received):
                 continue  # it belongs to another model now
+            if _order(received) == _HOLDER:
+                bound[name], taken[name] = present, received
+                replaced = _former_in(received) | replaced
+                continue
             try:
                 if _order(received) and opaque:
                     raise optimizers.CannotTakeOver(f"{opaque} may refer to it")
                 taken_over = model_changes.take_over(present, received, changes[name])
             except optimizers.CannotTakeOver as error:
+                name, _, inner = name.partition(" ")
+                what = f"a model in {name}" if inner else name
                 print(
-                    f"{name} was changed in the notebook, and that takes the place of what was "
+                    f"{what} was changed in the notebook, and that takes the place of what was "
                     f"here, because {error}: make again what refers to it, such as its optimizer "
                     "or DistributedDataParallel.",
                     file=sys.stderr,
                 )
                 is_replaced = True
                 continue
-            bound[name], taken[name] = present, received
+            taken[name] = received
+            if name in bound:
+                bound[name] = present
             replaced |= taken_over.others
             places += taken_over.places
             received_objects.replace(taken_over.others)
             for other in bound.values():
                 optimizers.refer_to(other, taken_over.others)
         if replaced:
+            received_objects.replace(replaced)
             places += [(bound, name) for name in bound.keys() - taken.keys()]
             _relink(places, replaced)
+
+    def _pair(self, name: str, bound: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Return what was received, and what is here, for a key of `model_changes.changes_of`."""
+        name, _, token = name.partition(" ")
+        if not token:
+            return bound[name], self._present(name)
+        received = received_objects.get(int(token))
+        return received, received_objects.former.get(id(received))
 
     def _present(self, name: str) -> Any:
         """Return what a name stands for now, which may be that of an attribute of a module."""
@@ -265,14 +286,29 @@ class Namespace:
         return packed
 
 
+_HOLDER = 3
+
+
 def _order(value: Any) -> int:
-    return 2 if optimizers.is_schedule(value) else int(optimizers.is_optimizer(value))
+    """Return a number that is larger for what refers to the others."""
+    kinds = (sharded.is_model, optimizers.is_optimizer, optimizers.is_schedule)
+    return next((order for order, is_kind in enumerate(kinds) if is_kind(value)), _HOLDER)
+
+
+def _former_in(received: Any) -> dict[int, Any]:
+    """Return what was here of all that is in a value, by the identity of what was received."""
+    with suppress(Exception):  # it was unpickled here, so that mostly it can be pickled
+        inside = pickling.dump_linked([received], {}).memo.keys()
+        return {
+            key: received_objects.former[key] for key in inside & received_objects.former.keys()
+        }
+    return {}
 
 
 def _opaque(bound: Mapping[str, Any]) -> str | None:
     """Return the name of a value that cannot be made to refer to what is here, if there is one."""
     for name, value in bound.items():
-        if not (_order(value) or sharded.is_model(value)):
+        if _order(value) == _HOLDER:
             try:
                 pickling.dump(value)
             except Exception:  # of any kind: code of the user's is asked what is in the value
@@ -293,7 +329,11 @@ def _relink(places: Sequence[tuple[dict[Any, Any], Any]], others: Mapping[int, A
     values = [where[key] for where, key in places]
     with suppress(Exception):  # it was unpickled here, so that mostly it can be pickled
         if not others.keys().isdisjoint(pickling.dump_linked(values, {}).memo):
-            values, copies = pickling.relink(values, others)
+            # What is here is not copied, nor what was only referred to.
+            here = {
+                id(each): each for each in [*others.values(), *received_objects.former.values()]
+            }
+            values, copies = pickling.relink(values, {**here, **others})
             received_objects.replace(copies)
             for (where, key), value in zip(places, values, strict=True):
                 where[key] = value

@@ -264,6 +264,44 @@ def test_an_optimizer_that_something_else_refers_to(notebook) -> None:
     assert notebook.ask(f"({OWN}, len(opt.state), model.training)") == [(True, 4, False)] * 4
 
 
+TRAINER = f"""
+{MODEL}
+class Trainer:
+    def __init__(self, model):
+        self.model, self.log = model, []
+        self.opt = torch.optim.Adam(model.parameters(), lr=0.1)
+    def fit(self):
+        self.opt.zero_grad()
+        self.model(torch.ones(8, 2)).square().sum().backward()
+        self.opt.step()
+        self.log.append(len(self.log))
+trainer = Trainer(model)
+"""
+
+
+def test_what_holds_a_model_stays_where_the_model_is_changed(notebook) -> None:
+    notebook.here(TRAINER)
+    notebook.there("trainer.fit(); trainer.fit(); first = trainer.model[0].weight[0, 0].item()")
+    own = "trainer.opt.param_groups[0]['params'][0] is trainer.model[0].weight is model[0].weight"
+    seen = f"({own}, trainer.log, len(trainer.opt.state), first == model[0].weight[0, 0].item())"
+    notebook.here("model.eval(); trainer.opt.param_groups[0]['lr'] = 0.5; log = trainer.log")
+    assert notebook.ask(seen) == [(True, [0, 1], 4, True)] * 4
+    of_it = "trainer.model is model, model.training, trainer.opt.param_groups[0]['lr']"
+    assert notebook.ask(f"({of_it}, log is trainer.log)") == [(True, False, 0.5, True)] * 4
+    notebook.here("trainer.log.append('here'); opt = trainer.opt")  # that is another trainer's
+    assert notebook.ask(seen) == [(True, ["here"], 4, True)] * 4
+    notebook.here("opt.param_groups[0]['lr'] = 0.1; copies = [trainer.model, [opt]]")
+    assert notebook.ask(seen) == [(True, ["here"], 4, True)] * 4
+    assert notebook.ask("copies[0] is model and copies[1][0] is opt is trainer.opt") == [True] * 4
+    notebook.here("with torch.no_grad(): model[0].weight.fill_(0.7)")
+    assert notebook.ask(seen) == [(True, ["here"], 4, False)] * 4
+    notebook.there("trainer.fit()")
+    assert (
+        notebook.ask("(trainer.log, abs(model[0].weight[0, 0].item() - 0.7) > 0.01)")
+        == [(["here", 1], True)] * 4
+    )
+
+
 def test_what_is_pushed_is_that_of_the_notebook(notebook) -> None:
     notebook.here(f"{MODEL}\n{ADAM}")
     notebook.there(TRAIN)
