@@ -30,6 +30,9 @@ class Libraries:
         self.pd.reset_option("^display.(max_columns|float_format)$")
         self.torch.set_default_dtype(self.torch.float32)
         self.torch.set_float32_matmul_precision("highest")
+        self.torch.set_grad_enabled(True)
+        self.torch.set_default_device(None)
+        self.torch.set_printoptions(profile="default")
         self.matplotlib.rcdefaults()
         self.sklearn.set_config(transform_output="default")
 
@@ -68,6 +71,18 @@ SETTINGS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "products": (
         lambda libs: libs.torch.set_float32_matmul_precision("high"),
         lambda libs: libs.torch.get_float32_matmul_precision(),
+    ),
+    "gradients": (
+        lambda libs: libs.torch.set_grad_enabled(False),
+        lambda libs: (libs.torch.ones(1, requires_grad=True) * 2).requires_grad,
+    ),
+    "device": (
+        lambda libs: libs.torch.set_default_device("meta"),
+        lambda libs: libs.torch.ones(1).device,
+    ),
+    "tensors": (
+        lambda libs: libs.torch.set_printoptions(precision=2, sci_mode=True),
+        lambda libs: str(libs.torch.ones(2) / 3),
     ),
     "estimators": (
         lambda libs: libs.sklearn.set_config(transform_output="pandas"),

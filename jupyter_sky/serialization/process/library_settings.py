@@ -227,6 +227,14 @@ _NUMBERS: Settings = {
     "deterministic_algorithms": False,
     "cudnn.benchmark": False,
     "cudnn.deterministic": False,
+    "grad_enabled": True,
+    "detect_anomaly": False,
+    "default_device": "cpu",
+    "print.precision": 4,
+    "print.threshold": 1000,
+    "print.edgeitems": 3,
+    "print.linewidth": 80,
+    "print.sci_mode": None,
 }
 
 
@@ -238,8 +246,18 @@ def _number_settings(torch: Any) -> Settings:
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
         "cudnn.benchmark": cudnn.benchmark,
         "cudnn.deterministic": cudnn.deterministic,
+        "grad_enabled": torch.is_grad_enabled(),
+        "detect_anomaly": torch.is_anomaly_enabled(),
+        "default_device": _default_device(torch),
+        **{f"print.{key}": value for key, value in vars(torch._tensor_str.PRINT_OPTS).items()},
     }
     return {key: value for key, value in here.items() if value != _NUMBERS[key]}
+
+
+def _default_device(torch: Any) -> str:
+    # `get_default_device` takes as long as all other settings together.
+    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    return context.device.type if context else "cpu"
 
 
 def _change_numbers(torch: Any, key: str, value: Any) -> None:
@@ -254,6 +272,16 @@ def _change_numbers(torch: Any, key: str, value: Any) -> None:
             torch.backends.cudnn.benchmark = value
         case "cudnn.deterministic":
             torch.backends.cudnn.deterministic = value
+        case "grad_enabled":
+            torch.set_grad_enabled(value)
+        case "detect_anomaly":
+            torch.autograd.set_detect_anomaly(value)
+        case "default_device" if value == "cpu":
+            torch.set_default_device(None)
+        case "default_device" if value == "meta" or getattr(torch, value).is_available():
+            torch.set_default_device(value)  # of several GPUs, each rank has its own
+        case _ if key.startswith("print."):
+            setattr(torch._tensor_str.PRINT_OPTS, key.removeprefix("print."), value)
 
 
 # IPython
