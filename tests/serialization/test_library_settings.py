@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import pickle
 import sys
 from collections.abc import Callable, Iterator
@@ -27,6 +28,8 @@ class Libraries:
 
     def back_to_usual(self) -> None:
         self.np.set_printoptions(precision=8)
+        self.np.seterr(invalid="warn")
+        decimal.getcontext().prec = 28
         self.pd.reset_option("^display.(max_columns|float_format)$")
         self.torch.set_default_dtype(self.torch.float32)
         self.torch.set_float32_matmul_precision("highest")
@@ -55,6 +58,14 @@ SETTINGS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "precision": (
         lambda libs: libs.np.set_printoptions(precision=3),
         lambda libs: str(libs.np.array([1 / 3])),
+    ),
+    "errors": (
+        lambda libs: libs.np.seterr(invalid="raise"),
+        lambda libs: libs.np.geterr()["invalid"],
+    ),
+    "decimals": (
+        lambda libs: setattr(decimal.getcontext(), "prec", 5),
+        lambda libs: decimal.Decimal(1) / 3,
     ),
     "columns": (
         lambda libs: libs.pd.set_option("display.max_columns", 3),

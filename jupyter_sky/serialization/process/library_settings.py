@@ -13,16 +13,14 @@ import contextlib
 import copy
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import BuiltinMethodType, ModuleType
 from typing import Any
 
 from jupyter_sky.serialization.process.after_import import after_import
-
-Settings = Mapping[str, Any]
-"""The settings of a library, by their names there; only those that are not as usual."""
+from jupyter_sky.serialization.process.libraries import LIBRARIES, Settings
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ class LibraryWatch:
     def changed(self) -> Mapping[str, Settings]:
         """Return them, by library."""
         # It is asked before each run: unless something has changed, it takes a few microseconds.
-        for name, library in _LIBRARIES.items():
+        for name, library in LIBRARIES.items():
             module = sys.modules.get(name)
             if module is None:
                 continue
@@ -79,30 +77,8 @@ class LibraryWatch:
             self._found = {**self._found, name: settings}
 
 
-@dataclass(frozen=True)
-class _Library:
-    """How to get at the settings of a library.
-
-    Attributes
-    ----------
-    raw
-        Returns what differs as soon as one of them does, quickly.
-    unusual
-        Returns those that are not as usual.
-    usual
-        Returns the usual value of a setting.
-    change
-        Changes a setting.
-    """
-
-    raw: Callable[[Any], object]
-    unusual: Callable[[Any], Settings]
-    usual: Callable[[str], Any]
-    change: Callable[[Any, str, Any], None]
-
-
 def _apply(module: ModuleType) -> None:
-    library = _LIBRARIES[module.__name__]
+    library = LIBRARIES[module.__name__]
     for key, value in _wanted[module.__name__].items():
         # One that this version of the library does not have is left out.
         with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"):
@@ -124,275 +100,3 @@ def _is_plain(value: object) -> bool:
         case BuiltinMethodType():  # "{:.2f}".format
             return type(value.__self__) is str
     return False
-
-
-# matplotlib: read as a plain dict, which is fast. Read as its own mapping, even copied, it would
-# choose a backend if there is none yet, and import `pyplot` for that.
-
-_NOT_OF_PLOTS = ("backend", "interactive", "toolbar", "webagg", "date.", "animation.", "keymap.")
-_CYCLE = "axes.prop_cycle"
-
-
-def _plot_values(matplotlib: Any) -> list[Any]:
-    return [value for key, value in dict.items(matplotlib.rcParams) if key != "backend"]
-
-
-def _plot_settings(matplotlib: Any) -> Settings:
-    usual = matplotlib.rcParamsDefault
-    found = {
-        key: value
-        for key, value in dict.items(matplotlib.rcParams)
-        if not key.startswith(_NOT_OF_PLOTS) and value != dict.get(usual, key)
-    }
-    if _CYCLE in found:
-        found[_CYCLE] = {key: list(each) for key, each in found[_CYCLE].by_key().items()}
-    return found
-
-
-def _usual_plot_setting(key: str) -> Any:
-    usual: Any = dict.get(sys.modules["matplotlib"].rcParamsDefault, key)
-    if key != _CYCLE:
-        return usual
-    return {key: list(each) for key, each in usual.by_key().items()}
-
-
-def _change_plots(matplotlib: Any, key: str, value: Any) -> None:
-    if key == _CYCLE:
-        from cycler import cycler
-
-        value = cycler(**value)
-    matplotlib.rcParams[key] = value
-
-
-# pandas
-
-
-def _options(pandas: Any) -> dict[str, Any]:
-    options: dict[str, Any] = vars(sys.modules["pandas._config.config"])["_global_config"]
-    return options
-
-
-def _flat(options: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in options.items():
-        if type(value) is dict:
-            yield from _flat(value, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", value
-
-
-def _table_settings(pandas: Any) -> Settings:
-    return {
-        key: value for key, value in _flat(_options(pandas)) if value != _usual_table_setting(key)
-    }
-
-
-def _usual_table_setting(key: str) -> Any:
-    registered = vars(sys.modules["pandas._config.config"])["_registered_options"]
-    return registered[key].defval
-
-
-def _change_tables(pandas: Any, key: str, value: Any) -> None:
-    pandas.set_option(key, value)
-
-
-# numpy
-
-_PRINTING: Settings = {
-    "edgeitems": 3,
-    "threshold": 1000,
-    "precision": 8,
-    "suppress": False,
-    "linewidth": 75,
-    "nanstr": "nan",
-    "infstr": "inf",
-    "floatmode": "maxprec",
-    "sign": "-",
-}
-
-
-def _array_settings(numpy: Any) -> Settings:
-    here = numpy.get_printoptions()
-    return {key: here[key] for key, usual in _PRINTING.items() if here[key] != usual}
-
-
-def _change_arrays(numpy: Any, key: str, value: Any) -> None:
-    numpy.set_printoptions(**{key: value})
-
-
-# torch
-
-_NUMBERS: Settings = {
-    "default_dtype": "float32",
-    "float32_matmul_precision": "highest",
-    "deterministic_algorithms": False,
-    "cudnn.benchmark": False,
-    "cudnn.deterministic": False,
-    "grad_enabled": True,
-    "detect_anomaly": False,
-    "default_device": "cpu",
-    "print.precision": 4,
-    "print.threshold": 1000,
-    "print.edgeitems": 3,
-    "print.linewidth": 80,
-    "print.sci_mode": None,
-}
-
-
-def _number_settings(torch: Any) -> Settings:
-    cudnn = torch.backends.cudnn
-    here = {
-        "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
-        "cudnn.benchmark": cudnn.benchmark,
-        "cudnn.deterministic": cudnn.deterministic,
-        "grad_enabled": torch.is_grad_enabled(),
-        "detect_anomaly": torch.is_anomaly_enabled(),
-        "default_device": _default_device(torch),
-        **{f"print.{key}": value for key, value in vars(torch._tensor_str.PRINT_OPTS).items()},
-    }
-    return {key: value for key, value in here.items() if value != _NUMBERS[key]}
-
-
-def _default_device(torch: Any) -> str:
-    # `get_default_device` takes as long as all other settings together.
-    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-    return context.device.type if context else "cpu"
-
-
-def _change_numbers(torch: Any, key: str, value: Any) -> None:
-    match key:
-        case "default_dtype":
-            torch.set_default_dtype(getattr(torch, value))
-        case "float32_matmul_precision":
-            torch.set_float32_matmul_precision(value)
-        case "deterministic_algorithms":
-            torch.use_deterministic_algorithms(value)
-        case "cudnn.benchmark":
-            torch.backends.cudnn.benchmark = value
-        case "cudnn.deterministic":
-            torch.backends.cudnn.deterministic = value
-        case "grad_enabled":
-            torch.set_grad_enabled(value)
-        case "detect_anomaly":
-            torch.autograd.set_detect_anomaly(value)
-        case "default_device" if value == "cpu":
-            torch.set_default_device(None)
-        case "default_device" if value == "meta" or getattr(torch, value).is_available():
-            torch.set_default_device(value)  # of several GPUs, each rank has its own
-        case _ if key.startswith("print."):
-            setattr(torch._tensor_str.PRINT_OPTS, key.removeprefix("print."), value)
-
-
-# IPython
-
-_FIGURES: Settings = {
-    "figure_formats": ["png"],
-    "print_figure_kwargs": {"bbox_inches": "tight"},
-    "close_figures": True,
-}
-_SHELL: Settings = {
-    "precision": "",
-    "xmode": "Context",
-    "interactivity": "last_expr",
-    **_FIGURES,
-}
-
-
-def _shell_settings(ipython: Any) -> Settings:
-    shell = ipython.get_ipython()
-    here = {
-        "precision": shell.display_formatter.formatters["text/plain"].float_precision,
-        "xmode": shell.InteractiveTB.mode,
-        "interactivity": shell.ast_node_interactivity,
-        **_figure_settings(shell),
-    }
-    return {key: value for key, value in here.items() if value != _SHELL[key]}
-
-
-def _change_shell(ipython: Any, key: str, value: Any) -> None:
-    shell = ipython.get_ipython()
-    match key:
-        case "precision":
-            shell.display_formatter.formatters["text/plain"].float_precision = value
-        case "xmode":
-            shell.InteractiveTB.set_mode(mode=value)
-        case "interactivity":
-            shell.ast_node_interactivity = value
-        case _:
-            value = set(value) if key == "figure_formats" else value
-            if backend := _figure_backend():
-                setattr(backend, key, value)
-            else:
-                shell.config.InlineBackend[key] = value
-
-
-def _figure_settings(shell: Any) -> Settings:
-    if backend := _figure_backend():
-        found = {key: getattr(backend, key) for key in _FIGURES}
-    else:
-        found = dict(shell.config.get("InlineBackend", {}))
-        if "figure_format" in found:
-            found["figure_formats"] = {found["figure_format"]}
-    if "figure_formats" in found:
-        found["figure_formats"] = sorted(found["figure_formats"])
-    return {key: value for key, value in found.items() if key in _FIGURES}
-
-
-def _figure_backend() -> Any:
-    """Return what has the settings of figures; before the first one, only the shell has some."""
-    module = sys.modules.get("matplotlib_inline.config")
-    made = module and module.InlineBackend.initialized()
-    return module.InlineBackend.instance() if module and made else None
-
-
-# scikit-learn
-
-
-def _estimator_settings(sklearn: Any) -> Settings:
-    usual = _usual_of_estimators()
-    return {key: value for key, value in sklearn.get_config().items() if value != usual[key]}
-
-
-def _usual_of_estimators() -> Settings:
-    # Each thread has a copy, which is what a notebook changes.
-    usual: Settings = vars(sys.modules["sklearn._config"])["_global_config"]
-    return usual
-
-
-# plotly
-
-
-def _plotly_settings(plotly: Any) -> Settings:
-    # A rank would choose another renderer than a kernel does, with four megabytes of JavaScript.
-    return {"renderers": plotly.renderers.default, "templates": plotly.templates.default}
-
-
-def _change_plotly(plotly: Any, key: str, value: Any) -> None:
-    getattr(plotly, key).default = value
-
-
-_LIBRARIES: Mapping[str, _Library] = {
-    "matplotlib": _Library(
-        _plot_values,
-        _plot_settings,
-        _usual_plot_setting,
-        _change_plots,
-    ),
-    "pandas": _Library(_options, _table_settings, _usual_table_setting, _change_tables),
-    "numpy": _Library(
-        lambda module: module.get_printoptions(),
-        _array_settings,
-        _PRINTING.__getitem__,
-        _change_arrays,
-    ),
-    "IPython": _Library(_shell_settings, _shell_settings, _SHELL.__getitem__, _change_shell),
-    "plotly.io": _Library(_plotly_settings, _plotly_settings, str, _change_plotly),
-    "sklearn": _Library(
-        lambda module: module.get_config(),
-        _estimator_settings,
-        lambda key: _usual_of_estimators()[key],
-        lambda module, key, value: module.set_config(**{key: value}),
-    ),
-    "torch": _Library(_number_settings, _number_settings, _NUMBERS.__getitem__, _change_numbers),
-}
