@@ -299,7 +299,8 @@ def _in_main(name: str) -> Any:
 def _class_named(identity: str, name: str) -> type:
     """Return the class of an identity, whether it was received or defined here."""
     known = _internals._DYNAMIC_CLASS_TRACKER_BY_ID
-    if identity not in known and isinstance(kind := _in_main(name), type):
+    kind = _in_main(name)
+    if identity not in known and isinstance(kind, type) and kind.__module__ == "__main__":
         class_identity(kind)
     found: type = known[identity]
     return found

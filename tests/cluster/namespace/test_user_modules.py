@@ -71,6 +71,18 @@ def test_what_the_notebook_has_imported(notebook, module) -> None:
     assert notebook.ask("(net.f(), isinstance(net, Net), net.steps)") == [("new", True, 1)] * 2
 
 
+def test_objects_from_before_the_notebook_has_loaded_a_module_again(notebook, module) -> None:
+    source = "class Net:\n  def f(self): return '{}'"
+    write(module, source.format("old"))
+    notebook.here(f"import {module} as m\nfrom {module} import Net\nnet = Net()")
+    notebook.there("net.f(), Net")
+    write(module, source.format("newer"))
+    notebook.here(f"import importlib; importlib.reload(m); from {module} import Net")
+    seen = "(net.f(), Net().f(), isinstance(net, Net))"
+    notebook.here(f"here = {seen}")
+    assert notebook.ask(seen) == [notebook.names["here"]] * 2 == [("old", "newer", False)] * 2
+
+
 def test_a_module_that_only_a_function_imports(notebook, module) -> None:
     write(module, "x = 3")
     notebook.here(f"def f():\n  import {module}\n  return {module}.x")
