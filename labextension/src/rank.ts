@@ -13,7 +13,8 @@ export class RankRow {
   readonly #dot = element('span', 'jsky-dot');
   readonly #state = element('span', 'jsky-rank-state');
   readonly #seconds = element('span', 'jsky-seconds');
-  readonly #device = element('span', 'jsky-device');
+  readonly #device = element('span', 'jsky-device-name');
+  readonly #place = element('span', '');
   readonly #busy = new Bar('jsky-busy');
   readonly #memory = new Bar('jsky-memory');
   readonly #mark = element('span', 'jsky-mark');
@@ -21,6 +22,7 @@ export class RankRow {
   readonly #line = element('span', 'jsky-line');
   #shown: Rank | null = null;
   #gpu: string | null = null;
+  #isLost = false;
 
   constructor(trans: Translation, rank: number, isCell: boolean) {
     this.#trans = trans;
@@ -32,7 +34,7 @@ export class RankRow {
       element('span', 'jsky-number', {}, String(rank)),
       element('span', 'jsky-state', {}, this.#dot, this.#state),
       this.#seconds,
-      this.#device,
+      element('span', 'jsky-device', {}, this.#device, this.#place),
       this.#busy.element,
       this.#memory.element,
       this.#mark,
@@ -42,19 +44,22 @@ export class RankRow {
     this.element.tabIndex = -1;
   }
 
-  show(rank: Rank, gpu: string | null, selected: boolean): void {
+  show(rank: Rank, gpu: string | null, selected: boolean, isLost: boolean): void {
     setAttribute(this.element, 'aria-selected', String(selected));
-    if (rank === this.#shown && gpu === this.#gpu) {
+    if (rank === this.#shown && gpu === this.#gpu && isLost === this.#isLost) {
       return;
     }
     this.#shown = rank;
     this.#gpu = gpu;
+    this.#isLost = isLost;
     const key = this.#keyOf(rank);
     setAttribute(this.element, 'data-outcome', key);
     setAttribute(this.#dot, 'data-phase', key);
     setText(this.#state, this.#stateOf(rank));
     setText(this.#seconds, rank.seconds === null ? '' : duration(rank.seconds, true));
-    setText(this.#device, this.#deviceOf(rank, gpu));
+    // All are of one maker, as a rule: in a narrow column there is more to be said.
+    setText(this.#device, this.#deviceOf(gpu).replace(/^NVIDIA /, ''));
+    setText(this.#place, placeOf(rank, gpu));
     this.#busy.show(rank.utilisation, [
       rank.utilisation !== null && percent(rank.utilisation)
     ]);
@@ -70,24 +75,27 @@ export class RankRow {
       const left =
         progress.left !== null &&
         !rank.outcome &&
+        !isLost &&
         this.#trans.__('%1 left', duration(progress.left, false));
       this.#progress.show(progress.part, [progress.count, left]);
     }
     setAttribute(this.#line, 'data-trouble', trouble === null ? null : '');
     setOptional(this.#line, progress ? null : plain(trouble ?? rank.line) || ' ');
-    const described = this.#described(rank, trouble);
+    const described = this.#described(rank, gpu, trouble);
     setAttribute(this.element, 'aria-label', described);
     setAttribute(this.element, 'title', described);
   }
 
-  #described(rank: Rank, trouble: string | null): string {
+  #described(rank: Rank, gpu: string | null, trouble: string | null): string {
     const parts = [
       this.#trans.__('rank %1', rank.rank),
-      this.#device.textContent,
+      this.#deviceOf(gpu) + placeOf(rank, gpu),
       this.#stateOf(rank),
       this.#markOf(rank),
-      rank.utilisation !== null && this.#trans.__('%1 busy', percent(rank.utilisation)),
-      rank.memory && this.#trans.__('memory %1', share(rank.memory)),
+      !this.#isLost &&
+        rank.utilisation !== null &&
+        this.#trans.__('%1 busy', percent(rank.utilisation)),
+      !this.#isLost && rank.memory && this.#trans.__('memory %1', share(rank.memory)),
       trouble && plain(trouble)
     ];
     return parts.filter(Boolean).join(', ');
@@ -104,15 +112,15 @@ export class RankRow {
     return this.#keyOf(rank) === 'released' ? this.#trans.__('another rank failed') : null;
   }
 
-  #deviceOf(rank: Rank, gpu: string | null): string {
-    if (gpu === null) {
-      return this.#trans.__('CPU');
-    }
-    return rank.gpu === null ? plain(gpu) : `${plain(gpu)} #${rank.gpu}`;
+  #deviceOf(gpu: string | null): string {
+    return gpu === null ? this.#trans.__('CPU') : plain(gpu);
   }
 
   /** A cell shows how a rank's part ended; elsewhere, its present state counts. */
   #keyOf({ outcome, phase }: Rank): string {
+    if (this.#isLost && !outcome && phase !== 'gone') {
+      return 'unknown';
+    }
     const hasFailed = outcome === 'error' && phase === 'idle';
     return this.#isCell || hasFailed ? (outcome ?? phase) : phase;
   }
@@ -134,8 +142,15 @@ export class RankRow {
         return this.#trans.__('idle');
       case 'running':
         return this.#trans.__('running');
+      case 'unknown':
+        return this.#trans.__('unknown');
       default:
         return this.#trans.__('gone');
     }
   }
+}
+
+/** Which of the GPUs of its node a rank has: always shown, however long their name is. */
+function placeOf(rank: Rank, gpu: string | null): string {
+  return gpu === null || rank.gpu === null ? '' : ` #${rank.gpu}`;
 }

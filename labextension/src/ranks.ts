@@ -53,10 +53,18 @@ export class RankList {
     });
   }
 
-  show(nodes: Node[], ranks: Rank[], selected: number | null, run: Run | null): void {
+  /** Shows the ranks; of a run that is lost, nobody knows whether they still run. */
+  show(
+    nodes: Node[],
+    ranks: Rank[],
+    selected: number | null,
+    run: Run | null,
+    isLost: boolean
+  ): void {
     this.#arrange(ranks);
     // The present usage of a device says nothing about a finished run.
-    const runs = run === null || run.state === 'running' || run.state === 'waiting';
+    const runs =
+      !isLost && (run === null || run.state === 'running' || run.state === 'waiting');
     setAttribute(this.element, 'data-over', this.#isCell && !runs ? '' : null);
     const places = new Map(nodes.map((node) => [node.node, node]));
     // A single address is not informative: all are processes on this machine.
@@ -64,7 +72,9 @@ export class RankList {
     setAttribute(this.element, 'data-plain', isOne && ranks.length === this.#groups.size ? '' : null);
     for (const [number, { title, where }] of this.#groups) {
       setText(title, this.#trans.__('node %1', number));
-      setText(where, isOne ? '' : plain(places.get(number)?.addr ?? ''));
+      const addr = isOne ? '' : plain(places.get(number)?.addr ?? '');
+      setText(where, addr);
+      setAttribute(where, 'title', addr || null);
     }
     const timed = ranks.some((rank) => rank.seconds !== null);
     setAttribute(this.element, 'data-timed', timed ? '' : null);
@@ -72,7 +82,7 @@ export class RankList {
     setAttribute(this.element, 'data-measured', measured ? '' : null);
     for (const rank of ranks) {
       const gpu = places.get(rank.node)?.gpu ?? null;
-      this.#rows.get(rank.rank)?.show(rank, gpu, rank.rank === selected);
+      this.#rows.get(rank.rank)?.show(rank, gpu, rank.rank === selected, isLost);
     }
     if (![...this.#rows.values()].some((row) => row.element.tabIndex === 0)) {
       this.#reachable(selected !== null && this.#rows.has(selected) ? selected : (ranks[0]?.rank ?? 0));

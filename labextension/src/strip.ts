@@ -49,6 +49,7 @@ export class Strip {
   readonly #where = element('button', 'jsky-small-button jsky-ask-where', { type: 'button' });
   readonly #hint = element('div', 'jsky-hint', { role: 'status' });
   #run: Run | null = null;
+  #runs = false;
   #failedRank = 0;
   #since = 0;
   #clock: ReturnType<typeof setInterval> | undefined;
@@ -124,14 +125,15 @@ export class Strip {
       this.#since = performance.now();
     }
     this.#run = run;
+    this.#runs = state === 'running';
     this.#tick();
-    this.#keepTime(state === 'running');
+    this.#keepTime(this.#runs);
     setAttribute(this.element, 'data-state', state ?? null);
     this.setOpen(open);
     setText(this.#state, state ? this.#words(state) : this.#trans.__('Nothing has run yet'));
     // The cell itself is the title, unless the run is in the background.
     setOptional(this.#title, run && (run.background || !this.#isCell) ? plain(run.title) : null);
-    this.#showProgress(run);
+    this.#showProgress(run, state === 'running');
     this.#showFailed(snapshot);
     setFacts(this.#facts, this.#factsOf(snapshot));
     setAttribute(this.#facts, 'title', this.#facts.textContent || null);
@@ -168,14 +170,14 @@ export class Strip {
     clearTimeout(this.#asked);
   }
 
-  #showProgress(run: Run | null): void {
+  #showProgress(run: Run | null, runs: boolean): void {
     const progress = run?.progress ?? null;
     // A full bar adds nothing to "Finished".
     const shown = progress !== null && !(run?.state === 'ok' && progress.part === 1);
     setShown(this.#progress.element, shown);
     if (shown) {
       const left =
-        run?.state === 'running' && progress.left !== null
+        runs && progress.left !== null
           ? this.#trans.__('%1 left', duration(progress.left, false))
           : null;
       this.#progress.show(progress.part, [progress.count, left], plain(progress.label));
@@ -218,11 +220,11 @@ export class Strip {
   #tick(): void {
     if (!this.#run || this.#run.state === 'waiting') {
       setOptional(this.#elapsed, null);
-    } else if (this.#run.state === 'running') {
+    } else if (this.#runs) {
       const here = (performance.now() - this.#since) / 1000;
       setOptional(this.#elapsed, duration(this.#run.seconds + here, false));
     } else {
-      setOptional(this.#elapsed, duration(this.#run.seconds, true));
+      setOptional(this.#elapsed, duration(this.#run.seconds, this.#run.state !== 'running'));
     }
   }
 

@@ -82,6 +82,7 @@ class View {
   readonly #giveKeysBack: () => void;
   #snapshot: Snapshot | null = null;
   #ask: Ask | null = null;
+  #isLost = false;
   #selected: number | null = null;
   #open: boolean;
 
@@ -133,6 +134,7 @@ class View {
     }
     this.#snapshot = snapshot;
     this.#ask = place.ask ?? null;
+    this.#isLost = place.isLost ?? false;
     const name = plain(snapshot.cluster.name);
     setAttribute(this.element, 'aria-label', this.#trans.__('Run on cluster %1', name));
     this.#strip.show(snapshot, this.#open, place);
@@ -193,7 +195,7 @@ class View {
 
   /** Answers about a cluster do not concern a finished run: the sidebar still has them. */
   #showMore(snapshot: Snapshot): void {
-    const isPresent = !this.#isCell || snapshot.run?.state === 'running';
+    const isPresent = !this.#isCell || (snapshot.run?.state === 'running' && !this.#isLost);
     if (this.#open && isPresent) {
       this.#more.show(snapshot, this.#ask);
     } else {
@@ -204,7 +206,7 @@ class View {
 
   #showRanks(snapshot: Snapshot): void {
     const { nodes, ranks, run } = snapshot;
-    this.#ranks.show(nodes, ranks, this.#selected, run);
+    this.#ranks.show(nodes, ranks, this.#selected, run, this.#isLost);
     setShown(this.#output.element, this.#selected !== null);
     if (this.#selected !== null) {
       const rank = ranks.find((each) => each.rank === this.#selected);

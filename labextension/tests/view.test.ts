@@ -132,13 +132,30 @@ test('a failed rank is one click away, with links to the lines of code', (t) => 
   );
 });
 
+test('which GPU a rank has is seen and said, however long their name is', (t) => {
+  t.after(() => release(host));
+  const snapshot = sample();
+  snapshot.nodes[0]!.gpu = 'NVIDIA H100 80GB HBM3';
+  showInCell(snapshot);
+  assert.equal(textOf(row(1), '.jsky-device'), 'H100 80GB HBM3 #1');
+  assert.match(row(1).title, /NVIDIA H100 80GB HBM3 #1/);
+  assert.equal(textOf(row(1), '.jsky-device > :last-child'), ' #1', 'it is not cut off');
+});
+
 test('what a page does not know it does not claim', (t) => {
   t.after(() => release(host));
   showInCell(sample(), { note: 'The kernel was restarted.', isLost: true });
   assert.equal(textOf(host, '.jsky-run-state'), 'Ended');
   assert.equal(textOf(host, '.jsky-note'), 'The kernel was restarted.');
   assert.ok(stop().hidden);
+  const ended = withRank(sample(), 2, { outcome: 'ok', seconds: 3.5 });
+  ended.run!.progress = { label: 'epochs', part: 0.4, count: '4/10', left: 9 };
+  showInCell(ended, { isLost: true });
+  assert.deepEqual(texts(host, '.jsky-rank-state'), ['unknown', 'unknown', 'finished', 'unknown']);
+  assert.doesNotMatch(row(0).title, /busy|memory/, 'its usage is of the past');
+  assert.equal(textOf(host, '.jsky-head .jsky-amount'), ' · 4/10');
   showInCell(sample(), { isIncomplete: true });
+  assert.equal(textOf(row(0), '.jsky-rank-state'), 'running');
   const restore = host.querySelector<HTMLElement>('.jsky-small-button')!;
   assert.ok(!restore.hidden);
   restore.click();

@@ -29,6 +29,13 @@ SEEN = """elements => elements.map((element) => {
   return element.scrollWidth > element.clientWidth || fact.right > line.right + 1 ? "cut" : "whole";
 })"""
 
+# What tells a state from others without its colour.
+SHAPE = """dot => {
+  const { backgroundImage, backgroundColor, borderColor, borderStyle, borderRadius, borderWidth } =
+    getComputedStyle(dot);
+  return [backgroundImage, backgroundColor === borderColor, borderStyle, borderRadius, borderWidth];
+}"""
+
 LONG = "training epochs of the second stage"
 BAR = {"label": "epochs", "part": 0.45, "count": "45/100", "left": 75.0}
 
@@ -120,6 +127,33 @@ def test_facts_without_room_are_left_out_and_not_cut(open_page: Open) -> None:
     assert not [width for width, found in seen.items() if "cut" in found]
     assert set(seen[1180]) == {"whole"}
     assert [found for found in seen.values() if "left out" in found]
+
+
+def test_a_page_of_few_colours_or_of_large_text(open_page: Open) -> None:
+    """As systems and pages have it for those who see little."""
+    shown = changed(FAILED, rank_1={"outcome": "lost"}, rank_3={"outcome": "ok"})
+    page = open_page(Bench(shown))
+    page.browser.emulate_media(forced_colors="active")
+    dots = page.browser.locator(".jsky-rank .jsky-dot")
+    looks = {str(dots.nth(at).evaluate(SHAPE)) for at in range(4)}
+    assert len(looks) == 4
+    # Bars have their length, which is a colour behind no text.
+    filled, empty = (
+        page.browser.locator(f".jsky-head {part}").evaluate(
+            "node => getComputedStyle(node).backgroundColor"
+        )
+        for part in (".jsky-fill", ".jsky-bar")
+    )
+    assert filled != empty
+    page.browser.emulate_media(forced_colors="none")
+
+    panel = page.browser.locator("#panel")
+    line = panel.locator(".jsky-rank > .jsky-line").first
+    before = line.bounding_box()
+    panel.evaluate("node => node.style.setProperty('--jp-ui-font-size1', '26px')")
+    after = line.bounding_box()
+    assert after["height"] == pytest.approx(2 * before["height"], abs=1)
+    assert panel.evaluate(LEGIBLE) == {"outside": [], "faint": []}
 
 
 def test_it_follows_the_cluster(open_page: Open) -> None:
