@@ -10,6 +10,7 @@ from typing import Any
 from jupyter_sky.cluster.control import process_group, scaling
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.shutdown import origin
+from jupyter_sky.cluster.errors import GroupBroken
 from jupyter_sky.cluster.inventory import owed_ends
 from jupyter_sky.cluster.network import peer_checks
 from jupyter_sky.cluster.network.connection import Connection
@@ -22,6 +23,8 @@ from jupyter_sky.transport.protocol.events import RankDone, RankExited
 _TRIES = 3
 """How often it is begun anew because yet another node was lost meanwhile."""
 
+_FORMATIONS = 2
+"""How often the group is formed for one run: a rank that is lost meanwhile comes again, mostly."""
 
 RUN_PATIENCE = 6.0
 """Seconds after which a node that nobody reaches ends a run, if the user does not say otherwise.
@@ -41,8 +44,9 @@ async def make_whole(controller: Controller) -> None:
     SkyError
         If the cluster is lost, or the group cannot be formed.
     """
+    tries = 0
     while True:
-        # In a loop, since a link may break while the group is formed.
+        # In a loop, since a link may break or a rank be lost while the group is formed.
         await controller.until(
             lambda: all(each.is_up or each.is_over for each in controller.connections)
         )
@@ -52,8 +56,14 @@ async def make_whole(controller: Controller) -> None:
             controller.repair = None
             if not controller.alive:
                 raise controller.loss
-        with contextlib.suppress(NoConnection):
+        try:
             return await process_group.ensure_formed(controller)
+        except NoConnection:
+            continue
+        except GroupBroken:
+            tries += 1
+            if tries == _FORMATIONS:
+                raise
 
 
 async def renew(controller: Controller, ranks: Sequence[int]) -> None:

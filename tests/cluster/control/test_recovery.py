@@ -118,3 +118,29 @@ def test_a_cluster_that_is_being_repaired_can_be_ended(new) -> None:
     assert registry.find(row.name) is None
     # What a killed agent had started ends by itself, a moment later.
     until(lambda: not processes_of(Path(row.id)))
+
+
+def test_a_rank_that_is_lost_while_the_group_forms_comes_again(new_with, tmp_path: Path) -> None:
+    """The cell begins once it is there; a rank that is lost each time is an error."""
+    deaths = tmp_path / "deaths"
+    deaths.mkdir()
+
+    def fragile(info):
+        if info.rank == 1 and (left := list(deaths.iterdir())):
+            left[0].unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield
+
+    cells = new_with([sky.Plugin("fragile", around_app=fragile)], nodes=2)
+    lose = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
+    for times in (2, 9):
+        for number in range(times):
+            (deaths / str(number)).touch()
+        with pytest.raises(RankLost):
+            cells.run(lose, ranks=[0])
+        # The group is formed at once, and again for the next cell.
+        until(lambda times=times: len(list(deaths.iterdir())) < times)
+        if times == 2:
+            assert cells.ask("1 + 1") == [2, 2]
+    with pytest.raises(sky.SkyError, match="rank 1 (could not join the group|no longer starts)"):
+        cells.run("pass")
