@@ -207,7 +207,7 @@ class RankProcess:
         """Return what a newly connected client should know."""
         return {
             "rank": self.rank,
-            "pid": self.pid,
+            "pid": None if self.is_ending else self.pid,
             "run": self.run,
             "forming": self.forming,
             "generation": self.generation,

@@ -198,7 +198,7 @@ class Supervisor:
         processes = [self.ranks[rank] for rank in among(request["ranks"], self.ranks)]
         for process in processes:
             if process.pid is None or process.is_ending:
-                return f"rank {process.rank} is not there"
+                return f"rank {process.rank} is being started again: run it again"
             if process.run:
                 return f"rank {process.rank} is busy with another run"
         self.stopper.run_begins(request["together"], request["deadline"])

@@ -87,7 +87,7 @@ class RankStatus(TypedDict):
     rank
         Its number.
     pid
-        Its process id; ``None`` while there is no process.
+        Its process id; ``None`` while there is no process, or it is about to end.
     run
         The run that it is executing, if any.
     forming

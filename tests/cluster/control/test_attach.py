@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ import jupyter_sky as sky
 from jupyter_sky.cluster.control import process_group, scaling
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.providers.local import Local
+from jupyter_sky.transport import event_loop
 from tests.cluster.conftest import start
 from tests.conftest import kill_processes_of
 from tests.forks import forks_with
@@ -99,6 +101,22 @@ def test_a_group_that_another_notebook_is_forming_is_left_alone(
         other = attached(cells.cluster.name, framework=False)
         restart.result()
     assert other.ask(PEERS) == [2, 2]
+
+
+def test_a_rank_that_is_about_to_end_for_a_new_one(new_with, attached, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+
+    def slow(info):
+        yield
+        while info.rank == 0 and not go.exists():
+            time.sleep(0.01)
+
+    cells = new_with([sky.Plugin("slow", around_process=slow)], nodes=2)
+    event_loop.wait(process_group.end_ranks(cells.cluster._controller, [0], patience=60.0))
+    cells.cluster.close()
+    cells = attached(cells.cluster.name, framework=False)
+    Timer(0.3, go.touch).start()
+    assert cells.ask(PEERS) == [2, 2]
 
 
 def die_while_a_group_is_formed(name: Path, variables: Mapping[str, str]) -> None:
