@@ -7,6 +7,7 @@ import re
 import symtable
 from collections.abc import Iterator
 from contextlib import suppress
+from types import CodeType
 
 from jupyter_sky.analysis.ipython_syntax import Embedded
 
@@ -29,6 +30,23 @@ def with_query_names(tree: ast.Module) -> ast.Module:
                 for keyword in call.keywords:
                     keyword.value = _named(keyword.value)
     return tree
+
+
+def named_in_queries(code: CodeType) -> frozenset[str]:
+    """Return the global names that a function's queries read, such as ``df.query("age > @limit")``.
+
+    Parameters
+    ----------
+    code
+        The function's code.
+    """
+    found: set[str] = set()
+    texts = [each for each in code.co_consts if isinstance(each, str)]
+    if not _FUNCTIONS.isdisjoint(code.co_names):
+        found.update(*map(_NAME.findall, texts))
+    own = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+    inner = [named_in_queries(each) for each in code.co_consts if isinstance(each, CodeType)]
+    return frozenset(found.union(*inner) - own)
 
 
 def _named(argument: ast.expr) -> ast.expr:

@@ -20,6 +20,7 @@ import blake3
 import cloudpickle
 from cloudpickle import cloudpickle as _internals
 
+from jupyter_sky.analysis.query_names import named_in_queries
 from jupyter_sky.serialization import cell_sources, object_tokens
 from jupyter_sky.serialization.cell_sources import Cells
 from jupyter_sky.serialization.models import sharded
@@ -195,6 +196,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if function.__globals__ is self._main:
             # Also names that the notebook does not have: ranks may have defined them.
             self.needs.update(_internals._extract_code_globals(function.__code__))
+            self.needs.update(named_in_queries(function.__code__))
             self.files.add(function.__code__.co_filename)
             attributes["__globals__"] = {}
             return reduce_function(function, reduced)

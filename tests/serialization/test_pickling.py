@@ -528,6 +528,12 @@ pair = make()
     assert get() == 2
 
 
+def test_a_function_uses_the_names_in_its_queries(notebook: Any) -> None:
+    cell = "def f(df, k):\n  df.pop('@no')\n  return lambda: df.query(f'a > @b and c in @k')"
+    assert dump(notebook(cell)["f"]).needs == {"b"}
+    assert dump(notebook("def g(df): return df.loc['@b']")["g"]).needs == frozenset()
+
+
 def test_a_function_of_a_module_is_imported() -> None:
     pickled = dump([functools.reduce, Path, json_dumps := __import__("json").dumps])
     assert pickled.needs == frozenset()
