@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jupyter_sky.serialization.pickling import dump
+from jupyter_sky.serialization.process.library_settings import LibrarySettings, LibraryWatch
 from tests.installed import on_first_use
 
 jax = on_first_use("jax")
@@ -59,3 +61,16 @@ def test_an_object_that_jax_looks_into(notebook: Any, elsewhere: Any, how: str) 
     assert type(tree) is not names["Tree"]
     elsewhere.main.Tree = type(tree)
     assert jax.jit(lambda tree: jax.tree.map(lambda x: x + 1, tree))(tree).x == 2.0
+
+
+def test_the_precision_that_a_notebook_sets_is_taken_over(tmp_path: Path) -> None:
+    watch, config = LibraryWatch(), jax.config
+    watch.changed()
+    config.update("jax_enable_x64", True)
+    try:
+        settings = LibrarySettings(watch.changed())
+        config.update("jax_enable_x64", False)
+        settings.install(tmp_path)
+        assert jax.numpy.ones(1).dtype == "float64"
+    finally:
+        config.update("jax_enable_x64", False)

@@ -212,6 +212,44 @@ def _change_numbers(torch: Any, key: str, value: Any) -> None:
             setattr(torch._tensor_str.PRINT_OPTS, key.removeprefix("print."), value)
 
 
+# JAX
+
+_JAX: Settings = {
+    "jax_enable_x64": False,
+    "jax_default_matmul_precision": None,
+    "jax_numpy_dtype_promotion": "standard",
+    "jax_numpy_rank_promotion": "allow",
+    "jax_default_prng_impl": "threefry2x32",
+    "jax_debug_nans": False,
+    "jax_debug_infs": False,
+    "jax_disable_jit": False,
+}
+
+
+def _jax_settings(jax: Any) -> Settings:
+    here = {key: getattr(jax.config, key) for key in _JAX}
+    here = {key: getattr(value, "value", value) for key, value in here.items()}  # some are enums
+    return {key: value for key, value in here.items() if value != _JAX[key]}
+
+
+def _change_jax(jax: Any, key: str, value: Any) -> None:
+    jax.config.update(key, value)
+
+
+# Keras
+
+_KERAS: Settings = {"floatx": "float32", "dtype_policy": "float32"}
+
+
+def _keras_settings(keras: Any) -> Settings:
+    here = {"floatx": keras.config.floatx(), "dtype_policy": keras.config.dtype_policy().name}
+    return {key: value for key, value in here.items() if value != _KERAS[key]}
+
+
+def _change_keras(keras: Any, key: str, value: Any) -> None:
+    getattr(keras.config, f"set_{key}")(value)
+
+
 # IPython
 
 _FIGURES: Settings = {
@@ -325,5 +363,7 @@ LIBRARIES: Mapping[str, Library] = {
         lambda key: _usual_of_estimators()[key],
         lambda module, key, value: module.set_config(**{key: value}),
     ),
+    "jax": Library(_jax_settings, _jax_settings, _JAX.__getitem__, _change_jax),
+    "keras": Library(_keras_settings, _keras_settings, _KERAS.__getitem__, _change_keras),
     "torch": Library(_number_settings, _number_settings, _NUMBERS.__getitem__, _change_numbers),
 }
