@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.installed import skip_without
-from tests.labextension.sidebar import SidebarUser, settings
+from tests.labextension.sidebar import SidebarUser, ask, settings
 from tests.notebook.panel.jupyter import Server
+from tests.waiting import until
 
 skip_without("jupyterlab")
 
@@ -104,7 +105,7 @@ def test_a_reload_in_the_middle_of_a_run(
     assert ended.outputs[0].data["text/plain"].startswith("✓ finished after")
 
 
-def test_the_run_is_there_at_once_after_a_reload_however_seldom_the_server_is_asked(
+def test_the_run_is_there_after_a_reload_however_seldom_the_server_is_asked(
     open_notebook: Open, server: Server, tmp_path: Path
 ) -> None:
     user = open_notebook("lab", "at-once")
@@ -115,7 +116,30 @@ def test_the_run_is_there_at_once_after_a_reload_however_seldom_the_server_is_as
     with settings(server, refresh=60):  # and five times slower while the sidebar is closed
         user.load_again(spoiled=True)
         user.wait_for_state(user.cell("itertools"), "Running")
-    end.touch()
+
+    def miss_the_end() -> None:
+        url = user.page.url
+        user.page.goto("about:blank")
+        end.touch()
+        until(lambda: [each["state"] for each in ask(server, "clusters")["clusters"]] == ["ready"])
+        user.load_again(url=url)
+
+    # The notebook was not saved since the run began.
+    miss_the_end()
+    cell = user.cell("itertools")
+    user.wait_for_state(cell, "Finished")
+    cell.locator(".jp-RenderedText").get_by_text("step 12").wait_for()
+
+    # It was saved with what the run had printed by then.
+    end.unlink()
+    cell = user.start(ENDLESS.format(end=str(end)) + "print('second')")
+    cell.locator(".jp-RenderedText").get_by_text("step 3").wait_for()
+    user.saved()
+    miss_the_end()
+    cell = user.cell("second")
+    user.wait_for_state(cell, "Finished")
+    user.strip(cell).get_by_role("button", name="Show missing output").click()
+    cell.locator(".jp-RenderedText").get_by_text("second").wait_for()
 
 
 def test_a_kernel_that_is_restarted_in_the_middle_of_a_run(

@@ -2,6 +2,7 @@
    the kernel is gone. The server knows what the kernel has written, and what the nodes say. */
 
 import type { CodeCell } from '@jupyterlab/cells';
+import type { NotebookPanel } from '@jupyterlab/notebook';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Entry } from '../api.ts';
 import type { IClusters } from '../lab/clusters.ts';
@@ -47,6 +48,18 @@ export class Keeper {
     if (this.#strips.size === 0) {
       clearInterval(this.#timer);
       this.#timer = undefined;
+    }
+  }
+
+  /** Asks the server what a notebook that was just opened has missed: while the sidebar is closed, it
+      would only be asked some seconds later. */
+  async opened(panel: NotebookPanel): Promise<void> {
+    await this.#clusters.refresh();
+    const kernel = panel.sessionContext.session?.kernel?.id;
+    for (const entry of this.#clusters.entries ?? []) {
+      if (entry.kernels.some(({ id }) => id === kernel)) {
+        await this.#restoreEnded(panel, entry);
+      }
     }
   }
 
@@ -139,6 +152,7 @@ export class Keeper {
     if (known && isOver(known.snapshot) && !this.#here.has(run)) {
       for (const strip of this.#strips) {
         if (strip.run === run && !strip.hasEnd) {
+          this.#asked.add(run);
           void this.#save(strip);
         }
       }
@@ -175,6 +189,21 @@ export class Keeper {
           replaceOutputs(cell, { snapshot: snapshot!, html: '', plain: '', text: '' }, null);
         }
       }
+    }
+  }
+
+  /** Shows in its cell a run that has ended since the notebook was saved, while no page was there. */
+  async #restoreEnded({ content, context }: NotebookPanel, { snapshot }: Entry): Promise<void> {
+    const run = snapshot?.run;
+    if (!run?.cell || !isOver(snapshot!) || this.#here.has(run.id) || run.background) {
+      return;
+    }
+    const saved = Date.parse(context.contentsModel?.last_modified ?? '') / 1000;
+    const cell = content.widgets.find(({ model }) => model.id === run.cell) as CodeCell | undefined;
+    if (cell?.model.type === 'code' && !hasRun(cell, run.id) && saved < run.started + run.seconds) {
+      this.#restored.add(run.id);
+      const record = await this.#clusters.client.record(snapshot!.cluster.id, run.id);
+      replaceOutputs(cell, record, record.text);
     }
   }
 

@@ -62,10 +62,10 @@ const plugin: JupyterFrontEndPlugin<void> = {
     takeBackQuestions(tracker);
     tracker.widgetAdded.connect((_, panel) => {
       listen(panel, keeper);
-      // A run may be in progress whose strip was not saved: while the sidebar is closed, the server
-      // would only be asked some seconds later.
       const { context, sessionContext } = panel;
-      void Promise.all([context.ready, sessionContext.ready]).then(() => clusters.refresh());
+      Promise.all([context.ready, sessionContext.ready])
+        .then(() => keeper.opened(panel))
+        .catch(console.error);
     });
   }
 };

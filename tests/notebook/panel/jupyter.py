@@ -213,12 +213,12 @@ class NotebookUser:
         """The cell with this text in its code."""
         return self.page.locator(".jp-CodeCell", has_text=text).first
 
-    def load_again(self, spoiled: bool = False) -> None:
-        """Load the page again: the notebook is as it was saved, and its kernel goes on.
+    def load_again(self, spoiled: bool = False, url: str = "") -> None:
+        """Load the page again, or go there: the notebook is as it was saved; its kernel goes on.
 
         A page that is spoiled, by settings perhaps, is not used again after the test.
         """
-        self._pages.load_again(self.page, spoiled=spoiled)
+        self._pages.load_again(self.page, url, spoiled)
         self.page.wait_for_function(_CONNECTED)
 
     def restart_kernel(self) -> None:
