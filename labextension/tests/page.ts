@@ -21,6 +21,8 @@ const { DOMParser } = window;
 Object.assign(globalThis, {
   CustomEvent,
   document,
+  DragEvent: window.Event, // jsdom has none
+  Element: window.Element,
   DOMParser,
   MutationObserver,
   requestAnimationFrame
