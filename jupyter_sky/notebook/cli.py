@@ -21,6 +21,7 @@ from traitlets.config import Config
 from traitlets.config.loader import ConfigFileNotFound, PyFileConfigLoader
 
 from jupyter_sky import __version__
+from jupyter_sky.api.display.description import describe
 from jupyter_sky.cluster.errors import Interrupted, RemoteError
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
@@ -221,9 +222,10 @@ def _up(context: CommandContext, options: Any) -> None:
     """Start a cluster, and say when it ends by itself: this process detaches from it at once."""
     is_new = not options.dry_run and registry.find(options.cluster or "") is None
     lifecycle.up(context, options)
-    cluster = context.session.connected(options.cluster) if is_new else None
-    if cluster and (end := local_end(cluster)):
-        print(f"{cluster.name}: {end}")
+    if cluster := context.session.connected(options.cluster):
+        what = local_end(cluster) if is_new else f"{describe(cluster)}, up already"
+        if what:
+            print(f"{cluster.name}: {what}", file=sys.stderr)
 
 
 def _scale(context: CommandContext, options: Namespace) -> None:

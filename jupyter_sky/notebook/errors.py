@@ -95,11 +95,11 @@ def pull_line(cluster: Cluster, name: str) -> str | None:
     return None
 
 
-def advise_stopped(error: BaseException, cluster: Cluster, out: Iterable[str]) -> None:
-    """Add to the error of a cell that was stopped how to get what ranks have of its ``--out``."""
-    there = cluster.sync.names_of(cluster.all_ranks[0])
-    if names := [name for name in out if name.partition(":")[0] in there]:
-        error.args = (f"{error} --out brought nothing: `%sky pull {' '.join(names)}` does.",)
+def not_brought(cluster: Cluster, out: Iterable[str]) -> str:
+    """Return how to get what ranks have of the ``--out`` of a cell that ended too early."""
+    there = cluster.sync.names_of(cluster.all_ranks[0]) if cluster.alive else ()
+    names = [name for name in out if name.partition(":")[0] in there]
+    return f"--out brought nothing: `%sky pull {' '.join(names)}` does." if names else ""
 
 
 def _name_instead(cluster: Cluster, rank: int, name: str, command: str) -> str:
@@ -138,3 +138,8 @@ def no_cluster(name: str | None, to: str = "") -> str:
         it = "it" if len(names) == 1 else "one of them"
         known += f"; `%sky attach {names[0]}` makes {it} this notebook's"
     return f"there is no cluster {name or 'of this notebook'}{to and f' to {to}'}: {known}."
+
+
+def gone(name: str) -> str:
+    """Return a sentence that a cluster has ended, which nobody here was told."""
+    return f"cluster {name} is gone, with what its ranks had: it has ended itself, or lost a node."

@@ -9,6 +9,9 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.api import pools_up
+from jupyter_sky.api.display.description import describe
+from jupyter_sky.api.display.progress_line import ProgressLine
+from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.notebook.client_plugins import ClientPlugins, SessionObserver
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.commands.dispatch import Dispatcher
@@ -48,7 +51,11 @@ class Extension:
         self._publisher = StatePublisher(shell)
         pools_up.observe(self._publisher)
         self._plugins = ClientPlugins()
-        observers: list[SessionObserver] = [self._publisher, self._plugins]
+        observers: list[SessionObserver] = [
+            _ConnectedLine(shell),
+            self._publisher,
+            self._plugins,
+        ]
         self.session = Session(shell, self._settings, observers, given)
         self._auto = AutoCells(shell)
         self._assignments = AssignmentTracker(shell, self.session)
@@ -88,6 +95,25 @@ class Extension:
         self._publisher.close()
         self._plugins.close()
         self.session.close()
+
+
+class _ConnectedLine:
+    """Says which clusters are connected that were up before; a `SessionObserver`."""
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        self._shell = shell
+
+    def connected(self, cluster: Cluster, is_new: bool) -> None:
+        """Say it, since the notebook may not expect the cluster to be up."""
+        if not is_new:
+            with ProgressLine(self._shell, cluster.name) as progress:
+                progress.update(f"{describe(cluster)}, still up: connected again")
+
+    def ending(self, cluster: Cluster) -> None:
+        """Say nothing: who ends it is told."""
+
+    def disconnected(self, cluster: Cluster) -> None:
+        """Say nothing."""
 
 
 _extensions: dict[InteractiveShell, Extension] = {}

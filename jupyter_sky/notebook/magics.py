@@ -19,7 +19,7 @@ from jupyter_sky.notebook.cells.cell import Cell
 from jupyter_sky.notebook.cells.queued_run import QueuedRun
 from jupyter_sky.notebook.commands.dispatch import Dispatcher
 from jupyter_sky.notebook.config import Sky
-from jupyter_sky.notebook.errors import InvalidCell, advise
+from jupyter_sky.notebook.errors import InvalidCell, advise, not_brought
 from jupyter_sky.notebook.ipython.assignment_tracker import AssignmentTracker
 from jupyter_sky.notebook.kernel import cell_id, running_loop
 from jupyter_sky.notebook.options.definitions import CellOptions
@@ -132,6 +132,8 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
             asked_by = dict.fromkeys(options.out, "--out")
             asked_by |= dict.fromkeys(options.gather, "--gather")
             advise(error, cluster, self.shell.user_ns, asked_by)
+            advice = [error.advice, not_brought(cluster, options.out)]
+            error.advice = "\n".join(filter(None, advice))
             raise
         finally:
             if cluster.alive and run.finished:

@@ -23,7 +23,7 @@ from jupyter_sky.notebook.cells.cluster_start import ClusterStart
 from jupyter_sky.notebook.client_plugins import SessionObserver
 from jupyter_sky.notebook.cluster_factory import ClusterFactory, Place
 from jupyter_sky.notebook.config import Sky
-from jupyter_sky.notebook.errors import no_cluster
+from jupyter_sky.notebook.errors import gone, no_cluster
 from jupyter_sky.notebook.kernel import cluster_name
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
@@ -195,7 +195,7 @@ class Session:
         if row and row.machines:
             cluster = Cluster.visit(row, cluster_factory.attached_provider(row))
         if cluster is None:
-            raise UsageError(no_cluster(name))
+            raise UsageError(gone(name) if row and row.machines else no_cluster(name))
         try:
             yield cluster
         finally:
@@ -371,11 +371,10 @@ class Session:
         spec, runtime_env = cluster_factory.attached_spec(row)
         cluster = Cluster.attach(row, provider, runtime_env, self.settings.timeouts())
         if cluster is None:
+            print(gone(name), file=sys.stderr)
             return None
         cluster.packages.set_image(spec.image)
         cluster.mounts.remember(spec.volumes)
-        with ProgressLine(self._shell, name) as progress:
-            progress.update(f"{describe(cluster)}, still up: connected again")
         if name not in self.started:
             # What the ranks have of these names is of another kernel, so it is not up to date.
             cluster.sync.assigned(self._shell.user_ns, self._shell.user_ns)

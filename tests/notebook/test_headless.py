@@ -76,11 +76,11 @@ def test_a_terminal_shows_lines_of_plain_text(ipython_folder: Path) -> None:
         "%sky status",
         "%sky down",
     )
-    assert "\x1b" not in "".join(shown) and trouble == ""
-    starting, ready, *hello = shown[1].splitlines()
+    assert "\x1b" not in "".join([*shown, trouble])
+    starting, ready = trouble.splitlines()
     assert starting.endswith(": starting 2 local nodes")
     assert ": 2 local nodes, 2 ranks on CPU, ready in " in ready
-    assert sorted(hello) == ["0 │ hello", "1 │ hello"]
+    assert sorted(shown[1].splitlines()) == ["0 │ hello", "1 │ hello"]
     assert " idle " in shown[2]
     assert shown[3].endswith(": ended; nothing is left running")
 

@@ -121,7 +121,8 @@ def test_an_error_can_be_caught_in_the_notebook(pair: LiveNotebook) -> None:
 
 def test_nothing_is_bound_when_the_cell_fails(pair: LiveNotebook) -> None:
     pair.succeed("kept = 'as it was'")
-    assert pair.run("%%sky --out kept\nkept = 1\nraise ValueError").error
+    cell = pair.run("%%sky --out kept,later\nkept = 1\nraise ValueError\nlater = 2")
+    assert cell.traceback.endswith("\n--out brought nothing: `%sky pull kept` does.")
     assert pair.value("kept") == "as it was"
 
 

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from jupyter_sky.providers.progress import Preparation
 
@@ -21,8 +21,9 @@ class ProgressLine:
     """Shows the progress of a cluster's start; a context manager.
 
     It is a line and, while nodes are prepared, a bar for each of them below it. A notebook has one
-    output for it, which is replaced; a terminal redraws the bars in place; and a file gets a line
-    whenever a node makes progress. The list of installed packages stays visible below it.
+    output for it, which is replaced. Elsewhere it is on standard error, so that a program's output
+    has nothing but that: a terminal redraws the bars in place, and a file gets a line whenever a
+    node makes progress. The list of installed packages stays visible below it.
 
     Parameters
     ----------
@@ -30,17 +31,13 @@ class ProgressLine:
         The shell of the notebook; ``None`` in a script.
     title
         The beginning of every line.
-    file
-        Where to write lines outside a notebook; by default, the standard output.
     """
 
-    def __init__(
-        self, shell: InteractiveShell | None, title: str, file: TextIO | None = None
-    ) -> None:
+    def __init__(self, shell: InteractiveShell | None, title: str) -> None:
         self._title = title
         self._started = time.monotonic()
         in_notebook = hasattr(shell, "kernel")
-        self._display = _NotebookDisplay() if in_notebook else _TerminalDisplay(file)
+        self._display = _NotebookDisplay() if in_notebook else _TerminalDisplay()
         self._lock = threading.Lock()
         self._progress: str | Preparation = ""
         self._plans: tuple[str, ...] = ()
@@ -123,22 +120,21 @@ class _NotebookDisplay:
 class _TerminalDisplay:
     """Bars that are redrawn on a screen; in a file, each new single line."""
 
-    def __init__(self, file: TextIO | None = None) -> None:
-        self._file = file
+    def __init__(self) -> None:
         self._drawn = 0
         self._line = ""
 
     def note(self, text: str) -> None:
         """Print a permanent line, above the bars."""
         over = f"\x1b[{self._drawn}F\x1b[J" if self._drawn else ""
-        print(over + text, file=self._file, flush=True)
+        print(over + text, file=sys.stderr, flush=True)
         self._drawn = 0
 
     def show(self, lines: list[str], line: str) -> None:
         is_new, self._line = line != self._line, line
-        if not (self._file or sys.stdout).isatty():
+        if not sys.stderr.isatty():
             if is_new:
-                print(line, file=self._file, flush=True)
+                print(line, file=sys.stderr, flush=True)
             return
         if len(lines) == 1 and not is_new:
             return
@@ -147,5 +143,5 @@ class _TerminalDisplay:
         over = f"\x1b[{self._drawn}F\x1b[J" if self._drawn else ""
         columns = shutil.get_terminal_size().columns
         text = "\n".join(each[: columns - 1] for each in lines)
-        print(over + text, file=self._file, flush=True)
+        print(over + text, file=sys.stderr, flush=True)
         self._drawn = len(lines) if len(lines) > 1 else 0

@@ -45,7 +45,7 @@ def start(place: Candidate, plugins: Sequence[Plugin]) -> Cluster:
     is_shown = hasattr(shell, "kernel") or makes_environments(provider)
     if not is_shown and not sys.stderr.isatty():
         return Cluster.start(spec, provider, runtime_env)
-    with ProgressLine(shell, spec.name, sys.stderr) as line:
+    with ProgressLine(shell, spec.name) as line:
         cluster = Cluster.start(spec, provider, runtime_env, line.update)
         try:
             line.update(f"{describe(cluster)}, ready in {line.seconds:.1f} s")

@@ -380,6 +380,8 @@ def opened() -> Iterator[sqlite3.Connection]:
         raise RuntimeError("the registry may block: use it in a thread, with `tasks.blocking`")
     path = home() / "registry.sqlite"
     try:
+        with contextlib.suppress(OSError):  # the database says what is wrong
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         database = sqlite3.connect(path, timeout=WAIT)
         try:
             with database:

@@ -20,7 +20,7 @@ from jupyter_sky.cluster.runs.task import Attempt
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_list
 from jupyter_sky.notebook.cells.cell import Cell
-from jupyter_sky.notebook.errors import advise_stopped
+from jupyter_sky.notebook.errors import not_brought
 from jupyter_sky.notebook.output.follow import follow
 from jupyter_sky.notebook.output.progress import SendingLine
 from jupyter_sky.notebook.profiling.recorded import show_records
@@ -195,8 +195,8 @@ class Attempts:
                 is_safe=cell.options.display == "safe",
             )
         except (Interrupted, TimedOut) as error:
-            if run.finished:
-                advise_stopped(error, self.cluster, cell.options.out)
+            if run.finished and (advice := not_brought(self.cluster, cell.options.out)):
+                error.args = (f"{error} {advice}",)
             raise
         finally:
             if run.finished or run.stopped:

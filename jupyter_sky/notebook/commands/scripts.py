@@ -62,7 +62,7 @@ def launch(context: CommandContext, line: Namespace) -> BackgroundRun | QueuedRu
     task = read_task(Path(line.file).expanduser(), given)
     workdir = line.options.workdir or task.workdir
     folder = find_folder(workdir) if workdir else None
-    mounts = find_mounts(task.mounts)  # before machines are rented for it
+    mounts = find_mounts(task.mounts, task.env)  # before machines are rented for it
     for key in task.not_used:
         print(f"{line.file}: {key} is not used here", file=sys.stderr)
     choices, session = _combined(task, line.options), context.session

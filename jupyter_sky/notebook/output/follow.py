@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 
@@ -59,6 +60,8 @@ def follow(
         If Ctrl-C stopped the run or left it running.
     TimedOut
         If ``timeout`` has passed.
+    BrokenPipeError
+        If nobody reads the output any more; the run is stopped, unless Ctrl-C would leave it.
     """
     strip = panels.strip(cluster, run.id)
     renderer = Renderer(shell, run.task.show, is_safe, strip.show if strip.is_output else None)
@@ -82,6 +85,13 @@ def follow(
             tick=renderer.show_overdue,
             is_leaving=leaves_on_interrupt or partial(is_ending, shell),
         )
+    except BrokenPipeError:
+        # Nobody reads it, as of `jupyter sky torchrun train.py | head`: a program would end, too.
+        if leaves_on_interrupt is None:
+            run.stop()
+            text = f"{cluster.name}: the run was stopped, as nobody reads its output"
+            print(text, file=sys.stderr, flush=True)
+        raise
     finally:
         renderer.finish()
         strip.finish()

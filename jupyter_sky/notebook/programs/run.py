@@ -149,8 +149,19 @@ class _Shell(InteractiveShell):  # type: ignore[misc, unused-ignore]
     def showtraceback(self, *args: Any, **kwargs: Any) -> None:
         """Show an error, unless code ends the program or nobody reads the output."""
         error = sys.exception()
+        if isinstance(error, KeyboardInterrupt):
+            self._cut_traceback(error)
         if _exit_of(error) is None and not _is_of_pipe(error):
             super().showtraceback(*args, **kwargs)
+
+    def _cut_traceback(self, stop: KeyboardInterrupt) -> None:
+        """Leave of where the program was stopped what is its own: modules have many frames."""
+        at, own = stop.__traceback__, None
+        while at:
+            own = at if at.tb_frame.f_globals is self.user_ns else own
+            at = at.tb_next
+        if own:
+            own.tb_next = None
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
         sys.stdout.flush()

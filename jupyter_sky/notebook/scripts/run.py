@@ -24,6 +24,7 @@ from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.output.follow import follow
 from jupyter_sky.notebook.output.progress import SendingLine
 from jupyter_sky.notebook.project.sending import send_ahead
+from jupyter_sky.notebook.scripts.task_file import replaced
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.notebook.validation import choose_ranks, shown_ranks
 from jupyter_sky.serialization.folders import FolderContent, read_folder
@@ -122,19 +123,28 @@ def inside(
     return replace(script, cwd="", folders=(*script.folders, read_folder(folder, limit=limit)))
 
 
-def find_mounts(mounts: Mapping[str, str]) -> dict[str, Path]:
+def find_mounts(mounts: Mapping[str, str], env: Mapping[str, str]) -> dict[str, Path]:
     """Return files and folders of this computer that were named, by where they are to be.
+
+    Both may name variables, whose values replace them. What is said has the names: a value can be
+    a secret.
 
     Raises
     ------
     UsageError
         When there is none.
     """
-    found = {target: Path(name).expanduser().absolute() for target, name in mounts.items()}
-    for target, source in found.items():
+    found = {}
+    for target, name in mounts.items():
+        source = _absolute(replaced(name, env))
         if not source.exists():
-            raise UsageError(f"file_mounts {target}: there is no {source}.")
+            raise UsageError(f"file_mounts {target}: there is no {_absolute(name)}.")
+        found[replaced(target, env)] = source
     return found
+
+
+def _absolute(name: str) -> Path:
+    return Path(name).expanduser().absolute()
 
 
 def mounted(

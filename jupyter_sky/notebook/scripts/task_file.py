@@ -58,7 +58,7 @@ class TaskFile:
     workdir
         The folder that they run in, from the current one; ``None`` if it names none.
     mounts
-        Where on a node what else is to be, and where it is here.
+        Where on a node what else is to be, and where it is here, both with names of variables.
     not_used
         The keys that change nothing here.
     """
@@ -112,8 +112,8 @@ def read_task(path: Path, given: Mapping[str, str]) -> TaskFile:
         setup=_text(path, said, "setup"),
         run=_text(path, said, "run"),
         env=env,
-        workdir=_replaced(_text(path, said, "workdir"), env) or None,
-        mounts=_mounts(path, said, env),
+        workdir=replaced(_text(path, said, "workdir"), env) or None,
+        mounts=_mounts(path, said),
         not_used=tuple(not_used),
     )
 
@@ -179,7 +179,7 @@ def _variables(path: Path, said: Mapping[str, Any], given: Mapping[str, str]) ->
     return {name: str(value) for name, value in found.items()}
 
 
-def _mounts(path: Path, said: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, str]:
+def _mounts(path: Path, said: Mapping[str, Any]) -> dict[str, str]:
     mounts = {}
     for target, source in _mapping(path, said, "file_mounts").items():
         if not isinstance(source, str) or "://" in source:
@@ -187,11 +187,11 @@ def _mounts(path: Path, said: Mapping[str, Any], env: Mapping[str, str]) -> dict
                 f"{path}: file_mounts {target} is not a path of this computer, and buckets are not "
                 "mounted: leave it out, and read the bucket in the script."
             )
-        mounts[_replaced(target, env)] = _replaced(source, env)
+        mounts[target] = source
     return mounts
 
 
-def _replaced(text: str, env: Mapping[str, str]) -> str:
+def replaced(text: str, env: Mapping[str, str]) -> str:
     """Replace ``${NAME}`` by the variables of the task."""
     return re.sub(r"\$\{(\w+)\}", lambda match: env.get(match[1], match[0]), text)
 

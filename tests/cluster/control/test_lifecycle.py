@@ -275,6 +275,7 @@ def test_a_registry_that_others_can_read_is_made_private(
     folder.chmod(0o755)
     registry.rows()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "registry.sqlite").stat().st_mode) == 0o600
     # A folder with other things in it may be meant for others: the user decides.
     (folder / "thesis.tex").touch()
     folder.chmod(0o755)

@@ -257,10 +257,7 @@ def test_interrupt_and_restart_and_down(opened: Open, typed: Callable[..., Typed
         r"      cell \[\d+\], line 4: time.sleep\(600\)\n"
     )
     until(lambda: re.fullmatch(both_sleep, sky("where").out))
-    sleeps = (
-        rf"{row.name}: looking at what the ranks do for 0\.5 s\n"
-        r"(.*\n)+ +\d+ %  cell \[\d+\], line 4: time.sleep\(600\)\n"
-    )
+    sleeps = r"(.*\n)+ +\d+ %  cell \[\d+\], line 4: time.sleep\(600\)\n"
     until(lambda: re.match(sleeps, sky("profile", "0.5s").out))
     # Whether it waits long enough to see the end is a matter of time.
     assert sky("interrupt").out in (f"{row.name}: stopped\n", f"{row.name}: stopping\n")
@@ -274,18 +271,19 @@ def test_interrupt_and_restart_and_down(opened: Open, typed: Callable[..., Typed
     only_here = "no rank has this name: `%sky push nobody` sends the notebook's\n"
     assert sky("same", "nobody") == Said(1, f"nobody: {only_here}", "")
     said = sky("restart", "1", "--cluster", row.name)
-    assert said.out.endswith("rank 1 restarted with empty namespaces\n")
+    assert said.out == f"{row.name}: rank 1 restarted with empty namespaces\n"
     notebook.succeed("%%sky --ranks 0\nassert x == 1")
     assert "name 'x' is not defined" in notebook.run("%%sky --ranks 1\nx").traceback
     cell = notebook.start("%%sky\nprint('on', flush=True)\nimport time\ntime.sleep(600)")
     notebook.until(cell, lambda cell: "on" in cell.stdout)
-    assert sky("restart").out.endswith("ranks 0-1 restarted with empty namespaces\n")
+    said = sky("restart")
+    assert said.out == f"{row.name}: ranks 0-1 restarted with empty namespaces\n"
     assert "is lost" in notebook.finish(cell).traceback
     notebook.succeed("%%sky\nprint('last')")
     following = typed("logs", "--follow")
     following.until("last")
     down = sky("down", row.name)
-    assert down.out.endswith(f"{row.name}: ended; nothing is left running\n")
+    assert down.out == f"{row.name}: ended; nothing is left running\n"
     assert registry.rows() == []
     end = following.end()
     assert (end.status, end.out) == (1, "")
@@ -351,9 +349,17 @@ def test_it_says_when_a_cluster_ends_that_it_starts(tmp_path: Path) -> None:
     (profile / "ipython_config.py").write_text("c.Sky.grace = '8h'\n")
     words = ("up", "--nodes", "1", "--plugin", "none", "--cluster", f"said-{os.getpid()}")
     said, again = (sky(*words, IPYTHONDIR=str(tmp_path)) for _ in range(2))
-    assert sky("down", words[-1]).status == 0
-    assert f"{words[-1]}: a local cluster ends 8 h 00 min after the last notebook" in said.out
-    assert "still up" in again.out and "ends" not in again.out
+    # Nobody was connected to it when it was lost.
+    [machine] = registry.rows()[0].machines
+    agent = psutil.Process(machine["pid"])
+    agent.kill()
+    agent.wait(PATIENCE)
+    lost = sky("restart", "--cluster", words[-1])
+    assert lost.err.startswith(f"cluster {words[-1]} is gone, with what its ranks had: ")
+    assert lost.status == 2 and registry.rows() == []
+    assert f"{words[-1]}: a local cluster ends 8 h 00 min after the last notebook" in said.err
+    assert again.err == f"{words[-1]}: 1 local node, 1 rank on CPU, up already\n"
+    assert said.out == again.out == ""  # standard output has what was asked for, and nothing else
 
 
 # What killed kernels leave

@@ -82,7 +82,7 @@ def test_they_find_the_functions_and_classes_of_the_script(
     (tmp_path / "a.py").write_text(SCRIPT)
     done = terminal.sky("run", "a.py", "--nodes", "1", "--", method)
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()[2:]
+    lines = done.stdout.splitlines()
     assert lines[:3] == ["True True", "[2, 4]", "[Item(value=3), Item(value=6)]"]
     assert lines[3] == ABSENT.format("LOCK")
     assert lines[4] == ABSENT.format("hold")

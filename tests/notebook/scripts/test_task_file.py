@@ -199,4 +199,9 @@ def test_a_secret_is_no_argument(notebook: Notebook, folder: Path) -> None:
     (folder / "lost.yaml").write_text("file_mounts: {data: lost.txt}\nrun: cat data")
     with pytest.raises(UsageError, match=r"file_mounts data: there is no .*lost.txt\."):
         notebook.run("%sky launch lost.yaml --cluster of-lost")
+    (folder / "lost.yaml").write_text("file_mounts: {'a${TOKEN}': 'b${TOKEN}'}\nrun: ls")
+    with pytest.raises(
+        UsageError, match=r"file_mounts a\$\{TOKEN\}: there is no .*/b\$\{TOKEN\}\."
+    ):
+        notebook.run("%sky launch lost.yaml --cluster of-lost --secret TOKEN")
     assert registry.find("of-lost") is None  # it is said before anything is started

@@ -71,4 +71,12 @@ def test_a_script_from_a_terminal(cluster: str, tmp_path: Path) -> None:
         ended.terminate()
         _, stopped = ended.communicate(timeout=PATIENCE)
     assert ended.returncode == 143 and "rank 0 stopped" in stopped
+    (tmp_path / "wait.yaml").write_text("run: 'while :; do echo begun; sleep 0.1; done'")
+    with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True) as piped:
+        assert piped.stdout and piped.stderr
+        assert any(line == "begun\n" for line in piped.stdout)
+        piped.stdout.close()  # as `head` does
+        stopped = piped.stderr.read()
+    assert stopped == "scripts: the run was stopped, as nobody reads its output\n"
+    assert piped.returncode == 1
     assert " idle " in sky("status").stdout

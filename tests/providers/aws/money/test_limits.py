@@ -191,8 +191,8 @@ def test_what_costs_money_ends_when_it_is_idle(account: Account, subnet: str, le
 def test_a_terminal_shows_a_line_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     display = _TerminalDisplay()
     for _ in range(267):
         display.show(["waiting for 4 instances to boot"], "waiting for 4 instances to boot")
-    assert capsys.readouterr().out == "waiting for 4 instances to boot\n"
+    assert capsys.readouterr().err == "waiting for 4 instances to boot\n"
