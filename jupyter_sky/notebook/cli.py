@@ -7,9 +7,11 @@ import os
 import re
 import signal
 import sys
+import warnings
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
@@ -62,9 +64,12 @@ _FAILED, _MISUSED, _STOPPED, _TERMINATED = 1, 2, 130, 143
 def main(words: Sequence[str] | None = None) -> int:
     """Run a command, by default that of the command line, and return the exit status."""
     words = sys.argv[1:] if words is None else words
-    for name in ("stdout", "stderr"):
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed, as some services do
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - until the end
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - until the end
+        if isinstance(stream := getattr(sys, name), TextIOWrapper):
+            # What ranks print may have characters that the user's locale has not.
+            stream.reconfigure(errors="replace")
     termination = _Termination()
     signal.signal(signal.SIGTERM, termination)
     try:
@@ -113,6 +118,8 @@ def _run(words: Sequence[str]) -> int:
         return 0
     options: Any
     command, options = parse_words(words)
+    # IPython's advice on a home that cannot be written to: nothing of ours is kept there.
+    warnings.filterwarnings("ignore", message="IPython parent", category=UserWarning)
     try:
         Path.cwd()
     except FileNotFoundError:

@@ -217,6 +217,10 @@ def test_the_cluster_of_a_notebook_that_is_busy(
     notebook.until(cell, lambda cell: "20\n" in cell.stdout)
     [row] = registry.rows()
 
+    assert "nodes ? ranks" in sky("status", PYTHONIOENCODING="ascii").out
+    closed = f"{sys.executable} -P -m jupyter_sky shell <&-"
+    said = subprocess.run(closed, shell=True, stderr=subprocess.PIPE, text=True)
+    assert said.returncode == 2 and "needs a terminal, and this is none" in said.stderr
     [listed] = json.loads(sky("status", "--json").out)
     assert (listed["name"], listed["state"], listed["busy"]) == (row.name, "busy", [0, 1])
     assert row.name in sky("status").out
