@@ -147,7 +147,8 @@ def test_a_cluster_that_runs_stays_as_it_is(notebook: Notebook) -> None:
     notebook.run("%config Sky.nodes = 3")
     assert notebook.run("%%sky\nprint('here')") == "here\n"
     notebook.run("%sky down")
-    assert "3 local nodes" in notebook.run("%sky up")
+    notebook.run("%sky up")
+    assert "3 local nodes" in notebook.stderr
 
 
 def test_a_cluster_that_was_lost_comes_back_as_it_was(notebook: Notebook) -> None:
@@ -181,7 +182,8 @@ def test_a_loss_that_no_cell_has_failed_with_is_said_once(notebook: Notebook, af
 
 def test_options_of_other_providers_do_not_hinder_local_nodes(notebook: Notebook) -> None:
     notebook.run("%config Sky.region = 'us-east-1'")
-    assert "1 local node," in notebook.run("%sky up --provider local")
+    notebook.run("%sky up --provider local")
+    assert "1 local node," in notebook.stderr
 
 
 def test_runs_end_at_the_usual_timeout(notebook: Notebook) -> None:

@@ -60,7 +60,8 @@ def test_what_a_restarted_rank_lacks_and_others_have_is_said(notebook: Notebook)
 
 def test_what_is_pushed_says_its_size_and_what_is_wrong_with_it(notebook: Notebook) -> None:
     notebook.run("large = bytes(40_000_000)")
-    assert "sending large (40 MB): sent in" in notebook.run("%sky push large")
+    notebook.run("%sky push large")
+    assert "sending large (40 MB): sent in" in notebook.stderr
     notebook.run(
         "class Picky:\n"
         "    def __reduce__(self): return Picky.make, ()\n"

@@ -267,7 +267,7 @@ def test_interrupt_stops_what_runs(two: Notebook, monkeypatch: pytest.MonkeyPatc
     for command in ("push", "pull"):
         waiting = Interrupting("waiting until the run that goes on is over; Stop ends the waiting")
         with monkeypatch.context() as patch, pytest.raises(Interrupted, match="before it began"):
-            patch.setattr(sys, "stdout", waiting)
+            patch.setattr(sys, "stderr", waiting)
             two.shell.run_line_magic("sky", f"{command} x")
     assert two.run("%sky interrupt").endswith("stopping\n")
     with pytest.raises((KeyboardInterrupt, Interrupted)):
