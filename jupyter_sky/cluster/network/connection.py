@@ -377,7 +377,8 @@ class Connection:
             if self._welcome and not self._welcome.done():
                 self._welcome.set_result(said)
         elif "piece" in message:
-            self._downloads.on_piece(message, payload)
+            if self._downloads.on_piece(message, payload):
+                self._requests.on_answer({"re": message["piece"]})
         elif "report" in message:
             self._receive_report(incoming.report(message))
 

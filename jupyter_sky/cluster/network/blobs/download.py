@@ -90,8 +90,13 @@ class Downloads:
         if isinstance(size := message.get("ack"), int) and (link := self._link()):
             link.send({"op": "got", "size": size})
 
-    def on_piece(self, message: Message, payload: memoryview) -> None:
+    def on_piece(self, message: Message, payload: memoryview) -> bool:
         """Count a piece that has arrived; tell the node if its blob is not wanted any more.
+
+        Returns
+        -------
+        bool
+            Whether that was the last of its blob: no word of the node is needed then.
 
         Raises
         ------
@@ -102,12 +107,13 @@ class Downloads:
         if download is None:
             if link := self._link():
                 link.send({"op": "unwanted", "id": message["piece"]})
-            return
+            return False
         if "whole" in message:
             piece = expand(message, payload, PIECE)
             download.place(message["offset"], piece.nbytes)[:] = piece
             payload = piece
         download.received += payload.nbytes
+        return download.received == len(download.whole)
 
     def _find(self, message: Message) -> _Download | None:
         """Return what a piece belongs to; ``None`` if that is not wanted any more."""
