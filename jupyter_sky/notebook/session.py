@@ -121,6 +121,7 @@ class Session:
             if missing := missing_packages(cluster, fitting):
                 self.additions.install(cluster, missing, fitting)
             self.additions.add_volumes(cluster, fitting)
+            self.additions.renew_variables(cluster, fitting)
         self._current = name
         return cluster
 

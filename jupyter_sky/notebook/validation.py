@@ -8,7 +8,7 @@ from typing import Any
 from jupyter_sky.api import accelerators
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.errors import UsageError
-from jupyter_sky.formatting import format_dollars, format_list, format_ranks
+from jupyter_sky.formatting import format_dollars, format_ranks
 from jupyter_sky.notebook.errors import pull_line
 from jupyter_sky.notebook.options.definitions import CLUSTER_OPTIONS, CellOptions
 from jupyter_sky.notebook.options.lines import as_word
@@ -221,15 +221,9 @@ def _check_base(cluster: Cluster, options: CellOptions, started: CellOptions) ->
     """Refuse what ranks have from their beginning: a choice without a file, and variables."""
     if options.env in ("imports", "none") and options.env != (started.env or "imports"):
         raise _other_cluster(cluster, "--env", started.env or "imports", options.env)
-    # What another kernel has set has no value here.
     known = dict(started.variable)
-    names = [name for name, value in options.variable if known.get(name) not in (value, "")]
-    lacking = [name for name in names if name not in known]
-    if lacking:
+    if lacking := [name for name, _ in options.variable if name not in known]:
         raise _other_cluster(cluster, "--variable", "", ",".join(lacking))
-    if names:
-        has = f"with other values of {format_list(names)} than the cell has"
-        raise _refusal(cluster, "--variable", has, _REPLACE)
 
 
 def _other_cluster(
@@ -241,11 +235,7 @@ def _other_cluster(
     if switch or runs == "without":
         runs = f"without {option}"
     wants = "it" if switch else as_word(asked)
-    return _refusal(cluster, option, f"{runs}, and the cell asks for {wants}", change)
-
-
-def _refusal(cluster: Cluster, option: str, runs: str, change: str) -> UsageError:
     return UsageError(
-        f"cluster {cluster.name} is running {runs}: leave {option} out to use it, type {change}, "
-        "or add `--cluster NAME` to start a second one."
+        f"cluster {cluster.name} is running {runs}, and the cell asks for {wants}: leave {option} "
+        f"out to use it, type {change}, or add `--cluster NAME` to start a second one."
     )

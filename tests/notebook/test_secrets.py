@@ -20,10 +20,19 @@ def test_a_password_of_a_package_is_nowhere_to_be_read(
     opened: Callable[..., LiveNotebook], workplace: Path, home: Path
 ) -> None:
     notebook = opened()
+    notebook.succeed("import os\nos.environ['TOKEN'] = 'of yesterday'")
     asked = f"--nodes 1 --plugin none --pip 'lacking @ https://me:{SECRET}@h.org/l.whl'"
+    asked += " --variable TOKEN"
     first = notebook.succeed(f"%%sky {asked}\npass")
     assert "which lacks lacking @ https://****@h.org/l.whl" in first.stderr
     second = notebook.succeed(f"%%sky\ncommand = 'pip install git+https://{SECRET}@h.org/a'")
+    # A token that was renewed is that of all cells from then on, also with new processes.
+    notebook.succeed("os.environ['TOKEN'] = ''.join(['s3cret', '7oken'])")
+    size = "import os\nsize = len(os.environ['TOKEN'])"
+    for cell in (f"%%sky --variable TOKEN --out size\n{size}", f"%%sky --out size\n{size}"):
+        notebook.succeed("size = 0\n%sky restart")
+        notebook.succeed(cell)
+        assert notebook.value("size") == len(SECRET)
     third = notebook.succeed("%sky status")
     assert not any(SECRET in repr(cell) for cell in (first, second, third))
     [row] = registry.rows()

@@ -29,12 +29,15 @@ class Dependencies:
     ----------
     shares_files
         Whether the ranks see the notebook's files.
+    asked_variables
+        Environment variables that cells asked for once the cluster was there, with their values.
     """
 
     def __init__(self, remote_state: RemoteState) -> None:
         self.shares_files = True
         self._remote_state = remote_state
-        self._process_items = ProcessItems()
+        self.asked_variables: dict[str, str] = {}
+        self._process_items = ProcessItems(self.asked_variables)
         # The names that functions look up which earlier cells have defined on ranks: first by the
         # function's name, then of all functions, also methods and those without a name.
         self._remote_reads: dict[str, frozenset[str]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from jupyter_sky.cluster.namespace.packing import NamespaceItem
 from jupyter_sky.serialization.process.environment import Environment, EnvironmentWatch
@@ -11,11 +12,20 @@ from jupyter_sky.serialization.process.log_settings import LogSettings
 from jupyter_sky.serialization.process.warning_filters import WarningFilters
 from jupyter_sky.serialization.user_modules import ImportPaths
 
+_UNCHANGED = Environment({}, {})
+
 
 class ProcessItems:
-    """Finds these items; returns the same object until a setting changes, so it is sent once."""
+    """Finds these items; returns the same object until a setting changes, so it is sent once.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    asked_variables
+        Environment variables that ranks get whatever they have.
+    """
+
+    def __init__(self, asked_variables: Mapping[str, str]) -> None:
+        self._asked_variables = asked_variables
         self._former: dict[str, NamespaceItem] = {}
         self._environment = EnvironmentWatch()
         self._libraries = LibraryWatch()
@@ -29,9 +39,10 @@ class ProcessItems:
             Whether the ranks see the notebook's files, and import from the same folders.
         """
         variables, logs = self._environment.changed(), LogSettings.of(logging.root)
+        environment = Environment(dict(variables), dict(self._asked_variables))
         filters, libraries = WarningFilters.here(), self._libraries.changed()
         found = [
-            self._item("environment variables", Environment(dict(variables)), not variables),
+            self._item("environment variables", environment, environment == _UNCHANGED),
             self._item("library settings", LibrarySettings(libraries), not libraries),
             self._item("log settings", logs, logs.is_usual),
             self._item("warning filters", filters, not filters.ignored),

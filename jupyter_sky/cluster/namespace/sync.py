@@ -56,6 +56,7 @@ class NamespaceSync:
     def __init__(self) -> None:
         self._remote_state = RemoteState()
         self._dependencies = Dependencies(self._remote_state)
+        self.asked_variables = self._dependencies.asked_variables  # new values of `--variable`
         self._sent_objects = SentObjects()
         self._planner = GroupPlanner(self._remote_state, self._sent_objects)
         self._returned: dict[str, int] = {}

@@ -73,6 +73,19 @@ class Additions:
             self._started[cluster.name] = started
             registry.record_line(cluster.id, as_line(started))
 
+    def renew_variables(self, cluster: Cluster, typed: CellOptions) -> None:
+        """Give ranks new values of variables, like a token, and remember them for its next start.
+
+        They come with the next cell.
+        """
+        before = self._started[cluster.name]
+        # What another kernel has set has no value here.
+        known = dict(before.variable)
+        if new := {name: value for name, value in typed.variable if known[name] != value}:
+            cluster.sync.asked_variables.update(new)
+            started = replace(before, variable=tuple((known | new).items()))
+            self._started[cluster.name] = started
+
     def add_plugins(self, cluster: Cluster, words: Sequence[str]) -> None:
         """Add plugins to a running cluster, and remember them for its next start."""
         before = self._started[cluster.name]

@@ -45,26 +45,31 @@ class Environment:
     ----------
     variables
         Their values, by name; ``None`` for one that was removed.
+    asked
+        Those that cells have asked for with ``--variable``: also where a rank's start has set it.
     """
 
     variables: Mapping[str, str | None]
+    asked: Mapping[str, str]
 
     def install(self, store: Path) -> None:
-        """Set and remove here what was not before, but for what this process was started with.
+        """Set and remove here what was not before; what the start has set, only where it is asked.
 
         Parameters
         ----------
         store
             Not used; as for `jupyter_sky.serialization.user_modules.SourceTree`.
         """
-        for name, value in self.variables.items():
-            if name in _own or _installed.get(name, _NEVER) == value:
+        changed = {name: value for name, value in self.variables.items() if name not in _own}
+        changed |= self.asked
+        for name, value in changed.items():
+            if _installed.get(name, _NEVER) == value:
                 continue  # if it is another value by now, a cell here has set it
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        _installed.update(self.variables)
+        _installed.update(changed)
 
 
 class EnvironmentWatch:
