@@ -109,6 +109,11 @@ def test_what_was_printed_before_an_error_is_shown(pair: LiveNotebook) -> None:
     )
 
 
+def test_an_interrupt_that_the_code_raises_is_an_error_of_it(pair: LiveNotebook) -> None:
+    cell = pair.run("%%sky\nraise KeyboardInterrupt('mine')")
+    assert cell.sentence == "KeyboardInterrupt: mine (on ranks 0-1 (node 0, node 1))"
+
+
 def test_an_error_can_be_caught_in_the_notebook(pair: LiveNotebook) -> None:
     cell = pair.succeed(
         "try:\n"

@@ -350,8 +350,9 @@ class RankWorker:
         bound, arrived = self._namespace.changes(), self._namespace.arrived
         if error is not None:
             # An interrupt broke the collective too: that error is not one of the user's.
-            stopped = self._interrupts.was_requested or isinstance(error, KeyboardInterrupt)
-            outcome = "interrupted" if stopped else "error"
+            outcome = "interrupted" if self._interrupts.was_requested else "error"
+            if outcome == "error" and isinstance(error, KeyboardInterrupt):
+                self._shell.record_sentence(error)  # the user's own, of which it has no traceback
             report = self._shell.report(error)
         broken = self._was_broken
         return RankDone(self.rank, run, outcome, report, values, broken, bound, arrived)
