@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
 
 import msgpack
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from jupyter_sky.cluster.inventory.probe import IgnoreEvents
+from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.requests.answers import Answers
 from jupyter_sky.cluster.network.requests.events import Events, Taking
 from jupyter_sky.cluster.network.requests.pending import PendingRequests
 from jupyter_sky.cluster.network.requests.seen import Seen
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
+from jupyter_sky.providers.base import Node
+from jupyter_sky.providers.local.machine import LocalMachine
 from jupyter_sky.transport.frames import (
     PREFIX,
     Message,
@@ -250,3 +259,40 @@ def test_what_is_none_of_those_is_refused(wrong: Message) -> None:
     with pytest.raises(ProtocolError):
         taken.receive(done(2, 1, **wrong))
     assert taken.ranks == [1]
+
+
+PLAUSIBLE: list[Message] = [
+    {"re": 1, "size": 5, "seen": []},
+    {"re": 2, "ack": 3, "sizes": [1]},
+    {"welcome": True, "version": "0.0.1", "missing": [], "cluster": "c", "ending": False},
+    {"piece": 1, "offset": 0, "whole": 9},
+    {"report": [{"rank": 1, "line": "", "utilisation": 0.5, "memory": [1, 2]}], "history": None},
+    {"event": "rank_done", "n": 1, "rank": 1, "run": "r", "outcome": "ok", "values": None},
+    {"event": "ranks_done", "n": 1, "run": "r", "ranks": [1], "seconds": [0.1], "common": b"\x80"},
+    {"event": "output", "n": 1, "rank": 1, "run": "r", "stream": "stdout", "data": b"x"},
+    {"event": "lost", "n": 9, "shown": 5, "others": 4},
+]
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(), inner, max_size=2),
+    max_leaves=3,
+)
+
+
+@given(
+    message=st.sampled_from(PLAUSIBLE),
+    changes=st.dictionaries(st.sampled_from(sorted({*chain(*PLAUSIBLE)})), ANYTHING, max_size=2),
+    payload=st.binary(max_size=9),
+)
+def test_whatever_a_node_sends_is_taken_or_refused(
+    message: Message, changes: Message, payload: bytes
+) -> None:
+    node = Node(0, "127.0.0.1", "lo", (1,))
+    machine = LocalMachine(Path("/nowhere"), Path("/nowhere"), 0, (node,))
+    connection = Connection(machine, IgnoreEvents())
+    connection._downloads.begin(connection._requests.new_number(), "blob", 9)
+    sent = {**message, **changes}
+    with suppress(ProtocolError):
+        if payload:
+            connection._downloads.destination(sent, len(payload))
+        connection._receive(sent, memoryview(payload))
