@@ -122,7 +122,6 @@ class Pages:
     height: int = 860
     sharpness: float = 1  # pixels of a screenshot for each of the page
     _loaded: list[Any] = field(default_factory=list)
-    _spoiled: list[Any] = field(default_factory=list)
 
     def open(self, server: Server, place: str, notebook: Path) -> Any:
         """Return a page that shows a notebook whose kernel is ready."""
@@ -139,7 +138,7 @@ class Pages:
 
     def put_back(self, page: Any) -> None:
         """Close what a page shows; it is for another notebook, if JupyterLab is in it."""
-        if "/lab" not in page.url or page in self._spoiled:
+        if "/lab" not in page.url:
             page.close()
             return
         page.unroute_all(behavior="ignoreErrors")  # of what is answered just now
@@ -150,10 +149,8 @@ class Pages:
         page.set_viewport_size(self._size)
         self._loaded.append(page)
 
-    def load_again(self, page: Any, url: str = "", spoiled: bool = False) -> None:
-        """Load a page again, or from another address; a spoiled one is not used again."""
-        if spoiled:
-            self._spoiled.append(page)
+    def load_again(self, page: Any, url: str = "") -> None:
+        """Load a page again, or from another address."""
         if url:
             page.goto(url)
         else:
@@ -213,12 +210,9 @@ class NotebookUser:
         """The cell with this text in its code."""
         return self.page.locator(".jp-CodeCell", has_text=text).first
 
-    def load_again(self, spoiled: bool = False, url: str = "") -> None:
-        """Load the page again, or go there: the notebook is as it was saved; its kernel goes on.
-
-        A page that is spoiled, by settings perhaps, is not used again after the test.
-        """
-        self._pages.load_again(self.page, url, spoiled)
+    def load_again(self, url: str = "") -> None:
+        """Load the page again, or go there: the notebook is as it was saved; its kernel goes on."""
+        self._pages.load_again(self.page, url)
         self.page.wait_for_function(_CONNECTED)
 
     def restart_kernel(self) -> None:
