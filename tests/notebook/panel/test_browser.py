@@ -120,10 +120,13 @@ def test_it_can_be_read(open_page: Open, shots: Path, scene: str, scheme: str) -
 def test_facts_without_room_are_left_out_and_not_cut(open_page: Open) -> None:
     page = open_page(Bench(changed(snapshot(2, 4, "A100"), run={"cost": 0.94, "progress": BAR})))
     facts = page.browser.locator(".jsky-line-of-run .jsky-fact:visible")
+    stop = page.browser.get_by_role("button", name="Stop")
     seen = {}
     for width in range(320, 1200, 20):
         page.browser.set_viewport_size({"width": width, "height": 600})
         seen[width] = facts.evaluate_all(SEEN)
+        place = stop.bounding_box()
+        assert place["x"] + place["width"] <= width - 20, "Stop is never cut"
     assert not [width for width, found in seen.items() if "cut" in found]
     assert set(seen[1180]) == {"whole"}
     assert [found for found in seen.values() if "left out" in found]
