@@ -36,8 +36,8 @@ class CellNames:
     attributes : frozenset of str
         Names of attributes that the cell looks up: whatever follows a dot.
     targets : frozenset of str
-        Attributes that the cell assigns, or something in them: ``config.sizes`` for
-        ``config.sizes["x"] = 1``.
+        Attributes that the cell assigns, or what it assigns something in: ``config.sizes`` for
+        ``config.sizes["x"] = 1``, and ``sizes`` for ``sizes["x"] = 1``.
     """
 
     reads: frozenset[str]
@@ -126,5 +126,5 @@ def _targets(tree: ast.AST) -> Iterator[str]:
             # Of what is behind an index, nothing is known.
             path = [part.attr, *path] if isinstance(part, ast.Attribute) else []
             part = part.value
-        if path and isinstance(part, ast.Name):
+        if part is not node and isinstance(part, ast.Name):
             yield ".".join([part.id, *path])

@@ -131,7 +131,7 @@ def test_names_travel_and_stay(pair: LiveNotebook) -> None:
 
 
 CONFIG = """
-rate, sizes = 0.1, {"a": 1}
+rate, sizes, modes = 0.1, {"a": 1}, {}
 
 class Step:
     every = 1
@@ -158,6 +158,8 @@ def test_what_the_notebook_sets_in_a_module_travels(pair: LiveNotebook) -> None:
     pair.succeed("mine.model.eval()\nmine.lock = __import__('threading').Lock()")
     cell = pair.succeed("%%sky\nmine.model.training, mine.model.weight is first")
     assert cell.shown == ["(False, True)"]
+    pair.succeed("from settings_of_mine import modes; modes['x'] = 1")
+    assert pair.succeed("%%sky\nmine.modes").shown == ["{'x': 1}"]
     file.write_text(f"{CONFIG}\nadded = 1")
     cell = pair.succeed(f"{seen}, mine.model.weight is first, mine.added")
     assert cell.shown == ["(0.5, {'a': 1, 'b': 2}, 1.5, True, 1)"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -102,16 +102,38 @@ class Dependencies:
                 with suppress(UsageError):  # it may not be needed at all
                     more = collector.collect([name], cell, skip)
                     found += [item for item in more if item not in found]
-        used = cell.modules.union(*(item.pickled.modules for item in found))
-        for attribute in module_attributes.values(used):
-            with suppress(UsageError):  # the cell does not name it
-                found += collector.collect([attribute], cell, skip)
+        found += self._attributes(found, collector, cell, skip)
         found = [*found, *self._process_items.find(self.shares_files)]
         if self.shares_files:
             return found
         # Also modules that earlier cells have imported: they may have been edited since.
         self._modules.update(cell.modules, *(item.pickled.modules for item in found))
         return [*found, *collector.modules(self._modules)]
+
+    def _attributes(
+        self,
+        found: Sequence[NamespaceItem],
+        collector: ItemCollector,
+        cell: CellNames,
+        skip: Callable[[str, Any], bool],
+    ) -> list[NamespaceItem]:
+        """Return the items of attributes of modules that a cell needs.
+
+        These are in packages that it uses, or are objects that it needs under another name.
+        """
+        named = {item.key: item.value for item in found if item.is_name}
+        module_attributes.note_shared(named)
+        values = module_attributes.values()
+        collector.namespace = {**collector.namespace, **values} if values else collector.namespace
+        used = cell.modules.union(*(item.pickled.modules for item in found))
+        packages = {module.partition(".")[0] for module in used}
+        objects = {id(value) for value in named.values()}
+        more: list[NamespaceItem] = []
+        for name, value in values.items():
+            if module_attributes.package(name) in packages or id(value) in objects:
+                with suppress(UsageError):  # the cell does not name it
+                    more += collector.collect([name], cell, skip)
+        return more
 
     def forget(self, name: str) -> None:
         """Forget a function that ranks have defined, as the notebook has assigned its name."""

@@ -16,6 +16,7 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from jupyter_sky.serialization import pickling
@@ -202,7 +203,8 @@ def _state(obj: Any) -> _State | None:
     reduced = reduce(obj)
     if reduced is NotImplemented:
         reduced = obj.__reduce_ex__(5)
-    if not isinstance(reduced, tuple) or reduced[:2] != (_new_object, (kind,)):
+    empty = (kind, ()) if kind is SimpleNamespace else (_new_object, (kind,))
+    if not isinstance(reduced, tuple) or reduced[:2] != empty:
         return None
     state = reduced[2] if len(reduced) > 2 else None
     set_state = reduced[5] if len(reduced) > 5 else None

@@ -7,6 +7,7 @@ sent are pickled again, in groups of values that share objects.
 
 from __future__ import annotations
 
+import copy
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,6 +76,12 @@ class NamespaceItem:
         self.pickled = pickling.dump(
             value, name, classes_by_value=classes, without_caches=True, used_by=used_by
         )
+
+    def under(self, key: str) -> NamespaceItem:
+        """Return an item of the same value under another key."""
+        item = copy.copy(self)
+        item.key = key
+        return item
 
     @property
     def is_name(self) -> bool:
@@ -233,7 +240,11 @@ class ItemCollector:
                 reached = self._submodules.setdefault(value.__name__, set())
                 reached |= reached_submodules(value, cell.attributes)
                 value = ModuleReference(value, reached)
-            self._items[name] = NamespaceItem(name, value, self._digests, used_by)
+            known = self._items.values() if ":" in name else ()
+            same = next((each for each in known if each.value is value), None)
+            # Dozens of modules may have one object, which is pickled once.
+            made = same.under(name) if same else NamespaceItem(name, value, self._digests, used_by)
+            self._items[name] = made
         return self._items[name]
 
     def modules(self, names: Iterable[str]) -> list[NamespaceItem]:

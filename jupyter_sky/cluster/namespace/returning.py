@@ -25,6 +25,7 @@ from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import pickling
 from jupyter_sky.serialization.object_tokens import MemoEntries, SentObjects, is_mutable
+from jupyter_sky.serialization.process import module_attributes
 
 
 def merge(
@@ -49,7 +50,8 @@ def merge(
     sent_objects
         The objects that both sides have.
     """
-    merger = _Merger(values, dict(namespace), state, sent_objects)
+    names = {**namespace, **module_attributes.values()}
+    merger = _Merger(values, names, state, sent_objects)
     # Of any kind, from the user's classes: what was unpickled cannot always be pickled, and a class
     # may not allow its state to be set twice. Then names are bound to the copies.
     with suppress(Exception):

@@ -89,7 +89,7 @@ class ModuleReloader:
         namespace
             The user's namespace.
         kept
-            The full names of attributes that keep their values, like ``config.LR``.
+            The full names of attributes that keep their values, like ``config:LR``.
 
         Raises
         ------

@@ -97,9 +97,11 @@ class Namespace:
             return
         self._take_over(bound, group.get("changes", {}))
         received_objects.former.clear()
-        for name in [each for each in bound if "." in each]:
-            module_attributes.put(name, bound.pop(name))
-            self._attributes.add(name)
+        for name in [each for each in bound if ":" in each]:
+            value = bound.pop(name)
+            if module_attributes.get(name) is not value:  # like a function, which is imported
+                module_attributes.put(name, value)
+                self._attributes.add(name)
         self.names.update(bound)
         self._received.update(each for each in values if isinstance(each, type))
 
@@ -161,7 +163,7 @@ class Namespace:
 
     def _present(self, name: str) -> Any:
         """Return what a name stands for now, which may be that of an attribute of a module."""
-        return module_attributes.get(name) if "." in name else self.names.get(name)
+        return module_attributes.get(name) if ":" in name else self.names.get(name)
 
     def _bind_class(self, kind: type) -> None:
         """Make a class of the notebook available by name, as `pickle` and new processes need.

@@ -2,23 +2,33 @@
 
 ``config.LR = 0.1``, ``Trainer.log_every = 10`` and ``transformers.Foo.forward = forward`` change no
 name of the notebook, and a module travels as its import. What is set is sent like the value of a
-name, under the attribute's full name (``config.LR``), and set again on the ranks.
+name, under the attribute's full name (``config:LR``), and set again on the ranks.
+
+So is an object that a module of the user's has as well as the notebook, after ``from config import
+cfg``: on the ranks, too, it has to be one object, which ``cfg.lr = 0.1`` changes for the module.
 """
 
 from __future__ import annotations
 
 import pkgutil
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import FunctionType, ModuleType
 from typing import Any
 
+from jupyter_sky.serialization.object_tokens import is_mutable
+from jupyter_sky.serialization.process.after_import import after_import
 from jupyter_sky.serialization.user_modules import user_source_file
 
 # In the notebook
 
 _noted: dict[str, None] = {}  # in the order in which they were set
+_Imported = tuple[int, str]
+"""How many modules there are, and the last one."""
+
+_looked_up: dict[str, tuple[int, _Imported]] = {}  # the identity of a name's value, and when
+_own_modules: tuple[_Imported, list[ModuleType]] = ((0, ""), [])
 
 
 def note(targets: Iterable[str], namespace: Mapping[str, Any]) -> frozenset[str]:
@@ -36,27 +46,66 @@ def note(targets: Iterable[str], namespace: Mapping[str, Any]) -> frozenset[str]
     frozenset of str
         The full names of such attributes.
     """
+    targets = list(targets)
     found = frozenset(filter(None, (_full_name(each, namespace) for each in targets)))
     _noted.update(dict.fromkeys(found))
+    roots = {each.partition(".")[0] for each in targets}
+    note_shared({name: namespace[name] for name in roots & namespace.keys()})
     return found
 
 
-def values(modules: Collection[str] | None = None) -> dict[str, Any]:
-    """Return the values of what was noted, by full name.
+def note_shared(values: Mapping[str, Any]) -> None:
+    """Note objects of the notebook that modules of the user's have as well.
 
     Parameters
     ----------
-    modules
-        Only what is in packages to which one of these belongs.
+    values
+        Values of the notebook by name.
     """
-    packages = {module.partition(".")[0] for module in modules or ()}
+    now = _imported()
+    new = {name: each for name, each in values.items() if _looked_up.get(name) != (id(each), now)}
+    _looked_up.update({name: (id(each), now) for name, each in new.items()})
+    # Others are the same wherever they are imported from.
+    objects = {id(each) for each in new.values() if is_mutable(each)}
+    for module in _users_modules() if objects else ():
+        for name, value in list(vars(module).items()):
+            if id(value) in objects and not name.startswith("__"):
+                _noted[f"{module.__name__}:{name}"] = None
+
+
+def _users_modules() -> list[ModuleType]:
+    global _own_modules
+    if _own_modules[0] != _imported():
+        modules = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
+        _own_modules = _imported(), [each for each in modules if user_source_file(each)]
+    return _own_modules[1]
+
+
+def _imported() -> _Imported:
+    return len(sys.modules), next(reversed(sys.modules))
+
+
+def values() -> dict[str, Any]:
+    """Return the values of what was noted, by full name."""
     found = {}
     for name in _noted:
-        if modules is None or name.partition(".")[0] in packages:
-            with suppress(ImportError, AttributeError, KeyError):  # it is there no longer
-                holder, _, attribute = name.rpartition(".")
-                found[name] = vars(pkgutil.resolve_name(holder))[attribute]
+        with suppress(ImportError, AttributeError, KeyError):  # it is there no longer
+            holder, attribute = _place(name)
+            found[name] = vars(holder)[attribute]
     return found
+
+
+def package(name: str) -> str:
+    """Return the top-level package that an attribute is in, by its full name."""
+    return name.partition(":")[0].partition(".")[0]
+
+
+def _place(name: str) -> tuple[Any, str]:
+    """Return what an attribute is one of, and its own name there."""
+    module, _, path = name.partition(":")
+    holder, _, attribute = path.rpartition(".")
+    of_module = None if holder else sys.modules.get(module)  # which is found faster
+    return of_module or pkgutil.resolve_name(f"{module}:{holder}"), attribute
 
 
 def _full_name(target: str, namespace: Mapping[str, Any]) -> str | None:
@@ -67,10 +116,10 @@ def _full_name(target: str, namespace: Mapping[str, Any]) -> str | None:
         holder, value = value, vars(value).get(name)
     if holder is None or not _counts(holder, value, is_all=not path):
         return None
-    where = holder.__name__
-    if isinstance(holder, type):
-        where = f"{holder.__module__}.{holder.__qualname__}"
-    return None if "<" in where else f"{where}.{name}"
+    if isinstance(holder, ModuleType):
+        return f"{holder.__name__}:{name}"
+    within = holder.__qualname__
+    return None if "<" in within else f"{holder.__module__}:{within}.{name}"
 
 
 def _counts(holder: ModuleType | type, value: Any, *, is_all: bool) -> bool:
@@ -89,14 +138,14 @@ def _counts(holder: ModuleType | type, value: Any, *, is_all: bool) -> bool:
 
 
 def get(name: str) -> Any:
-    """Return the value of an attribute by its full name, as `note` returns it; or ``None``."""
+    """Return the value of an attribute by its full name; ``None`` if it is not there."""
     with suppress(ImportError, AttributeError):
-        return pkgutil.resolve_name(name)
+        return pkgutil.resolve_name(name) if name.partition(":")[0] in sys.modules else None
     return None
 
 
 def put(name: str, value: Any) -> None:
-    """Set an attribute by its full name.
+    """Set an attribute by its full name, as soon as its module has been imported.
 
     Parameters
     ----------
@@ -105,8 +154,18 @@ def put(name: str, value: Any) -> None:
     value
         Its value.
     """
-    holder, _, attribute = name.rpartition(".")
-    setattr(pkgutil.resolve_name(holder), attribute, value)
+    _waiting[name] = value
+    after_import(name.partition(":")[0], _set_waiting)
+
+
+def _set_waiting(module: ModuleType) -> None:
+    for name in [each for each in _waiting if each.partition(":")[0] == module.__name__]:
+        with suppress(ImportError, AttributeError):  # an edited file may have no such class
+            holder, attribute = _place(name)
+            setattr(holder, attribute, _waiting.pop(name))
+
+
+_waiting: dict[str, Any] = {}
 
 
 @contextmanager
@@ -115,13 +174,12 @@ def kept(names: Iterable[str]) -> Iterator[None]:
     values = {}
     for name in names:
         with suppress(ImportError, AttributeError, KeyError):
-            holder, _, attribute = name.rpartition(".")
-            values[name] = vars(pkgutil.resolve_name(holder))[attribute]
+            holder, attribute = _place(name)
+            values[name] = vars(holder)[attribute]
             # A function that is there would be given the code of the file's.
-            delattr(pkgutil.resolve_name(holder), attribute)
+            delattr(holder, attribute)
     try:
         yield
     finally:
         for name, value in values.items():
-            with suppress(ImportError, AttributeError):  # the edited file has no such class
-                put(name, value)
+            put(name, value)

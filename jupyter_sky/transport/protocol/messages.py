@@ -186,7 +186,7 @@ class NameGroup(TypedDict):
     kind
         ``"name"``, ``"class"``, or ``"source"`` (modules, and the paths of the notebook's files).
     names
-        The names, also of attributes of modules (``config.LR``), or keys of classes and modules.
+        The names, also of attributes of modules (``config:LR``), or keys of classes and modules.
     digests
         The content digest of each.
     packed

@@ -71,6 +71,26 @@ def test_what_the_notebook_has_imported(notebook, module) -> None:
     assert notebook.ask("(net.f(), isinstance(net, Net), net.steps)") == [("new", True, 1)] * 2
 
 
+def test_an_object_that_the_notebook_and_modules_share(notebook, module) -> None:
+    source = (
+        "from types import SimpleNamespace\nimport functools\ncfg = SimpleNamespace(rate=1)\n"
+        "@functools.cache\ndef version(): return {}"
+    )
+    write(module, source.format(1))
+    write(f"{module}_too", f"from {module} import cfg\ndef rate(): return cfg.rate")
+    notebook.here(f"from {module} import cfg, version; import {module}_too as user")
+    notebook.there("cfg.rate = 2")
+    assert notebook.ask(f"(user.rate(), __import__('{module}').cfg is cfg)") == [(2, True)] * 2
+    notebook.here("cfg.rate = 3")
+    assert notebook.ask("user.rate()") == [3] * 2
+    notebook.there("cfg.rate = 4", out=["cfg"])
+    assert notebook.names["user"].rate() == 4
+    notebook.there("cfg.rate += 1", ranks=[1])
+    assert notebook.ask("user.rate(), cfg.rate, version()") == [(4, 4, 1), (5, 5, 1)]
+    write(module, source.format(20))
+    assert notebook.ask("user.rate(), cfg.rate, version()") == [(4, 4, 20), (5, 5, 20)]
+
+
 def test_objects_from_before_the_notebook_has_loaded_a_module_again(notebook, module) -> None:
     source = "class Net:\n  def f(self): return '{}'"
     write(module, source.format("old"))
