@@ -101,10 +101,10 @@ class ModuleReloader:
         edited = dict(self._edited()) if self._sources else {}
         if not edited:
             return
-        with module_attributes.kept(kept):
-            for name in _in_order(edited):
+        for name in _in_order(edited):
+            with module_attributes.kept([each for each in kept if each.startswith(f"{name}:")]):
                 _reload(sys.modules[name], [namespace, *self._namespaces()])
-                self._sources[name] = edited[name]
+            self._sources[name] = edited[name]
 
     def _invalidate_finders(self) -> None:
         # Python finds a new file in a folder only after it has listed the folder again. Only a few

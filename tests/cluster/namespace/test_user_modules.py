@@ -88,7 +88,8 @@ def test_an_object_that_the_notebook_and_modules_share(notebook, module) -> None
     notebook.there("cfg.rate += 1", ranks=[1])
     assert notebook.ask("user.rate(), cfg.rate, version()") == [(4, 4, 1), (5, 5, 1)]
     write(module, source.format(20))
-    assert notebook.ask("user.rate(), cfg.rate, version()") == [(4, 4, 20), (5, 5, 20)]
+    write(f"{module}_too", f"from {module} import cfg\ndef rate(): return -cfg.rate")
+    assert notebook.ask("user.rate(), cfg.rate, version()") == [(-4, 4, 20), (-5, 5, 20)]
 
 
 def test_objects_from_before_the_notebook_has_loaded_a_module_again(notebook, module) -> None:
