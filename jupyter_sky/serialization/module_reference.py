@@ -10,7 +10,9 @@ any object, and would copy their content or refuse to.
 from __future__ import annotations
 
 import dis
+import enum
 import importlib
+import pkgutil
 import sys
 import weakref
 from collections.abc import Collection
@@ -74,6 +76,22 @@ def reduce_module(module: ModuleType) -> Any:
             return getattr, (sys.modules[owner], attribute)
         return NotImplemented
     return importlib.import_module, (name,)
+
+
+def is_replaced_enum(kind: type) -> bool:
+    """Return whether a module has been loaded again since an enum was imported from it.
+
+    With ``%autoreload``, the notebook goes on with an enum that can be neither imported nor made
+    again. Ranks have but one, whose members stay the same.
+    """
+    is_of_module = kind.__module__ != "__main__" and kind.__module__ in sys.modules
+    if not (isinstance(kind, enum.EnumType) and is_of_module):
+        return False
+    try:
+        now = pkgutil.resolve_name(f"{kind.__module__}:{kind.__qualname__}")
+    except (ImportError, AttributeError, ValueError):
+        return False
+    return now is not kind and isinstance(now, enum.EnumType)
 
 
 def _first(module: ModuleType, *submodules: ModuleType) -> ModuleType:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import pkgutil
 import sys
 import threading
 import types
@@ -25,7 +26,7 @@ from jupyter_sky.serialization import cell_sources, object_tokens
 from jupyter_sky.serialization.cell_sources import Cells
 from jupyter_sky.serialization.models import sharded
 from jupyter_sky.serialization.models.wrapped import reduce_compiled
-from jupyter_sky.serialization.module_reference import imported_in
+from jupyter_sky.serialization.module_reference import imported_in, is_replaced_enum
 from jupyter_sky.serialization.reducers import reduce, reduce_function, with_tree
 
 
@@ -160,6 +161,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             if isinstance(obj, types.ModuleType):
                 self._add_module(obj.__name__)
             reduced = reduce(obj)
+            if reduced is not NotImplemented and reduced[0] is pkgutil.resolve_name:
+                self._add_module(reduced[1][0].partition(":")[0])
             if reduced is NotImplemented and self._reduce_sharded is not None:
                 reduced = self._reduce_sharded(obj)
             if reduced is NotImplemented and self._without_caches:
@@ -176,6 +179,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             if self._classes_by_value is not None and identity not in self._classes_by_value:
                 self.classes[identity] = kind
                 return _class_named, (identity, kind.__qualname__)
+        if is_replaced_enum(kind):
+            return pkgutil.resolve_name, (f"{kind.__module__}:{kind.__qualname__}",)
         reduced = _corrected(kind, super().reducer_override(kind), keep=self._to_notebook)
         return with_tree(kind, reduced)
 

@@ -1,13 +1,17 @@
 """Sentinels: ``MISSING = object()`` is one object on each side.
 
 They have nothing that could be copied but their identity. So each has a number, by which every
-pickle refers to it, be it of a name, a class, a call or its result.
+pickle refers to it, be it of a name, a class, a call or its result. One of a module of the user's
+is that of the module on the other side.
 """
 
 from __future__ import annotations
 
+import pkgutil
 import uuid
 from typing import Any
+
+from jupyter_sky.serialization.process import module_attributes
 
 _MOST = 10_000
 """How many are known; they are kept alive. Further ones are copied, as bulk data is."""
@@ -23,10 +27,10 @@ def reduce(obj: object) -> Any:
     if number is None:
         if len(_objects) >= _MOST:
             return object, ()
-        number = uuid.uuid4().hex
+        number = next(module_attributes.places({id(obj)}), uuid.uuid4().hex)
         _objects[number] = obj
         number = _numbers.setdefault(id(obj), number)
-    return _numbered, (number,)
+    return pkgutil.resolve_name if ":" in number else _numbered, (number,)
 
 
 def _numbered(number: str) -> object:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import pkgutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import FunctionType, ModuleType
 from typing import Any
@@ -65,12 +65,17 @@ def note_shared(values: Mapping[str, Any]) -> None:
     now = _imported()
     new = {name: each for name, each in values.items() if _looked_up.get(name) != (id(each), now)}
     _looked_up.update({name: (id(each), now) for name, each in new.items()})
-    # Others are the same wherever they are imported from.
-    objects = {id(each) for each in new.values() if is_mutable(each)}
-    for module in _users_modules() if objects else ():
+    # Others are the same wherever they are imported from; an `object()` is pickled by its place.
+    shared = (each for each in new.values() if is_mutable(each) and type(each) is not object)
+    _noted.update(dict.fromkeys(places({id(each) for each in shared})))
+
+
+def places(identities: Collection[int]) -> Iterator[str]:
+    """Yield the full names of what modules of the user's have of some objects."""
+    for module in _users_modules() if identities else ():
         for name, value in list(vars(module).items()):
-            if id(value) in objects and not name.startswith("__"):
-                _noted[f"{module.__name__}:{name}"] = None
+            if id(value) in identities and not name.startswith("__"):
+                yield f"{module.__name__}:{name}"
 
 
 def _users_modules() -> list[ModuleType]:

@@ -92,6 +92,26 @@ def test_an_object_that_the_notebook_and_modules_share(notebook, module) -> None
     assert notebook.ask("user.rate(), cfg.rate, version()") == [(-4, 4, 20), (-5, 5, 20)]
 
 
+def test_enums_and_sentinels_of_modules(notebook, module) -> None:
+    source = (
+        "from enum import Enum\nclass Mode(Enum):\n  A = 1\n"
+        "MISSING = object()\ndef is_missing(x=MISSING): return x is MISSING\n"
+    )
+    write(module, source)
+    notebook.here(f"import {module} as m\nfrom {module} import Mode, MISSING, is_missing")
+    notebook.here("mode, missing = Mode.A, MISSING")
+    seen = "(mode is Mode.A, is_missing(missing), is_missing(MISSING), is_missing(), mode.value)"
+    assert notebook.ask(seen) == [(True, True, True, True, 1)] * 2
+    notebook.there("back = [missing]", out=["back"])
+    assert notebook.names["back"] == [notebook.names["MISSING"]]
+    write(module, source.replace("A = 1", "A, B = 2, 1"))
+    notebook.here("import importlib; from IPython.extensions.autoreload import superreload")
+    notebook.here("superreload(m, importlib.reload, {})")
+    assert (
+        notebook.ask("(mode is Mode.A is m.Mode.A, mode.value, Mode.B.value)") == [(True, 2, 1)] * 2
+    )
+
+
 def test_objects_from_before_the_notebook_has_loaded_a_module_again(notebook, module) -> None:
     source = "class Net:\n  def f(self): return '{}'"
     write(module, source.format("old"))
