@@ -153,7 +153,8 @@ def test_looking_at_plots_chooses_no_backend(libs: Libraries) -> None:
 def test_a_module_that_is_imported_later_is_changed_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "comes_later.py").write_text("value = 1\n")
+    source = "value, own = 1, __spec__.loader.get_source(__name__)\n"
+    (tmp_path / "comes_later.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
 
     def change(module: Any) -> None:
@@ -164,6 +165,6 @@ def test_a_module_that_is_imported_later_is_changed_then(
     import comes_later  # type: ignore[import-not-found]
 
     assert comes_later.value == 2
-    assert comes_later.__spec__.loader.get_source("comes_later") == "value = 1\n"
+    assert comes_later.__spec__.loader.get_source("comes_later") == comes_later.own == source
     after_import("comes_later", change)
     assert sys.modules.pop("comes_later").value == 3

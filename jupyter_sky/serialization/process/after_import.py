@@ -59,6 +59,10 @@ class _Loader(importlib.abc.Loader):
     def __init__(self, loader: Any) -> None:
         self._loader = loader
 
+    def __getattr__(self, name: str) -> Any:
+        # What a module asks its loader for while it is imported, such as data beside it.
+        return getattr(self._loader, name)
+
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         found: ModuleType | None = self._loader.create_module(spec)
         return found
