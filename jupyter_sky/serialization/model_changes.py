@@ -134,7 +134,9 @@ def held(
     if is_model(value):
         model = known(value, digests)
         return HeldModels({id(value): model}, None) if model else None
-    objects = [each for _, each in shared.values() if is_model(each)]
+    by_kind = {type(each): each for _, each in shared.values()}  # of which there are few
+    kinds = {kind for kind, each in by_kind.items() if is_model(each)}
+    objects = [each for _, each in shared.values() if kinds and type(each) in kinds]
     parts = {id(part) for each in filter(sharded.is_model, objects) for part in each.children()}
     models = {id(each): known(each, digests) for each in objects if id(each) not in parts}
     found = {identity: model for identity, model in models.items() if model}
