@@ -19,7 +19,7 @@ from jupyter_sky.node.rank.gathering import GatheredFiles, Gatherer
 from jupyter_sky.node.rank.module_reloader import ModuleReloader, file_clock
 from jupyter_sky.serialization import blobs, cell_sources, model_changes, pickling
 from jupyter_sky.serialization.models import hooks, optimizers, sharded
-from jupyter_sky.serialization.object_tokens import Tokens, received_objects
+from jupyter_sky.serialization.object_tokens import Tokens, is_mutable, received_objects
 from jupyter_sky.serialization.pickling import Pickled
 from jupyter_sky.serialization.process import module_attributes
 from jupyter_sky.transport.protocol.messages import NameGroup, Packed, PackedTokens
@@ -117,14 +117,11 @@ class Namespace:
         names.sort(key=lambda name: _order(pairs[name][0]))
         others = {name: value for name, value in bound.items() if name not in names}
         opaque = _opaque(others) if any(_order(pairs[name][0]) for name in names) else None
+        holders = {name: pairs[name] for name in names if _order(pairs[name][0]) == _HOLDER}
         for name in names:
             received, present = pairs[name]
-            if is_replaced and _order(received):
+            if name in holders or (is_replaced and _order(received)):
                 continue  # it belongs to another model now
-            if _order(received) == _HOLDER:
-                bound[name], taken[name] = present, received
-                replaced = _former_in(received) | replaced
-                continue
             try:
                 if _order(received) and opaque:
                     raise optimizers.CannotTakeOver(f"{opaque} may refer to it")
@@ -148,6 +145,12 @@ class Namespace:
             received_objects.replace(taken_over.others)
             for other in bound.values():
                 optimizers.refer_to(other, taken_over.others)
+        for name in () if is_replaced else _staying(holders, others.values(), replaced):
+            received, present = holders[name]
+            bound[name], taken[name] = present, received
+            keys = _mutable_in(received, {}) & received_objects.former.keys()
+            former = {key: received_objects.former[key] for key in keys}
+            replaced = {**former, id(received): present, **replaced}
         if replaced:
             received_objects.replace(replaced)
             places += [(bound, name) for name in bound.keys() - taken.keys()]
@@ -297,14 +300,38 @@ def _order(value: Any) -> int:
     return next((order for order, is_kind in enumerate(kinds) if is_kind(value)), _HOLDER)
 
 
-def _former_in(received: Any) -> dict[int, Any]:
-    """Return what was here of all that is in a value, by the identity of what was received."""
+def _staying(
+    holders: Mapping[str, tuple[Any, Any]], others: Iterable[Any], replaced: Mapping[int, Any]
+) -> list[str]:
+    """Return the values with models that can stay as they are here.
+
+    What they share with other values that were received has to be here, too: those will refer to
+    it.
+
+    Parameters
+    ----------
+    holders
+        By name, what was received, and what is here.
+    others
+        The other values that were received.
+    replaced
+        What takes the place of parts of models, by the identity of these.
+    """
+    here = {*received_objects.former, *(id(received) for received, _ in holders.values())}
+    inside = {name: _mutable_in(received, replaced) for name, (received, _) in holders.items()}
+    outside = set[int]().union(*(_mutable_in(each, replaced) for each in others))
+    while torn := [name for name, keys in inside.items() if keys & outside - here]:
+        for name in torn:
+            outside |= inside.pop(name)
+    return [*inside]
+
+
+def _mutable_in(received: Any, replaced: Mapping[int, Any]) -> set[int]:
+    """Return the identities of the mutable objects in a value, without those in ``replaced``."""
     with suppress(Exception):  # it was unpickled here, so that mostly it can be pickled
-        inside = pickling.dump_linked([received], {}).memo.keys()
-        return {
-            key: received_objects.former[key] for key in inside & received_objects.former.keys()
-        }
-    return {}
+        memo = pickling.dump_linked([received], dict.fromkeys(replaced, 0)).memo
+        return {key for key, (_, each) in memo.items() if is_mutable(each)}
+    return set()
 
 
 def _opaque(bound: Mapping[str, Any]) -> str | None:

@@ -295,6 +295,19 @@ def test_what_holds_a_model_stays_where_the_model_is_changed(notebook) -> None:
     assert notebook.ask("copies[0] is model and copies[1][0] is opt is trainer.opt") == [True] * 4
     notebook.here("with torch.no_grad(): model[0].weight.fill_(0.7)")
     assert notebook.ask(seen) == [(True, ["here"], 4, False)] * 4
+    notebook.here("models = [model]")
+    notebook.there("models")
+    notebook.here("model.train(); parts = {'models': models}; trainer.parts = [parts, {}]")
+    assert (
+        notebook.ask("(parts['models'] is models, trainer.parts[0] is parts)") == [(True, True)] * 4
+    )
+    notebook.here("model.eval(); rest = trainer.parts[1]; holder = [trainer.parts]")
+    assert (
+        notebook.ask(
+            "(trainer.parts[1] is rest, holder[0] is trainer.parts, parts['models'][0] is model)"
+        )
+        == [(True, True, True)] * 4
+    )
     notebook.there("trainer.fit()")
     assert (
         notebook.ask("(trainer.log, abs(model[0].weight[0, 0].item() - 0.7) > 0.01)")
