@@ -303,19 +303,9 @@ def _order(value: Any) -> int:
 def _staying(
     holders: Mapping[str, tuple[Any, Any]], others: Iterable[Any], replaced: Mapping[int, Any]
 ) -> list[str]:
-    """Return the values with models that can stay as they are here.
+    """Return the names of values with models that can stay as they are here.
 
-    What they share with other values that were received has to be here, too: those will refer to
-    it.
-
-    Parameters
-    ----------
-    holders
-        By name, what was received, and what is here.
-    others
-        The other values that were received.
-    replaced
-        What takes the place of parts of models, by the identity of these.
+    What was received for them shares with ``others`` only what is here: those will refer to it.
     """
     here = {*received_objects.former, *(id(received) for received, _ in holders.values())}
     inside = {name: _mutable_in(received, replaced) for name, (received, _) in holders.items()}
