@@ -2,15 +2,25 @@
 
 Searching by tags needs permissions that may be missing, and answers that may not come. Ids are
 recorded here as soon as AWS returns them, and are ended first, whether or not a search succeeds.
+
+AWS's servers learn of a new instance one after the other, and answer that it does not exist until
+then. So it is also recorded which instances AWS has described: only those are gone if AWS does not
+know them, and new ones are not until some time has passed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from jupyter_sky.providers.aws.local_store import folder
+
+KNOWN_WITHIN = 60.0
+"""Seconds after which AWS knows what it has made, whichever of its servers is asked."""
+
+_DESCRIBED = "described:"
 
 
 def note(identity: str, ids: Iterable[str]) -> None:
@@ -20,6 +30,26 @@ def note(identity: str, ids: Iterable[str]) -> None:
     # A single write, which is atomic.
     with path.open("a") as file:
         file.write("".join(f"{each}\n" for each in ids))
+
+
+def acknowledge(identity: str, ids: Iterable[str]) -> None:
+    """Record that AWS has described instances."""
+    new = {*ids}.intersection(unacknowledged(identity))
+    # A full disk must not keep instances from being ended.
+    with contextlib.suppress(OSError):
+        if new:
+            note(identity, (f"{_DESCRIBED}{each}" for each in new))
+
+
+def unacknowledged(identity: str) -> list[str]:
+    """Return the instances that are so new that AWS may not know them yet."""
+    try:
+        age = time.time() - _path(identity).stat().st_mtime
+    except FileNotFoundError:
+        return []
+    ids = _ids(identity)
+    is_new = 0 <= age < KNOWN_WITHIN
+    return [each for each in instances(identity) if is_new and f"{_DESCRIBED}{each}" not in ids]
 
 
 def instances(identity: str) -> list[str]:
@@ -34,8 +64,8 @@ def groups(identity: str) -> list[str]:
 
 def forget(identity: str, ids: Iterable[str] | None = None) -> None:
     """Forget ids that are gone, or all of a cluster."""
-    gone = set(_ids(identity) if ids is None else ids)
-    left = [each for each in _ids(identity) if each not in gone]
+    gone = {each.removeprefix(_DESCRIBED) for each in (_ids(identity) if ids is None else ids)}
+    left = [each for each in _ids(identity) if each.removeprefix(_DESCRIBED) not in gone]
     path = _path(identity)
     if not left:
         path.unlink(missing_ok=True)

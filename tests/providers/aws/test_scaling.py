@@ -85,6 +85,16 @@ def test_what_aws_has_not_leaves_the_cluster_as_it_was(
     assert_is_whole(cells, 1, keep=[0], framework=False)
     assert running(clients) == 1
 
+    def forget(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        if call.action == "DescribeInstances" and "InstanceId.1" in call.params:
+            return refusal("InvalidInstanceID.NotFound", "The instance ID 'i-0' does not exist")
+        return carry_out()
+
+    account.fault = forget
+    with pytest.raises(SkyError, match=r"AWS does not know the instance i-\w+ any more: end the c"):
+        cells.cluster.scale(2)
+    account.fault = None
+
 
 def test_max_price_holds_for_all_nodes_together(
     start: Start, clients: Clients, monkeypatch: pytest.MonkeyPatch

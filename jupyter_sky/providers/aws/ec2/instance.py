@@ -10,6 +10,7 @@ from typing import Any
 from jupyter_sky.providers.aws.clients import AWSError, Clients, clients_at, explain_errors
 from jupyter_sky.providers.aws.ec2 import user_data
 from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
+from jupyter_sky.providers.aws.ec2.launch import describe_instance
 from jupyter_sky.providers.aws.ec2.login import connection_to, way_to
 from jupyter_sky.providers.aws.network import access
 from jupyter_sky.providers.base import AgentGone, Machine, MachineGone, Node, NotLetIn
@@ -98,9 +99,7 @@ class Instance(SSHMachine):
 
     def is_private(self, there: Clients) -> bool:
         """Return whether it is reached at its private address, and not at a public one."""
-        with explain_errors():
-            found = there.ec2.describe_instances(InstanceIds=[self.id])
-        [said] = found["Reservations"][0]["Instances"]
+        said = describe_instance(there, self.id)
         return bool(said.get("PrivateIpAddress") == self.host.partition("@")[2])
 
     def seconds_until_power_off(self) -> float | None:

@@ -235,6 +235,7 @@ def wait_until_running(
         If one ends, or they take too long.
     """
     found = wait_for_addresses(clients, ids, request.private, offer.type.name, report)
+    rented.acknowledge(request.identity, ids)
     found.sort(key=lambda each: each["AmiLaunchIndex"])
     zone = found[0]["Placement"]["AvailabilityZone"]
     price = offer.prices.get(zone)
@@ -308,6 +309,22 @@ def describe_instances(clients: Clients, ids: Sequence[str]) -> list[dict[str, A
         if error.code == "InvalidInstanceID.NotFound":
             return []
         raise
+
+
+def describe_instance(clients: Clients, name: str) -> dict[str, Any]:
+    """Return AWS's description of an instance of a cluster that is up.
+
+    Raises
+    ------
+    SkyError
+        If AWS does not know it any more.
+    """
+    for said in describe_instances(clients, [name]):
+        return said
+    raise SkyError(
+        f"AWS does not know the instance {name} any more: end the cluster with `%sky down`, and "
+        "start a new one."
+    )
 
 
 def _import_key(clients: Clients, name: str, keys: ClusterKeys, tags: Mapping[str, str]) -> None:

@@ -45,7 +45,7 @@ def rent(
         Called between the steps; raising from it ends the matter.
     """
     [wanted] = request.offers
-    [said] = launch.describe_instances(clients, [like.id])
+    said = launch.describe_instance(clients, like.id)
     subnet = Subnet(said["SubnetId"], said["VpcId"], like.zone, "")
     source = None
     if not request.ssm:

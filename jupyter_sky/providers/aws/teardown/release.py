@@ -47,16 +47,16 @@ def release(clients: Clients, identity: str, report: Callable[[str], None]) -> N
     known = rented.instances(identity)
     while True:
         # Terminate known ones again while their state cannot be queried: the answer has it.
-        ending, troubles = end_instances(clients.ec2, known)
+        ending, troubles = end_instances(clients.ec2, identity, known)
         found, unseen = look(clients, identity)
         resources = found[0] if found else EC2Resources(identity, clients.region)
         left = f"{resources}" if found else f"cluster {identity} in {clients.region}"
         more = [each for each in resources.instances if each not in known]
-        ending_more, trouble_more = end_instances(clients.ec2, more)
+        ending_more, trouble_more = end_instances(clients.ec2, identity, more)
         goes_on = bool(ending or ending_more) and not (troubles or trouble_more)
         troubles += trouble_more
         if INSTANCES not in unseen:
-            known = []
+            known = _still_unknown(identity, ending)
         elif not troubles:
             known = ending
         step = _Step(clients.ec2)
@@ -99,17 +99,21 @@ def terminate(clients: Clients, identity: str, instances: Sequence[str], request
         If one may still be there.
     """
     deadline = time.monotonic() + GONE_WITHIN
-    pause, left, refusals = _FIRST_PAUSE, list(instances), 0
+    pause, refusals = _FIRST_PAUSE, 0
+    # A search by the request does not find those that AWS does not know yet.
+    new = rented.unacknowledged(identity) if request else []
+    left = known = list(dict.fromkeys([*instances, *new]))
     while True:
         # Before searching, which may not be allowed.
-        ending, troubles = end_instances(clients.ec2, left)
+        ending, troubles = end_instances(clients.ec2, identity, left)
         try:
-            left = _living(clients, left, request)
+            unknown = _still_unknown(identity, ending)
+            left = list(dict.fromkeys([*_living(clients, left, request), *unknown]))
         except AWSError as error:
             left = left if troubles else ending
             troubles = troubles or ([str(error)] if not left and request else [])
         if not left and not troubles:
-            rented.forget(identity, instances)
+            rented.forget(identity, known)
             return
         refusals += bool(troubles)
         if refusals == _PATIENCE or time.monotonic() > deadline:
@@ -122,8 +126,8 @@ def terminate(clients: Clients, identity: str, instances: Sequence[str], request
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-def end_instances(ec2: Any, ids: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Ask AWS to end instances; return those that are not gone yet, and refusals."""
+def end_instances(ec2: Any, identity: str, ids: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Ask AWS to end instances of a cluster; return those that are not gone yet, and refusals."""
     if not ids:
         return [], []
     try:
@@ -131,11 +135,11 @@ def end_instances(ec2: Any, ids: Sequence[str]) -> tuple[list[str], list[str]]:
             answer = ec2.terminate_instances(InstanceIds=list(ids))
     except AWSError as error:
         if _is_gone(error) and len(ids) == 1:
-            return [], []
+            return _still_unknown(identity, ids), []
         if len(ids) == 1 or not (_is_gone(error) or error.code == "UnauthorizedOperation"):
             return list(ids), [str(error)]
         # A single unknown id makes AWS end none of them.
-        each_alone = [end_instances(ec2, [each]) for each in ids]
+        each_alone = [end_instances(ec2, identity, [each]) for each in ids]
         return (
             [one for ending, _ in each_alone for one in ending],
             [one for _, trouble in each_alone for one in trouble],
@@ -143,7 +147,14 @@ def end_instances(ec2: Any, ids: Sequence[str]) -> tuple[list[str], list[str]]:
     states = {
         each["InstanceId"]: each["CurrentState"]["Name"] for each in answer["TerminatingInstances"]
     }
+    rented.acknowledge(identity, states)
     return [each for each in ids if states.get(each) != "terminated"], []
+
+
+def _still_unknown(identity: str, ids: Sequence[str]) -> list[str]:
+    """Return which of some instances are not gone although AWS does not find them."""
+    new = rented.unacknowledged(identity)
+    return [each for each in ids if each in new]
 
 
 # Kinds of which there may be unrecorded resources. The others are released by name or id if they

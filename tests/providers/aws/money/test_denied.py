@@ -10,9 +10,12 @@ import pytest
 from jupyter_sky.cluster.inventory import cloud_resources, registry
 from jupyter_sky.errors import SkyError
 from jupyter_sky.paths import home
+from jupyter_sky.providers.aws import rented
 from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.tags import ID, REQUEST, tag_specification
+from jupyter_sky.providers.aws.teardown import release
 from tests.providers.aws.conftest import Start
-from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
+from tests.providers.aws.stand_in.account import IMAGE, Account, Answer, Call, refusal
 from tests.providers.aws.stand_in.faults import denying
 from tests.providers.aws.starting import SPEC, provider, start
 
@@ -124,17 +127,60 @@ def test_gc_ends_what_is_known_where_it_may_not_look(
     assert running(clients) == 0
 
 
+def release_all(clients: Clients, ids: list[str]) -> None:
+    release.release(clients, "0123abcd", lambda text: None)
+
+
+def terminate(clients: Clients, ids: list[str]) -> None:
+    release.terminate(clients, "0123abcd", ids)
+
+
+def terminate_by_request(clients: Clients, ids: list[str]) -> None:
+    release.terminate(clients, "0123abcd", [], "a-request")
+
+
+@pytest.mark.parametrize("end", [release_all, terminate, terminate_by_request])
+def test_one_that_aws_does_not_know_yet_is_not_gone(
+    account: Account, ready: str, clients: Clients, left: Left, end: Callable[..., None]
+) -> None:
+    specification = tag_specification(
+        ("instance", "volume"), {ID: "0123abcd", REQUEST: "a-request"}
+    )
+    made = clients.ec2.run_instances(
+        ImageId=IMAGE, MinCount=2, MaxCount=2, SubnetId=ready, TagSpecifications=specification
+    )
+    ids = [each["InstanceId"] for each in made["Instances"]]
+    rented.note("0123abcd", ids)
+    looks: list[str] = []
+
+    def hide(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        looks.append(call.action)
+        if looks.count("DescribeInstances") > 2:
+            return carry_out()
+        if call.action == "TerminateInstances":
+            return refusal("InvalidInstanceID.NotFound", "The instance IDs do not exist")
+        if call.action in ("DescribeInstances", "DescribeVolumes"):
+            nothing = "<reservationSet/><volumeSet/>"
+            return Answer(f"<{call.action}Response>{nothing}</{call.action}Response>".encode())
+        return carry_out()
+
+    account.fault = hide
+    end(clients, ids)
+    assert left() == []
+    assert rented.instances("0123abcd") == []
+
+
 def test_one_that_aws_does_not_know_any_more_keeps_no_other(
     account: Account, ready: str, clients: Clients, left: Left
 ) -> None:
-    from jupyter_sky.providers.aws import rented
-
     note = rented.note
     rented_before: list[str] = []
 
     def with_another(identity: str, ids: list[str]) -> None:
-        rented_before.append(identity)
         note(identity, ["i-0123456789abcdef0", *ids])
+        if not rented_before:
+            rented_before.append(identity)
+            rented.acknowledge(identity, ["i-0123456789abcdef0"])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rented, "note", with_another)
