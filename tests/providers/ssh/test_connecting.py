@@ -11,6 +11,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from threading import Barrier
@@ -458,3 +459,27 @@ def test_a_stranger_is_not_listened_to_for_long(client: Path) -> None:
     talker.join()
     listener.close()
     assert sent < 16 * 2**20  # what buffers of the system hold
+
+
+@pytest.mark.parametrize(
+    ("said", "closes", "sentence"),
+    [
+        (b"", False, "accepted the connection, and then did not answer: its SSH server hangs"),
+        (b"SSH-2.0-x\r\n", False, "accepted the connection, and then did not answer"),
+        (b"", True, "closed the connection without a word: it may have too many logins"),
+    ],
+)
+def test_a_server_that_says_nothing_is_not_said_to_speak_something_else(
+    client: Path, said: bytes, closes: bool, sentence: str
+) -> None:
+    write(client, "Host *\n  ConnectTimeout 1\n")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        connection = SSHConnection(parse_one(f"127.0.0.1:{listener.getsockname()[1]}"))
+        with ThreadPoolExecutor() as pool:
+            asked = pool.submit(connection.run, "hostname")
+            with listener.accept()[0] as sock:
+                sock.sendall(said)
+                if closes:
+                    sock.close()
+                with pytest.raises(sky.SkyError, match=sentence):
+                    asked.result()

@@ -84,6 +84,8 @@ def open_transport(
             certified = [f"{kind}-cert-v01@openssh.com" for kind in options.key_types]
             options.key_types = [*certified, *options.key_types]
         transport.start_client(timeout=login.connect_within)
+        if not transport.initial_kex_done:
+            raise TimeoutError
         host_keys.check_host_key(login, transport.get_remote_server_key())
         stranger.is_known = True
         authentication.authenticate(transport, login)
@@ -97,7 +99,7 @@ def open_transport(
         if isinstance(error, paramiko.SSHException | EOFError | OSError):
             if isinstance(sock, ProxyCommand) and (trouble := sock.trouble(login.connect_within)):
                 raise HostError(trouble) from None
-            raise HostError(f"{login.where} does not speak SSH as expected ({error})") from None
+            raise HostError(f"{login.where} {stranger.trouble(error)}") from None
         raise
 
 
@@ -116,15 +118,31 @@ class _Stranger:
         self.is_known = False
         self._sock = sock
         self._left = MOST_BEFORE
+        self._has_ended = False
 
     def recv(self, count: int) -> bytes:
         """Receive bytes, as a socket does."""
         data: bytes = self._sock.recv(count)
+        self._has_ended = not data
         if not self.is_known:
             self._left -= len(data)
             if self._left < 0:
                 raise EOFError("it sends too much")
         return data
+
+    def trouble(self, error: BaseException) -> str:
+        """Say what the server does in place of SSH."""
+        if self._left < MOST_BEFORE and not isinstance(error, TimeoutError):
+            return f"does not speak SSH as expected ({error})"
+        if self._has_ended:
+            return (
+                "closed the connection without a word: it may have too many logins at this moment, "
+                "or not let in your address"
+            )
+        return (
+            "accepted the connection, and then did not answer: its SSH server hangs, or the "
+            "machine is overloaded"
+        )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._sock, name)
