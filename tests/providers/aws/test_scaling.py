@@ -91,7 +91,7 @@ def test_what_aws_has_not_leaves_the_cluster_as_it_was(
         return carry_out()
 
     account.fault = forget
-    with pytest.raises(SkyError, match=r"AWS does not know the instance i-\w+ any more: end the c"):
+    with pytest.raises(SkyError, match=r"AWS no longer knows the instance i-\w+: end the clu"):
         cells.cluster.scale(2)
     account.fault = None
 

@@ -317,12 +317,12 @@ def describe_instance(clients: Clients, name: str) -> dict[str, Any]:
     Raises
     ------
     SkyError
-        If AWS does not know it any more.
+        If AWS no longer knows it.
     """
     for said in describe_instances(clients, [name]):
         return said
     raise SkyError(
-        f"AWS does not know the instance {name} any more: end the cluster with `%sky down`, and "
+        f"AWS no longer knows the instance {name}: end the cluster with `%sky down`, and "
         "start a new one."
     )
 
