@@ -14,6 +14,7 @@ and a record that is older than the files, because writing was interrupted, does
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import glob
 import json
@@ -68,8 +69,18 @@ def lay_down(folder: SentFolder, begun_in: Path, store: Path) -> Path:
         with _locked(root):
             _Laying(root, root / record_name(folder), store).carry_out(folder)
     except OSError as error:
-        raise SkyError(f"{root} cannot be written on this node: {error}.") from None
+        place = _folder_of(error, root)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise SkyError(f"no room is left for {place} on this node: free some there.") from None
+        why = error.strerror or error
+        raise SkyError(f"{place} cannot be written on this node: {why}.") from None
     return root
+
+
+def _folder_of(error: OSError, root: Path) -> Path:
+    """Return the folder of a file that could not be written: files have other names until then."""
+    place = Path(os.fsdecode(error.filename2 or error.filename or root))
+    return place.parent if root in place.parents else root
 
 
 @contextlib.contextmanager

@@ -175,6 +175,7 @@ class _Failed(Exception):
 
 _QUIET = {"NO_COLOR": "1", "UV_NO_PROGRESS": "1", "UV_NO_WRAP": "1"}
 _CAUSE = re.compile(r"^\s*(?:×|[├╰]─▶|error:|cause:|Caused by:)\s*")
+_IS_FULL = re.compile(r"(?: to| file) `?(/[^`]+?)`?: No space left on device")
 _NOTHING = ("hint:", "[std", "Using Python", "Resolved", "Prepared")
 
 
@@ -195,6 +196,8 @@ def what_failed(lines: Sequence[str]) -> str:
         elif (text := line.strip()) and not text.startswith(_NOTHING):
             output.append(text)
     last = output[-1:] or causes[1:][-1:]
+    if full := _IS_FULL.search(": ".join(last)):
+        last = [f"the disk of {PurePath(full[1]).parent} is full"]
     return ": ".join(part.rstrip(":. ") for part in [*causes[:1], *last])[:_LINE]
 
 

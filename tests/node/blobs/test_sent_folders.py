@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 from itertools import islice
 from pathlib import Path
 
@@ -264,3 +267,15 @@ def test_a_file_that_changes_while_it_is_sent_is_refused(parts: Parts) -> None:
     parts.write("large", "9876543210" * 3 + "more")
     with pytest.raises(UsageError, match="large is changed while it is sent: run this again"):
         next(sending)
+
+
+def test_a_full_disk_is_said_of_the_folder(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source), None, str(target))
+
+    sender.write("data/big", "1")
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(SkyError) as caught:
+        sender.send()
+    place = sender.node / "work" / "data"
+    assert str(caught.value) == f"no room is left for {place} on this node: free some there."

@@ -31,6 +31,18 @@ error: Request failed after 3 retries in 7.4s
   cause: Connection refused (os error 111)
 """
 
+FULL = """
+error: Failed to install: greeting-1.0-py3-none-any.whl (greeting==1.0)
+  cause: Failed to copy to `/agent/packages/1/greeting.py`
+  cause: failed to copy file from /c/x to /agent/packages/1/.tmp6: No space left on device (os e
+"""
+
+FULL_CACHE = """
+error: Failed to download `greeting==1.0`
+  cause: I/O operation failed during extraction
+  cause: failed to write to file `/cache/a b/greeting.py`: No space left on device (os e
+"""
+
 
 @pytest.mark.parametrize(
     ("said", "line"),
@@ -45,6 +57,12 @@ error: Request failed after 3 retries in 7.4s
             NETWORK,
             "Request failed after 3 retries in 7.4s: Connection refused (os error 111)",
         ),
+        (
+            FULL,
+            "Failed to install: greeting-1.0-py3-none-any.whl (greeting==1.0): "
+            "the disk of /agent/packages/1 is full",
+        ),
+        (FULL_CACHE, "Failed to download `greeting==1.0`: the disk of /cache/a b is full"),
         ("error: unexpected argument", "unexpected argument"),
         ("Illegal instruction", "Illegal instruction"),
         ("", ""),
