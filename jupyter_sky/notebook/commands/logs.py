@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.rank_log import LogEntry
+from jupyter_sky.cluster.rank_log import LogEntry, LogPart
 from jupyter_sky.errors import NoConnection, UsageError
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.validation import choose_ranks
@@ -60,17 +60,13 @@ def _show_logs(
     Raises
     ------
     NoConnection
-        If there is no connection to the node of one of them; the others' logs are printed first.
+        If there is no connection to the node of one of them, unless logs are followed; the others'
+        are printed first.
     """
-    silent: list[NoConnection] = []
+    reader = _Reader(cluster, ranks, tail, follow)
     # Ctrl-C ends the loop, wherever it arrives.
     with contextlib.suppress(KeyboardInterrupt) if follow else contextlib.nullcontext():
-        parts = []
-        for rank in ranks:
-            try:
-                parts.append(cluster.log(rank, tail=tail))
-            except NoConnection as error:
-                silent.append(error)
+        parts = reader.read()
         for part in parts:
             printer.left_out(part.start, part.data.count(b"\n"))
         while True:
@@ -80,14 +76,58 @@ def _show_logs(
                 printer.print(entry)
             sys.stdout.flush()
             is_behind = any(part.end < part.size for part in parts)
-            if (not follow or silent) and not is_behind:
+            if not follow and not is_behind:
                 break
             if not is_behind:
                 time.sleep(_POLL_INTERVAL)
-            parts = [cluster.log(part.rank, offset=part.end) for part in parts]
+            parts = reader.read()
         printer.finish()
-    if silent:
-        raise silent[0]
+    if reader.silent and not follow:
+        raise next(iter(reader.silent.values()))
+
+
+class _Reader:
+    """Reads logs piece by piece, beginning with their ends.
+
+    Attributes
+    ----------
+    silent
+        The ranks to whose nodes there is no connection, and the errors that say so.
+    """
+
+    def __init__(self, cluster: Cluster, ranks: Sequence[int], tail: int, follow: bool) -> None:
+        self.silent: dict[int, NoConnection] = {}
+        self._cluster = cluster
+        self._follow = follow
+        self._places: dict[int, int | None] = dict.fromkeys(ranks)
+        self._tail = tail
+
+    def read(self) -> list[LogPart]:
+        """Return the next part of each log, except those of silent nodes."""
+        ranks = [rank for rank in self._places if self._follow or rank not in self.silent]
+        return [part for rank in ranks if (part := self._read(rank))]
+
+    def _read(self, rank: int) -> LogPart | None:
+        place = self._places[rank]
+        try:
+            if place is None:
+                part = self._cluster.log(rank, tail=self._tail)
+            else:
+                part = self._cluster.log(rank, offset=place)
+        except NoConnection as error:
+            if rank not in self.silent and self._follow:
+                _note(f"there is no connection to the node of rank {rank}: its log goes on later")
+            self.silent[rank] = error
+            return None
+        if self.silent.pop(rank, None):
+            _note(f"the node of rank {rank} is connected again")
+        self._places[rank] = part.end
+        return part
+
+
+def _note(text: str) -> None:
+    """Print a note, which is no part of any log."""
+    print(f"[{text}]", file=sys.stderr, flush=True)
 
 
 class _Printer(Protocol):

@@ -79,6 +79,13 @@ def test_a_lost_node_is_said_and_restart_recovers(lab: Lab, notebook: LiveNotebo
         logs = notebook.run("%sky logs 0,1")
         assert logs.stdout == "0 │ here\n"
         assert "there is no connection to lab2 since " in logs.sentence
+        logs = notebook.start("%sky logs 0,1 --follow")
+        notebook.until(logs, lambda logs: logs.stdout)
+        notebook.interrupt()
+        assert notebook.finish(logs).error is None
+        assert logs.stderr == (
+            "[there is no connection to the node of rank 1: its log goes on later]\n"
+        )
     finally:
         host.start()
     restarted = notebook.succeed("%sky restart")
