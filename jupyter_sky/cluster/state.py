@@ -208,8 +208,8 @@ def ranks_done(state: ClusterState, events: Iterable[RankDone]) -> ClusterState:
     ranks = list(state.ranks)
     for event in events:
         at = _index(ranks, event.rank, _number)
-        if at is not None:
-            rank = ranks[at]
+        # An earlier run may end in events that a kernel reads again: see `attach`.
+        if at is not None and (rank := ranks[at]).pid is not None:
             ranks[at] = _doing(rank, RankPhase.IDLE, None, 0 if event.broken else rank.generation)
     return _with(state, ranks=tuple(ranks))
 
