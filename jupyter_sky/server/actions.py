@@ -186,7 +186,7 @@ async def _execute(
         raise SkyError(NO_CLUSTER)
     if not isinstance(row, Row) and action != "down":
         raise SkyError(f"the registry entry of {row.name} cannot be read: end the cluster.")
-    said = await cli_process.run(*command_line(action, row.name, options))
+    said = await cli_process.run(*command_line(action, row.name, options), or_progress=True)
     return said.rstrip() if action == "where" else _last_line(said)
 
 

@@ -29,8 +29,8 @@ _threads = ThreadPoolExecutor(8, "sky-terminal")
 _streaming: set[subprocess.Popen[bytes]] = set()
 
 
-async def run(*words: str) -> str:
-    """Run a command and return its output.
+async def run(*words: str, or_progress: bool = False) -> str:
+    """Run a command and return its output; its progress, if asked for, where it has no output.
 
     Raises
     ------
@@ -45,7 +45,7 @@ async def run(*words: str) -> str:
     if done.returncode:
         kind = UsageError if done.returncode == USAGE else SkyError
         raise kind(_error_sentence(done.stderr) or f"it ended with status {done.returncode}")
-    return done.stdout[-_LONGEST:]
+    return (done.stdout or (done.stderr if or_progress else ""))[-_LONGEST:]
 
 
 def capture(

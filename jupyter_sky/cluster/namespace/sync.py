@@ -46,7 +46,6 @@ from jupyter_sky.serialization.model_changes import HeldModels
 from jupyter_sky.serialization.object_tokens import SentObjects
 
 _REMEMBERED_BLOBS = 10_000  # digests of what was sent, so that its size is not counted again
-
 _NOTHING = CellNames(frozenset(), frozenset())
 
 

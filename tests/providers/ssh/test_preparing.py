@@ -90,8 +90,8 @@ def test_a_terminal_draws_the_bars_over(lab: Lab) -> None:
 
 
 def test_a_file_gets_a_line_when_a_node_has_got_on(lab: Lab) -> None:
-    process = started(lab, stdout=subprocess.PIPE)
-    lines = process.communicate()[0].decode().splitlines()
+    process = started(lab, stderr=subprocess.PIPE)
+    lines = process.communicate()[1].decode().splitlines()
     assert process.returncode == 0
     assert len(set(lines)) == len(lines)
     assert all("\x1b" not in line and "█" not in line for line in lines)
