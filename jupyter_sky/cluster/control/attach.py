@@ -131,4 +131,5 @@ async def _follow_from_unseen_run(controller: Controller, welcomes: Sequence[Wel
         controller.listener.on_unseen_run(replace(began, ranks=to_ranges(told)), asked, untold)
     for connection, welcome in zip(controller.connections, welcomes, strict=True):
         is_of_run = connection in own and own[connection]["run"] == run
-        connection.follow(own[connection]["n"] if is_of_run else welcome["last"])
+        last = welcome["last"]
+        connection.follow(own[connection]["n"] if is_of_run else last, known=last)

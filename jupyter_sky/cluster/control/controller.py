@@ -26,11 +26,12 @@ from jupyter_sky.cluster.network.health import LinkMonitor
 from jupyter_sky.cluster.network.incoming import Report
 from jupyter_sky.cluster.network.node_faults import NodeFaults
 from jupyter_sky.cluster.network.pages import Pages
+from jupyter_sky.cluster.network.requests.events import what_was_lost
 from jupyter_sky.cluster.runtime_env import ClusterConfig
 from jupyter_sky.cluster.state import ClusterPhase, ClusterState, RankPhase, ranks_done, reduce
 from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import ClusterLost, SkyError
-from jupyter_sky.formatting import format_count, format_ranks
+from jupyter_sky.formatting import format_ranks
 from jupyter_sky.providers.base import Machine, Node, counts_hours
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.error_report import ErrorReport, report
@@ -43,6 +44,7 @@ from jupyter_sky.transport.protocol.events import (
     Prepared,
     RankDone,
     RankExited,
+    RankStarted,
 )
 from jupyter_sky.transport.protocol.messages import Welcome
 from jupyter_sky.transport.protocol.topology import Topology
@@ -275,6 +277,10 @@ class Controller(ConnectionListener):
         self._done.flush()
         if isinstance(event, RankDone):
             return
+        if connection.is_repeating and isinstance(event, RankStarted | RankExited | Formed):
+            # The state is newer: it is what the agent has told of its ranks' processes since then.
+            self.listener.on_event(connection, event)
+            return
         self.state = reduce(self.state, event, connection.ranks)
         match event:
             case Formed(generation=generation) if generation > self.state.generation:
@@ -288,7 +294,7 @@ class Controller(ConnectionListener):
                 self._preemptions.on_leaving(connection, event)
             case Lost(shown=shown, others=others):
                 self.outdated = self.outdated or others > 0
-                self.notify(_what_was_lost(connection.name, shown))
+                self.notify(what_was_lost(connection.name, shown))
             case Ending(reason=""):
                 if self.state.phase is not ClusterPhase.DOWN:
                     self.mark_lost(f"cluster {self.spec.name} was ended from elsewhere.")
@@ -388,12 +394,3 @@ class Controller(ConnectionListener):
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in the background."""
         self._tasks.spawn(coroutine)
-
-
-def _what_was_lost(where: str, shown: int) -> str:
-    """Return the sentence about a node's events that were lost."""
-    pieces = f"{format_count(shown, 'piece')} of output" if shown else "events"
-    return (
-        f"{pieces} of {where} are lost, as this notebook was not connected or slow, and the disk "
-        "there was full or it was too much to keep: `%sky logs` shows what the ranks' logs have"
-    )

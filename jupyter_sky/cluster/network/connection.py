@@ -145,6 +145,11 @@ class Connection:
         return self._over
 
     @property
+    def is_repeating(self) -> bool:
+        """Whether the effect of the event that is being taken was known when it connected."""
+        return self._events.last <= self._events.known
+
+    @property
     def is_up(self) -> bool:
         """Whether there is a link at this moment."""
         return self._up
@@ -180,9 +185,9 @@ class Connection:
             self._link_closed()
         return welcome
 
-    def follow(self, since: int) -> None:
-        """Ask for the events after number ``since``."""
-        self._events.last = since
+    def follow(self, since: int, known: int) -> None:
+        """Ask for the events after number ``since``; the effect of those to ``known`` is known."""
+        self._events.last, self._events.known = since, known
         if self._link:
             self._link.send({"op": "follow", "since": since})
 

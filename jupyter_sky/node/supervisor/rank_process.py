@@ -172,10 +172,10 @@ class RankProcess:
         """
         if self.pid is None:  # it is new when it comes
             return
+        self.is_ending = True
         if self.run or self.forming is not None or not within:
             self.signal(signal.SIGKILL)
             return
-        self.is_ending = True
         self.send({"op": "end"})
         asyncio.get_running_loop().call_later(within, self._kill, self.pid)
 

@@ -16,7 +16,9 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.cluster.control import process_group, scaling
+from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.network.requests.seen import Seen
 from jupyter_sky.providers.local import Local
 from jupyter_sky.transport import event_loop
 from tests.cluster.conftest import start
@@ -55,6 +57,24 @@ def test_a_group_that_a_run_has_broken(new, attached) -> None:
         cells.run("if dist.get_rank() == 0: dist.recv(torch.ones(1), 1)\nelse: 1 / 0")
     cells.cluster.close()
     cells = attached(cells.cluster.name)
+    assert cells.ask(SUMMED) == [2.0, 2.0]
+
+
+def test_ranks_that_have_ended_or_are_about_to(new, attached, monkeypatch) -> None:
+    cells = new(nodes=2)
+    cells.run(IN_A_GROUP)
+    # As by a kernel that is killed: what it has heard of is told to the next one again.
+    monkeypatch.setattr(Seen, "tell", lambda self: None)
+    with pytest.raises(RankLost):
+        cells.run("if dist.get_rank(): __import__('os').kill(__import__('os').getpid(), 9)")
+    cells.cluster.close()
+    cells = attached(cells.cluster.name)
+    cells.run(IN_A_GROUP)
+    assert cells.ask(SUMMED) == [2.0, 2.0]
+    event_loop.wait(process_group.end_ranks(cells.cluster._controller, [0, 1], patience=10.0))
+    cells.cluster.close()
+    cells = attached(cells.cluster.name)
+    cells.run(IN_A_GROUP)
     assert cells.ask(SUMMED) == [2.0, 2.0]
 
 

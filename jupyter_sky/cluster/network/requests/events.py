@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.node_faults import foreign_ranks
 from jupyter_sky.cluster.network.requests.seen import Seen
+from jupyter_sky.formatting import format_count
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.events import Event, RankDone, RankExited, decode_event
 from jupyter_sky.transport.together.ranks_done import RanksDone
@@ -48,6 +49,8 @@ class Events:
     ----------
     last
         Number of the last event.
+    known
+        Number of the last one whose effect the notebook knew when it connected.
     ranks
         The ranks that the agent may speak for.
     posted
@@ -55,7 +58,7 @@ class Events:
     """
 
     def __init__(self, taking: Taking, reader: RanksDone, seen: Seen | None) -> None:
-        self.last = 0
+        self.last = self.known = 0
         self.ranks: frozenset[int] = frozenset()
         self.posted: str | None = None
         self._taking = taking
@@ -97,3 +100,12 @@ class Events:
     def _note_seen(self, run: str | None) -> None:
         if self._seen:
             self._seen.note(self.last, at_once=run != self.posted)
+
+
+def what_was_lost(where: str, shown: int) -> str:
+    """Return the sentence about a node's events that were lost."""
+    pieces = f"{format_count(shown, 'piece')} of output" if shown else "events"
+    return (
+        f"{pieces} of {where} are lost, as this notebook was not connected or slow, and the disk "
+        "there was full or it was too much to keep: `%sky logs` shows what the ranks' logs have"
+    )
