@@ -67,15 +67,35 @@ def test_ranks_that_have_ended_or_are_about_to(new, attached, monkeypatch) -> No
     monkeypatch.setattr(Seen, "tell", lambda self: None)
     with pytest.raises(RankLost):
         cells.run("if dist.get_rank(): __import__('os').kill(__import__('os').getpid(), 9)")
+    until(lambda: cells.cluster.state.settled)
     cells.cluster.close()
+    follow_late(monkeypatch)
     cells = attached(cells.cluster.name)
     cells.run(IN_A_GROUP)
     assert cells.ask(SUMMED) == [2.0, 2.0]
+    monkeypatch.undo()
+    monkeypatch.setattr(Seen, "tell", lambda self: None)
     event_loop.wait(process_group.end_ranks(cells.cluster._controller, [0, 1], patience=10.0))
     cells.cluster.close()
     cells = attached(cells.cluster.name)
     cells.run(IN_A_GROUP)
     assert cells.ask(SUMMED) == [2.0, 2.0]
+
+
+def follow_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have repeated events come when the first run forms the group, as over a slow link."""
+    follow, request = Connection.follow, Connection.request
+    asked: dict[Connection, tuple[int, int]] = {}
+
+    async def request_after(self: Connection, op: str, **fields: Any) -> Any:
+        if op == "form" and self in asked:
+            follow(self, *asked.pop(self))
+        return await request(self, op, **fields)
+
+    monkeypatch.setattr(Connection, "request", request_after)
+    monkeypatch.setattr(
+        Connection, "follow", lambda self, since, known: asked.update({self: (since, known)})
+    )
 
 
 @pytest.mark.timeout(120)

@@ -34,7 +34,7 @@ class Told(NoRuns):
 class Node4:
     """The connection to a node with ranks 0 to 3, as far as events come over it."""
 
-    ranks = frozenset(range(4))
+    ranks, is_repeating = frozenset(range(4)), False
 
 
 def busy_state() -> ClusterState:
