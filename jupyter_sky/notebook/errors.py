@@ -116,7 +116,7 @@ def _similar_name(cluster: Cluster, rank: int, name: str) -> str | None:
     return next(iter(similar_names(name, cluster.sync.names_of(rank))), None)
 
 
-# The message of a rank about missing names (see `jupyter_sky.node.rank.namespace`).
+# The message of a rank about missing names (see `jupyter_sky.node.rank.namespace.namespace`).
 _NOT_THERE = re.compile(r"(\w+)(?:, \w+)* was asked for")
 _LISTED = 8  # names of a rank
 _OUTPUTS = ("_", "__", "___")

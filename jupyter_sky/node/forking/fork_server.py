@@ -126,8 +126,9 @@ def _import_all(spec: AgentSpec) -> tuple[RankShell, Imported]:
     # Every rank needs these; looking up a host imports the second one.
     from encodings import idna  # noqa: F401
 
-    from jupyter_sky.node.rank import module_reloader, worker  # noqa: F401
+    from jupyter_sky.node.rank import worker  # noqa: F401
     from jupyter_sky.node.rank.ipython import shell
+    from jupyter_sky.node.rank.namespace import module_reloader
     from jupyter_sky.transport.protocol.versions import versions
 
     made = shell.make_shell()

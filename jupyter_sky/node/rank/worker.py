@@ -25,7 +25,6 @@ from jupyter_sky.node.rank.calls.parts import RankParts
 from jupyter_sky.node.rank.calls.server import CallServer
 from jupyter_sky.node.rank.comparison.looker import Looker
 from jupyter_sky.node.rank.debugger.rank_debugger import RankDebugger
-from jupyter_sky.node.rank.gathering import Gatherer
 from jupyter_sky.node.rank.head_ports import HeadPorts
 from jupyter_sky.node.rank.inbox import Inbox
 from jupyter_sky.node.rank.inspection.inspector import Inspector
@@ -34,7 +33,8 @@ from jupyter_sky.node.rank.ipython import program
 from jupyter_sky.node.rank.ipython.forked_child import end_child
 from jupyter_sky.node.rank.ipython.shell import RankShell, cancel_tasks
 from jupyter_sky.node.rank.metrics.recorder import MetricRecorder
-from jupyter_sky.node.rank.namespace import Namespace, own_frames
+from jupyter_sky.node.rank.namespace.gathering import Gatherer
+from jupyter_sky.node.rank.namespace.namespace import Namespace, own_frames
 from jupyter_sky.node.rank.plugin_hooks import RankPlugins
 from jupyter_sky.node.rank.profiling.recording import recording
 from jupyter_sky.node.rank.profiling.sampler import Sampler

@@ -1,9 +1,10 @@
 """Sharded models (FSDP, tensor parallelism): finding sharded parts, and pickling them whole.
 
 A sharded tensor cannot leave its rank, which holds only a part, tied to a mesh of ranks. So the
-ranks gather whole tensors first (`jupyter_sky.node.rank.gathering`). This module finds what they
-have to gather (`find`), and puts the result in the place of the parts in a pickle (`reducer`).
-There, modules are as they were before torch sharded them: without its hooks, classes and wrappers.
+ranks gather whole tensors first (`jupyter_sky.node.rank.namespace.gathering`). This module finds
+what they have to gather (`find`), and puts the result in the place of the parts in a pickle
+(`reducer`). There, modules are as they were before torch sharded them: without its hooks, classes
+and wrappers.
 
 torch is never imported here: unless it is loaded, nothing is sharded.
 """

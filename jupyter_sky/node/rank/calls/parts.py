@@ -9,7 +9,7 @@ from pathlib import Path
 from jupyter_sky.node.rank.inbox import Inbox
 from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.node.rank.ipython.shell import RankShell
-from jupyter_sky.node.rank.namespace import Namespace
+from jupyter_sky.node.rank.namespace.namespace import Namespace
 from jupyter_sky.transport.protocol.events import Told
 
 

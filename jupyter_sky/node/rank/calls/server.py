@@ -21,7 +21,7 @@ from jupyter_sky.node.rank.calls import cancelling
 from jupyter_sky.node.rank.calls.conversation import Conversation
 from jupyter_sky.node.rank.calls.parts import RankParts
 from jupyter_sky.node.rank.calls.process import CallProcess, Mail
-from jupyter_sky.node.rank.namespace import own_frames
+from jupyter_sky.node.rank.namespace.namespace import own_frames
 from jupyter_sky.serialization import blobs, cell_sources
 from jupyter_sky.transport.protocol.calls import TellFields
 from jupyter_sky.transport.protocol.events import Told

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_sky.node.rank.module_reloader import ModuleReloader, file_clock
+from jupyter_sky.node.rank.namespace.module_reloader import ModuleReloader, file_clock
 
 Write = Callable[[str, str], None]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_sky.node.rank.gathering import GatheredFiles
+from jupyter_sky.node.rank.namespace.gathering import GatheredFiles
 from jupyter_sky.serialization import blobs, pickling
 from tests.installed import on_first_use
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 import uuid
 import weakref
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,11 +13,12 @@ from typing import Any
 import jupyter_sky
 from jupyter_sky.analysis.namespace_diff import NamespaceDiff
 from jupyter_sky.errors import UsageError
-from jupyter_sky.node.rank.gathering import GatheredFiles, Gatherer
-from jupyter_sky.node.rank.module_reloader import ModuleReloader, file_clock
-from jupyter_sky.serialization import blobs, cell_sources, model_changes, pickling
-from jupyter_sky.serialization.models import hooks, optimizers, sharded
-from jupyter_sky.serialization.object_tokens import Tokens, is_mutable, received_objects
+from jupyter_sky.node.rank.namespace.gathering import GatheredFiles, Gatherer
+from jupyter_sky.node.rank.namespace.module_reloader import ModuleReloader, file_clock
+from jupyter_sky.node.rank.namespace.takeover import Takeover
+from jupyter_sky.serialization import blobs, cell_sources, pickling
+from jupyter_sky.serialization.models import hooks, sharded
+from jupyter_sky.serialization.object_tokens import Tokens, received_objects
 from jupyter_sky.serialization.pickling import Pickled
 from jupyter_sky.serialization.process import module_attributes
 from jupyter_sky.transport.protocol.messages import NameGroup, Packed, PackedTokens
@@ -95,7 +94,7 @@ class Namespace:
             for kind in bound.values():
                 self._bind_class(kind)
             return
-        self._take_over(bound, group.get("changes", {}))
+        Takeover(bound, self._present).apply(group.get("changes", {}))
         received_objects.former.clear()
         for name in [each for each in bound if ":" in each]:
             value = bound.pop(name)
@@ -104,65 +103,6 @@ class Namespace:
                 self._attributes.add(name)
         self.names.update(bound)
         self._received.update(each for each in values if isinstance(each, type))
-
-    def _take_over(self, bound: dict[str, Any], changes: Mapping[str, Collection[str]]) -> None:
-        """Apply the notebook's changes to models and optimizers, instead of binding new ones."""
-        is_replaced = False
-        taken: dict[str, Any] = {}  # which also holds on to what is looked for by its identity
-        replaced: dict[int, Any] = {}
-        places: list[tuple[dict[Any, Any], Any]] = []
-        # What refers to others comes after them.
-        pairs = {name: self._pair(name, bound) for name in changes}
-        names = [name for name, (_, present) in pairs.items() if present is not None]
-        names.sort(key=lambda name: _order(pairs[name][0]))
-        others = {name: value for name, value in bound.items() if name not in names}
-        opaque = _opaque(others) if any(_order(pairs[name][0]) for name in names) else None
-        holders = {name: pairs[name] for name in names if _order(pairs[name][0]) == _HOLDER}
-        for name in names:
-            received, present = pairs[name]
-            if name in holders or (is_replaced and _order(received)):
-                continue  # it belongs to another model now
-            try:
-                if _order(received) and opaque:
-                    raise optimizers.CannotTakeOver(f"{opaque} may refer to it")
-                taken_over = model_changes.take_over(present, received, changes[name])
-            except optimizers.CannotTakeOver as error:
-                name, _, inner = name.partition(" ")
-                what = f"a model in {name}" if inner else name
-                print(
-                    f"{what} was changed in the notebook, and that takes the place of what was "
-                    f"here, because {error}: make again what refers to it, such as its optimizer "
-                    "or DistributedDataParallel.",
-                    file=sys.stderr,
-                )
-                is_replaced = True
-                continue
-            taken[name] = received
-            if name in bound:
-                bound[name] = present
-            replaced |= taken_over.others
-            places += taken_over.places
-            received_objects.replace(taken_over.others)
-            for other in bound.values():
-                optimizers.refer_to(other, taken_over.others)
-        for name in () if is_replaced else _staying(holders, others.values(), replaced):
-            received, present = holders[name]
-            bound[name], taken[name] = present, received
-            keys = _mutable_in(received, {}) & received_objects.former.keys()
-            former = {key: received_objects.former[key] for key in keys}
-            replaced = {**former, id(received): present, **replaced}
-        if replaced:
-            received_objects.replace(replaced)
-            places += [(bound, name) for name in bound.keys() - taken.keys()]
-            _relink(places, replaced)
-
-    def _pair(self, name: str, bound: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Return what was received, and what is here, for a key of `model_changes.changes_of`."""
-        name, _, token = name.partition(" ")
-        if not token:
-            return bound[name], self._present(name)
-        received = received_objects.get(int(token))
-        return received, received_objects.former.get(id(received))
 
     def _present(self, name: str) -> Any:
         """Return what a name stands for now, which may be that of an attribute of a module."""
@@ -289,73 +229,6 @@ class Namespace:
                 part.unlink(missing_ok=True)
                 raise
         return packed
-
-
-_HOLDER = 3
-
-
-def _order(value: Any) -> int:
-    """Return a number that is larger for what refers to the others."""
-    kinds = (sharded.is_model, optimizers.is_optimizer, optimizers.is_schedule)
-    return next((order for order, is_kind in enumerate(kinds) if is_kind(value)), _HOLDER)
-
-
-def _staying(
-    holders: Mapping[str, tuple[Any, Any]], others: Iterable[Any], replaced: Mapping[int, Any]
-) -> list[str]:
-    """Return the names of values with models that can stay as they are here.
-
-    What was received for them shares with ``others`` only what is here: those will refer to it.
-    """
-    here = {*received_objects.former, *(id(received) for received, _ in holders.values())}
-    inside = {name: _mutable_in(received, replaced) for name, (received, _) in holders.items()}
-    outside = set[int]().union(*(_mutable_in(each, replaced) for each in others))
-    while torn := [name for name, keys in inside.items() if keys & outside - here]:
-        for name in torn:
-            outside |= inside.pop(name)
-    return [*inside]
-
-
-def _mutable_in(received: Any, replaced: Mapping[int, Any]) -> set[int]:
-    """Return the identities of the mutable objects in a value, without those in ``replaced``."""
-    with suppress(Exception):  # it was unpickled here, so that mostly it can be pickled
-        memo = pickling.dump_linked([received], dict.fromkeys(replaced, 0)).memo
-        return {key for key, (_, each) in memo.items() if is_mutable(each)}
-    return set()
-
-
-def _opaque(bound: Mapping[str, Any]) -> str | None:
-    """Return the name of a value that cannot be made to refer to what is here, if there is one."""
-    for name, value in bound.items():
-        if _order(value) == _HOLDER:
-            try:
-                pickling.dump(value)
-            except Exception:  # of any kind: code of the user's is asked what is in the value
-                return name
-    return None
-
-
-def _relink(places: Sequence[tuple[dict[Any, Any], Any]], others: Mapping[int, Any]) -> None:
-    """Have what was received, like a list or a trainer, refer to what is here.
-
-    Parameters
-    ----------
-    places
-        Where it is now: dictionaries, each with a key.
-    others
-        What is here, by the identity of what it takes the place of.
-    """
-    values = [where[key] for where, key in places]
-    with suppress(Exception):  # it was unpickled here, so that mostly it can be pickled
-        if not others.keys().isdisjoint(pickling.dump_linked(values, {}).memo):
-            # What is here is not copied, nor what was only referred to.
-            here = {
-                id(each): each for each in [*others.values(), *received_objects.former.values()]
-            }
-            values, copies = pickling.relink(values, {**here, **others})
-            received_objects.replace(copies)
-            for (where, key), value in zip(places, values, strict=True):
-                where[key] = value
 
 
 def _name(asked: str) -> str:

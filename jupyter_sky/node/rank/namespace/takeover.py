@@ -1,0 +1,169 @@
+"""Takes the notebook's changes to models and optimizers over, instead of binding new ones.
+
+What ranks have trained, and what refers to it, like an optimizer or a trainer, stays: only what was
+changed in the notebook is changed (see `model_changes`). Whole values are received nevertheless:
+where the changes cannot be taken over, what was received takes the place of what is here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from jupyter_sky.serialization import model_changes, pickling
+from jupyter_sky.serialization.models import optimizers, sharded
+from jupyter_sky.serialization.object_tokens import is_mutable, received_objects
+
+_HOLDER = 3
+
+
+class Takeover:
+    """Changes what is here as the notebook's was changed.
+
+    Parameters
+    ----------
+    bound
+        What was received, by name. Values that stay here are put in place of it.
+    present
+        Returns what a name stands for here; ``None`` if there is no such name.
+    """
+
+    def __init__(self, bound: dict[str, Any], present: Callable[[str], Any]) -> None:
+        self._bound = bound
+        self._present = present
+        self._is_replaced = False  # a model: what belongs to it belongs to another one now
+        self._replaced: dict[int, Any] = {}  # what is here, by the identity of what was received
+        self._places: list[tuple[dict[Any, Any], Any]] = []
+        # By name; this also holds on to what is looked for by its identity.
+        self._taken: dict[str, Any] = {}
+
+    def apply(self, changes: Mapping[str, Collection[str]]) -> None:
+        """Take over changes, as `model_changes.changes_of` describes them."""
+        pairs = {name: self._pair(name) for name in changes}
+        pairs = {name: pair for name, pair in pairs.items() if pair[1] is not None}
+        holders = {name: pair for name, pair in pairs.items() if _order(pair[0]) == _HOLDER}
+        others = {name: value for name, value in self._bound.items() if name not in pairs}
+        models = [name for name in pairs if name not in holders]
+        models.sort(key=lambda name: _order(pairs[name][0]))  # what refers to others comes last
+        opaque = _opaque(others) if any(_order(pairs[name][0]) for name in models) else None
+        for name in models:
+            self._take_over(name, *pairs[name], changes[name], opaque)
+        if not self._is_replaced:
+            self._keep(holders, others.values())
+        if self._replaced:
+            received_objects.replace(self._replaced)
+            self._places += [(self._bound, name) for name in self._bound.keys() - self._taken]
+            _relink(self._places, self._replaced)
+
+    def _pair(self, name: str) -> tuple[Any, Any]:
+        """Return what was received, and what is here, for a key of the changes."""
+        name, _, token = name.partition(" ")
+        if not token:
+            return self._bound[name], self._present(name)
+        received = received_objects.get(int(token))
+        return received, received_objects.former.get(id(received))
+
+    def _take_over(
+        self, name: str, received: Any, present: Any, changed: Collection[str], opaque: str | None
+    ) -> None:
+        """Change a model or optimizer; if that cannot be, say what takes its place."""
+        if self._is_replaced and _order(received):
+            return
+        try:
+            if _order(received) and opaque:
+                raise optimizers.CannotTakeOver(f"{opaque} may refer to it")
+            taken = model_changes.take_over(present, received, changed)
+        except optimizers.CannotTakeOver as error:
+            self._is_replaced = True
+            name, _, inner = name.partition(" ")
+            what = f"a model in {name}" if inner else name
+            print(
+                f"{what} was changed in the notebook, and that takes the place of what was "
+                f"here, because {error}: make again what refers to it, such as its optimizer "
+                "or DistributedDataParallel.",
+                file=sys.stderr,
+            )
+            return
+        self._taken[name] = received
+        if name in self._bound:
+            self._bound[name] = present
+        self._replaced |= taken.others
+        self._places += taken.places
+        received_objects.replace(taken.others)
+        for other in self._bound.values():
+            optimizers.refer_to(other, taken.others)
+
+    def _keep(self, holders: Mapping[str, tuple[Any, Any]], others: Iterable[Any]) -> None:
+        """Keep values with models as they are here, where only these models were changed."""
+        for name in _staying(holders, others, self._replaced):
+            received, present = holders[name]
+            self._bound[name], self._taken[name] = present, received
+            keys = _mutable_in(received, {}) & received_objects.former.keys()
+            former = {key: received_objects.former[key] for key in keys}
+            self._replaced = {**former, id(received): present, **self._replaced}
+
+
+def _order(value: Any) -> int:
+    """Return a number that is larger for what refers to the others."""
+    kinds = (sharded.is_model, optimizers.is_optimizer, optimizers.is_schedule)
+    return next((order for order, is_kind in enumerate(kinds) if is_kind(value)), _HOLDER)
+
+
+def _staying(
+    holders: Mapping[str, tuple[Any, Any]], others: Iterable[Any], replaced: Mapping[int, Any]
+) -> list[str]:
+    """Return the names of values with models that can stay as they are here.
+
+    What was received for them shares with ``others`` only what is here: those will refer to it.
+    """
+    here = {*received_objects.former, *(id(received) for received, _ in holders.values())}
+    inside = {name: _mutable_in(received, replaced) for name, (received, _) in holders.items()}
+    outside = set[int]().union(*(_mutable_in(each, replaced) for each in others))
+    while torn := [name for name, keys in inside.items() if keys & outside - here]:
+        for name in torn:
+            outside |= inside.pop(name)
+    return [*inside]
+
+
+def _mutable_in(received: Any, replaced: Mapping[int, Any]) -> set[int]:
+    """Return the identities of the mutable objects in a value, without those in ``replaced``."""
+    with suppress(Exception):  # it was unpickled here, so that mostly it can be pickled
+        memo = pickling.dump_linked([received], dict.fromkeys(replaced, 0)).memo
+        return {key for key, (_, each) in memo.items() if is_mutable(each)}
+    return set()
+
+
+def _opaque(bound: Mapping[str, Any]) -> str | None:
+    """Return the name of a value that cannot be made to refer to what is here, if there is one."""
+    for name, value in bound.items():
+        if _order(value) == _HOLDER:
+            try:
+                pickling.dump(value)
+            except Exception:  # of any kind: code of the user's is asked what is in the value
+                return name
+    return None
+
+
+def _relink(places: Sequence[tuple[dict[Any, Any], Any]], others: Mapping[int, Any]) -> None:
+    """Have what was received, like a list or a trainer, refer to what is here.
+
+    Parameters
+    ----------
+    places
+        Where it is now: dictionaries, each with a key.
+    others
+        What is here, by the identity of what it takes the place of.
+    """
+    values = [where[key] for where, key in places]
+    with suppress(Exception):  # it was unpickled here, so that mostly it can be pickled
+        if not others.keys().isdisjoint(pickling.dump_linked(values, {}).memo):
+            # What is here is not copied, nor what was only referred to.
+            here = {
+                id(each): each for each in [*others.values(), *received_objects.former.values()]
+            }
+            values, copies = pickling.relink(values, {**here, **others})
+            received_objects.replace(copies)
+            for (where, key), value in zip(places, values, strict=True):
+                where[key] = value
