@@ -23,6 +23,8 @@ from jupyter_sky.serialization.user_modules import user_source_file
 
 # In the notebook
 
+_PROGRAMS = ("__main__", "__mp_main__")
+
 _noted: dict[str, None] = {}  # in the order in which they were set
 _Imported = tuple[int, str]
 """How many modules there are, and the last one."""
@@ -81,7 +83,9 @@ def places(identities: Collection[int]) -> Iterator[str]:
 def _users_modules() -> list[ModuleType]:
     global _own_modules
     if _own_modules[0] != _imported():
-        modules = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
+        # Names of a program, which has a file too, travel by themselves.
+        others = [each for name, each in list(sys.modules.items()) if name not in _PROGRAMS]
+        modules = [each for each in others if isinstance(each, ModuleType)]
         _own_modules = _imported(), [each for each in modules if user_source_file(each)]
     return _own_modules[1]
 

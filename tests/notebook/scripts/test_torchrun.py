@@ -101,7 +101,9 @@ def is_gone(pid: int) -> bool:
 
 @pytest.mark.timeout(300)  # torch is imported by every process of torchrun
 def test_ddp_with_a_restart(notebook: Notebook, project: Path) -> None:
-    out = notebook.run("%sky torchrun --nodes 2 --max_restarts 1 train.py --nnodes 7 2")
+    # One restart more than the script needs: now and then, a process of torch's aborts at its end
+    # ("terminate called without an active exception"), when all is done.
+    out = notebook.run("%sky torchrun --nodes 2 --max_restarts 2 train.py --nnodes 7 2")
     for rank in (0, 1):
         assert f"[{rank}] of 2, local 0, epoch 0: 2.0" in out
         assert f"[{rank}] resuming from epoch 1" in out
