@@ -27,6 +27,9 @@ from jupyter_sky.serialization import blobs, pickling
 from jupyter_sky.serialization.models import hooks, optimizers, sharded
 from jupyter_sky.serialization.models.optimizers import CannotTakeOver
 
+KINDS = (sharded.is_model, optimizers.is_optimizer, optimizers.is_schedule)
+"""What tells a model, an optimizer and a schedule; each may refer to those before it."""
+
 _REQUIRES_GRAD = " requires_grad"
 
 
@@ -101,8 +104,9 @@ def changes_of(
             key = name if now.rest is None else f"{name} {numbers[identity]}"
             found[key] = _differing(*same[identity], is_whole=name in whole)
         seen |= same.keys()
-        if now.rest == former.rest is not None and len(same) == len(now.models):
-            found.update({} if name in whole else {name: []})
+        is_alike = now.rest == former.rest is not None and len(same) == len(now.models)
+        if is_alike and name not in whole:
+            found[name] = []
     return found
 
 
@@ -148,9 +152,7 @@ def held(
 
 def is_model(value: Any) -> bool:
     """Return whether a value is a model, an optimizer or a schedule."""
-    return (
-        sharded.is_model(value) or optimizers.is_optimizer(value) or optimizers.is_schedule(value)
-    )
+    return any(is_kind(value) for is_kind in KINDS)
 
 
 def known(value: Any, digests: dict[tuple[int, int], str]) -> KnownModel | None:

@@ -30,6 +30,9 @@ from jupyter_sky.paths import working_folder
 LARGE = 1_000_000
 """Bytes above which a file in a package is data, or a checkpoint, and is not sent."""
 
+PROGRAMS = ("__main__", "__mp_main__")
+"""Modules whose names are those of a program, in this process and in those that it spawns."""
+
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _SKIPPED = {"__pycache__", "node_modules"}
 

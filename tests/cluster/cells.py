@@ -17,6 +17,12 @@ from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.protocol.events import Display, Output
 
+SUMMED = "(dist.all_reduce(x := torch.ones(1)), x.item())[1] if dist.is_initialized() else 1.0"
+"""How many ranks there are in the process group, as a collective finds it; for `Cells.ask`."""
+
+PEERS = "len(__import__('jupyter_sky').instance_info().peers)"
+"""How many nodes a rank knows of; for `Cells.ask`."""
+
 
 @dataclass
 class Cells:

@@ -49,15 +49,15 @@ async def restore(
         if welcome["ending"]:
             raise AgentGone("the cluster is ending")
         _restore_ranks(controller, connection, welcome)
-    own = _own_ranks(controller, welcomes)
+    pairs = zip(controller.connections, welcomes, strict=True)
+    own = [rank for connection, welcome in pairs for rank in _own_ranks(connection, welcome)]
     newest = max((max(rank["generation"], rank["forming"] or 0) for rank in own), default=0)
-    # Before events arrive, since those about the formation of this group may be repeated.
+    # Before events arrive: that a rank enters this group is no news of another kernel.
     controller.state = replace(controller.state, generation=newest)
     controller.shared = any(welcome["shared"] for welcome in welcomes)
     await _follow_from_unseen_run(controller, welcomes)
     if not controller.visits:
         controller.warnings = version_check.check(controller.versions)
-    if not controller.visits:
         await scaling.finish_interrupted(controller, welcomes, leaving)
         if any(rank["forming"] for rank in own):
             # Some may wait for ranks that a killed kernel has not told, but another notebook may
@@ -69,18 +69,15 @@ async def restore(
     controller.state = replace(controller.state, generation=newest, phase=ClusterPhase.READY)
 
 
-def _own_ranks(controller: Controller, welcomes: Sequence[Welcome]) -> list[RankStatus]:
-    """Return what agents say about the ranks that are theirs."""
-    each = zip(controller.connections, welcomes, strict=True)
-    # Another rank is one from another node, or left by a kernel that was killed while scaling.
-    return [rank for ours, said in each for rank in said["ranks"] if rank["rank"] in ours.ranks]
+def _own_ranks(connection: Connection, welcome: Welcome) -> list[RankStatus]:
+    """Return what an agent says about the ranks that are its own."""
+    # Another is from another node, or was left by a kernel that was killed while scaling.
+    return [rank for rank in welcome["ranks"] if rank["rank"] in connection.ranks]
 
 
 def _restore_ranks(controller: Controller, connection: Connection, welcome: Welcome) -> None:
-    for rank in welcome["ranks"]:
+    for rank in _own_ranks(connection, welcome):
         number, state = rank["rank"], controller.state
-        if number not in connection.ranks:
-            continue  # from another node, or left by a kernel that was killed while scaling
         controller.sync.remember(number, rank["names"])
         if rank["pid"]:
             state = reduce(state, RankStarted(number, rank["pid"]))

@@ -126,7 +126,7 @@ class Dependencies:
         values = module_attributes.values()
         collector.namespace = {**collector.namespace, **values} if values else collector.namespace
         used = cell.modules.union(*(item.pickled.modules for item in found))
-        packages = {module.partition(".")[0] for module in used}
+        packages = {module_attributes.package(module) for module in used}
         objects = {id(value) for value in named.values()}
         more: list[NamespaceItem] = []
         for name, value in values.items():

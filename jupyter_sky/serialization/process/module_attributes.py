@@ -19,11 +19,9 @@ from typing import Any
 
 from jupyter_sky.serialization.object_tokens import is_mutable
 from jupyter_sky.serialization.process.after_import import after_import
-from jupyter_sky.serialization.user_modules import user_source_file
+from jupyter_sky.serialization.user_modules import PROGRAMS, user_source_file
 
 # In the notebook
-
-_PROGRAMS = ("__main__", "__mp_main__")
 
 _noted: dict[str, None] = {}  # in the order in which they were set
 _Imported = tuple[int, str]
@@ -84,7 +82,7 @@ def _users_modules() -> list[ModuleType]:
     global _own_modules
     if _own_modules[0] != _imported():
         # Names of a program, which has a file too, travel by themselves.
-        others = [each for name, each in list(sys.modules.items()) if name not in _PROGRAMS]
+        others = [each for name, each in list(sys.modules.items()) if name not in PROGRAMS]
         modules = [each for each in others if isinstance(each, ModuleType)]
         _own_modules = _imported(), [each for each in modules if user_source_file(each)]
     return _own_modules[1]
@@ -105,8 +103,12 @@ def values() -> dict[str, Any]:
 
 
 def package(name: str) -> str:
-    """Return the top-level package that an attribute is in, by its full name."""
-    return name.partition(":")[0].partition(".")[0]
+    """Return the top-level package that a module or an attribute is in, by its full name."""
+    return _module(name).partition(".")[0]
+
+
+def _module(name: str) -> str:
+    return name.partition(":")[0]
 
 
 def _place(name: str) -> tuple[Any, str]:
@@ -146,10 +148,13 @@ def _counts(holder: ModuleType | type, value: Any, *, is_all: bool) -> bool:
 # On a rank
 
 
+_waiting: dict[str, Any] = {}  # what is set once its module has been imported
+
+
 def get(name: str) -> Any:
     """Return the value of an attribute by its full name; ``None`` if it is not there."""
     with suppress(ImportError, AttributeError):
-        return pkgutil.resolve_name(name) if name.partition(":")[0] in sys.modules else None
+        return pkgutil.resolve_name(name) if _module(name) in sys.modules else None
     return None
 
 
@@ -164,17 +169,14 @@ def put(name: str, value: Any) -> None:
         Its value.
     """
     _waiting[name] = value
-    after_import(name.partition(":")[0], _set_waiting)
+    after_import(_module(name), _set_waiting)
 
 
 def _set_waiting(module: ModuleType) -> None:
-    for name in [each for each in _waiting if each.partition(":")[0] == module.__name__]:
+    for name in [each for each in _waiting if _module(each) == module.__name__]:
         with suppress(ImportError, AttributeError):  # an edited file may have no such class
             holder, attribute = _place(name)
             setattr(holder, attribute, _waiting.pop(name))
-
-
-_waiting: dict[str, Any] = {}
 
 
 @contextmanager

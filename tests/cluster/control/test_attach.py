@@ -21,14 +21,13 @@ from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.requests.seen import Seen
 from jupyter_sky.providers.local import Local
 from jupyter_sky.transport import event_loop
+from tests.cluster.cells import PEERS, SUMMED
 from tests.cluster.conftest import start
 from tests.conftest import kill_processes_of
 from tests.forks import forks_with
 from tests.waiting import until
 
 IN_A_GROUP = "import torch, torch.distributed as dist"
-SUMMED = "(dist.all_reduce(x := torch.ones(1)), x.item())[1]"
-PEERS = "len(__import__('jupyter_sky').instance_info().peers)"
 
 
 @pytest.mark.parametrize("framework", [False, True])

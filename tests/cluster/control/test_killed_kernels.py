@@ -19,11 +19,10 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.providers.local import Local
+from tests.cluster.cells import PEERS, SUMMED
 from tests.cluster.conftest import Cells, start, taken_up
 from tests.forks import forks_with
 
-SUMMED = "(dist.all_reduce(x := torch.ones(1)), x.item())[1] if dist.is_initialized() else 1.0"
-PEERS = "len(__import__('jupyter_sky').instance_info().peers)"
 FAILS_IN_A_COLLECTIVE = """
 if "torch" in globals() and dist.is_initialized() and dist.get_rank() == 0:
     dist.recv(torch.ones(1), 1)

@@ -20,7 +20,12 @@ from typing import Any
 import blake3
 
 from jupyter_sky.serialization.process import module_attributes
-from jupyter_sky.serialization.user_modules import imported_by, is_user_code, user_source_file
+from jupyter_sky.serialization.user_modules import (
+    PROGRAMS,
+    imported_by,
+    is_user_code,
+    user_source_file,
+)
 
 
 @dataclass
@@ -52,7 +57,7 @@ class ModuleReloader:
 
     def __init__(self) -> None:
         self._sources: dict[str, _SourceFile] = dict(_sources_before)
-        self._seen: set[str] = {"__main__", "__mp_main__", *_seen_before}
+        self._seen: set[str] = {*PROGRAMS, *_seen_before}
         self._count = 0
         self._folders: list[str] = []
         self._folder_count = 0

@@ -13,10 +13,10 @@ from contextlib import suppress
 from typing import Any
 
 from jupyter_sky.serialization import model_changes, pickling
-from jupyter_sky.serialization.models import optimizers, sharded
+from jupyter_sky.serialization.models import optimizers
 from jupyter_sky.serialization.object_tokens import is_mutable, received_objects
 
-_HOLDER = 3
+_HOLDER = len(model_changes.KINDS)
 
 
 class Takeover:
@@ -107,8 +107,8 @@ class Takeover:
 
 def _order(value: Any) -> int:
     """Return a number that is larger for what refers to the others."""
-    kinds = (sharded.is_model, optimizers.is_optimizer, optimizers.is_schedule)
-    return next((order for order, is_kind in enumerate(kinds) if is_kind(value)), _HOLDER)
+    kinds = enumerate(model_changes.KINDS)
+    return next((order for order, is_kind in kinds if is_kind(value)), _HOLDER)
 
 
 def _staying(
