@@ -16,10 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Barrier
 
+import psutil
 import pytest
 
 import jupyter_sky as sky
-from jupyter_sky.providers.ssh.connection import idle
+from jupyter_sky.providers.ssh.connection import users
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.ssh_config import CONNECT_WITHIN, read_login
@@ -149,7 +150,7 @@ def test_a_connection_that_nobody_needs_is_closed(
     lab: Lab, client: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a link breaks at the moment when its cluster ends, nobody else is left to do so."""
-    monkeypatch.setattr(idle, "UNUSED_FOR", 0.3)
+    monkeypatch.setattr(users, "UNUSED_FOR", 0.3)
     first, second = lab.hosts[:2]
     config = (client / "config").read_text()
     write(client, f"Host {second.name}\n  ProxyJump {first.name}\n{config}")
@@ -158,6 +159,29 @@ def test_a_connection_that_nobody_needs_is_closed(
     assert connection.run("sleep 1; echo here") == "here\n"
     until(lambda: not transport.is_active() and not first.processes("sshd: root"))
     assert connection.run("echo again") == "again\n"
+
+
+def test_a_connection_is_not_closed_under_who_makes_it(lab: Lab, client: Path) -> None:
+    """What was left of another cluster there was removed at that moment."""
+    host = lab.hosts[0]
+    connection = SSHConnection(parse_one(host.name))
+    [server] = host.processes(r"\[listener\]")
+    server.suspend()  # the system accepts connections, nobody answers
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            making = threads.submit(connection.connect)
+            until(lambda: host.address in peers())
+            connection.close_if_unused()
+            server.resume()
+            assert making.result().is_active()
+    finally:
+        server.resume()
+        connection.close()
+
+
+def peers() -> set[str]:
+    """Return the addresses to which this process is connected."""
+    return {each.raddr.ip for each in psutil.Process().net_connections("inet4") if each.raddr}
 
 
 def test_a_login_without_a_shell_is_named_as_that(lab: Lab, client: Path) -> None:

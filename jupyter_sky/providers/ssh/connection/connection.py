@@ -22,7 +22,6 @@ from jupyter_sky.providers.ssh.connection.channel_socket import as_socket, read,
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.handshake import open_socket, open_transport
 from jupyter_sky.providers.ssh.connection.host_shell import ANSWER_WITHIN
-from jupyter_sky.providers.ssh.connection.idle import IdleTimer
 from jupyter_sky.providers.ssh.connection.proxy_command import ProxyCommand
 from jupyter_sky.providers.ssh.connection.ssh_config import (
     CONNECT_WITHIN,
@@ -31,6 +30,7 @@ from jupyter_sky.providers.ssh.connection.ssh_config import (
     read_login,
 )
 from jupyter_sky.providers.ssh.connection.targets import Target, parse_one
+from jupyter_sky.providers.ssh.connection.users import Users
 from jupyter_sky.transport.bridge import MARK
 
 if TYPE_CHECKING:
@@ -127,13 +127,11 @@ class SSHConnection:
         self._lock = threading.Lock()
         self._transport: Transport | None = None
         self._suspect, self._has_streams = False, True
-        self._bridges: set[paramiko.Channel] = set()
         self._commands: set[paramiko.Channel] = set()
-        self._users: set[object] = set()
+        self._users = Users(self.close)
         self._jump: SSHConnection | None = None
         self._opening: socket.socket | ProxyCommand | None = None
         self._closings = 0
-        self._idle = IdleTimer(self._hang_up_if_unused)
 
     def connect(self) -> Transport:
         """Return the connection, making it if necessary.
@@ -143,7 +141,7 @@ class SSHConnection:
         HostError
             With the reason why that fails.
         """
-        with self._lock:
+        with self._users.briefly(), self._lock:
             if self._transport is not None and not self._works(self._transport):
                 self._transport.close()
                 self._transport = None
@@ -157,7 +155,7 @@ class SSHConnection:
 
     def close(self) -> None:
         """Hang up; everything in progress over the connection, including connecting, fails."""
-        self._idle.stop()
+        self._users.stop_timer()
         self._closings += 1
         if (opening := self._opening) is not None:
             opening.close()
@@ -170,23 +168,14 @@ class SSHConnection:
             jump.close_if_unused()
 
     def close_if_unused(self) -> None:
-        """Hang up, unless an agent or another host uses the connection, or a command is running."""
-        if not self._bridges and not self._users:
-            self.close()
-
-    def _count_if_unused(self) -> None:
-        if not self._bridges and not self._users:
-            self._idle.restart()
-
-    def _hang_up_if_unused(self) -> None:
-        with self._lock:  # later users connect again
-            self.close_if_unused()
+        """Hang up, unless an agent, another host, a command or who just connects uses it."""
+        self._users.hang_up_if_none()
 
     def abort(self) -> None:
-        """End the running commands, and hang up like `close_if_unused`."""
+        """End the running commands, and hang up unless an agent or another host uses it."""
         for channel in list(self._commands):
             channel.close()
-        if not self._bridges and not any(isinstance(user, SSHConnection) for user in self._users):
+        if not self._users.has_lasting:
             self.close()
 
     def _works(self, transport: Transport) -> bool:
@@ -309,24 +298,12 @@ class SSHConnection:
     @contextlib.contextmanager
     def _command(self, command: str) -> Iterator[paramiko.Channel]:
         """Start a command; provide the channel to its input and output."""
-        with self._in_use(), contextlib.closing(self._start(command)) as channel:
+        with self._users.briefly(), contextlib.closing(self._start(command)) as channel:
             self._commands.add(channel)
             try:
                 yield channel
             finally:
                 self._commands.discard(channel)
-
-    @contextlib.contextmanager
-    def _in_use(self) -> Iterator[None]:
-        """Keep other users of the connection from hanging up meanwhile."""
-        user = object()
-        self._users.add(user)
-        self._idle.stop()
-        try:
-            yield
-        finally:
-            self._users.discard(user)
-            self._count_if_unused()
 
     def _start(self, command: str) -> paramiko.Channel:
         """Start a command and return the channel to its input and output."""
@@ -357,18 +334,17 @@ class SSHConnection:
         HostError
             If the host cannot be reached.
         """
-        with self._in_use():
+        with self._users.briefly():
             channel = self._open_stream(path) if path and self._has_streams else None
             if channel is None:
                 channel = self._start_bridge(command)
                 # If only the bridge can reach it, the server does not allow such channels.
                 self._has_streams = self._has_streams and path is None
-            self._bridges.add(channel)
+            self._users.add(channel)
 
         def closed() -> None:
-            self._bridges.discard(channel)
             self._suspect = True
-            self._count_if_unused()
+            self._users.discard(channel)
 
         return as_socket(channel, closed)
 

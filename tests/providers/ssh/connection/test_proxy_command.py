@@ -16,7 +16,7 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.errors import UsageError
 from jupyter_sky.providers.ssh.connection import connection as ssh_connection
-from jupyter_sky.providers.ssh.connection import idle
+from jupyter_sky.providers.ssh.connection import users
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
 from jupyter_sky.providers.ssh.connection.errors import HostError
 from jupyter_sky.providers.ssh.connection.handshake import open_socket
@@ -227,7 +227,7 @@ def test_a_cluster_behind_it(
     lab: Lab, client: Path, start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The last of them may belong to a connection that nobody has closed since it was made anew.
-    monkeypatch.setattr(idle, "UNUSED_FOR", 2.0)
+    monkeypatch.setattr(users, "UNUSED_FOR", 2.0)
     behind(client, "lab1", relaying(client))
     behind(client, "lab2", relaying(client))
     cells = start("lab1,lab2", framework=False)
