@@ -27,7 +27,7 @@ from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.scheduler import Scheduler
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.runtime_env import ClusterConfig, RuntimeEnv, Timeouts
-from jupyter_sky.cluster.snapshot import Snapshot
+from jupyter_sky.cluster.snapshot import RunView, Snapshot
 from jupyter_sky.cluster.state import ClusterState
 from jupyter_sky.cluster.stopping.power import Power
 from jupyter_sky.errors import SkyError, UsageError
@@ -307,7 +307,7 @@ class Cluster:
         rank
             The rank whose output it contains; by default, the one that is shown in the cell.
         run
-            The run; by default, the last one.
+            The run; by default, the last one. Of one that is no longer known it has none.
         """
         monitor = self._scheduler.monitor
         snapshot = monitor.snapshot(run)
@@ -317,9 +317,9 @@ class Cluster:
             snapshot["output"] = {"rank": rank, "text": data.decode(errors="replace")}
         return snapshot
 
-    def knows_run(self, run: str) -> bool:
-        """Return whether there can be a snapshot of this run."""
-        return self._scheduler.monitor.knows(run)
+    def ended_runs(self) -> list[RunView]:
+        """Return the last runs that are over, in the order of their ends."""
+        return self._scheduler.monitor.ended()
 
     def metrics(self) -> Curves:
         """Return the metrics of the last run that logged any."""

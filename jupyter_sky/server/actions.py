@@ -11,7 +11,7 @@ import contextlib
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -107,13 +107,30 @@ class ClusterActions:
             If no live kernel knows the run, or its answer cannot be shown.
         """
         message = {"action": "record", "cluster": identity, "run": run}
+        async for record in self._answers(inventory, identity, message, "Record"):
+            return record
+        raise SkyError("the kernel that began this run has ended, so its end is not known here.")
+
+    async def runs(self, inventory: ClusterInventory, identity: str) -> Mapping[str, Any]:
+        """Return the `Runs` of the schema: those of all kernels that are connected to a cluster."""
+        message = {"action": "runs", "cluster": identity}
+        answers = [each async for each in self._answers(inventory, identity, message, "Runs")]
+        return {"ended": [run for each in answers for run in each["ended"]]}
+
+    async def _answers(
+        self,
+        inventory: ClusterInventory,
+        identity: str,
+        message: Mapping[str, Any],
+        definition: str,
+    ) -> AsyncIterator[Mapping[str, Any]]:
+        """Yield the answers of the kernels of a cluster that match a definition of the schema."""
         for report in inventory.live_reports(identity):
             file = self._reports.connection_file(report.kernel.kernel)
             with contextlib.suppress(SkyError, ValueError, RecursionError):
-                record = json.loads(await kernel_client.request(file, message))
-                check("Record", record)
-                return dict(record)
-        raise SkyError("the kernel that began this run has ended, so its end is not known here.")
+                answer = json.loads(await kernel_client.request(file, message))
+                check(definition, answer)
+                yield dict(answer)
 
     async def ask(
         self, inventory: ClusterInventory, identity: str, question: Mapping[str, Any]

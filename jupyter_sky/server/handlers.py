@@ -50,6 +50,7 @@ def add_routes(serverapp: Any) -> None:
         (r"clusters/([^/]+)/terminal", TerminalHandler),
         (r"clusters/([^/]+)/logs/(\d{1,6})", LogHandler),
         (r"clusters/([^/]+)/logs/(\d{1,6})/file", LogFileHandler),
+        (r"clusters/([^/]+)/runs", RunsHandler),
         (r"clusters/([^/]+)/runs/([0-9a-f]{1,32})", RunHandler),
         (r"clusters/([^/]+)/live/(all|\d{1,6}(?:[,-]\d{1,6}){0,100})", LogStreamHandler),
         (r"kernels/([^/]+)", KernelHandler),
@@ -226,6 +227,17 @@ class LogHandler(Handler):
         name = await self.context.cluster_name(identity)
         text = await cli_process.run("logs", rank, f"--tail={tail}", "--cluster", name)
         self.finish({"rank": int(rank), "text": text})
+
+
+class RunsHandler(Handler):
+    """The last runs that are over."""
+
+    _track_activity = False
+
+    @_route
+    async def get(self, identity: str) -> None:
+        inventory = await self.context.inventory()
+        self.finish(await self.context.actions.runs(inventory, identity))
 
 
 class RunHandler(Handler):

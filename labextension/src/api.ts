@@ -1,7 +1,7 @@
 /* What the server extension answers, and what it is asked. `jupyter_sky/server/schema.json` says the
    same as a JSON schema, with the routes and what each field means; a test compares the two. */
 
-import type { Snapshot } from './snapshot.ts';
+import type { Run, Snapshot } from './snapshot.ts';
 
 export interface Clusters {
   version: 1;
@@ -81,6 +81,10 @@ export interface Log {
 export interface LogChunk {
   entries: LogEntry[];
   end: string | null;
+}
+
+export interface Runs {
+  ended: Run[];
 }
 
 export interface Record {

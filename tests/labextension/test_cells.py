@@ -113,19 +113,31 @@ def test_the_run_is_there_after_a_reload_however_seldom_the_server_is_asked(
     end = tmp_path / "end"
     cell = user.start(ENDLESS.format(end=str(end)), save=True)
     cell.locator(".jp-RenderedText").get_by_text("step 3").wait_for()
+    user.start("%%sky\nprint('after', 'it')", save=True)
+    last = user.start("%%sky\nprint('at', 'last')", save=True)
+    last.locator(".jp-InputPrompt", has_text="[*]").wait_for()
     with settings(server, refresh=60):  # and five times slower while the sidebar is closed
         user.load_again()
         user.wait_for_state(user.cell("itertools"), "Running")
 
-    # It ends while no page is there, and the notebook was not saved since it began.
+    # It ends while no page is there, as do those that wait for it.
     url = user.page.url
     user.page.goto("about:blank")
     end.touch()
-    until(lambda: [each["state"] for each in ask(server, "clusters")["clusters"]] == ["ready"])
+    until(lambda: last_run(server) == ("print('at', 'last')", "ok"))
     user.load_again(url=url)
-    cell = user.cell("itertools")
-    user.wait_for_state(cell, "Finished")
-    cell.locator(".jp-RenderedText").get_by_text("step 12").wait_for()
+    user.wait_for_state(user.cell("itertools"), "Finished")
+    for code, text in {"'after'": "after it", "'at'": "at last"}.items():
+        cell = user.cell(code)
+        user.wait_for_state(cell, "Finished")
+        cell.locator(".jp-RenderedText").get_by_text(text).wait_for()
+
+
+def last_run(server: Server) -> tuple[str, str]:
+    """Return title and state of the last run of the only cluster."""
+    [entry] = ask(server, "clusters")["clusters"]
+    run = entry["snapshot"]["run"]
+    return run["title"], run["state"]
 
 
 def test_a_kernel_that_is_restarted_in_the_middle_of_a_run(

@@ -20,7 +20,8 @@ from tests.server.jupyter import Server, serve
 NO_TOKEN = {"Accept": "application/json"}
 LOGS = ["clusters/0a/logs/0", "clusters/0a/logs/0/file"]
 ASKED = ["clusters/0a/history?since=0", "clusters/0a/variables"]
-GETS = ["clusters", *LOGS, *ASKED, "clusters/0a/runs/0a", "kernels/0a", "offers", "anything"]
+RUNS = ["clusters/0a/runs", "clusters/0a/runs/0a"]
+GETS = ["clusters", *LOGS, *ASKED, *RUNS, "kernels/0a", "offers", "anything"]
 POSTS = [
     f"clusters/0a/{each}"
     for each in ("interrupt", "restart", "scale", "down", "profile", "terminal")

@@ -20,6 +20,7 @@ from jupyter_sky.cluster.snapshot import (
     OutputView,
     RankView,
     RunState,
+    RunView,
     Snapshot,
 )
 from jupyter_sky.cluster.state import ClusterState, RankPhase, RankState
@@ -164,9 +165,9 @@ class Monitor:
         known = [*(each.metrics for each in self._finished.values()), *recorders]
         return next((each for each in reversed(known) if each.has_any), Curves())
 
-    def knows(self, run: str) -> bool:
-        """Return whether a run is recorded: it goes on, or was one of the last."""
-        return run in self._recorders or run in self._finished
+    def ended(self) -> list[RunView]:
+        """Return the last runs that are over, in the order of their ends."""
+        return [each.record.view for each in self._finished.values()]
 
     def snapshot(self, run: str | None = None) -> Snapshot:
         """Return a snapshot of a run, or of the cluster.

@@ -44,7 +44,7 @@ class ActionRequest(TypedDict):
     """
 
     action: Literal[
-        "interrupt", "where", "restart", "scale", "stop", "down", "record", "page", "ask"
+        "interrupt", "where", "restart", "scale", "stop", "down", "record", "runs", "page", "ask"
     ]
     cluster: str
     run: NotRequired[str]
@@ -89,6 +89,8 @@ class SidebarActions:
         cluster = self._cluster(request.get("cluster"))
         if request.get("action") == "record":
             return _record(cluster, str(request.get("run")))
+        if request.get("action") == "runs":
+            return json.dumps({"ended": cluster.ended_runs()})
         if request.get("action") == "page":
             return cluster.pages.way(str(request.get("page"))).as_json()
         if request.get("action") == "ask":
@@ -135,9 +137,9 @@ class SidebarActions:
 
 def _record(cluster: Cluster, run: str) -> str:
     """Return how a run goes or how it ended, as JSON: a `Record` of the server's schema."""
-    if not cluster.knows_run(run):
-        raise SkyError("that run is no longer known.")
     snapshot = cluster.snapshot(run=run)
+    if snapshot["run"] is None:
+        raise SkyError("that run is no longer known.")
     bundle = record_bundle(snapshot, is_open=False)
     record = {"snapshot": snapshot, "html": bundle["text/html"], "plain": bundle["text/plain"]}
     return json.dumps({**record, "text": cluster.run_output(run)})

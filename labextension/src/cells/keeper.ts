@@ -6,6 +6,7 @@ import type { NotebookPanel } from '@jupyterlab/notebook';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Entry } from '../api.ts';
 import type { IClusters } from '../lab/clusters.ts';
+import type { Run } from '../snapshot.ts';
 import { hasRun, replaceOutputs, type Cells } from './cells.ts';
 import { isOver, type Feed } from './feed.ts';
 import type { RunStrip } from './strip.ts';
@@ -58,7 +59,14 @@ export class Keeper {
     const kernel = panel.sessionContext.session?.kernel?.id;
     for (const entry of this.#clusters.entries ?? []) {
       if (entry.kernels.some(({ id }) => id === kernel)) {
-        await this.#restoreEnded(panel, entry);
+        const { ended } = await this.#clusters.client.runs(entry.id);
+        const present = entry.snapshot?.run;
+        // Of each cell the last one, unless another goes on in it.
+        for (const run of new Map(ended.map((each) => [each.cell, each])).values()) {
+          if (run.id === present?.id || run.cell !== present?.cell) {
+            await this.#restoreEnded(panel, entry.id, run);
+          }
+        }
       }
     }
   }
@@ -193,16 +201,15 @@ export class Keeper {
   }
 
   /** Shows in its cell a run that has ended since the notebook was saved, while no page was there. */
-  async #restoreEnded({ content, context }: NotebookPanel, { snapshot }: Entry): Promise<void> {
-    const run = snapshot?.run;
-    if (!run?.cell || !isOver(snapshot!) || this.#here.has(run.id) || run.background) {
+  async #restoreEnded({ content, context }: NotebookPanel, cluster: string, run: Run): Promise<void> {
+    if (!run.cell || this.#here.has(run.id) || run.background) {
       return;
     }
     const saved = Date.parse(context.contentsModel?.last_modified ?? '') / 1000;
     const cell = content.widgets.find(({ model }) => model.id === run.cell) as CodeCell | undefined;
     if (cell?.model.type === 'code' && !hasRun(cell, run.id) && saved < run.started + run.seconds) {
       this.#restored.add(run.id);
-      const record = await this.#clusters.client.record(snapshot!.cluster.id, run.id);
+      const record = await this.#clusters.client.record(cluster, run.id);
       replaceOutputs(cell, record, record.text);
     }
   }

@@ -4,7 +4,15 @@ import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Ask } from '../action.ts';
-import type { ActionResult, Clusters, Environment, Offers, Record, TerminalName } from '../api.ts';
+import type {
+  ActionResult,
+  Clusters,
+  Environment,
+  Offers,
+  Record,
+  Runs,
+  TerminalName
+} from '../api.ts';
 import type { Wanted } from '../sidebar/form.ts';
 
 /** What went wrong, as a sentence for the user. */
@@ -63,6 +71,11 @@ export class Client {
 
   down(cluster: string): Promise<ActionResult> {
     return this.#request('POST', ['clusters', cluster, 'down']);
+  }
+
+  /** Asks the kernels of a cluster for the last runs that are over. */
+  runs(cluster: string): Promise<Runs> {
+    return this.#request('GET', ['clusters', cluster, 'runs']);
   }
 
   /** Asks the kernel that began a run for its state, or how it ended. */
