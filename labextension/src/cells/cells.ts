@@ -56,6 +56,26 @@ export function hasRun({ model }: CodeCell, run: string): boolean {
   return model.outputs.toJSON().some((output) => runOf(output) === run);
 }
 
+/** Returns printed outputs, those before the first of them, and the rest. */
+function aroundPrinted(outputs: IOutput[]): { before: IOutput[]; printed: IOutput[]; rest: IOutput[] } {
+  const isPrinted = ({ output_type }: IOutput) => output_type === 'stream';
+  const first = outputs.findIndex(isPrinted);
+  const before = first < 0 ? outputs : outputs.slice(0, first);
+  const after = outputs.slice(before.length);
+  return {
+    before,
+    printed: after.filter(isPrinted),
+    rest: after.filter((output) => !isPrinted(output))
+  };
+}
+
+/** Whether a cell has the beginning of what a run has printed, with nothing else in between. */
+export function hasBeginning({ model }: CodeCell, text: string): boolean {
+  const { printed, rest } = aroundPrinted(model.outputs.toJSON());
+  const there = printed.map((output) => [output.text].flat().join('')).join('');
+  return rest.length === 0 && printed.every(({ name }) => name === 'stdout') && text.startsWith(there);
+}
+
 /** Returns the output that shows a run. */
 export function outputOf({ snapshot, html, plain }: RunRecord, open: boolean): IOutput {
   const shown = { version: 1, open, snapshot: { ...snapshot, output: { rank: 0, text: '' } } };
@@ -69,13 +89,15 @@ export function outputOf({ snapshot, html, plain }: RunRecord, open: boolean): I
 /** Replaces a cell's record of a run; with `text`, also its printed output. */
 export function replaceOutputs({ model }: CodeCell, record: RunRecord, text: string | null): void {
   const run = record.snapshot.run?.id ?? null;
-  const before = model.outputs.toJSON();
-  const strip = before.find((output) => runOf(output) === run);
+  const outputs = model.outputs.toJSON();
+  const strip = outputs.find((output) => runOf(output) === run);
   // The output of another run there is outdated.
-  const kept = strip ? before.filter((output) => runOf(output) !== run) : [];
-  const rest = text === null ? kept : kept.filter(({ output_type }) => output_type !== 'stream');
+  const kept = strip ? outputs.filter((output) => runOf(output) !== run) : [];
   const data = strip?.data as { [MIME]?: RunOutput } | undefined;
   const shown = outputOf(record, data?.[MIME]?.open ?? true);
+  const { before, rest } = aroundPrinted(kept);
   const printed = text ? [{ output_type: 'stream' as const, name: 'stdout', text }] : [];
-  model.outputs.fromJSON([shown, ...printed, ...rest]);
+  model.outputs.fromJSON(
+    text === null ? [shown, ...kept] : [shown, ...before, ...printed, ...rest]
+  );
 }

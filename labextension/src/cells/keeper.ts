@@ -7,7 +7,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Entry } from '../api.ts';
 import type { IClusters } from '../lab/clusters.ts';
 import type { Run } from '../snapshot.ts';
-import { hasRun, replaceOutputs, type Cells } from './cells.ts';
+import { hasBeginning, hasRun, replaceOutputs, type Cells } from './cells.ts';
 import { isOver, type Feed } from './feed.ts';
 import type { RunStrip } from './strip.ts';
 
@@ -177,6 +177,9 @@ export class Keeper {
     try {
       const record = await this.#clusters.client.record(snapshot.cluster.id, run);
       if (isOver(record.snapshot)) {
+        if (hasBeginning(cell, record.text)) {
+          this.#restored.add(run);
+        }
         replaceOutputs(cell, record, this.#restored.has(run) ? record.text : null);
       }
     } catch {
