@@ -196,7 +196,9 @@ export class Keeper {
     for (const { id } of kernels) {
       for (const { content } of this.#cells.notebooksOf(id)) {
         const cell = content.widgets.find(({ model }) => model.id === run.cell) as CodeCell;
-        if (cell?.model.type === 'code' && !hasRun(cell, run.id)) {
+        // A cell that this page has begun gets the kernel's own message, however late.
+        const isMissed = cell?.model.type === 'code' && cell.model.executionState !== 'running';
+        if (isMissed && !hasRun(cell, run.id)) {
           replaceOutputs(cell, { snapshot: snapshot!, html: '', plain: '', text: '' }, null);
         }
       }
