@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -133,52 +132,30 @@ def test_the_run_is_there_after_a_reload_however_seldom_the_server_is_asked(
         cell.locator(".jp-RenderedText").get_by_text(text).wait_for()
 
 
-def test_a_page_that_hears_late_of_a_run_shows_it_once(
-    open_notebook: Open, tmp_path: Path
-) -> None:
+HEAR_LATE = """() => {
+  const socket = jupyterapp.shell.currentWidget.sessionContext.session.kernel._ws;
+  const hear = socket.onmessage;
+  const late = [];
+  socket.onmessage = (message) => void late.push(message);
+  window.catchUp = () => {
+    socket.onmessage = hear;
+    late.forEach(hear);
+  };
+}"""
+
+
+def test_a_page_that_hears_late_of_a_run_shows_it_once(open_notebook: Open, tmp_path: Path) -> None:
     user = open_notebook("lab", "late")
-    kernel = LateKernel(user.page)
-    user.load_again()
     user.run(LOAD)
-    kernel.is_late = True
+    user.page.evaluate(HEAR_LATE)
     end = tmp_path / "end"
     cell = user.start(ENDLESS.format(end=str(end)))
     user.do("show")
     user.card("late", "running").wait_for()  # as the server says
-    kernel.catch_up()
+    user.page.evaluate("() => catchUp()")
     cell.locator(".jp-RenderedText").get_by_text("step 3").wait_for()
     user.strip(cell).wait_for()  # an error if there are two
     end.touch()
-
-
-class LateKernel:
-    """The connections of a page to kernels, whose messages may come late.
-
-    Attributes
-    ----------
-    is_late
-        Whether they are held back.
-    """
-
-    def __init__(self, page: Any) -> None:
-        self.is_late = False
-        self._late: list[tuple[Any, Any]] = []
-        page.route_web_socket(re.compile("/channels"), self._open)
-
-    def catch_up(self) -> None:
-        """Deliver what was held back."""
-        self.is_late = False
-        for way, message in self._late:
-            way.send(message)
-
-    def _open(self, way: Any) -> None:
-        def on_message(message: Any) -> None:
-            if self.is_late:
-                self._late.append((way, message))
-            else:
-                way.send(message)
-
-        way.connect_to_server().on_message(on_message)
 
 
 def last_run(server: Server) -> tuple[str, str]:
