@@ -191,6 +191,13 @@ def test_a_login_without_a_shell_is_named_as_that(lab: Lab, client: Path) -> Non
     try:
         with pytest.raises(HostError, match="its login shell runs no commands .This account is"):
             connect("ada@lab1")
+        # Nor has one without an error that ends in a file which it reads first.
+        users.write_text(re.sub("(ada:.*):/bin/sh", r"\1:/bin/bash", before))
+        start_file = lab.hosts[0].folder / "home" / "ada" / ".bashrc"
+        start_file.write_text("exit\n")
+        with pytest.raises(HostError, match="its login shell runs no commands .it printed nothing"):
+            connect("ada@lab1")
+        start_file.unlink()
     finally:
         users.write_text(before)
 

@@ -272,14 +272,15 @@ class SSHConnection:
             raise CommandError(f"a command said nothing for {within:.0f} s") from None
         except (OSError, EOFError) as error:
             raise HostError(f"the connection broke ({error or 'end of file'})") from None
+        if not mark:
+            # Its status is what the shell, or a file that it reads first, ended with.
+            refusal = last_line((first + said).decode(errors="replace")).rstrip(".")
+            raise HostError(
+                f"its login shell runs no commands ({refusal}): ask for a shell like /bin/sh "
+                "for this user, or log in as another one"
+            )
         if status:
             lines = (printed + said).decode(errors="replace").strip().splitlines()
-            if not mark:
-                refusal = last_line((first + said).decode(errors="replace")).rstrip(".")
-                raise HostError(
-                    f"its login shell runs no commands ({refusal}): ask for a shell like /bin/sh "
-                    "for this user, or log in as another one"
-                )
             if any(_DISK_IS_FULL in line for line in lines):
                 raise CommandError(self._full_disk())
             raise CommandError("\n".join(lines[-12:]) or f"a command ended with status {status}")
