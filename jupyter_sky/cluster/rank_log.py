@@ -8,7 +8,6 @@ from itertools import pairwise
 
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.network.requests.pending import LINK_WITHIN, LOOK_LINK_WITHIN
-from jupyter_sky.errors import ClusterLost
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.transport.protocol.agent_requests import LoggedPiece, LoggedRun
 
@@ -108,12 +107,9 @@ async def read(
     request = controller.connection(rank).request
     # The end can be asked for again; who reads on from an offset would lose the place.
     link_within = LINK_WITHIN if tail is None else LOOK_LINK_WITHIN
-    try:
-        answer = await request(
-            "log", link_within=link_within, rank=rank, tail=tail, offset=offset, limit=limit
-        )
-    except ClusterLost:
-        raise controller.loss from None  # which says of what cluster, and why
+    answer = await request(
+        "log", link_within=link_within, rank=rank, tail=tail, offset=offset, limit=limit
+    )
     names = ("data", "start", "size", "pieces", "runs")
     data, start, size, pieces, runs = (answer[name] for name in names)
     dropped = start - offset if tail is None else 0

@@ -345,13 +345,15 @@ class Controller(ConnectionListener):
         if self.state.phase not in (ClusterPhase.LOST, ClusterPhase.DOWN):
             self.listener.on_unreached(connection, seconds)
 
-    def on_agent_lost(self, connection: Connection) -> None:
+    def on_agent_lost(self, connection: Connection) -> ClusterLost:
         """Let the listener decide about a cluster that has lost an agent."""
         self._done.flush()
-        if self.state.phase in (ClusterPhase.LOST, ClusterPhase.DOWN):
-            return
-        if connection in self.connections:
+        is_over = self.state.phase in (ClusterPhase.LOST, ClusterPhase.DOWN)
+        if connection in self.connections and not is_over:
             self.listener.on_agent_lost(connection)
+        if self.state.phase is ClusterPhase.LOST:
+            return self.loss
+        return ClusterLost(f"the agent of {connection.name} {connection.trouble}")
 
     def mark_lost(self, reason: str, then: str = _RUN_AGAIN, nodes: Iterable[str] = ()) -> None:
         """Mark the cluster as lost, and tell the listener why."""

@@ -235,7 +235,7 @@ class _Expansion(ConnectionListener):
             raise self.trouble
         for connection in self._kept:
             if connection.is_over:
-                raise SkyError(f"the agent of {connection.name} {connection.trouble}")
+                raise connection.loss
         controller = self._controller
         for rank in controller.state.ranks:
             if rank.rank in self._ranks and rank.phase is RankPhase.DEAD:
@@ -293,12 +293,12 @@ class _Expansion(ConnectionListener):
         """Pass it on."""
         self._controller.on_link_changed(connection)
 
-    def on_agent_lost(self, connection: Connection) -> None:
+    def on_agent_lost(self, connection: Connection) -> ClusterLost:
         """Pass it on, unless the agent has not joined yet."""
         if self._committed:
-            self._controller.on_agent_lost(connection)
-        else:
-            self._fail(connection, connection.trouble)
+            return self._controller.on_agent_lost(connection)
+        self._fail(connection, connection.trouble)
+        return ClusterLost(str(self.trouble))
 
     def _fail(self, connection: Connection, reason: str) -> None:
         self.trouble = self.trouble or SkyError(f"the agent of {connection.name} {reason}")

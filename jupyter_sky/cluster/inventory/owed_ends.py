@@ -88,7 +88,9 @@ class OwedEnd:
 
     def __str__(self) -> str:
         ago = format_duration(time.time() - self.since)
-        return f"{self.name}: ended {ago} ago, but {self.hosts} could not be reached so far"
+        # The cluster may be up, as where another node has taken its place.
+        what = f"{self.name}: its node was ended {ago} ago"
+        return f"{what}, but {self.hosts} could not be reached so far"
 
 
 def sentence(hosts: Sequence[str], unattended: float) -> str:

@@ -13,7 +13,7 @@ from jupyter_sky.cluster.inventory.stops import ClusterStopped
 from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
 from jupyter_sky.cluster.network.incoming import Report
 from jupyter_sky.cluster.state import ClusterPhase, ClusterState
-from jupyter_sky.errors import SkyError
+from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.base import AgentGone, Machine, Provider
 from jupyter_sky.providers.cloud import CloudProvider, Stoppable
 from jupyter_sky.providers.local import Local
@@ -51,8 +51,9 @@ class IgnoreEvents(ConnectionListener):
     def on_link_changed(self, connection: Connection) -> None:
         """Ignore it."""
 
-    def on_agent_lost(self, connection: Connection) -> None:
-        """Ignore it; requests fail with `ClusterLost`."""
+    def on_agent_lost(self, connection: Connection) -> ClusterLost:
+        """Let requests fail with that."""
+        return connection.loss
 
 
 class ProbePhase(StrEnum):

@@ -59,8 +59,8 @@ class ConnectionListener(Protocol):
     def on_link_changed(self, connection: Connection) -> None:
         """Handle that the link broke, or that there is a new one; ``is_up`` says which."""
 
-    def on_agent_lost(self, connection: Connection) -> None:
-        """Handle that the agent is gone for good, once; ``trouble`` says why."""
+    def on_agent_lost(self, connection: Connection) -> ClusterLost:
+        """Handle that the agent is gone for good, once; return what its requests fail with."""
 
 
 class Connection:
@@ -84,8 +84,9 @@ class Connection:
         The ranks of the machine.
     broken_since
         When the link broke, by the loop's clock; ``None`` while there is one.
-    trouble, is_shut_out
-        Why there is no link, in words, and whether there is none until the user does something.
+    trouble, is_shut_out, loss
+        Why there is no link, in words; whether there is none until the user does something; and
+        what requests fail with once it is over.
     uploads
         Sends blobs, and knows which ones the node has.
     """
@@ -108,6 +109,7 @@ class Connection:
         self.machine = machine
         self.broken_since: float | None = None
         self.trouble, self.is_shut_out = "", False
+        self.loss = ClusterLost("the node's agent is gone")
         self._listener = listener
         self._visits = visits
         self._link: Link | None = None
@@ -200,14 +202,14 @@ class Connection:
             self._reconnecting.cancel()
         if self._link:
             self._link.close()
-        self._requests.fail(ClusterLost("the node's agent is gone"))
+        self._requests.fail(self.loss)
 
     def declare_lost(self, trouble: str) -> None:
         """Close the connection because the agent is gone for good, and tell the listener why."""
         if not self._over:
-            self.trouble = trouble
+            self.trouble, self._over = trouble, True
+            self.loss = self._listener.on_agent_lost(self)
             self.close()
-            self._listener.on_agent_lost(self)
 
     async def _greet(self, since: int | None) -> Welcome:
         sock = await self.machine.open()
@@ -327,7 +329,7 @@ class Connection:
         self, number: int, message: Message, within: float | None, link_within: float | None
     ) -> Message:
         if self._over or self._link is None:
-            raise ClusterLost("the node's agent is gone")
+            raise self.loss
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         message = self._requests.add(number, message, answer, within, link_within)
         if self._up:
@@ -337,7 +339,7 @@ class Connection:
     def post(self, shared: SharedFields, own: Message, answer: pending.Answered) -> None:
         """Send one node its part of a request to many, however long there is no link."""
         if self._over or self._link is None:
-            answer.set_exception(ClusterLost("the node's agent is gone"))
+            answer.set_exception(self.loss)
             return
         # Its event that the run has begun is news to other notebooks only.
         self._events.posted = shared.fields.get("run")

@@ -95,11 +95,24 @@ def test_a_cluster_of_which_nothing_is_left_is_lost(new) -> None:
         cells.run("pass")
 
 
+_LOST = "is lost: the agent of rank 1 ended.*`%sky restart`.*`--replace`"
+
+
 def test_without_the_option_the_sentence_says_what_can_be_done(new) -> None:
     cells = new(nodes=2, framework=False, provider=Local(machines=2))
     kill_agent(cells, 1)
-    with pytest.raises(sky.ClusterLost, match="is lost: .*`%sky restart`.*`--replace`"):
+    with pytest.raises(sky.ClusterLost, match=_LOST):
         cells.run("pass")
+
+
+@pytest.mark.parametrize("action", ["restart", "scale"])
+def test_what_waits_for_a_lost_node_says_the_same(new, action: str) -> None:
+    cells = new(nodes=2, framework=False, provider=Local(machines=3))
+    agent = psutil.Process(registry.find(cells.cluster.name).machines[1]["pid"])
+    agent.suspend()
+    threading.Timer(0.2, agent.kill).start()
+    with pytest.raises(sky.ClusterLost, match=_LOST):
+        cells.cluster.restart() if action == "restart" else cells.cluster.scale(3)
 
 
 def test_a_cluster_that_is_being_repaired_can_be_ended(new) -> None:

@@ -68,7 +68,7 @@ def shows_what_it_says(notebook: nbformat.NotebookNode) -> None:
         "4 ranks have met",
         "5 aws nodes, 5 ranks on CPU, group formed with torch",
         "GB for at most about",
-        "are lost, files on its disks stay",
+        "and keeps files on its disks",
         "; `%sky start",
         "ended; nothing is left running",
         "kept: the snapshot",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.providers.aws import AWS, retries
+from jupyter_sky.providers.aws import AWS, rented, retries
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.renting.rent import rent as rent_there
 from jupyter_sky.providers.spec import ClusterSpec
@@ -83,6 +83,39 @@ def test_another_zone_and_another_type_are_tried(account: Account, given_back: N
     ]
     assert all(c.params["MinCount"] == c.params["MaxCount"] == "4" for c in asked)
     assert len({c.params["ClientToken"] for c in asked}) == len(asked)
+
+
+def test_another_zone_is_tried_where_aws_takes_back_some_of_those_that_it_gave(
+    account: Account, clients: Clients, given_back: None
+) -> None:
+    """It ends none of several if it does not know one of them."""
+    gone: list[str] = []
+    state = "<code>48</code><name>terminated</name>"
+    reason = "<code>Server.InsufficientInstanceCapacity</code><message>no more</message>"
+
+    def take_back(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        if call.action == "TerminateInstances" and gone[0] in call.params.values():
+            return refusal("InvalidInstanceID.NotFound", f"The ID '{gone[0]}' does not exist")
+        answer = carry_out()
+        if call.action == "DescribeInstances" and not gone:
+            text = answer.body.decode()
+            gone.extend(re.findall(r"<instanceId>(i-\w+)<", text))
+            for kind, other in (("instanceState", state), ("stateReason", reason)):
+                text = re.sub(f"(?<=<{kind}>).*?(?=</{kind}>)", other, text, count=1, flags=re.S)
+            answer.body = text.encode()
+        return answer
+
+    account.fault = take_back
+    try:
+        with pytest.raises(Booting, match="4 × p4d.24xlarge in us-east-1b"):
+            rent()
+    finally:
+        account.fault = None
+    there = [{"Name": "availability-zone", "Values": ["us-east-1a"]}]
+    alive = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+    found = clients.ec2.describe_instances(Filters=[*there, *alive])["Reservations"]
+    assert [each["InstanceId"] for some in found for each in some["Instances"]] == gone[:1]
+    rented.acknowledge("0123abcd", gone)  # moto ends no instance twice that has an interface
 
 
 def test_no_capacity_anywhere(account: Account, given_back: None, left: Left) -> None:

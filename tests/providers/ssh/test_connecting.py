@@ -191,7 +191,42 @@ def test_a_login_without_a_shell_is_named_as_that(lab: Lab, client: Path) -> Non
     try:
         with pytest.raises(HostError, match="its login shell runs no commands .This account is"):
             connect("ada@lab1")
+        # Nor has one without an error that ends in a file which it reads first.
+        users.write_text(re.sub("(ada:.*):/bin/sh", r"\1:/bin/bash", before))
+        start_file = lab.hosts[0].folder / "home" / "ada" / ".bashrc"
+        start_file.write_text("exit\n")
+        with pytest.raises(HostError, match="its login shell runs no commands .it printed nothing"):
+            connect("ada@lab1")
+        start_file.unlink()
     finally:
+        users.write_text(before)
+
+
+_LIKE_CSH = r"""#!/bin/sh
+case $2 in
+    *"
+"* | *!*) echo "Unmatched quote." >&2; exit 1 ;;
+esac
+exec /bin/sh "$@"
+"""
+
+
+def test_a_login_shell_need_not_be_like_sh(lab: Lab, client: Path) -> None:
+    host = lab.hosts[0]
+    shell = host.folder / "bin" / "like-csh"
+    shell.write_text(_LIKE_CSH)
+    shell.chmod(0o755)
+    users = host.folder / "etc" / "passwd"
+    before = users.read_text()
+    users.write_text(re.sub("(ada:.*):/bin/sh", rf"\1:{shell}", before))
+    connection = SSHConnection(parse_one("ada@lab1"))
+    try:
+        said = connection.run("cat\nprintf '%s ' \"$# it's é!\" '\\n'", b"data, ")
+        assert said == "data, 0 it's é! \\n "
+        with pytest.raises(CommandError, match="no such way"):
+            connection.run("echo no such way\nexit 3", b"")
+    finally:
+        connection.close()
         users.write_text(before)
 
 

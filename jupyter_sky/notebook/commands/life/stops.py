@@ -87,7 +87,7 @@ def stop_cluster(session: Session, cluster: Cluster, say: Callable[[str], None])
     """
     name, cost = cluster.name, cluster.power.check_stop()
     keep_unwritten(cluster)
-    say(f"{name}: variables of {format_ranks(cluster.all_ranks)} are lost, files on its disks stay")
+    say(_losses(cluster))
     cluster.power.stop(cost)
     session.panels.settle(cluster)
     session.drop(name)
@@ -103,10 +103,14 @@ def foresee_stop(cluster: Cluster) -> str:
         If it cannot be stopped.
     """
     cost = cluster.power.check_stop()
+    return f"{_losses(cluster)}; {disks_cost(cost)}; `%sky down {cluster.name}` ends them"
+
+
+def _losses(cluster: Cluster) -> str:
     lost = format_ranks(cluster.all_ranks)
     return (
         f"{cluster.name}: stopping its machines loses variables of {lost} and keeps files on its "
-        f"disks; {disks_cost(cost)}; `%sky down {cluster.name}` ends them"
+        "disks"
     )
 
 

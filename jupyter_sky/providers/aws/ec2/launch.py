@@ -11,6 +11,7 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.aws import rented
 from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
 from jupyter_sky.providers.aws.ec2 import snapshots
+from jupyter_sky.providers.aws.ec2.ending import end_instances
 from jupyter_sky.providers.aws.ec2.images import MachineImage, find_image
 from jupyter_sky.providers.aws.ec2.key_pairs import ClusterKeys, keys_of, make_keys
 from jupyter_sky.providers.aws.ec2.launch_request import LaunchRequest, run_instances_arguments
@@ -188,9 +189,9 @@ def _try_all(
         except AWSError as error:
             if error.code not in (*QUOTAS, *TRY_ELSEWHERE):
                 raise
-            if made:
-                with explain_errors():
-                    clients.ec2.terminate_instances(InstanceIds=made)
+            _, troubles = end_instances(clients.ec2, request.identity, made)
+            if troubles:
+                raise AWSError(troubles[0]) from None
             if error.code in QUOTAS:
                 used_up.add(quota)
                 refusals.append(f"{kind.name}: {error.message} (the quota is `{quota}`)")

@@ -13,6 +13,7 @@ from typing import Any
 
 from jupyter_sky.providers.aws import mfa, rented
 from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
+from jupyter_sky.providers.aws.ec2.ending import end_instances, is_gone, still_unknown
 from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
 from jupyter_sky.providers.aws.tags import REQUEST, name_of
 from jupyter_sky.providers.aws.teardown.resources import (
@@ -56,7 +57,7 @@ def release(clients: Clients, identity: str, report: Callable[[str], None]) -> N
         goes_on = bool(ending or ending_more) and not (troubles or trouble_more)
         troubles += trouble_more
         if INSTANCES not in unseen:
-            known = _still_unknown(identity, ending)
+            known = still_unknown(identity, ending)
         elif not troubles:
             known = ending
         step = _Step(clients.ec2)
@@ -107,7 +108,7 @@ def terminate(clients: Clients, identity: str, instances: Sequence[str], request
         # Before searching, which may not be allowed.
         ending, troubles = end_instances(clients.ec2, identity, left)
         try:
-            unknown = _still_unknown(identity, ending)
+            unknown = still_unknown(identity, ending)
             left = list(dict.fromkeys([*_living(clients, left, request), *unknown]))
         except AWSError as error:
             left = left if troubles else ending
@@ -124,37 +125,6 @@ def terminate(clients: Clients, identity: str, instances: Sequence[str], request
             )
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
-
-
-def end_instances(ec2: Any, identity: str, ids: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Ask AWS to end instances of a cluster; return those that are not gone yet, and refusals."""
-    if not ids:
-        return [], []
-    try:
-        with explain_errors():
-            answer = ec2.terminate_instances(InstanceIds=list(ids))
-    except AWSError as error:
-        if _is_gone(error) and len(ids) == 1:
-            return _still_unknown(identity, ids), []
-        if len(ids) == 1 or not (_is_gone(error) or error.code == "UnauthorizedOperation"):
-            return list(ids), [str(error)]
-        # A single unknown id makes AWS end none of them.
-        each_alone = [end_instances(ec2, identity, [each]) for each in ids]
-        return (
-            [one for ending, _ in each_alone for one in ending],
-            [one for _, trouble in each_alone for one in trouble],
-        )
-    states = {
-        each["InstanceId"]: each["CurrentState"]["Name"] for each in answer["TerminatingInstances"]
-    }
-    rented.acknowledge(identity, states)
-    return [each for each in ids if states.get(each) != "terminated"], []
-
-
-def _still_unknown(identity: str, ids: Sequence[str]) -> list[str]:
-    """Return which of some instances are not gone although AWS does not find them."""
-    new = rented.unacknowledged(identity)
-    return [each for each in ids if each in new]
 
 
 # Kinds of which there may be unrecorded resources. The others are released by name or id if they
@@ -214,12 +184,8 @@ class _Step:
         except AWSError as error:
             if error.code in _LATER:
                 self.waits = True
-            elif not _is_gone(error):
+            elif not is_gone(error):
                 self.refused.append(str(error))
-
-
-def _is_gone(error: AWSError) -> bool:
-    return "NotFound" in error.code or "Unknown" in error.code
 
 
 def _living(clients: Clients, ids: Sequence[str], request: str) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import shlex
 import socket
 import threading
@@ -64,6 +65,8 @@ kill $watch 2>/dev/null
 exit $status
 }}
 """
+
+_EVALUATED = """sh -c 'script=$(printf %b "$1"); shift; eval "$script"' sh '{}'"""
 
 # Exceptions say what goes wrong; paramiko's own log is for users who configure it.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -253,7 +256,7 @@ class SSHConnection:
         script = f"printf %s {shlex.quote(MARK.decode())}\n{script}"
         if ends_with_us:
             script = _ENDING_WITH_INPUT.format(script=script)
-        command = "sh -s" if data is None else f"sh -c {shlex.quote(script)}"
+        command = "sh -s" if data is None else script
         try:
             with self._command(command) as channel:
                 channel.settimeout(within)
@@ -272,14 +275,15 @@ class SSHConnection:
             raise CommandError(f"a command said nothing for {within:.0f} s") from None
         except (OSError, EOFError) as error:
             raise HostError(f"the connection broke ({error or 'end of file'})") from None
+        if not mark:
+            # Its status is what the shell, or a file that it reads first, ended with.
+            refusal = last_line((first + said).decode(errors="replace")).rstrip(".")
+            raise HostError(
+                f"its login shell runs no commands ({refusal}): ask for a shell like /bin/sh "
+                "for this user, or log in as another one"
+            )
         if status:
             lines = (printed + said).decode(errors="replace").strip().splitlines()
-            if not mark:
-                refusal = last_line((first + said).decode(errors="replace")).rstrip(".")
-                raise HostError(
-                    f"its login shell runs no commands ({refusal}): ask for a shell like /bin/sh "
-                    "for this user, or log in as another one"
-                )
             if any(_DISK_IS_FULL in line for line in lines):
                 raise CommandError(self._full_disk())
             raise CommandError("\n".join(lines[-12:]) or f"a command ended with status {status}")
@@ -306,10 +310,10 @@ class SSHConnection:
                 self._commands.discard(channel)
 
     def _start(self, command: str) -> paramiko.Channel:
-        """Start a command and return the channel to its input and output."""
+        """Start a command of sh and return the channel to its input and output."""
         transport = self.connect()
         try:
-            return transport.start_command(command, WINDOW, CONNECT_WITHIN)
+            return transport.start_command(_for_login_shell(command), WINDOW, CONNECT_WITHIN)
         except HostError:
             self._suspect = True
             raise
@@ -367,3 +371,18 @@ class SSHConnection:
                 raise HostError("its agent did not answer") from None
             undone.pop_all()
             return channel
+
+
+def _for_login_shell(command: str) -> str:
+    """Write a command of sh so that every login shell runs it.
+
+    All take words in single quotes; but csh takes neither lines nor exclamation marks in them, and
+    fish takes some backslashes away.
+    """
+    if command.isascii() and not re.search(r"[\n!\\]", command):
+        return command
+    escaped = (
+        chr(byte) if 32 <= byte < 127 and byte not in b"'!\\" else f"\\0{byte:03o}"
+        for byte in command.encode()
+    )
+    return _EVALUATED.format("".join(escaped))

@@ -10,7 +10,11 @@ from jupyter_sky.providers.ssh.connection.host_shell import HostShell
 RUNTIME = r"""
 # Another user may have made a folder of our name first: then it is the first of ours that has one
 # like it, or a new one.
-tmp="${TMPDIR:-/tmp}"; tmp="${tmp%/}"; runtime="$tmp/jupyter-sky-$(id -u)"
+tmp="${TMPDIR%/}"
+# As Python does, pass over one that cannot be used; sockets are in it, whose paths must be short.
+case "$tmp" in /*) [ -d "$tmp" ] && [ -w "$tmp" ] && [ "${#tmp}" -le 50 ] ;; *) false ;; esac ||
+    tmp=/tmp
+runtime="$tmp/jupyter-sky-$(id -u)"
 is_ours() { [ -d "$1" ] && [ ! -L "$1" ] && [ -O "$1" ]; }
 if { [ -e "$runtime" ] || [ -L "$runtime" ]; } && ! is_ours "$runtime"; then
     for other in "$runtime".*; do is_ours "$other" && break; done

@@ -346,3 +346,22 @@ def test_a_folder_that_another_user_made_first_is_not_in_the_way(lab: Lab, start
         assert len(list(own.glob("*-*"))) == 2
     finally:
         first.rmdir()
+
+
+@pytest.mark.parametrize("kind", ["relative", "long"])
+def test_a_temporary_folder_that_cannot_be_used_is_passed_over(lab: Lab, start, kind: str) -> None:
+    host = lab.hosts[1]
+    long = host.folder / "scratch" / ("long" * 20)
+    long.mkdir(parents=True, exist_ok=True)
+    place = long if kind == "long" else kind
+    environment = re.search("^SetEnv .*$", (host.folder / "etc/sshd_config").read_text(), re.M)
+    assert environment
+    # All hosts of a lab have one /tmp.
+    host.run("mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", "/tmp")
+    try:
+        with host.configured(re.sub(r"TMPDIR=\S+", f"TMPDIR={place}", environment[0])):
+            cells = start("lab2", framework=False)
+            assert cells.ask("1 + 1") == [2]
+            cells.cluster.down()
+    finally:
+        host.run("umount", "--lazy", "/tmp")
