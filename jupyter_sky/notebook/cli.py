@@ -79,17 +79,23 @@ def main(words: Sequence[str] | None = None) -> int:
         if isinstance(error, ScriptFailed):
             return error.status
     except UsageError as error:
-        print(f"jupyter sky: {_for_terminal(str(error))}", file=sys.stderr)
+        _say(error)
         return _MISUSED
     except (SkyError, OSError) as error:
         if isinstance(error, BrokenPipeError):  # as of `jupyter sky logs | head`
             discard_unread()
         else:
-            print(f"jupyter sky: {_for_terminal(str(error))}", file=sys.stderr)
+            _say(error)
     except KeyboardInterrupt as stop:
         print(f"\n{_for_terminal(str(stop))}".rstrip(), file=sys.stderr)
         return _TERMINATED if termination.heard else _STOPPED
     return _FAILED
+
+
+def _say(error: Exception) -> None:
+    """Print what a command could not do; a sentence that begins with its name has it once."""
+    text = _for_terminal(str(error))
+    print(text if text.startswith("jupyter sky ") else f"jupyter sky: {text}", file=sys.stderr)
 
 
 class _Termination:

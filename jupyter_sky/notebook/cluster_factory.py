@@ -107,9 +107,7 @@ class ClusterFactory:
         if not describes_cluster(options) and not (
             completed.nodes or completed.gpu or completed.hosts
         ):
-            raise UsageError(
-                "no cluster is running yet: give the number of nodes, as in `--nodes 4`."
-            )
+            raise UsageError("no cluster is running: give the number of nodes, as in `--nodes 4`.")
         check_provider_options(options, completed)
         return completed
 

@@ -9,7 +9,6 @@ import pytest
 
 from jupyter_sky.cluster.files import bring
 from jupyter_sky.cluster.files.bring import Place, place_in
-from jupyter_sky.cluster.network import incoming
 from jupyter_sky.errors import SkyError
 from jupyter_sky.node.files import reader
 from jupyter_sky.notebook.project.files import matches
@@ -97,14 +96,6 @@ def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
 )
 def test_only_what_was_asked_for_is_taken(name: str, pattern: str, expected: bool) -> None:
     assert matches(name, pattern) is expected
-
-
-@pytest.mark.parametrize("answer", [{}, {"files": 1}, {"files": [{"path": "x"}], "missing": []}])
-def test_an_answer_that_is_none_is_not_read(answer: dict[str, object]) -> None:
-    assert incoming.found_files(answer) is None
-    assert incoming.read_parts(answer) is None
-    assert incoming.installed(answer) is None
-    assert incoming.written(answer) == []
 
 
 def test_a_file_goes_on_where_it_was_stopped(notebook: Notebook, tmp_path: Path) -> None:

@@ -293,8 +293,9 @@ def test_a_node_that_left_is_not_let_in_any_more(new: Callable[..., Cells], tmp_
         ({"ranks": ["1"]}, "the ranks of ranks_done are malformed"),
         ({"run": None}, "the run of ranks_done is malformed"),
         ({"n": 1 << 60}, "events are missing"),
+        ({"n": 1}, "an event has the number of an earlier one"),
     ],
-    ids=["an outcome that is none", "no ranks", "no run", "a number that is too high"],
+    ids=["an outcome that is none", "no ranks", "no run", "a number too high", "a number too low"],
 )
 def test_a_run_whose_end_a_node_does_not_tell_ends_there(
     pair: Cells, again: Callable[[Cells], Cells], tmp_path: Path, wrong: dict[str, Any], what: str
@@ -378,6 +379,9 @@ def test_what_is_malformed_does_no_harm_nor_what_is_not_told(
                 until(lambda before=broken: len(node.clients) > before)
         assert cells.ask("1 + 1") == [2, 2]
         assert cells.cluster.snapshot()["ranks"][1]["phase"] == "idle"
+        node.change = lambda message: {"re": message["re"]} if "pieces" in message else message
+        with pytest.raises(SkyError, match="node 1 sent what cannot be read .its answer to 'log'"):
+            cells.cluster.log(1)
 
         # Of a run whose end is not told, Stop is the end.
         monkeypatch.setattr(talk, "ENDED_WITHIN", 0.0)

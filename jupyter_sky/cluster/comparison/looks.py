@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from jupyter_sky.cluster.comparison.same import Compared, compare
 from jupyter_sky.cluster.comparison.table import NameRow, rows
 from jupyter_sky.cluster.control.controller import Controller
-from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.requests.pending import LOOK_LINK_WITHIN
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_ranks
 from jupyter_sky.transport.event_loop import wait
-from jupyter_sky.transport.protocol.inspection import RANDOM, LookedRank, Question
+from jupyter_sky.transport.protocol.inspection import RANDOM, LookAnswer, LookedRank, Question
 
 _ANSWER_WITHIN = 310.0
 
@@ -137,8 +137,8 @@ class Looks:
                     ranks=mine,
                 )
             except SkyError:
-                answer = {}
-            looked = {each["rank"]: each for each in incoming.looked(answer)}
+                answer = {"looked": []}
+            looked = {each["rank"]: each for each in cast(LookAnswer, answer)["looked"]}
             return [looked.get(rank, _silent(rank)) for rank in mine]
 
         found = await asyncio.gather(*map(ask, self._controller.connections))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.files import bring
-from jupyter_sky.cluster.network import incoming
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.event_loop import wait, wait_with_cleanup
-from jupyter_sky.transport.protocol.agent_requests import FindAnswer
+from jupyter_sky.transport.protocol.agent_requests import FindAnswer, WrittenAnswer
 
 _SAID_WITHIN, _LINK_WITHIN = 8.0, 2.0
 """Seconds in which a node says what a run has written; more is not worth the wait."""
@@ -64,7 +64,7 @@ class Files:
                 answer = await connection.request(
                     "written", within=_SAID_WITHIN, link_within=_LINK_WITHIN
                 )
-                return incoming.written(answer)
+                return cast(WrittenAnswer, answer)["names"]
             return []
 
         async def ask_all() -> dict[int, list[str]]:

@@ -36,6 +36,9 @@ from jupyter_sky.transport.protocol.events import Ending, Event, RankDone
 from jupyter_sky.transport.protocol.messages import Welcome
 from jupyter_sky.transport.tasks import blocking, uninterrupted
 
+_ADDRESS = ("addr", "interface", "port", "fingerprint")
+"""What an agent that was alone says of itself when it gets peers."""
+
 
 async def scale(
     controller: Controller, nodes: int, provider: Scalable, progress: Progress
@@ -255,8 +258,8 @@ class _Expansion(ConnectionListener):
         }
         for connection in self._kept:
             answer = await connection.request("add_peers", **message)
-            if "port" in answer:
-                where = {key: answer[key] for key in ("addr", "interface", "port", "fingerprint")}
+            if answer.keys() >= {*_ADDRESS}:
+                where = {key: answer[key] for key in _ADDRESS}
                 nodes = [replace(node, **where) for node in connection.machine.nodes]
                 connection.machine = connection.machine.with_nodes(nodes)
         self._controller.set_connections(self._controller.connections)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from typing import Any
+from typing import Any, cast
 
 from jupyter_sky.cluster.control.controller import Controller
-from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.event_loop import submit, wait
@@ -57,9 +56,7 @@ class Shells:
         connection = self._controller.connection(rank)
         size: dict[str, Any] = {"rows": rows, "columns": columns}
         answer = wait(connection.request("open_shell", rank=rank, term=term, **size))
-        if not isinstance(number := answer.get("shell"), int):
-            raise SkyError(f"{connection.name} does not say which shell it has begun.")
-        return Shell(connection, number)
+        return Shell(connection, answer["shell"])
 
 
 class Shell:
@@ -142,10 +139,7 @@ class Shell:
         answer = await self._connection.request(
             "read_shell", shell=self._number, link_within=_LINK_WITHIN
         )
-        printed = incoming.read_shell(answer)
-        if printed is None:
-            raise SkyError(f"{self.host} says of its shell what cannot be read.")
-        return printed
+        return cast(ReadShellAnswer, answer)
 
     async def _tell(self, op: str, **fields: Any) -> None:
         # An error that is missed here is raised by `read`.

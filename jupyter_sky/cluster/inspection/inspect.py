@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inspection.findings import Findings, findings
-from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.requests.pending import LOOK_LINK_WITHIN
 from jupyter_sky.errors import SkyError
-from jupyter_sky.transport.protocol.inspection import SeenRank
+from jupyter_sky.transport.protocol.inspection import InspectAnswer, SeenRank
 
 _ANSWER_WITHIN = 8.0
 
@@ -52,4 +52,5 @@ async def _ask(connection: Connection, after: float) -> list[SeenRank] | None:
         )
     except SkyError:
         return None
-    return [each for each in incoming.inspected(answer) if each["rank"] in connection.ranks]
+    seen = cast(InspectAnswer, answer)["seen"]
+    return [each for each in seen if each["rank"] in connection.ranks]

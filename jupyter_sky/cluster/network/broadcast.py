@@ -93,7 +93,7 @@ async def _send_through_relay(
         return others
     finally:
         await cancel_all([passing_on, *watching])
-    failed = {int(node) for node in answer["failed"]}
+    failed = answer["failed"]
     for each in others:
         if _node(each).node not in failed:
             each.uploads.note_arrived(key)

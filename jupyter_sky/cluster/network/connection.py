@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import jupyter_sky
 from jupyter_sky.cluster.network import incoming
-from jupyter_sky.cluster.network.blobs.download import Downloads
+from jupyter_sky.cluster.network.blobs.download import FETCH_LINK_WITHIN, FETCH_WITHIN, Downloads
 from jupyter_sky.cluster.network.connection_context import ConnectionContext
 from jupyter_sky.cluster.network.incoming import Report
 from jupyter_sky.cluster.network.requests import pending
@@ -27,9 +27,6 @@ from jupyter_sky.transport.frames import Message, SharedFields
 from jupyter_sky.transport.link import Link
 from jupyter_sky.transport.protocol.events import Event, Forgotten, RankDone
 from jupyter_sky.transport.protocol.messages import Hello, Welcome
-
-FETCH_LINK_WITHIN = 60.0
-"""Seconds without a link, in all, after which a value is no longer fetched; its rank keeps it."""
 
 SILENCE = 5.0
 """Seconds without a sign of life after which a link is taken to be broken."""
@@ -118,7 +115,9 @@ class Connection:
         self._over = False
         self._reconnecting: asyncio.Task[None] | None = None
         self._token = uuid.uuid4().hex
-        self._requests = pending.PendingRequests(lambda: self._up, self._no_connection)
+        self._requests = pending.PendingRequests(
+            lambda: self._up, self._no_connection, lambda: self.name
+        )
         self._downloads = Downloads(self._current_link)
         self.uploads = Uploads(
             self.request, self._current_link, machine.blobs_here, self._context.traffic
@@ -366,7 +365,7 @@ class Connection:
         number = self._requests.new_number()
         try:
             wanted = self._downloads.begin(number, key, size)
-            await self._ask(number, wanted, None, FETCH_LINK_WITHIN)
+            await self._ask(number, wanted, FETCH_WITHIN, FETCH_LINK_WITHIN)
             return self._downloads.end(number)
         finally:
             self._downloads.give_up(number)
@@ -378,7 +377,8 @@ class Connection:
         if "event" in message:
             self._events.receive(message)
         if "re" in message:
-            self._requests.on_answer({**message, "payload": payload} if payload else message)
+            has_payload = payload or "payload" in message
+            self._requests.on_answer({**message, "payload": payload} if has_payload else message)
         elif "welcome" in message:
             said = incoming.welcome(message)
             if self._welcome and not self._welcome.done():
@@ -386,6 +386,7 @@ class Connection:
         elif "piece" in message:
             if self._downloads.on_piece(message, payload):
                 self._requests.on_answer({"re": message["piece"]})
+            self._requests.renew(self._downloads.numbers)
         elif "report" in message:
             self._receive_report(incoming.report(message))
 

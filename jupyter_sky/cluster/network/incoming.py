@@ -1,16 +1,16 @@
 """Checks messages from an agent before they are used: an attacker may have taken the node over.
 
 The functions for messages that come unasked raise `ProtocolError` for a malformed one; the link is
-then closed, and made again. Those for answers return an empty result, or ``None``.
+then closed, and made again. An answer is checked by `is_answer` before whoever asked gets it.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 import jupyter_sky
 from jupyter_sky.serialization.blobs import PIECE
@@ -20,6 +20,7 @@ from jupyter_sky.transport.metrics.usage_history import KEPT
 from jupyter_sky.transport.protocol.agent_requests import (
     FindAnswer,
     InstallAnswer,
+    LogAnswer,
     ReadAnswer,
     ReadShellAnswer,
     WrittenAnswer,
@@ -27,10 +28,8 @@ from jupyter_sky.transport.protocol.agent_requests import (
 from jupyter_sky.transport.protocol.inspection import (
     InspectAnswer,
     LookAnswer,
-    LookedRank,
     RankHistory,
     RankUsage,
-    SeenRank,
     UsageHistory,
 )
 from jupyter_sky.transport.protocol.messages import Welcome
@@ -51,22 +50,130 @@ class _AnyWelcome(TypedDict):
     ending: bool
 
 
+class _Piece(TypedDict):
+    """The fields that each piece of a blob has."""
+
+    piece: int
+    offset: int
+
+
+class _Confirmed(TypedDict):
+    """An answer without fields of its own."""
+
+
+class _Refused(TypedDict):
+    """Why a request was not carried out."""
+
+    error: str
+
+
+class _Taken(TypedDict):
+    """What a node lacks of the blobs that it needs for it."""
+
+    missing: NotRequired[list[str]]
+
+
+class _OwnAddress(TypedDict):
+    """Where an agent that was alone listens from now on; empty if it was not."""
+
+    addr: NotRequired[str]
+    interface: NotRequired[str]
+    port: NotRequired[int]
+    fingerprint: NotRequired[str]
+
+
+class _Size(TypedDict):
+    """Bytes of a blob."""
+
+    size: int
+
+
+class _Authority(TypedDict):
+    """The certificate of the cluster's authority, in PEM."""
+
+    authority: str
+
+
+class _Failed(TypedDict):
+    """The nodes that were not reached, and why."""
+
+    failed: dict[int, str]
+
+
+class _Room(TypedDict):
+    """A file for a blob."""
+
+    here: bool
+    part: str
+
+
+class _Filled(TypedDict):
+    """Whether a blob is there now."""
+
+    filled: bool
+
+
+class _Line(TypedDict):
+    """The last line that an installation has printed."""
+
+    line: str
+
+
+class _Port(TypedDict):
+    """A port that is free."""
+
+    port: int
+
+
+class _Shell(TypedDict):
+    """The number of a shell."""
+
+    shell: int
+
+
 _is_welcome = check_for(Welcome)
 _is_any_welcome = check_for(_AnyWelcome)
 _is_report = check_for(list[RankUsage])
 _is_history = check_for(UsageHistory)
-_is_inspected = check_for(InspectAnswer)
-_is_recorded = check_for(RecordedAnswer)
-_is_profile = check_for(ProfileAnswer)
-_is_looked = check_for(LookAnswer)
-_is_installed = check_for(InstallAnswer)
-_is_found = check_for(FindAnswer)
-_is_read = check_for(ReadAnswer)
-_is_written = check_for(WrittenAnswer)
-_is_mounted = check_for(MountAnswer)
-_is_written_back = check_for(WriteBackAnswer)
-_is_volumes = check_for(VolumesAnswer)
-_is_read_shell = check_for(ReadShellAnswer)
+_is_piece = check_for(_Piece)
+
+_ANSWERS: Mapping[str, Any] = {
+    "add_peers": _OwnAddress,
+    "arrived": _Size,
+    "authority": _Authority,
+    "connect_to_test_ports": _Failed,
+    "end_peers": _Failed,
+    "fill_room": _Filled,
+    "find": FindAnswer,
+    "inspect": InspectAnswer,
+    "install": InstallAnswer,
+    "installing": _Line,
+    "listen_on_test_port": _Port,
+    "log": LogAnswer,
+    "look": LookAnswer,
+    "make_room": _Room,
+    "mount": MountAnswer,
+    "open_shell": _Shell,
+    "pass_on": _Failed,
+    "profile": ProfileAnswer,
+    "reach": _Failed,
+    "read": ReadAnswer,
+    "read_shell": ReadShellAnswer,
+    "recorded": RecordedAnswer,
+    "reserve": _Port,
+    "run": _Taken,
+    "take_profile": ProfileAnswer,
+    "tell": _Taken,
+    "volumes": VolumesAnswer,
+    "write_back": WriteBackAnswer,
+    "written": WrittenAnswer,
+}
+"""The types of answers, by request; those of the others merely confirm it."""
+
+
+def is_answer(op: str, message: Message) -> bool:
+    """Return whether a message is an answer to a request; any request may be refused."""
+    return check_for(_Refused if "error" in message else _ANSWERS.get(op, _Confirmed))(message)
 
 
 def welcome(message: Message) -> Welcome:
@@ -139,45 +246,16 @@ def _is_amount(value: float | None) -> bool:
     return value is None or (0 <= value < _MOST and math.isfinite(value))
 
 
-def inspected(answer: Message) -> list[SeenRank]:
-    """Return what the ranks of a node are doing; nothing if the answer is malformed."""
-    return cast("list[SeenRank]", answer["seen"]) if _is_inspected(answer) else []
-
-
-def profile(answer: Message) -> ProfileAnswer | None:
-    """Return a profile of the ranks of a node; ``None`` if it is malformed."""
-    return cast(ProfileAnswer, answer) if _is_profile(answer) else None
-
-
-def recorded(answer: Message) -> RecordedAnswer | None:
-    """Return a part of what a rank has recorded; ``None`` if it is malformed."""
-    return cast(RecordedAnswer, answer) if _is_recorded(answer) else None
-
-
-def looked(answer: Message) -> list[LookedRank]:
-    """Return what names stand for on the ranks of a node; nothing if the answer is malformed."""
-    return cast("list[LookedRank]", answer["looked"]) if _is_looked(answer) else []
-
-
-def installed(answer: Message) -> InstallAnswer | None:
-    """Return the result of an installation; ``None`` if it is malformed."""
-    return cast(InstallAnswer, answer) if _is_installed(answer) else None
-
-
-def found_files(answer: Message) -> FindAnswer | None:
-    """Return which files a node has; ``None`` if the answer is malformed."""
-    return cast(FindAnswer, answer) if _is_found(answer) else None
-
-
 def read_parts(answer: Message) -> list[memoryview | None] | None:
     """Return parts of files; ``None`` for a part that the node could not read.
 
-    It is ``None`` instead of a list if the answer is malformed.
+    It is ``None`` instead of a list if the payload is not that of these parts.
     """
-    if not _is_read(answer):
-        return None
     sizes = cast(ReadAnswer, answer)["sizes"]
-    data = expand(answer, answer.get("payload", memoryview(b"")), PIECE)
+    try:
+        data = expand(answer, answer.get("payload", memoryview(b"")), PIECE)
+    except ProtocolError:
+        return None
     ends = list(itertools.accumulate(size or 0 for size in sizes))
     if any((size or 0) < 0 for size in sizes) or data.nbytes != (ends or [0])[-1]:
         return None
@@ -187,51 +265,34 @@ def read_parts(answer: Message) -> list[memoryview | None] | None:
     ]
 
 
-def arrived(answer: Message) -> int:
-    """Return how many bytes of a blob a node has; none if the answer is malformed."""
-    size = answer.get("size")
-    return size if isinstance(size, int) and size > 0 else 0
+def piece(message: Message) -> int:
+    """Return which request a piece of a blob answers.
+
+    Raises
+    ------
+    ProtocolError
+        If the piece does not say where it belongs.
+    """
+    if not _is_piece(message):
+        raise ProtocolError("a piece does not say where it belongs")
+    number: int = message["piece"]
+    return number
 
 
-def read_shell(answer: Message) -> ReadShellAnswer | None:
-    """Return what a shell has printed; ``None`` if the answer is malformed."""
-    return cast(ReadShellAnswer, answer) if _is_read_shell(answer) else None
+def next_number(event: Message, last: int) -> int:
+    """Return the number of an event, which has to be the one after number ``last``.
 
-
-def written(answer: Message) -> list[str]:
-    """Return the files that a run has written on a node; nothing if the answer is malformed."""
-    return cast(WrittenAnswer, answer)["names"] if _is_written(answer) else []
-
-
-def mounted(answer: Message) -> MountAnswer:
-    """Return the result of mounting volumes on a node."""
-    if not _is_mounted(answer):
-        return {"trouble": "it says of its volumes what cannot be read", "notes": []}
-    return cast(MountAnswer, answer)
-
-
-def written_back(answer: Message) -> WriteBackAnswer:
-    """Return what a node has written back to volumes; nothing if the answer is malformed."""
-    return cast(WriteBackAnswer, answer) if _is_written_back(answer) else {"volumes": []}
-
-
-def volumes(answer: Message) -> VolumesAnswer:
-    """Return the state of a node's volumes; nothing if the answer is malformed."""
-    return cast(VolumesAnswer, answer) if _is_volumes(answer) else {"volumes": []}
-
-
-def is_next(event: Message, last: int) -> bool:
-    """Return whether an event is the one after number ``last``, and not an earlier one again.
-
-    A number that is too high is refused: accepted, it would have later events taken for earlier
-    ones, and ignored.
+    One that came before is refused, too: a node sends none twice, and ignored it could be the end
+    of a run.
     """
     number = event.get("n")
     if not isinstance(number, int) or number < 1:
         raise ProtocolError("an event has no number")
-    if number > last and number != last + _events_in(event):
+    if number <= last:
+        raise ProtocolError("an event has the number of an earlier one")
+    if number != last + _events_in(event):
         raise ProtocolError("events are missing")
-    return number > last
+    return number
 
 
 def _events_in(event: Message) -> int:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.blobs.shared_memory import Request, SharedMemory
 from jupyter_sky.cluster.network.transfer import HostTransfer
 from jupyter_sky.errors import SkyError
@@ -134,7 +133,7 @@ class Uploads:
             if link is None or link is not self._link():
                 # This waits for a link.
                 answer = await self._request("arrived", blob=key, link_within=None)
-                offset = incoming.arrived(answer)
+                offset = max(0, answer["size"])
                 transfer.on_arrived(key, offset)
                 link = self._link()
             else:
@@ -196,7 +195,7 @@ class Uploads:
             answer = await self._request("arrived", blob=last, within=None, link_within=None)
             for key in before:
                 transfer.on_arrived(key)
-            transfer.on_arrived(last, incoming.arrived(answer))
+            transfer.on_arrived(last, answer["size"])
         except SkyError:
             self._flow.on_lost(count)  # whoever sends the blob gets the error too
         except BaseException:

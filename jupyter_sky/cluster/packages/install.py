@@ -8,9 +8,9 @@ import mmap
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from jupyter_sky.cluster.network import broadcast, incoming
+from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_list, without_secrets
@@ -163,8 +163,7 @@ class _Installation:
             said = await connection.request("install", within=None, link_within=None, **request)
         finally:
             watching.cancel()
-        if (answer := incoming.installed(said)) is None:
-            raise SkyError(f"{connection.name} says of the installation what cannot be read.")
+        answer = cast(InstallAnswer, said)
         if answer["trouble"]:
             self._say(connection, answer["trouble"], _ONGOING, failed=True)
         elif not answer["lacks"]:
@@ -178,7 +177,7 @@ class _Installation:
             await asyncio.sleep(_ASK_EVERY)
             with contextlib.suppress(SkyError):
                 line = (await connection.request("installing"))["line"]
-                if isinstance(line, str) and line:
+                if line:
                     self._say(connection, line, _ONGOING)
 
     def _say(self, connection: Connection, text: str, share: float, failed: bool = False) -> None:

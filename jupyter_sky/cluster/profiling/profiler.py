@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from jupyter_sky.cluster.control.controller import Controller
-from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.requests.pending import LOOK_LINK_WITHIN
 from jupyter_sky.cluster.profiling.profile import Profile, samples
@@ -169,4 +169,4 @@ async def _ask(connection: Connection, op: str, **fields: object) -> ProfileAnsw
         )
     except SkyError:
         return None
-    return incoming.profile(answer)
+    return cast(ProfileAnswer, answer)

@@ -8,16 +8,16 @@ import time
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from jupyter_sky.cluster.control.controller import Controller
-from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.protocol.profiling import (
     PACKED_SIZE,
     PLAIN_SIZE,
     MemoryRecord,
+    RecordedAnswer,
     RecordKind,
     TorchRecord,
 )
@@ -109,8 +109,8 @@ async def _part(
         )
     except SkyError:
         return None
-    part = incoming.recorded(answer)
-    return (part["data"], part["size"], part["clock"]) if part else None
+    part = cast(RecordedAnswer, answer)
+    return part["data"], part["size"], part["clock"]
 
 
 def _unpacked(data: bytes, largest: int = PLAIN_SIZE) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import cast
 
-from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_bytes, format_count, format_list
@@ -14,7 +14,13 @@ from jupyter_sky.providers.base import Provider
 from jupyter_sky.providers.buckets.credentials import order_of
 from jupyter_sky.providers.buckets.volume import Volume
 from jupyter_sky.transport.tasks import blocking
-from jupyter_sky.transport.volumes.requests import MountAnswer, VolumeState, WrittenVolume
+from jupyter_sky.transport.volumes.requests import (
+    MountAnswer,
+    VolumesAnswer,
+    VolumeState,
+    WriteBackAnswer,
+    WrittenVolume,
+)
 
 _RENEW_BEFORE = 0.5
 """The share of their time that credentials have left when others are sent."""
@@ -57,7 +63,7 @@ async def mount(
 
     async def mount_on(connection: Connection) -> MountAnswer:
         answer = await connection.request("mount", within=None, volumes=orders)
-        return incoming.mounted(answer)
+        return cast(MountAnswer, answer)
 
     answers = await asyncio.gather(*map(mount_on, connections))
     for connection, answer in zip(connections, answers, strict=True):
@@ -81,7 +87,7 @@ async def write_back(connections: Iterable[Connection]) -> dict[str, list[Writte
 
     async def ask(connection: Connection) -> list[WrittenVolume]:
         answer = await connection.request("write_back", within=None)
-        return incoming.written_back(answer)["volumes"]
+        return cast(WriteBackAnswer, answer)["volumes"]
 
     every = list(connections)
     answers = await asyncio.gather(*map(ask, every))
@@ -92,7 +98,8 @@ async def states(connections: Iterable[Connection]) -> dict[str, list[VolumeStat
     """Return the present state of volumes, by node name."""
 
     async def ask(connection: Connection) -> list[VolumeState]:
-        return incoming.volumes(await connection.request("volumes", within=None))["volumes"]
+        answer = await connection.request("volumes", within=None)
+        return cast(VolumesAnswer, answer)["volumes"]
 
     every = list(connections)
     answers = await asyncio.gather(*map(ask, every))

@@ -81,7 +81,7 @@ def _show_logs(
             if not is_behind:
                 time.sleep(_POLL_INTERVAL)
             parts = reader.read()
-        printer.finish()
+    printer.finish()
     if reader.silent and not follow:
         raise next(iter(reader.silent.values()))
 

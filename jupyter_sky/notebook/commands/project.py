@@ -45,6 +45,7 @@ def put(context: CommandContext, options: Namespace) -> None:
 def get(context: CommandContext, options: Namespace) -> None:
     """Download files and folders from nodes."""
     cluster = context.cluster(options.cluster)
+    chosen = choose_ranks(cluster, options.ranks or "head", "%sky get")
     if cluster.sync.shares_files:
         named = format_list(options.paths)
         for path in options.paths:
@@ -52,6 +53,6 @@ def get(context: CommandContext, options: Namespace) -> None:
                 raise UsageError(f"{path} is not there: its nodes write to this computer.")
         print(f"{cluster.name}: its nodes write to this computer, {named} too")
         return
-    ranks = first_ranks(cluster, choose_ranks(cluster, options.ranks or "head", "%sky get"))
+    ranks = first_ranks(cluster, chosen)
     limit = None if options.allow_large else context.session.settings.large
     files.bring(context.shell, cluster, options.paths, ranks, options.to, limit, options.force)

@@ -60,9 +60,10 @@ def launch(context: CommandContext, line: Namespace) -> BackgroundRun | QueuedRu
     """Run the setup of a task file, wait for its end, and then run its `run` section."""
     given = {**(line.env or {}), **(line.secret or {})}
     task = read_task(Path(line.file).expanduser(), given)
-    workdir = line.options.workdir or task.workdir
-    folder = find_folder(workdir) if workdir else None
-    mounts = find_mounts(task.mounts, task.env)  # before machines are rented for it
+    workdir = line.options.workdir or task.place(task.workdir)
+    with task.saying_names():
+        folder = find_folder(workdir) if workdir else None
+        mounts = find_mounts(task)  # before machines are rented for it
     for key in task.not_used:
         print(f"{line.file}: {key} is not used here", file=sys.stderr)
     choices, session = _combined(task, line.options), context.session
@@ -79,9 +80,10 @@ def launch(context: CommandContext, line: Namespace) -> BackgroundRun | QueuedRu
 
         def made(text: str, title: str) -> NodeScript:
             script = NodeScript(text, title, task.env)
-            if folder is not None:
-                script = inside(folder, cluster, session, options, script)
-            return mounted(mounts, session, options, script)
+            with task.saying_names():
+                if folder is not None:
+                    script = inside(folder, cluster, session, options, script)
+                return mounted(mounts, session, options, script)
 
         first, *rest = [made(*part) for part in parts]
         return run_script(context.shell, session, cluster, options, first, handle, *rest)

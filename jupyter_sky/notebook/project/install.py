@@ -12,6 +12,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.formatting import format_count, format_list, format_ranks, without_secrets
+from jupyter_sky.notebook.output.progress import NoticeLine
 from jupyter_sky.providers.spec import Image
 from jupyter_sky.serialization import blobs, imported_versions, pickling
 
@@ -55,7 +56,7 @@ def install(
         else:
             line.update(f"{nodes} had {asked} already")
     if sentence := _outdated(cluster, installed):
-        print(f"{cluster.name}: {sentence}")
+        NoticeLine(shell, cluster.name).update(sentence)
 
 
 def _whose(cluster: Cluster) -> str:

@@ -24,7 +24,7 @@ from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.output.follow import follow
 from jupyter_sky.notebook.output.progress import SendingLine
 from jupyter_sky.notebook.project.sending import send_ahead
-from jupyter_sky.notebook.scripts.task_file import replaced
+from jupyter_sky.notebook.scripts.task_file import TaskFile
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.notebook.validation import choose_ranks, shown_ranks
 from jupyter_sky.serialization.folders import FolderContent, read_folder
@@ -123,11 +123,8 @@ def inside(
     return replace(script, cwd="", folders=(*script.folders, read_folder(folder, limit=limit)))
 
 
-def find_mounts(mounts: Mapping[str, str], env: Mapping[str, str]) -> dict[str, Path]:
-    """Return files and folders of this computer that were named, by where they are to be.
-
-    Both may name variables, whose values replace them. What is said has the names: a value can be
-    a secret.
+def find_mounts(task: TaskFile) -> dict[str, Path]:
+    """Return files and folders of this computer that a task names, by where they are to be.
 
     Raises
     ------
@@ -135,16 +132,12 @@ def find_mounts(mounts: Mapping[str, str], env: Mapping[str, str]) -> dict[str, 
         When there is none.
     """
     found = {}
-    for target, name in mounts.items():
-        source = _absolute(replaced(name, env))
+    for target, name in task.mounts.items():
+        source = Path(task.place(name)).expanduser().absolute()
         if not source.exists():
-            raise UsageError(f"file_mounts {target}: there is no {_absolute(name)}.")
-        found[replaced(target, env)] = source
+            raise UsageError(f"file_mounts {target}: there is no {source}.")
+        found[task.place(target)] = source
     return found
-
-
-def _absolute(name: str) -> Path:
-    return Path(name).expanduser().absolute()
 
 
 def mounted(

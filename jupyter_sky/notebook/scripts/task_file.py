@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,9 +57,10 @@ class TaskFile:
     env
         The variables of both, with those that were typed.
     workdir
-        The folder that they run in, from the current one; ``None`` if it names none.
+        The folder that they run in, from the current one; empty if it names none.
     mounts
-        Where on a node what else is to be, and where it is here, both with names of variables.
+        Where on a node what else is to be, and where it is here. These and ``workdir`` have names
+        of variables, whose values `place` puts there.
     not_used
         The keys that change nothing here.
     """
@@ -68,9 +70,27 @@ class TaskFile:
     setup: str
     run: str
     env: dict[str, str]
-    workdir: str | None
+    workdir: str
     mounts: dict[str, str]
     not_used: tuple[str, ...]
+
+    def place(self, name: str) -> str:
+        """Return a path of the file with the values of variables in place of their names."""
+        return re.sub(r"\$\{(\w+)\}", lambda match: self.env.get(match[1], match[0]), name)
+
+    @contextmanager
+    def saying_names(self) -> Iterator[None]:
+        """Have errors about its files say names of variables: a value can be a secret."""
+        try:
+            yield
+        except UsageError as error:
+            text = str(error)
+            for name in (self.workdir, *self.mounts.values()):
+                source, named = (
+                    str(Path(each).expanduser().absolute()) for each in (self.place(name), name)
+                )
+                text = text.replace(source, named) if source != named else text
+            raise UsageError(text) from None
 
 
 def read_task(path: Path, given: Mapping[str, str]) -> TaskFile:
@@ -112,7 +132,7 @@ def read_task(path: Path, given: Mapping[str, str]) -> TaskFile:
         setup=_text(path, said, "setup"),
         run=_text(path, said, "run"),
         env=env,
-        workdir=replaced(_text(path, said, "workdir"), env) or None,
+        workdir=_text(path, said, "workdir"),
         mounts=_mounts(path, said),
         not_used=tuple(not_used),
     )
@@ -189,11 +209,6 @@ def _mounts(path: Path, said: Mapping[str, Any]) -> dict[str, str]:
             )
         mounts[target] = source
     return mounts
-
-
-def replaced(text: str, env: Mapping[str, str]) -> str:
-    """Replace ``${NAME}`` by the variables of the task."""
-    return re.sub(r"\$\{(\w+)\}", lambda match: env.get(match[1], match[0]), text)
 
 
 # Resources of which one is enough

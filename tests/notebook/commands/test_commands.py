@@ -203,26 +203,35 @@ class Interrupting(StringIO):
 def test_following_a_log_ends_with_ctrl_c_and_the_run_goes_on(
     two: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    two.namespace.update(first=str(first), second=str(second))
+    first, half, second = (tmp_path / each for each in ("first", "half", "second"))
+    two.namespace.update(first=str(first), half=str(half), second=str(second))
     two.run(
         "%%sky --background --out done\n"
         "import os, time\n"
         "def wait_for(path):\n"
         "    while not os.path.exists(path): time.sleep(0.01)\n"
         "print('begun', flush=True); wait_for(first)\n"
-        "print('half', flush=True); wait_for(second)\n"
+        "if os.environ['SKYPILOT_NODE_RANK'] == '1':\n"
+        "    print('half', end='', flush=True)\n"
+        "else:\n"
+        "    wait_for(half); print('there', flush=True)\n"
+        "wait_for(second)\n"
         "done = 'really'"
     )
     run = two.namespace["_"]
-    stream = Interrupting("half\n")
+    stream = Interrupting("half", before=half.touch)
     going_on = Interrupting("begun\n", before=first.touch)
     for each in (going_on, stream):
         with monkeypatch.context() as patch:
             patch.setattr(sys, "stdout", each)
             two.shell.run_line_magic("sky", "logs 1 --follow")
     assert going_on.getvalue().startswith("begun\n")
-    assert stream.getvalue() == "begun\nhalf\n"
+    assert stream.getvalue() == "begun\nhalf"
+    labelled = Interrupting("0 │ there\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", labelled)
+        two.shell.run_line_magic("sky", "logs all --follow")
+    assert "1 │ half\n" in labelled.getvalue()  # a line that is not finished is shown, too
     assert not run.done
     second.touch()
     assert run.result(60) == {"done": "really"}

@@ -162,7 +162,7 @@ def test_a_cell_with_comments_alone_does_nothing(terminal: Terminal, tmp_path: P
             ["%%sky --nodes 2 --out x\nx = 1", "%%sky\nx += 1"],
             "cell 2 uses x on the ranks, which cell 1 has brought back",
         ),
-        (["%%sky\n1"], "no cluster is running yet"),
+        (["%%sky\n1"], "no cluster is running: give"),
     ],
 )
 def test_what_has_no_place_in_a_script_is_said(tmp_path: Path, cells: list[str], said: str) -> None:

@@ -57,6 +57,12 @@ def test_a_task_with_setup_and_files(notebook: Notebook, folder: Path) -> None:
     with pytest.raises(ScriptFailed, match="exit status 9"):
         notebook.run("%sky launch few.yaml")
     assert notebook.run("%sky launch few.yaml --no-setup") == "ran\n"
+    # A value can be a secret: what is wrong with a folder is said without it.
+    (folder / "t0ken").mkdir()
+    (folder / "t0ken" / "out").symlink_to("/")
+    (folder / "lost.yaml").write_text("file_mounts: {data: '${TOKEN}'}\nrun: ls")
+    with pytest.raises(UsageError, match=r"out leads out of .*/\$\{TOKEN\}, to /, "):
+        notebook.run("%sky launch lost.yaml --secret TOKEN")
     # In the background neither setup nor run is waited for; the one follows the other.
     launch = "get_ipython().run_line_magic('sky', 'launch {} --background')".format
     out = notebook.run(f"begun = {launch('task.yaml --secret TOKEN')}")
@@ -203,5 +209,8 @@ def test_a_secret_is_no_argument(notebook: Notebook, folder: Path) -> None:
     with pytest.raises(
         UsageError, match=r"file_mounts a\$\{TOKEN\}: there is no .*/b\$\{TOKEN\}\."
     ):
+        notebook.run("%sky launch lost.yaml --cluster of-lost --secret TOKEN")
+    (folder / "lost.yaml").write_text("workdir: ../${TOKEN}/code\nrun: ls")
+    with pytest.raises(UsageError, match=r"there is no folder .*/\$\{TOKEN\}/code: name one"):
         notebook.run("%sky launch lost.yaml --cluster of-lost --secret TOKEN")
     assert registry.find("of-lost") is None  # it is said before anything is started

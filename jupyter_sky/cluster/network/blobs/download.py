@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TypedDict
 
+from jupyter_sky.cluster.network import incoming
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.serialization.blobs import PIECE
 from jupyter_sky.transport.compression import expand
 from jupyter_sky.transport.frames import Message, ProtocolError
 from jupyter_sky.transport.link import Link
-from jupyter_sky.transport.protocol.shape import check_for
 
+FETCH_LINK_WITHIN = 60.0
+"""Seconds without a link, in all, after which a value is no longer fetched; its rank keeps it."""
 
-class _Piece(TypedDict):
-    """The fields that each piece has."""
-
-    piece: int
-    offset: int
-
-
-_is_piece = check_for(_Piece)
+FETCH_WITHIN = 120.0
+"""Seconds for the next piece of what is fetched: a slow link takes that long for one."""
 
 
 @dataclass
@@ -57,6 +52,11 @@ class Downloads:
     def __init__(self, link: Callable[[], Link | None]) -> None:
         self._link = link
         self._downloads: dict[int, _Download] = {}
+
+    @property
+    def numbers(self) -> Iterable[int]:
+        """The requests that are not answered in full yet."""
+        return self._downloads.keys()
 
     def begin(self, number: int, key: str, size: int) -> Message:
         """Allocate memory for a blob; return the request for it."""
@@ -117,9 +117,7 @@ class Downloads:
 
     def _find(self, message: Message) -> _Download | None:
         """Return what a piece belongs to; ``None`` if that is not wanted any more."""
-        if not _is_piece(message):
-            raise ProtocolError("a piece does not say where it belongs")
-        return self._downloads.get(message["piece"])
+        return self._downloads.get(incoming.piece(message))
 
     def end(self, number: int) -> memoryview:
         """Return a blob as memory that can be written to, and forget it.

@@ -66,16 +66,14 @@ class Events:
         self._seen = seen
 
     def receive(self, message: Message) -> None:
-        """Take the event in a message, or the events that it stands for, unless they came before.
+        """Take the event in a message, or the events that it stands for.
 
         Raises
         ------
         ProtocolError
-            If the message is malformed, or events before it are missing.
+            If the message is malformed, or not the next one.
         """
-        if not incoming.is_next(message, self.last):
-            return
-        self.last = message["n"]
+        self.last = incoming.next_number(message, self.last)
         if message["event"] == "ranks_done":
             self._take_ends(self._reader.read(message), message["ranks"])
         elif message["event"] != "run_began" or message.get("run") != self.posted:

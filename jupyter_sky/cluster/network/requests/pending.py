@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from jupyter_sky.cluster.network import incoming
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
 from jupyter_sky.formatting import format_time_ago
 from jupyter_sky.transport.frames import Message, ProtocolError, SharedFields
@@ -69,6 +70,11 @@ class _Pending:
     def message(self) -> Message:
         return {**self.shared.fields, **self.own} if self.shared else self.own
 
+    @property
+    def op(self) -> str:
+        op: str = (self.shared.fields if self.shared else self.own)["op"]
+        return op
+
 
 def no_link(name: str, seconds: float, trouble: str) -> str:
     """Say that there is no link to a machine for so many seconds, why, and what to do."""
@@ -76,6 +82,14 @@ def no_link(name: str, seconds: float, trouble: str) -> str:
     return (
         f"there is no connection to {name} since {format_time_ago(seconds)}{why}; the notebook "
         "keeps trying to connect: run this again when it has, or end the cluster with `%sky down`."
+    )
+
+
+def malformed(name: str, op: str) -> SkyError:
+    """Return the error of a request whose answer is malformed."""
+    return SkyError(
+        f"{name} sent what cannot be read (its answer to {op!r}): somebody may have taken the node "
+        "over, or its jupyter_sky is damaged: end the cluster with `%sky down`."
     )
 
 
@@ -91,9 +105,14 @@ class PendingRequests:
         Returns whether there is a link.
     trouble
         Returns, in words, that there is none, and why.
+    name
+        Returns what the user calls the machine.
     """
 
-    def __init__(self, is_up: Callable[[], bool], trouble: Callable[[], str]) -> None:
+    def __init__(
+        self, is_up: Callable[[], bool], trouble: Callable[[], str], name: Callable[[], str]
+    ) -> None:
+        self._name = name
         self._is_up = is_up
         self._trouble = trouble
         self._made = 0
@@ -163,8 +182,19 @@ class PendingRequests:
         if not isinstance(number := message["re"], int) or not 0 < number <= self._made:
             raise ProtocolError("an answer does not say to which request it is")
         pending = self._pending.pop(number, None)
-        if pending and not pending.answer.done():
+        if pending is None or pending.answer.done():
+            return
+        if incoming.is_answer(pending.op, message):
             pending.answer.set_result(message)
+        else:
+            pending.answer.set_exception(malformed(self._name(), pending.op))
+
+    def renew(self, numbers: Iterable[int]) -> None:
+        """Give requests their time for an answer anew, since a part of one has come."""
+        now = asyncio.get_running_loop().time()
+        for number in numbers:
+            if (pending := self._pending.get(number)) and pending.within is not None:
+                pending.due = now + pending.within
 
     def on_link_changed(self) -> list[Message]:
         """Set all time limits anew; return the messages to send again if there is a link now."""
