@@ -57,10 +57,6 @@ class _Piece(TypedDict):
     offset: int
 
 
-class _Confirmed(TypedDict):
-    """An answer without fields of its own."""
-
-
 class _Refused(TypedDict):
     """Why a request was not carried out."""
 
@@ -136,8 +132,9 @@ _is_any_welcome = check_for(_AnyWelcome)
 _is_report = check_for(list[RankUsage])
 _is_history = check_for(UsageHistory)
 _is_piece = check_for(_Piece)
+_is_refused = check_for(_Refused)
 
-_ANSWERS: Mapping[str, Any] = {
+_ANSWERS: Mapping[str, type] = {
     "add_peers": _OwnAddress,
     "arrived": _Size,
     "authority": _Authority,
@@ -170,10 +167,13 @@ _ANSWERS: Mapping[str, Any] = {
 }
 """The types of answers, by request; those of the others merely confirm it."""
 
+_IS_ANSWER = {op: check_for(answer) for op, answer in _ANSWERS.items()}
+
 
 def is_answer(op: str, message: Message) -> bool:
     """Return whether a message is an answer to a request; any request may be refused."""
-    return check_for(_Refused if "error" in message else _ANSWERS.get(op, _Confirmed))(message)
+    check = _is_refused if "error" in message else _IS_ANSWER.get(op)
+    return check is None or check(message)
 
 
 def welcome(message: Message) -> Welcome:

@@ -62,14 +62,22 @@ def check_for(hint: Any) -> Check:
 
 
 def _fields(hint: Any) -> Check:
-    required, optional = [], []
+    fields = []
     for name, kind in typing.get_type_hints(hint, include_extras=True).items():
-        if typing.get_origin(kind) is typing.NotRequired:
-            optional.append((name, check_for(typing.get_args(kind)[0])))
-        else:
-            required.append((name, check_for(kind)))
-    return lambda value: (
-        isinstance(value, dict)
-        and all(name in value and check(value[name]) for name, check in required)
-        and all(name not in value or check(value[name]) for name, check in optional)
-    )
+        is_optional = typing.get_origin(kind) is typing.NotRequired
+        inner = typing.get_args(kind)[0] if is_optional else kind
+        fields.append((name, check_for(inner), is_optional))
+
+    def has_fields(value: Any) -> bool:
+        if not isinstance(value, dict):
+            return False
+        # A loop is twice as fast as `all`, which matters for the answers of a thousand nodes.
+        for name, check, is_optional in fields:
+            if name in value:
+                if not check(value[name]):
+                    return False
+            elif not is_optional:
+                return False
+        return True
+
+    return has_fields
