@@ -197,6 +197,7 @@ def _store(info: InstanceInfo, deadline: float) -> Store:
         info.world_size,
         is_master=info.is_head,
         wait_for_workers=False,
+        multi_tenant=True,  # what meets by `env://`, like torch's RPC, meets at this server
         use_libuv=_libuv_takes_sockets(),
     )
     if info.is_head:
