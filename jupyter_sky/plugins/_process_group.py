@@ -121,6 +121,9 @@ def _gpu_number(info: InstanceInfo) -> int:
 def _form(info: InstanceInfo, backend: Backend | None, deadline: float) -> None:
     import torch
     import torch.distributed as dist
+
+    # Its functions keep the group that there is when it is imported, also once there is another.
+    import torch.distributed.nn.functional
     from torch.distributed import distributed_c10d as c10d
 
     device = None

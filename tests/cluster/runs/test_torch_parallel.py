@@ -90,6 +90,9 @@ if rank == 3:
 dist.barrier(group=mesh.get_group("tensor"))
 """
     cells.run("from torch.distributed.device_mesh import init_device_mesh")
+    cells.run("from torch.distributed.nn import functional")
     with pytest.raises(RemoteError, match="no data"):
         cells.run(code)
+    total = cells.run("total = functional.all_reduce(torch.ones(1)).item()", values={0: ["total"]})
+    assert total[0]["total"] == 4
     assert cells.run(PIPELINE, values={3: ["losses"]})[3]["losses"]
