@@ -36,8 +36,9 @@ class CellNames:
     attributes : frozenset of str
         Names of attributes that the cell looks up: whatever follows a dot.
     targets : frozenset of str
-        Attributes that the cell assigns, or what it assigns something in: ``config.sizes`` for
-        ``config.sizes["x"] = 1``, and ``sizes`` for ``sizes["x"] = 1``.
+        Attributes that the cell assigns, or what it assigns or deletes something in:
+        ``config.sizes`` for ``config.sizes["x"] = 1`` and ``config.sizes.update(x=1)``, and
+        ``sizes`` for ``sizes["x"] = 1``.
     """
 
     reads: frozenset[str]
@@ -116,15 +117,29 @@ def _modules(tree: ast.AST) -> Iterator[str]:
             yield node.module
 
 
+# Methods that change Python's containers, and those of others that are named alike.
+_CHANGING = (
+    *("append", "extend", "insert", "reverse", "sort"),
+    *("clear", "pop", "popitem", "remove", "setdefault", "update"),
+    *("add", "discard", "difference_update", "intersection_update", "symmetric_difference_update"),
+)
+
+
 def _targets(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
-        if not isinstance(getattr(node, "ctx", None), ast.Store):
-            continue
-        path: list[str] = []
-        part: ast.AST = node
-        while isinstance(part, ast.Attribute | ast.Subscript):
-            # Of what is behind an index, nothing is known.
-            path = [part.attr, *path] if isinstance(part, ast.Attribute) else []
-            part = part.value
-        if part is not node and isinstance(part, ast.Name):
-            yield ".".join([part.id, *path])
+        match node:
+            case ast.Call(func=ast.Attribute(value, method)) if method in _CHANGING:
+                yield from _path(value)
+            case ast.Attribute() | ast.Subscript() if not isinstance(node.ctx, ast.Load):
+                yield from _path(node)
+
+
+def _path(node: ast.AST) -> Iterator[str]:
+    """Yield what is changed, as written; nothing if that is not a name or an attribute of one."""
+    path: list[str] = []
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        # Of what is behind an index, nothing is known.
+        path = [node.attr, *path] if isinstance(node, ast.Attribute) else []
+        node = node.value
+    if isinstance(node, ast.Name):
+        yield ".".join([node.id, *path])

@@ -36,7 +36,7 @@ def advise(
     namespace: Mapping[str, Any],
     asked_by: Mapping[str, str],
 ) -> None:
-    """Add advice to a rank's error about a missing name, package or file.
+    """Add advice to a rank's error about a missing name, package or file, or a second group.
 
     A cell's names are found in its syntax tree. A name that is only used in evaluated strings is
     not found, and names that ``--in`` leaves out are not sent.
@@ -53,7 +53,8 @@ def advise(
         The requested names, each with its option, like ``--out``.
     """
     if not isinstance(error, NameError):
-        error.advice = error.advice or missing.advice(error, cluster)
+        second = _SECOND_GROUP in str(error)
+        error.advice = error.advice or (_IN_A_GROUP if second else missing.advice(error, cluster))
         return
     if undefined := re.match(r"name '(\w+)' is not defined", str(error)):
         name = undefined[1]
@@ -62,10 +63,11 @@ def advise(
         elif name in _OUTPUTS:
             error.advice = "ranks keep no output of earlier cells: give the value a name there"
         elif having := [each for each in cluster.all_ranks if name in cluster.sync.names_of(each)]:
-            error.advice = (
-                f"{format_ranks(having)} {'has' if len(having) == 1 else 'have'} {name}, and rank "
-                f"{error.rank} does not: run the cell again that makes it"
-            )
+            there = f"{format_ranks(having)} {'has' if len(having) == 1 else 'have'} {name}, and "
+            there += f"rank {error.rank} does not"
+            if error.rank in having:  # that a cell deleted it is not reported
+                there = f"an earlier cell made {name} on {format_ranks(having)}"
+            error.advice = f"{there}: run the cell again that makes it"
         elif similar := _similar_name(cluster, error.rank, name):
             error.advice = f"did you mean `{similar}`?"
     elif wanted := _NOT_THERE.match(str(error)):
@@ -95,9 +97,21 @@ def pull_line(cluster: Cluster, name: str) -> str | None:
     return None
 
 
-def not_brought(cluster: Cluster, out: Iterable[str]) -> str:
-    """Return how to get what ranks have of the ``--out`` of a cell that ended too early."""
-    there = cluster.sync.names_of(cluster.all_ranks[0]) if cluster.alive else ()
+def not_brought(cluster: Cluster, out: Iterable[str], error: BaseException | None = None) -> str:
+    """Return how to get what ranks have of the ``--out`` of a cell that ended too early.
+
+    Parameters
+    ----------
+    cluster
+        The cluster of the cell.
+    out
+        What it was to bring.
+    error
+        What ended it: it may say of a name that it cannot be brought.
+    """
+    there = cluster.sync.names_of(cluster.all_ranks[0]) if cluster.alive else set[str]()
+    if error and (stays := _STAYS_THERE.match(str(error))):
+        there.discard(stays[1])
     names = [name for name in out if name.partition(":")[0] in there]
     return f"--out brought nothing: `%sky pull {' '.join(names)}` does." if names else ""
 
@@ -118,6 +132,14 @@ def _similar_name(cluster: Cluster, rank: int, name: str) -> str | None:
 
 # The message of a rank about missing names (see `jupyter_sky.node.rank.namespace.namespace`).
 _NOT_THERE = re.compile(r"(\w+)(?:, \w+)* was asked for")
+# How `jupyter_sky.serialization.diagnosis` says that a value cannot be brought.
+_STAYS_THERE = re.compile(r"(\w+)\S* cannot be brought to the notebook")
+# The message of torch about another group, and what to do instead.
+_SECOND_GROUP = "trying to initialize the default process group twice"
+_IN_A_GROUP = (
+    "the ranks of a cluster are in a process group before any cell runs: leave out "
+    "`init_process_group`, or run the program with `%sky torchrun`"
+)
 _LISTED = 8  # names of a rank
 _OUTPUTS = ("_", "__", "___")
 

@@ -132,7 +132,7 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
             asked_by = dict.fromkeys(options.out, "--out")
             asked_by |= dict.fromkeys(options.gather, "--gather")
             advise(error, cluster, self.shell.user_ns, asked_by)
-            advice = [error.advice, not_brought(cluster, options.out)]
+            advice = [error.advice, not_brought(cluster, options.out, error)]
             error.advice = "\n".join(filter(None, advice))
             raise
         finally:

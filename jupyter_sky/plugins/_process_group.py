@@ -121,6 +121,9 @@ def _gpu_number(info: InstanceInfo) -> int:
 def _form(info: InstanceInfo, backend: Backend | None, deadline: float) -> None:
     import torch
     import torch.distributed as dist
+
+    # Its functions keep the group that there is when it is imported, also once there is another.
+    import torch.distributed.nn.functional
     from torch.distributed import distributed_c10d as c10d
 
     device = None
@@ -197,6 +200,7 @@ def _store(info: InstanceInfo, deadline: float) -> Store:
         info.world_size,
         is_master=info.is_head,
         wait_for_workers=False,
+        multi_tenant=True,  # what meets by `env://`, like torch's RPC, meets at this server
         use_libuv=_libuv_takes_sockets(),
     )
     if info.is_head:

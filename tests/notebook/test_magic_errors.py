@@ -235,6 +235,11 @@ def test_sys_exit_ends_the_cell_and_not_the_rank(pair: LiveNotebook) -> None:
     assert pair.succeed("%%sky\nprint(rank)").stdout == "0\n"
 
 
+def test_a_cell_that_forms_a_second_group_is_told_that_there_is_one(pair: LiveNotebook) -> None:
+    cell = pair.run("%%sky\nimport torch.distributed as dist\ndist.init_process_group('gloo')")
+    assert "process group before any cell runs: leave out `init_process_group`" in cell.traceback
+
+
 @pytest.mark.parametrize("call", ["exit()", "quit"])
 def test_exit_ends_the_cell_as_sys_exit_does(pair: LiveNotebook, call: str) -> None:
     cell = pair.run(f"%%sky\n{call}")

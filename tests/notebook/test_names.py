@@ -56,6 +56,13 @@ def test_what_a_restarted_rank_lacks_and_others_have_is_said(notebook: Notebook)
     assert raised.value._render_traceback_()[-1] == (
         "rank 0 has math, and rank 1 does not: run the cell again that makes it"
     )
+    notebook.run("%%sky\nown = 1")
+    notebook.run("%%sky\n%reset -f")
+    with pytest.raises(NameError) as raised:
+        notebook.run("%%sky\nown")
+    assert raised.value._render_traceback_()[-1] == (
+        "an earlier cell made own on ranks 0-1: run the cell again that makes it"
+    )
 
 
 def test_what_is_pushed_says_its_size_and_what_is_wrong_with_it(notebook: Notebook) -> None:

@@ -30,9 +30,14 @@ class Libraries:
         self.np.set_printoptions(precision=8)
         self.np.seterr(invalid="warn")
         decimal.getcontext().prec = 28
+        sys.setrecursionlimit(1000)
         self.pd.reset_option("^display.(max_columns|float_format)$")
         self.torch.set_default_dtype(self.torch.float32)
         self.torch.set_float32_matmul_precision("highest")
+        self.torch.backends.cuda.matmul.fp32_precision = "none"
+        self.torch.backends.mkldnn.matmul.fp32_precision = "none"
+        self.torch.use_deterministic_algorithms(False)
+        self.torch.multiprocessing.set_sharing_strategy("file_descriptor")
         self.torch.set_grad_enabled(True)
         self.torch.set_default_device(None)
         self.torch.set_printoptions(profile="default")
@@ -67,6 +72,10 @@ SETTINGS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
         lambda libs: setattr(decimal.getcontext(), "prec", 5),
         lambda libs: decimal.Decimal(1) / 3,
     ),
+    "depth": (
+        lambda libs: sys.setrecursionlimit(5000),
+        lambda libs: sys.getrecursionlimit(),
+    ),
     "columns": (
         lambda libs: libs.pd.set_option("display.max_columns", 3),
         lambda libs: libs.pd.get_option("display.max_columns"),
@@ -82,6 +91,18 @@ SETTINGS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "products": (
         lambda libs: libs.torch.set_float32_matmul_precision("high"),
         lambda libs: libs.torch.get_float32_matmul_precision(),
+    ),
+    "products by device": (
+        lambda libs: setattr(libs.torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+        lambda libs: libs.torch.backends.cuda.matmul.fp32_precision,
+    ),
+    "determinism": (
+        lambda libs: libs.torch.use_deterministic_algorithms(True, warn_only=True),
+        lambda libs: libs.torch.get_deterministic_debug_mode(),
+    ),
+    "sharing": (
+        lambda libs: libs.torch.multiprocessing.set_sharing_strategy("file_system"),
+        lambda libs: libs.torch.multiprocessing.get_sharing_strategy(),
     ),
     "gradients": (
         lambda libs: libs.torch.set_grad_enabled(False),

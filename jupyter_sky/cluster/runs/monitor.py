@@ -101,7 +101,8 @@ class Monitor:
         self._controller.usage.forget_lines(run.task.ranks)
         self._restarted -= ranks
         self._current = run.id
-        if len(run.task.ranks) > 1 and not run.task.script and not run.task.serves:
+        # A run on one rank, too, can wait for the others: in a collective that they do not come to.
+        if len(self._controller.ranks) > 1 and not run.task.script and not run.task.serves:
             self._watches[run.id] = watch(self._controller, run, run.task.hang_after)
 
     def end(self, run: Run) -> None:

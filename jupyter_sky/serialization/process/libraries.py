@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jupyter_sky.serialization.process import torch_settings
+
 Settings = Mapping[str, Any]
 """The settings of a library, by their names there; only those that are not as usual."""
 
@@ -132,6 +134,16 @@ def _change_arrays(numpy: Any, key: str, value: Any) -> None:
     change(**{key: value})
 
 
+# Python itself
+
+_DEPTH = 1000
+
+
+def _depth(python: Any) -> Settings:
+    deepest = python.getrecursionlimit()
+    return {} if deepest == _DEPTH else {"recursionlimit": deepest}
+
+
 # decimal
 
 _DECIMALS: Settings = {"prec": 28, "rounding": "ROUND_HALF_EVEN"}
@@ -145,71 +157,6 @@ def _decimal_settings(decimal: Any) -> Settings:
 
 def _change_decimals(decimal: Any, key: str, value: Any) -> None:
     setattr(decimal.getcontext(), key, value)
-
-
-# torch
-
-_NUMBERS: Settings = {
-    "default_dtype": "float32",
-    "float32_matmul_precision": "highest",
-    "deterministic_algorithms": False,
-    "cudnn.benchmark": False,
-    "cudnn.deterministic": False,
-    "grad_enabled": True,
-    "detect_anomaly": False,
-    "default_device": "cpu",
-    "print.precision": 4,
-    "print.threshold": 1000,
-    "print.edgeitems": 3,
-    "print.linewidth": 80,
-    "print.sci_mode": None,
-}
-
-
-def _number_settings(torch: Any) -> Settings:
-    cudnn = torch.backends.cudnn
-    here = {
-        "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
-        "cudnn.benchmark": cudnn.benchmark,
-        "cudnn.deterministic": cudnn.deterministic,
-        "grad_enabled": torch.is_grad_enabled(),
-        "detect_anomaly": torch.is_anomaly_enabled(),
-        "default_device": _default_device(torch),
-        **{f"print.{key}": value for key, value in vars(torch._tensor_str.PRINT_OPTS).items()},
-    }
-    return {key: value for key, value in here.items() if value != _NUMBERS[key]}
-
-
-def _default_device(torch: Any) -> str:
-    # `get_default_device` takes as long as all other settings together.
-    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-    return context.device.type if context else "cpu"
-
-
-def _change_numbers(torch: Any, key: str, value: Any) -> None:
-    match key:
-        case "default_dtype":
-            torch.set_default_dtype(getattr(torch, value))
-        case "float32_matmul_precision":
-            torch.set_float32_matmul_precision(value)
-        case "deterministic_algorithms":
-            torch.use_deterministic_algorithms(value)
-        case "cudnn.benchmark":
-            torch.backends.cudnn.benchmark = value
-        case "cudnn.deterministic":
-            torch.backends.cudnn.deterministic = value
-        case "grad_enabled":
-            torch.set_grad_enabled(value)
-        case "detect_anomaly":
-            torch.autograd.set_detect_anomaly(value)
-        case "default_device" if value == "cpu":
-            torch.set_default_device(None)
-        case "default_device" if value == "meta" or getattr(torch, value).is_available():
-            torch.set_default_device(value)  # of several GPUs, each rank has its own
-        case _ if key.startswith("print."):
-            setattr(torch._tensor_str.PRINT_OPTS, key.removeprefix("print."), value)
 
 
 # JAX
@@ -355,6 +302,12 @@ LIBRARIES: Mapping[str, Library] = {
     "decimal": Library(
         _decimal_settings, _decimal_settings, _DECIMALS.__getitem__, _change_decimals
     ),
+    "sys": Library(
+        _depth,
+        _depth,
+        lambda key: _DEPTH,
+        lambda python, key, value: python.setrecursionlimit(value),
+    ),
     "IPython": Library(_shell_settings, _shell_settings, _SHELL.__getitem__, _change_shell),
     "plotly.io": Library(_plotly_settings, _plotly_settings, str, _change_plotly),
     "sklearn": Library(
@@ -365,5 +318,10 @@ LIBRARIES: Mapping[str, Library] = {
     ),
     "jax": Library(_jax_settings, _jax_settings, _JAX.__getitem__, _change_jax),
     "keras": Library(_keras_settings, _keras_settings, _KERAS.__getitem__, _change_keras),
-    "torch": Library(_number_settings, _number_settings, _NUMBERS.__getitem__, _change_numbers),
+    "torch": Library(
+        torch_settings.unusual,
+        torch_settings.unusual,
+        torch_settings.USUAL.__getitem__,
+        torch_settings.change,
+    ),
 }

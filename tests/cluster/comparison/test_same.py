@@ -141,6 +141,12 @@ def test_what_cannot_be_compared_is_named(cells: Cells) -> None:
 v = Bad()""")
     with pytest.raises(SkyError, match="rank 0 cannot compare: ValueError: never"):
         _lines(cells, "v")
+    # A nested tensor has no shape. Neither value keeps the table from showing all others.
+    cells.run("w = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])")
+    names = cells.cluster.looks.names()
+    assert {"v": ("Bad", ""), "w": ("torch.Tensor", "")}.items() <= {
+        row.name: (row.type, row.shape) for row in names.rows
+    }.items()
     cells.run("v = [1]; v.append(v)")
     assert _lines(cells, "v")[0].startswith("v: the same on ranks 0-3")
 

@@ -88,6 +88,19 @@ def test_a_stopped_run_says_who_waited_for_whom(cells: Cells) -> None:
         run.values()
 
 
+def test_a_rank_that_runs_a_cell_alone_may_wait_for_the_others(cells: Cells) -> None:
+    run = cells.cluster.run(Task((0,), code="dist.barrier()", hang_after=0.4))
+    said: list[str] = []
+
+    def on_hang(notice: HangNotice) -> None:
+        said.append(notice.text)
+        cells.cluster.interrupt_run(run.id)
+
+    run.follow(timeout=20, hang=on_hang)
+    alone = r"rank 0 waits in barrier #\d+ \(the cell, line 1\) for \d+ s; ranks 1-3 are not"
+    assert said and re.match(alone, said[0]), said
+
+
 def test_a_collective_whose_time_is_over_says_it_too(cells: Cells) -> None:
     code = """dist.barrier()
 import datetime

@@ -68,6 +68,17 @@ for name in ("data", "tensor"):
     assert [found[rank]["sums"] for rank in range(4)] == [[2, 1], [4, 1], [2, 5], [4, 5]]
 
 
+def test_rpc_meets_where_the_group_has_met(cells: Cells) -> None:
+    code = """
+from torch.distributed import rpc
+rpc.init_rpc(f"worker{rank}", rank=rank, world_size=dist.get_world_size())
+answer = rpc.rpc_sync(f"worker{(rank + 1) % 4}", pow, args=(rank, 2))
+rpc.shutdown()
+"""
+    found = cells.run(code, values={rank: ["answer"] for rank in range(4)})
+    assert [found[rank]["answer"] for rank in range(4)] == [0, 1, 4, 9]
+
+
 def test_stop_in_a_group_of_a_mesh_leaves_ranks_that_can_make_another(cells: Cells) -> None:
     """A mesh is bound to the process group that it was made in; a new one is made of the new."""
     from jupyter_sky.cluster.errors import RemoteError
@@ -79,6 +90,9 @@ if rank == 3:
 dist.barrier(group=mesh.get_group("tensor"))
 """
     cells.run("from torch.distributed.device_mesh import init_device_mesh")
+    cells.run("from torch.distributed.nn import functional")
     with pytest.raises(RemoteError, match="no data"):
         cells.run(code)
+    total = cells.run("total = functional.all_reduce(torch.ones(1)).item()", values={0: ["total"]})
+    assert total[0]["total"] == 4
     assert cells.run(PIPELINE, values={3: ["losses"]})[3]["losses"]

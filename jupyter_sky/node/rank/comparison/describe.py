@@ -82,7 +82,14 @@ def _size(value: Any, depth: int) -> int:
 
 
 def _form(value: Any) -> tuple[str, str, str]:
-    """Return the shape, the dtype and the device of a value."""
+    """Return the shape, the dtype and the device of a value; empty if it does not tell."""
+    try:
+        return _told_form(value)
+    except Exception:  # of any kind, as above: nested tensors have no sizes
+        return "", "", ""
+
+
+def _told_form(value: Any) -> tuple[str, str, str]:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.nn.Module):
         parameters = list(value.parameters())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -125,7 +126,8 @@ class Looker:
         value = self._names.get(name)
         seen = describe(name, value)
         if not is_busy and seen["size"] is not None and seen["size"] <= _SMALL:
-            seen["digest"] = _whole([each.seen() for each in _some(parts(name, value), 200)])
+            with contextlib.suppress(Exception):  # one value does not hide the other names
+                seen["digest"] = _whole([each.seen() for each in _some(parts(name, value), 200)])
         return seen
 
     def _digest(self, name: str) -> SeenName:
