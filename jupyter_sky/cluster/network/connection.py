@@ -82,8 +82,7 @@ class Connection:
     broken_since
         When the link broke, by the loop's clock; ``None`` while there is one.
     trouble, is_shut_out, loss
-        Why there is no link, in words; whether there is none until the user does something; and
-        what requests fail with once it is over.
+        Why there is no link; if the user has to act; the error of requests once it is over.
     uploads
         Sends blobs, and knows which ones the node has.
     """
