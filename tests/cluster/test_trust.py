@@ -336,6 +336,7 @@ MALFORMED: list[dict[str, Any]] = [
     {"event": "rank_done", "rank": 1, "run": "r", "outcome": "ok", "values": {"stream": 5}},
     {"event": "formed", "rank": 1, "generation": 1, "error": {"type": "ValueError"}},
     {"event": "prepared", "versions": [], "missing": None},
+    {"event": "leaving", "kind": "stop", "at": float("inf"), "ranks": [1]},
     {"event": "nonsense"},
     {"event": {}},
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import warnings
@@ -30,7 +31,9 @@ class Saving:
         self, folder: CheckpointFolder, future: Future[Any], began: float, step: object = None
     ) -> None:
         self.path = folder.path
-        self._step = float(step) if isinstance(step, int | float) else None
+        self._step: float | None = None
+        if isinstance(step, int | float) and math.isfinite(step):
+            self._step = float(step)
         self._folder = folder
         self._began = began
         self._seconds = 0.0

@@ -75,7 +75,8 @@ def _show_logs(
             for entry in sorted(entries, key=lambda entry: entry.time):
                 printer.print(entry)
             sys.stdout.flush()
-            is_behind = any(part.end < part.size for part in parts)
+            # A node that cannot read the rest of a log sends nothing, however often it is asked.
+            is_behind = any(part.data and part.end < part.size for part in parts)
             if not follow and not is_behind:
                 break
             if not is_behind:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 import typing
 from collections.abc import Callable
@@ -19,7 +20,8 @@ def check_for(hint: Any) -> Check:
     ----------
     hint
         A class, a `TypedDict`, a `Literal`, or a union or container of those. msgpack has lists but
-        no tuples. A value for a `TypedDict` may have further fields.
+        no tuples. A value for a `TypedDict` may have further fields. Numbers have to be finite:
+        neither times of the clock nor JSON have others.
     """
     if hint is Any:
         return lambda value: True
@@ -29,11 +31,11 @@ def check_for(hint: Any) -> Check:
     if origin in (typing.Union, types.UnionType):
         # A single `isinstance` where possible: events come by the thousand.
         kinds = tuple(
-            each for each in inner if isinstance(each, type) and not typing.is_typeddict(each)
+            each
+            for each in inner
+            if isinstance(each, type) and each is not float and not typing.is_typeddict(each)
         )
         checks = tuple(check_for(each) for each in inner if each not in kinds)
-        if float in kinds:
-            kinds += (int,)
         if not checks:
             return lambda value: isinstance(value, kinds)
         if len(checks) == 1:
@@ -57,8 +59,9 @@ def check_for(hint: Any) -> Check:
         return lambda value: (
             isinstance(value, dict) and all(map(key, value)) and all(map(item, value.values()))
         )
-    kind = (int, float) if hint is float else hint
-    return lambda value: isinstance(value, kind)
+    if hint is float:
+        return lambda value: isinstance(value, int | float) and math.isfinite(value)
+    return lambda value: isinstance(value, hint)
 
 
 def _fields(hint: Any) -> Check:

@@ -12,6 +12,7 @@ each event as it was, with its number: who was away is sent them one by one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -150,6 +151,8 @@ class RanksDone:
             raise ProtocolError("the ranks of ranks_done are malformed")
         if not isinstance(seconds, list) or not {*map(type, seconds)} <= _SECONDS:
             raise ProtocolError("the seconds of ranks_done are malformed")
+        if not math.isfinite(sum(filter(None, seconds))):
+            raise ProtocolError("the seconds of ranks_done are not finite")
         if len(seconds) != len(ranks):
             raise ProtocolError("ranks_done has not as many seconds as ranks")
         if (common := message.get("common")) != self._common:

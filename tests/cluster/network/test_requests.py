@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -293,6 +294,7 @@ def test_a_node_ends_its_own_ranks_alone_also_where_they_come_as_one() -> None:
         {"seconds": []},
         {"seconds": ["1"]},
         {"seconds": None},
+        {"seconds": [math.nan]},
         {"common": None},
         {"common": b""},
         {"run": 5},

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -19,6 +20,7 @@ from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.rank_log import LogPart
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.commands.dispatch import HANDLERS
@@ -235,6 +237,12 @@ def test_following_a_log_ends_with_ctrl_c_and_the_run_goes_on(
     assert not run.done
     second.touch()
     assert run.result(60) == {"done": "really"}
+
+
+def test_a_log_whose_rest_cannot_be_read_is_not_asked_for_again(two: Notebook) -> None:
+    parts = [LogPart(0, b"begun\n", 0, 9, [], []), LogPart(0, b"", 6, 9, [], [])]
+    with mock.patch.object(Cluster, "log", side_effect=parts):
+        assert two.run("%sky logs 0") == "begun\n"
 
 
 # Variables, ranks, clusters
