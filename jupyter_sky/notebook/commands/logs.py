@@ -67,6 +67,7 @@ def _show_logs(
     # Ctrl-C ends the loop, wherever it arrives.
     with contextlib.suppress(KeyboardInterrupt) if follow else contextlib.nullcontext():
         parts = reader.read()
+        whole = {part.rank: part.size for part in parts}  # what comes later is only followed
         for part in parts:
             printer.left_out(part.start, part.data.count(b"\n"))
         while True:
@@ -76,7 +77,10 @@ def _show_logs(
                 printer.print(entry)
             sys.stdout.flush()
             # A node that cannot read the rest of a log sends nothing, however often it is asked.
-            is_behind = any(part.data and part.end < part.size for part in parts)
+            is_behind = any(
+                part.data and part.end < (part.size if follow else whole[part.rank])
+                for part in parts
+            )
             if not follow and not is_behind:
                 break
             if not is_behind:
@@ -222,7 +226,7 @@ class _JsonPrinter:
 
 
 def _save_log(cluster: Cluster, ranks: Sequence[int], path: str) -> str:
-    """Write a rank's whole log to a file, and return a sentence about it.
+    """Write a rank's whole log, as it is now, to a file, and return a sentence about it.
 
     Raises
     ------
@@ -238,9 +242,12 @@ def _save_log(cluster: Cluster, ranks: Sequence[int], path: str) -> str:
     try:
         with Path(path).expanduser().open("wb") as file:
             part = cluster.log(rank, offset=0)
+            whole = part.size
             while part.data:
                 dropped += part.dropped
                 file.write(part.note + part.data)
+                if part.end >= whole:  # a rank that prints a lot would never be done
+                    break
                 part = cluster.log(rank, offset=part.end)
     except OSError as error:
         raise UsageError(f"--save {path}: {error.strerror}; name another file.") from None

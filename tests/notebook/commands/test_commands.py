@@ -245,6 +245,17 @@ def test_a_log_whose_rest_cannot_be_read_is_not_asked_for_again(two: Notebook) -
         assert two.run("%sky logs 0") == "begun\n"
 
 
+def test_a_log_that_grows_faster_than_it_is_read_has_an_end(two: Notebook, tmp_path: Path) -> None:
+    def log(cluster: Cluster, rank: int, tail: int | None = None, offset: int = 0) -> LogPart:
+        return LogPart(rank, b"more\n", offset, offset + 10, [], [])
+
+    with mock.patch.object(Cluster, "log", log):
+        assert two.run("%sky logs 0") == "more\nmore\n"
+        file = tmp_path / "log"
+        assert f"to {file}: 10 bytes" in two.run(f"%sky logs 0 --save {file}")
+    assert file.read_text() == "more\nmore\n"
+
+
 # Variables, ranks, clusters
 
 
