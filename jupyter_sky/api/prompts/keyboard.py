@@ -18,14 +18,25 @@ def has_keyboard() -> bool:
     """
     if threading.current_thread() is not threading.main_thread():
         return False
-    ipython: Any = sys.modules.get("IPython")
-    kernel = getattr(ipython and ipython.get_ipython(), "kernel", None)
-    if kernel is not None:
+    if (kernel := _kernel()) is not None:
         return bool(getattr(kernel, "_allow_stdin", False))
     try:
         return sys.stdin is not None and sys.stdin.isatty()
     except ValueError:  # it is closed, for example in a background process
         return False
+
+
+def _kernel() -> Any:
+    ipython: Any = sys.modules.get("IPython")
+    return getattr(ipython and ipython.get_ipython(), "kernel", None)
+
+
+def _type(prompt: str) -> str:
+    """Return what the user types; a file that gets the program's output does not get the prompt."""
+    if _kernel() is None and not sys.stdout.isatty():
+        print(prompt, end="", file=sys.stderr, flush=True)
+        prompt = ""
+    return input(prompt)
 
 
 class TakenBack(Exception):
@@ -63,7 +74,7 @@ class Question:
                     raise TakenBack
                 self._is_open, self._was_taken_back = True, False
             try:
-                return getpass.getpass(prompt) if is_hidden else input(prompt)
+                return getpass.getpass(prompt) if is_hidden else _type(prompt)
             finally:
                 with self._lock:
                     self._is_open = False
