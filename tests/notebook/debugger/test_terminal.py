@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -41,6 +42,18 @@ class Terminal:
         self.process.expect_exact(prompt)
         self.process.sendline(answer)
 
+    def interrupt(self, expected: str) -> None:
+        """Type Ctrl-C until something appears.
+
+        Python does not notice one that comes between its writing of a prompt and its reading.
+        """
+        for _ in range(int(PATIENCE / 5)):
+            self.process.sendintr()
+            with contextlib.suppress(pexpect.TIMEOUT):
+                self.process.expect_exact(expected, timeout=5)
+                return
+        pytest.fail(f"no {expected!r} came")
+
 
 @pytest.fixture
 def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
@@ -75,8 +88,7 @@ def test_ctrl_c_and_the_end_of_a_rank_end_it(terminal: Terminal) -> None:
     terminal.process.expect(r"pid (\d+)\r")  # all of it: what is printed comes in pieces
     pid = int(terminal.process.match[1])
     terminal.process.expect_exact("(Pdb) ")
-    terminal.process.sendintr()
-    terminal.process.expect_exact("KeyboardInterrupt: rank 1 stopped after")
+    terminal.interrupt("KeyboardInterrupt: rank 1 stopped after")
     terminal.run(_OF_ONE, "breakpoint()\nnumber = 4")
     terminal.process.expect_exact("(Pdb) ")
     os.kill(pid, signal.SIGKILL)
