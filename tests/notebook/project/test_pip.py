@@ -70,9 +70,10 @@ def test_a_cell_with_pip_installs_and_goes_on(notebook: Notebook, shelf: Path) -
 def test_what_is_imported_stays_until_ranks_begin_anew(notebook: Notebook, shelf: Path) -> None:
     notebook.run(f"%%sky --nodes 2 --pip greeting==1.0 --ranks 0\n{WORD}")
     assert "installed greeting 1.0 on 2 nodes" in notebook.stderr
-    said = notebook.run("%sky pip install greeting==2.0")
+    notebook.run("%sky pip install greeting==2.0")
     assert "installed greeting 2.0 on 2 nodes" in notebook.stderr
-    assert "rank 0 keeps greeting 1.0, as imported before: `%sky restart` gives" in said
+    kept = "rank 0 keeps greeting 1.0, as imported before: `%sky restart` gives"
+    assert kept in notebook.stderr
     assert notebook.run(f"%%sky --ranks 0\n{WORD}") == "hello 1.0\n"
     assert notebook.run(f"%%sky --ranks 1\n{WORD}") == "hello 2.0\n"
     notebook.run("%sky restart")
