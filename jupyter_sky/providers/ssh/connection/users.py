@@ -28,7 +28,7 @@ class Users:
         self._hang_up = hang_up
         self._lock = threading.Lock()
         self._lasting: set[object] = set()
-        self._brief: set[object] = set()
+        self._brief = 0
         self._timer: threading.Timer | None = None
 
     def add(self, user: object) -> None:
@@ -46,15 +46,14 @@ class Users:
     @contextlib.contextmanager
     def briefly(self) -> Iterator[None]:
         """Note a user for as long as a block runs: a command, or connecting."""
-        user = object()
         with self._lock:
-            self._brief.add(user)
+            self._brief += 1
             self.stop_timer()
         try:
             yield
         finally:
             with self._lock:
-                self._brief.discard(user)
+                self._brief -= 1
                 self._restart_timer()
 
     @property
