@@ -19,10 +19,19 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_client import KernelManager
 from traitlets.config import Config
 
+from jupyter_sky.cluster.snapshot import RankView
 from jupyter_sky.notebook.panel.strip import MIME
 
 PATIENCE = 180.0
 """Seconds that may pass without any message; only a test that fails waits so long."""
+
+# What a strip shows where its saved record does not say it.
+_UNSAID = {
+    **dict.fromkeys(RankView.__annotations__),
+    "line": "",
+    "restarted": False,
+    "began_empty": False,
+}
 
 
 @dataclass
@@ -92,7 +101,8 @@ class Cell:
     @property
     def snapshot(self) -> Any:
         """What the strip above the cell's output shows of its run."""
-        return self.strips[-1][MIME]["snapshot"]
+        saved = self.strips[-1][MIME]["snapshot"]
+        return {**saved, "ranks": [{**_UNSAID, **rank} for rank in saved["ranks"]]}
 
     @property
     def sentence(self) -> str:

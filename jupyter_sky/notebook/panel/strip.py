@@ -127,11 +127,26 @@ class Strip:
 
 def record_bundle(snapshot: Snapshot, is_open: bool) -> Bundle:
     """Return a snapshot as a cell's output."""
-    # The output of the shown rank is in the cell's output already.
-    output = {"rank": snapshot["output"]["rank"], "text": ""}
     view = StaticView(snapshot)
     return {
-        MIME: {"version": 1, "open": is_open, "snapshot": {**snapshot, "output": output}},
+        MIME: {"version": 1, "open": is_open, "snapshot": _to_saved(snapshot)},
         "text/html": view.as_html(is_open),
         "text/plain": view.as_text(),
     }
+
+
+def _to_saved(snapshot: Snapshot) -> dict[str, Any]:
+    """Return a snapshot without what need not be saved with a notebook.
+
+    Most fields of most ranks say nothing; ``labextension/src/cells/record.ts`` adds these again.
+    The output of the shown rank is in the cell's output already.
+    """
+    ranks = [
+        {field: value for field, value in rank.items() if _says(value)}
+        for rank in snapshot["ranks"]
+    ]
+    return {**snapshot, "ranks": ranks, "output": {**snapshot["output"], "text": ""}}
+
+
+def _says(value: object) -> bool:
+    return not (value is None or value is False or value == "")

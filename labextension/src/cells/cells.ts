@@ -6,7 +6,7 @@ import type { IOutput } from '@jupyterlab/nbformat';
 import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import type { Record as RunRecord } from '../api.ts';
 import type { Place } from '../action.ts';
-import { MIME, type RunOutput } from './strip.ts';
+import { MIME, toSaved, type RunOutput } from './record.ts';
 
 export class Cells {
   readonly #tracker: INotebookTracker;
@@ -78,7 +78,7 @@ export function hasBeginning({ model }: CodeCell, text: string): boolean {
 
 /** Returns the output that shows a run. */
 export function outputOf({ snapshot, html, plain }: RunRecord, open: boolean): IOutput {
-  const shown = { version: 1, open, snapshot: { ...snapshot, output: { rank: 0, text: '' } } };
+  const shown = { version: 1, open, snapshot: toSaved(snapshot) };
   return {
     output_type: 'display_data',
     metadata: {},

@@ -18,7 +18,8 @@ import { Cells } from './cells.ts';
 import { Feed, isOver } from './feed.ts';
 import { Keeper } from './keeper.ts';
 import { takeBackQuestions } from './questions.ts';
-import { MIME, RunStrip, type Page, type RunOutput } from './strip.ts';
+import { MIME, type RunOutput } from './record.ts';
+import { RunStrip, type Page } from './strip.ts';
 
 /** Preferred to the widget of the same output, which a busy kernel cannot show. */
 const RANK = -20;

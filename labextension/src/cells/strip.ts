@@ -2,7 +2,6 @@
 
 import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import type { TranslationBundle } from '@jupyterlab/translation';
-import type { ReadonlyJSONObject } from '@lumino/coreutils';
 import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import type { Action, Ask } from '../action.ts';
@@ -10,16 +9,7 @@ import type { Snapshot } from '../snapshot.ts';
 import { Usage } from '../usage.ts';
 import { release, render } from '../view.ts';
 import { isOver, type Feed } from './feed.ts';
-
-/** Type of the outputs; `jupyter_sky/notebook/panel/strip.py` makes them. */
-export const MIME = 'application/vnd.jupyter-sky.run+json';
-
-/** The content of such an output. */
-export interface RunOutput {
-  version: 1;
-  open: boolean;
-  snapshot: Snapshot;
-}
+import { fromSaved, MIME, type RunOutput } from './record.ts';
 
 /** What a strip needs from its page. */
 export interface Page {
@@ -56,7 +46,7 @@ export class RunStrip extends Widget implements IRenderMime.IRenderer {
   readonly #feed: Feed;
   readonly #page: Page;
   readonly #trans: TranslationBundle;
-  #output: RunOutput | null = null;
+  #output: { open: boolean; snapshot: Snapshot } | null = null;
 
   constructor(feed: Feed, page: Page, trans: TranslationBundle) {
     super();
@@ -83,12 +73,12 @@ export class RunStrip extends Widget implements IRenderMime.IRenderer {
   }
 
   async renderModel(model: IRenderMime.IMimeModel): Promise<void> {
-    const output = model.data[MIME] as ReadonlyJSONObject | undefined;
+    const output = model.data[MIME] as unknown as RunOutput | undefined;
     if (output?.version !== 1) {
       this.node.textContent = this.#trans.__('This run was saved by another version.');
       return;
     }
-    this.#output = output as unknown as RunOutput;
+    this.#output = { open: output.open, snapshot: fromSaved(output.snapshot) };
     this.#feed.take(this.#output.snapshot, 'output');
     this.show_();
   }

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_sky.notebook.panel.static_view import as_html, as_text
+from jupyter_sky.notebook.panel.strip import MIME, record_bundle
 from jupyter_sky.notebook.panel.widget import LINES, LONGEST, overlap, shortened
 from tests.notebook.panel.bench import Bench
 from tests.notebook.panel.samples import HOSTILE, changed, epochs, snapshot
@@ -231,6 +232,15 @@ def test_a_saved_notebook_has_html_and_text() -> None:
 def test_many_ranks_take_little_room_in_a_saved_notebook() -> None:
     shown = snapshot(256)
     assert len(as_html(shown)) < 1.1 * len(as_text(shown))
+
+
+def test_what_a_rank_does_not_have_is_not_saved_with_a_notebook() -> None:
+    shown = changed(
+        snapshot(1),
+        rank_0={"utilisation": None, "memory": None, "line": "", "gpu": 0, "seconds": 0.0},
+    )
+    [rank] = record_bundle(shown, is_open=False)[MIME]["snapshot"]["ranks"]
+    assert rank == {"rank": 0, "node": 0, "phase": "running", "gpu": 0, "seconds": 0.0}
 
 
 def test_a_cluster_that_has_just_begun() -> None:
