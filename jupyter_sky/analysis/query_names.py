@@ -10,6 +10,7 @@ from contextlib import suppress
 from types import CodeType
 
 from jupyter_sky.analysis.ipython_syntax import Embedded
+from jupyter_sky.analysis.program_symbols import program_symbols
 
 _FUNCTIONS = {"query", "eval"}
 _NAME = re.compile(r"@([^\W\d]\w*)")
@@ -57,14 +58,18 @@ def _named(argument: ast.expr) -> ast.expr:
 
 def _read_by(text: str, mode: str) -> list[str]:
     """Return the global names that a program or an expression reads."""
+    text = text.strip()
     with suppress(SyntaxError, ValueError):
-        return sorted({*_globals_in(symtable.symtable(text.strip(), "", mode))})
+        symbols = program_symbols(text, mode)
+        here = {each.get_name() for each in symbols if each.is_referenced()}
+        parts = symtable.symtable(text, "", mode).get_children()
+        return sorted(here.union(*map(_globals_in, parts)))
     return []
 
 
 def _globals_in(table: symtable.SymbolTable) -> Iterator[str]:
     for symbol in table.get_symbols():
-        if symbol.is_referenced() and (table.get_type() == "module" or symbol.is_global()):
+        if symbol.is_referenced() and symbol.is_global():
             yield symbol.get_name()
     for child in table.get_children():
         yield from _globals_in(child)

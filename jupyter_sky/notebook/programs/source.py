@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import io
 import re
-import symtable
 import tokenize
 from dataclasses import dataclass
 
 from jupyter_sky.analysis.cell_names import analyse
+from jupyter_sky.analysis.program_symbols import program_symbols
 from jupyter_sky.errors import UsageError
 
 _STARTS = {"FSTRING_START", "TSTRING_START"}
@@ -57,7 +57,7 @@ def python_cell(text: str, number: int) -> tuple[PythonCell, list[str]]:
     code = "\n".join(kept)
     try:
         tree = ast.parse(code)
-        top = symtable.symtable(code, f"cell {number}", "exec")
+        symbols = program_symbols(code)
     except SyntaxError as error:
         raise UsageError(
             f"cell {number} is no plain Python (line {error.lineno}: {error.msg}): change it, or "
@@ -73,7 +73,7 @@ def python_cell(text: str, number: int) -> tuple[PythonCell, list[str]]:
         lines[each.lineno - 1 : each.end_lineno] = [""] * ((each.end_lineno or 0) - each.lineno + 1)
     code, shows = _shown("\n".join(lines), tree)
     binds = frozenset(
-        each.get_name() for each in top.get_symbols() if each.is_assigned() or each.is_imported()
+        each.get_name() for each in symbols if each.is_assigned() or each.is_imported()
     )
     reads = analyse(code).reads
     return PythonCell(code, binds, reads, shows, tuple(map(ast.unparse, future))), left_out

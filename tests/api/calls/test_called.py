@@ -112,8 +112,11 @@ def test_a_method_with_the_decorator_is_called_as_a_function_is(pool: sky.Comput
 
 
 def test_a_method_of_a_class_has_the_class(pool: sky.ComputePool) -> None:
-    for named in (Same.named, Same(0).named, Same.named_too):
+    for named in (Same.named, Same(0).named):
         assert named(1) >> pool == named.local(1) == ("Same", 1)
+    # What Python 3.13 makes of a class method around another decorator has no `local` of its own.
+    for named in (Same.named, Same(0).named, Same.named_too):
+        assert named(1) >> pool == ("Same", 1)
         assert pool.map(named, [1]) == [("Same", 1)]
     for minus in (Same.minus, Same(0).minus):
         assert minus(1) >> pool == minus.local(1) == -1

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import zipfile
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,8 @@ from tests.lab import wheels
 
 
 def test_names_of_a_notebook_tell_its_modules() -> None:
-    namespace = {"np": np, "Path": Path, "made": np.zeros(1), "loads": json.loads, "_hidden": np}
-    assert modules_in(namespace) == {"numpy", "pathlib", "json"}
+    namespace = {"np": np, "F": Fraction, "made": np.zeros(1), "loads": json.loads, "_hidden": np}
+    assert modules_in(namespace) == {"numpy", "fractions", "json"}
     cells = [
         "%%sky --nodes 2\nimport torch.nn as nn, einops\nfrom a.b import c",
         "def f():\n    import late\n!pip install x\nfrom . import beside",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -32,9 +33,7 @@ async def opened(folder: Path, credentials: Sequence[Credentials]) -> list[tuple
     """Return agents that listen, each with what others are told of it."""
     made = []
     for number, each in enumerate(credentials):
-        own = folder / f"{id(credentials)}-{number}"
-        own.mkdir()
-        agent = Peers(own, answer)
+        agent = Peers(Path(tempfile.mkdtemp(dir=folder)), answer)
         agent.set_credentials(asdict(each))
         port = await agent.listen("127.0.0.1")
         shown = fingerprint(each.certificate)
