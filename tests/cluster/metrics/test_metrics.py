@@ -133,7 +133,8 @@ def test_bad_input_says_what_to_do(cells: Cells, call: str, sentence: str) -> No
 
 
 def test_each_run_says_once_that_figures_of_other_processes_are_left_out(cells: Cells) -> None:
-    code = """import jupyter_sky as sky
+    code = """import warnings, jupyter_sky as sky
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks beside threads
 for _ in range(2):
     if not os.fork():  # as DataLoader does for its workers
         sky.log(loss=7)

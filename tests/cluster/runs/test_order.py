@@ -85,6 +85,8 @@ def test_where_python_is_led_elsewhere_there_are_no_marks(one, tmp_path) -> None
 
 def test_a_child_that_is_forked_writes_too(one) -> None:
     one.run(
+        # Python 3.12 warns of forks beside threads.
+        "import warnings\nwarnings.simplefilter('ignore', DeprecationWarning)\n"
         "print('parent')\nsys.stdout.flush()\npid = os.fork()\n"
         "if pid == 0:\n    print('child', file=sys.stderr, flush=True)\n"
         "    print('end', flush=True)\n    os._exit(0)\nos.waitpid(pid, 0)\nprint('parent again')"

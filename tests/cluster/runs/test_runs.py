@@ -98,7 +98,10 @@ def test_a_forked_child_ends_as_a_script_does(
     cells: Cells, end: str, status: int, said: str
 ) -> None:
     cells.run(
-        f"import os, sys\nif not (child := os.fork()): {end}\n"
+        "import os, sys, warnings\n"
+        # Python 3.12 warns of forks beside threads.
+        "warnings.simplefilter('ignore', DeprecationWarning)\n"
+        f"if not (child := os.fork()): {end}\n"
         "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
     )
     assert cells.text() == f"{status}\n"
