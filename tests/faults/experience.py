@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from jupyter_sky.transport.protocol.events import Output
 from tests.cluster.conftest import Cells, start
 from tests.faults.catalogue import PROOF, SET_UP, Fault
+from tests.faults.limits import NoControlGroups
 from tests.faults.parts import until
 
 _ENOUGH = 90.0  # seconds
@@ -109,8 +110,16 @@ def _during(cells: Cells, fault: Fault, mended: ExitStack) -> tuple[float, str]:
         if "inside" not in fault.during:
             strike()
         run = cells.start(fault.during, **options)
-        run.follow(show)
+        try:
+            run.follow(show)
+        except NoControlGroups:
+            run.stop()
+            with suppress(KeyboardInterrupt):
+                run.follow(show)
+            raise
         run.values()
+    except NoControlGroups:
+        raise
     except (Exception, KeyboardInterrupt) as error:
         return struck, f"{type(error).__name__}: {error}"
     return struck, "nothing"
