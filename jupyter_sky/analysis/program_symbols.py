@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import symtable
 import warnings
 
@@ -28,6 +29,7 @@ def program_symbols(program: str, mode: str = "exec") -> list[symtable.Symbol]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings are shown when the program is compiled to run
         table = symtable.symtable(program, "<program>", mode)
-        code = compile(program, "<program>", mode, dont_inherit=True)
+        # As in cells, where `await` needs no function.
+        code = compile(program, "<program>", mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, True)
     of_comprehensions = {*code.co_varnames} - {*code.co_names}
     return [each for each in table.get_symbols() if each.get_name() not in of_comprehensions]
