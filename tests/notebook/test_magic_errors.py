@@ -302,6 +302,13 @@ def test_a_crash_says_signal_rank_host_and_where_it_was(opened) -> None:
     )
     said = "    terminate called\n      what():  no room\n    Fatal Python error: Aborted"
     assert said in aborted.traceback
+    assert re.search(r"\n      Cell In\[\d+\], line 4 in <module>\non rank 0", aborted.traceback)
+    deep = notebook.run(
+        "%%sky --ranks 0\nimport os\n"
+        "def deeper(left):\n    return deeper(left - 1) if left else os.abort()\n"
+        "import functools; functools.reduce(lambda *_: deeper(60), [1, 2])"
+    )
+    assert re.search(r"Cell In\[\d+\], line 4 in deeper", deep.traceback)
     assert "Traceback" not in cell.stderr  # of the rank that the other left in the collective
     killed = notebook.run(
         "%%sky\nimport os\nprint('the last line', flush=True)\nos.kill(os.getpid(), 9)"
