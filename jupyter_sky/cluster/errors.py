@@ -132,6 +132,11 @@ FORMER_GROUP = (
 )
 """What to do where a connection failed on every rank, and nothing else did."""
 
+# What torch says of a group that was left.
+_OF_FORMER_GROUP = re.compile(
+    "is not initialized in the world group map|Could not resolve the process group registered"
+)
+
 
 def remote_error(
     failures: Sequence[Failure],
@@ -172,7 +177,7 @@ def remote_error(
         error.add_note(line)
     if before and _is_about_waiting(first):
         error.advice = before
-    elif reformed and not causes:
+    elif reformed and (not causes or _OF_FORMER_GROUP.search(first.error["text"])):
         error.advice = FORMER_GROUP
     if error.advice:
         error.add_note(error.advice)

@@ -38,6 +38,7 @@ from jupyter_sky.node.rank.namespace.namespace import Namespace, own_frames
 from jupyter_sky.node.rank.plugin_hooks import RankPlugins
 from jupyter_sky.node.rank.profiling.recording import recording
 from jupyter_sky.node.rank.profiling.sampler import Sampler
+from jupyter_sky.node.rank.unfinished_steps import drop_unfinished_steps
 from jupyter_sky.node.volumes import opening
 from jupyter_sky.serialization import blobs, cell_sources
 from jupyter_sky.transport import present_run
@@ -260,6 +261,8 @@ class RankWorker:
             # It has left a collective that its peers may never begin: the next of theirs would meet
             # it, and they would hang or mix up their values. What has failed is closed for good.
             self._was_broken = self._has_left_one = True
+        if error is not None:
+            drop_unfinished_steps()
         self._debugger.end(error)
         streams.end_of_run()
         self._metrics.end()
