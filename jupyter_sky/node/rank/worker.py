@@ -29,9 +29,9 @@ from jupyter_sky.node.rank.head_ports import HeadPorts
 from jupyter_sky.node.rank.inbox import Inbox
 from jupyter_sky.node.rank.inspection.inspector import Inspector
 from jupyter_sky.node.rank.interrupts import Interrupts
-from jupyter_sky.node.rank.ipython import program
+from jupyter_sky.node.rank.ipython import event_loop, program
 from jupyter_sky.node.rank.ipython.forked_child import end_child
-from jupyter_sky.node.rank.ipython.shell import RankShell, cancel_tasks
+from jupyter_sky.node.rank.ipython.shell import RankShell
 from jupyter_sky.node.rank.metrics.recorder import MetricRecorder
 from jupyter_sky.node.rank.namespace.gathering import Gatherer
 from jupyter_sky.node.rank.namespace.namespace import Namespace, own_frames
@@ -300,7 +300,7 @@ class RankWorker:
             error = self._shell.run(command["code"], *command["place"], command["program"])
             if error is not None:
                 if isinstance(error, KeyboardInterrupt):
-                    cancel_tasks()
+                    event_loop.cancel_tasks()
                 self._debugger.on_error(error)
                 raise error
             return None
