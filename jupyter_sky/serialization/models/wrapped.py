@@ -6,11 +6,16 @@ Data loaders are here as well, since they refer to their workers.
 from __future__ import annotations
 
 import inspect
+import io
+import pickle
 import sys
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.serialization.models import optimizers
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 def reduce(obj: Any) -> Any:
@@ -42,7 +47,26 @@ def reduce(obj: Any) -> Any:
     if kind.__module__ == "torch.nn.utils.parametrize" and "parametrizations" in obj._modules:
         # Torch has made a class for this one module, for `weight_norm`.
         return _parametrized, (kind.__base__, vars(obj))
+    if kind.__module__ in ("torch.jit", "torch.jit._script", "torch.jit._trace"):
+        return _reduce_script(obj)
     return NotImplemented
+
+
+def _reduce_script(script: Any) -> Any:
+    """Reduce a module or function of TorchScript, which torch saves in a format of its own."""
+    import torch
+
+    if not isinstance(script, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+        return NotImplemented
+    file = io.BytesIO()
+    torch.jit.save(script, file)
+    return _script, (pickle.PickleBuffer(file.getbuffer()),)
+
+
+def _script(saved: Buffer) -> Any:
+    import torch
+
+    return torch.jit.load(io.BytesIO(saved), map_location="cpu")
 
 
 def _itself(obj: Any) -> Any:
