@@ -122,11 +122,12 @@ class Dependencies:
         These are in packages that it uses, or are objects that it needs under another name.
         """
         named = {item.key: item.value for item in found if item.is_name}
-        module_attributes.note_shared(named)
-        values = module_attributes.values()
-        collector.namespace = {**collector.namespace, **values} if values else collector.namespace
         used = cell.modules.union(*(item.pickled.modules for item in found))
         packages = {module_attributes.package(module) for module in used}
+        module_attributes.note_shared(named)
+        module_attributes.note_collected(packages)
+        values = module_attributes.values()
+        collector.namespace = {**collector.namespace, **values} if values else collector.namespace
         objects = {id(value) for value in named.values()}
         more: list[NamespaceItem] = []
         for name, value in values.items():

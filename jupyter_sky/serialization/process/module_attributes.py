@@ -6,6 +6,7 @@ name, under the attribute's full name (``config:LR``), and set again on the rank
 
 So is an object that a module of the user's has as well as the notebook, after ``from config import
 cfg``: on the ranks, too, it has to be one object, which ``cfg.lr = 0.1`` changes for the module.
+So is, too, what a module has collected of the notebook, as ``@register`` does above a class.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pkgutil
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import islice
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -76,6 +78,50 @@ def places(identities: Collection[int]) -> Iterator[str]:
         for name, value in list(vars(module).items()):
             if id(value) in identities and not name.startswith("__"):
                 yield f"{module.__name__}:{name}"
+
+
+def note_collected(packages: Collection[str]) -> None:
+    """Note collections in modules of the user's which have classes or functions of the notebook.
+
+    They are names of a module, or attributes of its classes or of its objects.
+
+    Parameters
+    ----------
+    packages
+        The top-level packages of the modules.
+    """
+    for module in _users_modules():
+        if package(module.__name__) in packages:
+            found = (
+                f"{module.__name__}:{name}"
+                for name, value in _values_in(module)
+                if _has_collected(value)
+            )
+            _noted.update(dict.fromkeys(found))
+
+
+def _values_in(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """Yield what a module has, and what its own classes and objects have, by name."""
+    for name, value in list(vars(module).items()):
+        yield name, value
+        kind = value if isinstance(value, type) else type(value)
+        if kind.__module__ == module.__name__ and hasattr(value, "__dict__"):
+            for attribute, each in list(vars(value).items()):
+                yield f"{name}.{attribute}", each
+
+
+_LATEST = 100  # objects of a collection that are looked at: it may be a large one of something else
+
+
+def _has_collected(value: Any) -> bool:
+    if type(value) is dict:
+        latest: Iterable[Any] = islice(reversed(value.values()), _LATEST)
+    elif type(value) in (list, set):
+        latest = value[-_LATEST:] if type(value) is list else islice(value, _LATEST)
+    else:
+        return False
+    of_notebook = (type, FunctionType)
+    return any(isinstance(each, of_notebook) and each.__module__ == "__main__" for each in latest)
 
 
 def _users_modules() -> list[ModuleType]:

@@ -92,6 +92,40 @@ def test_an_object_that_the_notebook_and_modules_share(notebook, module) -> None
     assert notebook.ask("user.rate(), cfg.rate, version()") == [(-4, 4, 20), (-5, 5, 20)]
 
 
+REGISTRY = """
+_models = {}
+def register(cls):
+    _models[cls.__name__] = cls
+    return cls
+
+class Registry:
+    def __init__(self): self._losses = []
+    def add(self, function): self._losses.append(function)
+losses = Registry()
+
+class Base:
+    known = {}
+    def __init_subclass__(cls): Base.known[cls.__name__] = cls
+
+def build(name): return _models[name]().f(), losses._losses[-1](2), Base.known[name].__name__
+"""
+
+
+def test_what_a_module_has_collected_of_the_notebook(notebook, module) -> None:
+    write(module, REGISTRY)
+    notebook.here(
+        f"from {module} import Base, build, losses, register\n"
+        "@register\nclass Net(Base):\n  def f(self): return 'net'\n"
+        "@losses.add\ndef loss(x): return x * two\n"
+        "two = 2"
+    )
+    assert notebook.ask("build('Net')") == [("net", 4, "Net")] * 2
+    notebook.here("@register\nclass Other(Base):\n  def f(self): return Net().f()")
+    assert notebook.ask("build('Other')") == [("net", 4, "Other")] * 2
+    notebook.there("@register\nclass Own(Base):\n  def f(self): return 'own'")
+    assert notebook.ask("build('Own')") == [("own", 4, "Own")] * 2
+
+
 def test_enums_and_sentinels_of_modules(notebook, module) -> None:
     source = (
         "from enum import Enum\nclass Mode(Enum):\n  A = 1\n"
