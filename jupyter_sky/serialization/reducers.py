@@ -83,7 +83,15 @@ def _cached_property(function: Callable[[Any], Any], name: str | None) -> Any:
 def _reduce_of_weakref(obj: Any) -> Any:
     if type(obj) in (weakref.WeakKeyDictionary, weakref.WeakValueDictionary):
         return type(obj), (), None, None, iter(list(obj.items()))
+    if type(obj) in (weakref.ReferenceType, weakref.WeakMethod):
+        # What nothing else refers to at the receiver is gone there, as it would be here.
+        target = obj()
+        return (_dead_reference, ()) if target is None else (type(obj), (target,))
     return NotImplemented
+
+
+def _dead_reference() -> weakref.ref[Any]:
+    return weakref.ref(type("Gone", (), {})())
 
 
 def _reduce_cell(cell: types.CellType) -> Any:
