@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from jupyter_sky.serialization import sentinels
+from jupyter_sky.serialization.arrays import memory_maps
 from jupyter_sky.serialization.models import singletons, wrapped
 from jupyter_sky.serialization.module_reference import reduce_module
 from jupyter_sky.serialization.process import log_settings
@@ -363,6 +364,7 @@ _BY_MODULE: dict[str, Callable[[Any], Any]] = {
     "jax": _reduce_custom_rule,
     "jaxlib.weakref_lru_cache": _reduce_cache,
     "jax._src.custom_derivatives": _reduce_custom_rule,
+    "numpy": memory_maps.reduce,
     "numpy.ma": _reduce_masked,
     "numpy.ma.core": _reduce_masked,
     "pandas.arrays": _reduce_dates,

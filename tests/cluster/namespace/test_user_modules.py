@@ -126,6 +126,28 @@ def test_what_a_module_has_collected_of_the_notebook(notebook, module) -> None:
     assert notebook.ask("build('Own')") == [("own", 4, "Own")] * 2
 
 
+def test_an_array_that_is_mapped_from_a_file(notebook, cluster, tmp_path) -> None:
+    """Ranks that see the file have it mapped too; others have a copy."""
+    notebook.here(
+        "import numpy as np\n"
+        "whole = np.memmap('data', 'i8', 'w+', shape=(3000, 2))\n"
+        "part, every = whole[2000:], whole.T\n"
+        "kept = np.memmap('data', 'i8', 'r', shape=6000)\n"
+        "private, computed = np.memmap('data', 'i8', 'c', shape=6000), whole + 1"
+    )
+    seen = cluster.sync.shares_files
+    notebook.there(
+        "part[0] = every[1, 5] = 7; private[0] = computed[0, 0] = 9; assert kept[0] == 0"
+    )
+    assert notebook.names["whole"][[2000, 5]].tolist() == (
+        [[7, 7], [0, 7]] if seen else [[0, 0]] * 2
+    )
+    notebook.here("whole[1] = 5")
+    assert notebook.ask("(int(kept[3]), kept.flags.writeable)") == [(5, not seen)] * 2
+    notebook.here("import os; os.remove('data'); whole = np.memmap('data', 'i8', 'w+', shape=2)")
+    assert notebook.ask("whole.tolist()") == [[0, 0]] * 2
+
+
 def test_enums_and_sentinels_of_modules(notebook, module) -> None:
     source = (
         "from enum import Enum\nclass Mode(Enum):\n  A = 1\n"
