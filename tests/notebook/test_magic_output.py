@@ -169,6 +169,23 @@ def test_what_the_notebook_sets_in_a_module_travels(pair: LiveNotebook) -> None:
     assert cell.shown == ["(0.5, {'a': 1, 'b': 2}, 1.5, True, 1)"]
 
 
+def test_functions_of_modules_are_put_back_on_ranks_too(pair: LiveNotebook) -> None:
+    file = pair.path.parent / "functions_of_mine.py"
+    file.write_text("def f(): return 'own'\n")
+    pair.succeed("import torch, functions_of_mine as mine\nfrom torch.nn import Identity")
+    pair.succeed("own, forward = mine.f, Identity.forward\ndef fake(*_): return 'fake'")
+    seen = "%%sky\nmine.f(), Identity()(rank)"
+    pair.succeed("mine.f = Identity.forward = fake")
+    assert pair.succeed(seen).shown == ["('fake', 'fake')"]
+    pair.succeed("mine.f, Identity.forward = own, forward")
+    assert pair.succeed(seen).shown == ["('own', 0)"]
+    pair.succeed("mine.f = fake")
+    file.write_text("def f(): return 'edited'\n")
+    assert pair.succeed(seen).shown == ["('fake', 0)"]
+    pair.succeed("mine.f = own")
+    assert pair.succeed(seen).shown == ["('edited', 0)"]
+
+
 def test_figures_tables_and_html_are_shown_as_such(pair: LiveNotebook) -> None:
     skip_without("matplotlib")
     figure = pair.succeed(

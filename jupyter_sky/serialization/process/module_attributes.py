@@ -144,8 +144,24 @@ def values() -> dict[str, Any]:
     for name in _noted:
         with suppress(ImportError, AttributeError, KeyError):  # it is there no longer
             holder, attribute = _place(name)
-            found[name] = vars(holder)[attribute]
+            value = vars(holder)[attribute]
+            found[name] = AS_IMPORTED if _is_of_module(name, value) else value
     return found
+
+
+class _AsImported:
+    """Stands for what a module itself has: the notebook has set it again, after something else."""
+
+    def __reduce__(self) -> str:
+        return "AS_IMPORTED"
+
+
+AS_IMPORTED = _AsImported()
+
+
+def _is_of_module(name: str, value: Any) -> bool:
+    # It is pickled as its name, which ranks have something else under.
+    return isinstance(value, FunctionType) and f"{value.__module__}:{value.__qualname__}" == name
 
 
 def package(name: str) -> str:
@@ -195,6 +211,7 @@ def _counts(holder: ModuleType | type, value: Any, *, is_all: bool) -> bool:
 
 
 _waiting: dict[str, Any] = {}  # what is set once its module has been imported
+_replaced: dict[str, Any] = {}  # what the modules themselves have
 
 
 def get(name: str) -> Any:
@@ -220,9 +237,14 @@ def put(name: str, value: Any) -> None:
 
 def _set_waiting(module: ModuleType) -> None:
     for name in [each for each in _waiting if _module(each) == module.__name__]:
-        with suppress(ImportError, AttributeError):  # an edited file may have no such class
+        with suppress(ImportError, AttributeError, KeyError):  # an edited file may lack it
             holder, attribute = _place(name)
-            setattr(holder, attribute, _waiting.pop(name))
+            value = _waiting.pop(name)
+            if value is AS_IMPORTED:
+                value = _replaced.pop(name, vars(holder)[attribute])
+            elif attribute in vars(holder):
+                _replaced.setdefault(name, vars(holder)[attribute])
+            setattr(holder, attribute, value)
 
 
 @contextmanager
@@ -239,4 +261,5 @@ def kept(names: Iterable[str]) -> Iterator[None]:
         yield
     finally:
         for name, value in values.items():
+            _replaced.pop(name, None)
             put(name, value)
