@@ -104,10 +104,18 @@ def _values_in(module: ModuleType) -> Iterator[tuple[str, Any]]:
     """Yield what a module has, and what its own classes and objects have, by name."""
     for name, value in list(vars(module).items()):
         yield name, value
-        kind = value if isinstance(value, type) else type(value)
-        if kind.__module__ == module.__name__ and hasattr(value, "__dict__"):
-            for attribute, each in list(vars(value).items()):
+        kind = value if issubclass(type(value), type) else type(value)
+        if kind.__module__ == module.__name__:
+            for attribute, each in _attributes_of(value):
                 yield f"{name}.{attribute}", each
+
+
+def _attributes_of(value: Any) -> list[tuple[str, Any]]:
+    if issubclass(type(value), type):
+        return [*vars(value).items()]
+    with suppress(AttributeError):  # it has slots; its own methods are not asked
+        return [*object.__getattribute__(value, "__dict__").items()]
+    return []
 
 
 _LATEST = 100  # objects of a collection that are looked at: it may be a large one of something else
@@ -120,8 +128,8 @@ def _has_collected(value: Any) -> bool:
         latest = value[-_LATEST:] if type(value) is list else islice(value, _LATEST)
     else:
         return False
-    of_notebook = (type, FunctionType)
-    return any(isinstance(each, of_notebook) and each.__module__ == "__main__" for each in latest)
+    kinds = (type, FunctionType)
+    return any(issubclass(type(each), kinds) and each.__module__ == "__main__" for each in latest)
 
 
 def _users_modules() -> list[ModuleType]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 import contextlib
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.async_helpers import get_asyncio_loop
 
@@ -19,13 +20,22 @@ if TYPE_CHECKING:
 _NEED_IT = ("create_task", "get_running_loop")
 """Functions of `asyncio` that fail where no loop is running, and that need not be awaited."""
 
+_IMPORT = "from asyncio import"
+
 _was_used = False
 
 
-def is_needed(cell: str) -> bool:
+def is_needed(cell: str, names: Mapping[str, Any]) -> bool:
     """Return whether a cell needs a running loop, although it awaits nothing.
 
     What functions in it do is not looked at: they may be meant for ``asyncio.run``.
+
+    Parameters
+    ----------
+    cell
+        Its code.
+    names
+        The namespace that it runs in.
     """
     if not any(name in cell for name in _NEED_IT):
         return False
@@ -33,18 +43,20 @@ def is_needed(cell: str) -> bool:
         waiting: list[ast.AST] = [ast.parse(cell)]
         while waiting:
             node = waiting.pop()
-            if isinstance(node, ast.Call) and _is_of_asyncio(node.func):
-                return True
+            match node:
+                case ast.Call(ast.Attribute(ast.Name("asyncio"), name)) if name in _NEED_IT:
+                    return True
+                case ast.Call(ast.Name(name)) if name in _NEED_IT and (
+                    _IMPORT in cell or _is_of_asyncio(names.get(name))
+                ):
+                    return True
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
                 waiting.extend(ast.iter_child_nodes(node))
     return False
 
 
-def _is_of_asyncio(function: ast.expr) -> bool:
-    match function:
-        case ast.Name(name) | ast.Attribute(ast.Name("asyncio"), name):
-            return name in _NEED_IT
-    return False
+def _is_of_asyncio(function: object) -> bool:
+    return getattr(function, "__module__", "") in ("asyncio.tasks", "_asyncio")
 
 
 def note_use() -> None:

@@ -192,7 +192,7 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         # Without these keywords nothing is awaited.
         awaits = "await" in text or "async" in text
         awaits = awaits and bool(super().should_run_async(raw_cell, **prepared))
-        if not awaits and not event_loop.is_needed(text):
+        if not awaits and not event_loop.is_needed(text, self.user_ns):
             return False
         event_loop.note_use()
         return True
