@@ -12,15 +12,30 @@ import gc
 import sys
 from typing import Any
 
+_CUT_OFF = (
+    "A model under FSDP2 was cut off in the middle of a step. Before torch 2.13, it cannot go on: "
+    "make it again. `sky.save` saves its weights, and `sky.load` gives them to the new one."
+)
+
 
 def drop_unfinished_steps() -> None:
-    """Let models under FSDP2 begin anew with their next iteration."""
+    """Let models under FSDP2 begin anew with their next iteration, or say that they cannot."""
     kind: Any = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
-    if not hasattr(kind, "reset_iter_state"):  # before torch 2.13
+    if kind is None:
         return
     # Not with `isinstance`, which would run code of proxy objects.
     models = [each for each in gc.get_objects() if issubclass(type(each), kind)]
+    if not hasattr(kind, "reset_iter_state"):
+        if any(map(_is_in_a_step, models)):
+            print(_CUT_OFF, file=sys.stderr)
+        return
     for model in models:
         # Inner ones are refused, and one with an unfinished gather that has failed fails with it.
         with contextlib.suppress(Exception):
             model.reset_iter_state()
+
+
+def _is_in_a_step(model: Any) -> bool:
+    with contextlib.suppress(AttributeError):  # it has a name for this in all releases until 2.13
+        return str(model._get_fsdp_state()._training_state.name) != "IDLE"
+    return False

@@ -106,8 +106,15 @@ def test_a_sharded_model_trains_after_an_error_in_the_middle_of_a_step(cells: Ce
             "hook = (last.register_forward_hook if rank else last.register_forward_pre_hook)(cut)\n"
             "train(model)"
         )
+    cells.run("from torch.distributed.fsdp import FSDPModule as Sharded")
+    cells.run("reset = Sharded.reset_iter_state; del Sharded.reset_iter_state")  # as before 2.13
+    with pytest.raises(RemoteError, match="cut off"):
+        cells.run("train(model)")
+    assert "it cannot go on: make it again. `sky.save` saves its weights" in cells.text("stderr")
     code = """
 hook.remove()
+Sharded.reset_iter_state = reset
+model.reset_iter_state()
 train(model)
 train(plain)
 pairs = zip(model.parameters(), plain.parameters())
