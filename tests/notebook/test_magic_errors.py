@@ -240,6 +240,22 @@ def test_a_cell_that_forms_a_second_group_is_told_that_there_is_one(pair: LiveNo
     assert "process group before any cell runs: leave out `init_process_group`" in cell.traceback
 
 
+def test_a_model_whose_last_step_was_cut_off_is_to_be_wrapped_again(pair: LiveNotebook) -> None:
+    pair.run(
+        "%%sky\nimport torch\nfrom torch.nn import Linear, Sequential\n"
+        "from torch.nn.parallel import DistributedDataParallel\n"
+        "ddp = DistributedDataParallel(Sequential(Linear(1, 1), Linear(1, 1)))\n"
+        "def fail(gradient): raise MemoryError\n"
+        "def cut_off(module, given, out): out.register_hook(fail)\n"
+        "cut = ddp.module[0].register_forward_hook(cut_off)\n"
+        "ddp(torch.ones(1, 1)).backward()"
+    )
+    cell = pair.run("%%sky\ncut.remove()\nddp(torch.ones(1, 1)).backward()")
+    assert cell.traceback.endswith("`ddp = DistributedDataParallel(ddp.module)`")
+    again = "ddp = DistributedDataParallel(ddp.module)"
+    pair.succeed(f"%%sky\n{again}\nddp(torch.ones(1, 1)).backward()")
+
+
 @pytest.mark.parametrize("call", ["exit()", "quit"])
 def test_exit_ends_the_cell_as_sys_exit_does(pair: LiveNotebook, call: str) -> None:
     cell = pair.run(f"%%sky\n{call}")
