@@ -137,6 +137,13 @@ def test_what_torchscript_has_made() -> None:
     assert digest(copies) == digest(copies)
 
 
+def test_an_exported_program() -> None:
+    program = torch.export.export(torch.nn.Linear(1, 2), (torch.ones(3, 1),))
+    copy = trip(program)
+    assert torch.equal(copy.module()(torch.ones(3, 1)), program.module()(torch.ones(3, 1)))
+    assert digest(copy) == digest(program)
+
+
 def test_a_loader_whose_workers_run() -> None:
     loader = torch.utils.data.DataLoader(range(4), num_workers=1, persistent_workers=True)
     before = digest(loader)
