@@ -128,9 +128,9 @@ class GroupBroken(SkyError):
 FORMER_GROUP = (
     "The process group was formed again since the cluster began, as after a Stop in a collective, "
     "a lost rank or `%sky scale`. What was made with the former one, like a "
-    "DistributedDataParallel or a DeviceMesh, no longer reaches the other ranks: make it again. A "
-    "sharded model still has its weights: `sky.save` saves them, and `sky.load` gives them to the "
-    "new one."
+    "DistributedDataParallel, a DeviceMesh or a Trainer, no longer reaches the other ranks: make "
+    "it again. A sharded model still has its weights: `sky.save` saves them, and `sky.load` gives "
+    "them to the new one."
 )
 """What to do where a connection failed on every rank, and nothing else did."""
 

@@ -21,10 +21,11 @@ _CUT_OFF = (
 def drop_unfinished_steps() -> None:
     """Let models under FSDP2 begin anew with their next iteration, or say that they cannot."""
     kind: Any = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
-    if kind is None:
+    # Torch makes a class for the modules that it shards, of each class that they had.
+    classes = set(kind.__subclasses__() if kind else ())
+    if not classes:  # nothing is sharded: the objects, of which there may be millions, stay alone
         return
-    # Not with `isinstance`, which would run code of proxy objects.
-    models = [each for each in gc.get_objects() if issubclass(type(each), kind)]
+    models = [each for each in gc.get_objects() if type(each) in classes]
     if not hasattr(kind, "reset_iter_state"):
         if any(map(_is_in_a_step, models)):
             print(_CUT_OFF, file=sys.stderr)
