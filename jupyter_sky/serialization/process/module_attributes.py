@@ -6,15 +6,17 @@ name, under the attribute's full name (``config:LR``), and set again on the rank
 
 So is an object that a module of the user's has as well as the notebook, after ``from config import
 cfg``: on the ranks, too, it has to be one object, which ``cfg.lr = 0.1`` changes for the module.
-So is, too, what a module has collected of the notebook, as ``@register`` does above a class.
+So is, too, what a module has collected of the notebook, as ``@register`` does above a class: it is
+added to what ranks have in its place.
 """
 
 from __future__ import annotations
 
 import pkgutil
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import islice
 from types import FunctionType, ModuleType
 from typing import Any
@@ -80,7 +82,30 @@ def places(identities: Collection[int]) -> Iterator[str]:
                 yield f"{module.__name__}:{name}"
 
 
-def note_collected(packages: Collection[str]) -> None:
+@dataclass(frozen=True)
+class Collected:
+    """What a collection of a module has of the notebook; it is added to what ranks have there.
+
+    Attributes
+    ----------
+    items
+        Classes and functions, by their keys if they have some.
+    """
+
+    items: dict[Any, Any] | list[Any]
+
+    def add_to(self, there: Any, former: Collected | None) -> None:
+        """Add it to a collection, in place of what was added before."""
+        if isinstance(self.items, dict):
+            there.update(self.items)
+            return
+        gone = former.items if former else ()
+        kept = [each for each in there if not any(each is other for other in gone)]
+        there.clear()
+        (there.extend if isinstance(there, list) else there.update)([*kept, *self.items])
+
+
+def note_collected(packages: Set[str]) -> frozenset[str]:
     """Note collections in modules of the user's which have classes or functions of the notebook.
 
     They are names of a module, or attributes of its classes or of its objects.
@@ -88,16 +113,24 @@ def note_collected(packages: Collection[str]) -> None:
     Parameters
     ----------
     packages
-        The top-level packages of the modules.
+        Top-level packages. If none of them is the user's, nothing is noted.
+
+    Returns
+    -------
+    frozenset of str
+        Their full names.
     """
-    for module in _users_modules():
-        if package(module.__name__) in packages:
-            found = (
-                f"{module.__name__}:{name}"
-                for name, value in _values_in(module)
-                if _has_collected(value)
-            )
-            _noted.update(dict.fromkeys(found))
+    modules = _users_modules()
+    if packages.isdisjoint(package(module.__name__) for module in modules):
+        return frozenset()
+    for module in modules:
+        for name, value in _values_in(module):
+            if _of_notebook(value):
+                _collections[f"{module.__name__}:{name}"] = None
+    return frozenset(_collections)
+
+
+_collections: dict[str, None] = {}
 
 
 def _values_in(module: ModuleType) -> Iterator[tuple[str, Any]]:
@@ -121,15 +154,20 @@ def _attributes_of(value: Any) -> list[tuple[str, Any]]:
 _LATEST = 100  # objects of a collection that are looked at: it may be a large one of something else
 
 
-def _has_collected(value: Any) -> bool:
+def _of_notebook(value: Any) -> dict[Any, Any] | list[Any]:
+    """Return the latest classes and functions of the notebook in a collection."""
     if type(value) is dict:
-        latest: Iterable[Any] = islice(reversed(value.values()), _LATEST)
-    elif type(value) in (list, set):
+        pairs = [*islice(reversed(value.items()), _LATEST)]
+        return {key: each for key, each in reversed(pairs) if _is_of_notebook(each)}
+    if type(value) in (list, set):
         latest = value[-_LATEST:] if type(value) is list else islice(value, _LATEST)
-    else:
-        return False
-    kinds = (type, FunctionType)
-    return any(issubclass(type(each), kinds) and each.__module__ == "__main__" for each in latest)
+        return [each for each in latest if _is_of_notebook(each)]
+    return []
+
+
+def _is_of_notebook(value: Any) -> bool:
+    is_one = issubclass(type(value), (type, FunctionType))
+    return is_one and value.__module__ == "__main__"
 
 
 def _users_modules() -> list[ModuleType]:
@@ -148,11 +186,13 @@ def _imported() -> _Imported:
 
 def values() -> dict[str, Any]:
     """Return the values of what was noted, by full name."""
-    found = {}
-    for name in _noted:
+    found: dict[str, Any] = {}
+    for name in {**_collections, **_noted}:
         with suppress(ImportError, AttributeError, KeyError):  # it is there no longer
             holder, attribute = _place(name)
             value = vars(holder)[attribute]
+            if name not in _noted:
+                value = Collected(_of_notebook(value))
             found[name] = AS_IMPORTED if _is_of_module(name, value) else value
     return found
 
@@ -220,6 +260,7 @@ def _counts(holder: ModuleType | type, value: Any, *, is_all: bool) -> bool:
 
 _waiting: dict[str, Any] = {}  # what is set once its module has been imported
 _replaced: dict[str, Any] = {}  # what the modules themselves have
+_added: dict[str, Collected] = {}  # what was added to collections of theirs
 
 
 def get(name: str) -> Any:
@@ -248,6 +289,10 @@ def _set_waiting(module: ModuleType) -> None:
         with suppress(ImportError, AttributeError, KeyError):  # an edited file may lack it
             holder, attribute = _place(name)
             value = _waiting.pop(name)
+            if isinstance(value, Collected):
+                value.add_to(vars(holder)[attribute], _added.get(name))
+                _added[name] = value
+                continue
             if value is AS_IMPORTED:
                 value = _replaced.pop(name, vars(holder)[attribute])
             elif attribute in vars(holder):

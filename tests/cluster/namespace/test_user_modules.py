@@ -123,7 +123,12 @@ def test_what_a_module_has_collected_of_the_notebook(notebook, module) -> None:
     notebook.here("@register\nclass Other(Base):\n  def f(self): return Net().f()")
     assert notebook.ask("build('Other')") == [("net", 4, "Other")] * 2
     notebook.there("@register\nclass Own(Base):\n  def f(self): return 'own'")
-    assert notebook.ask("build('Own')") == [("own", 4, "Own")] * 2
+    notebook.here("@register\nclass Last(Base):\n  def f(self): return 'last'")
+    # Also by way of another module; what ranks have collected themselves stays.
+    write(f"{module}_too", f"from {module} import build as make")
+    notebook.here(f"import {module}_too as too")
+    assert notebook.ask("too.make('Last')") == [("last", 4, "Last")] * 2
+    assert notebook.ask("too.make('Own')") == [("own", 4, "Own")] * 2
 
 
 def test_an_array_that_is_mapped_from_a_file(notebook, cluster, tmp_path) -> None:
