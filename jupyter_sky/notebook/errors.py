@@ -36,7 +36,7 @@ def advise(
     namespace: Mapping[str, Any],
     asked_by: Mapping[str, str],
 ) -> None:
-    """Add advice to a rank's error about a missing name, package or file, or a second group.
+    """Add advice to a rank's error: about a missing name, package or file, and what is known.
 
     A cell's names are found in its syntax tree. A name that is only used in evaluated strings is
     not found, and names that ``--in`` leaves out are not sent.
@@ -53,8 +53,8 @@ def advise(
         The requested names, each with its option, like ``--out``.
     """
     if not isinstance(error, NameError):
-        second = _SECOND_GROUP in str(error)
-        error.advice = error.advice or (_IN_A_GROUP if second else missing.advice(error, cluster))
+        known = (advice for message, advice in _KNOWN.items() if message in str(error))
+        error.advice = error.advice or next(known, "") or missing.advice(error, cluster)
         return
     if undefined := re.match(r"name '(\w+)' is not defined", str(error)):
         name = undefined[1]
@@ -134,12 +134,21 @@ def _similar_name(cluster: Cluster, rank: int, name: str) -> str | None:
 _NOT_THERE = re.compile(r"(\w+)(?:, \w+)* was asked for")
 # How `jupyter_sky.serialization.diagnosis` says that a value cannot be brought.
 _STAYS_THERE = re.compile(r"(\w+)\S* cannot be brought to the notebook")
-# The message of torch about another group, and what to do instead.
-_SECOND_GROUP = "trying to initialize the default process group twice"
-_IN_A_GROUP = (
-    "the ranks of a cluster are in a process group before any cell runs: leave out "
-    "`init_process_group`, or run the program with `%sky torchrun`"
-)
+# Messages of libraries, and what to do instead of what they are about.
+_KNOWN = {
+    "trying to initialize the default process group twice": (
+        "the ranks of a cluster are in a process group before any cell runs: leave out "
+        "`init_process_group`, or run the program with `%sky torchrun`"
+    ),
+    "Expected to have finished reduction in the prior iteration": (
+        "if an error or a Stop has cut off the last step, wrap the model again, which keeps its "
+        "weights: `ddp = DistributedDataParallel(ddp.module)`"
+    ),
+    "no running event loop": (
+        "on a rank an event loop runs in cells that await: write `await` in this cell, as in "
+        "`await asyncio.sleep(0)`"
+    ),
+}
 _LISTED = 8  # names of a rank
 _OUTPUTS = ("_", "__", "___")
 

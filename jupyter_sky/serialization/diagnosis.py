@@ -53,7 +53,6 @@ _DESCRIPTIONS = {
     "sqlite3.Cursor": "a cursor of a database",
     "torch.utils.data.dataloader._MultiProcessingDataLoaderIter": "an iterator of a DataLoader",
     "torch.utils.data.dataloader._SingleProcessDataLoaderIter": "an iterator of a DataLoader",
-    "weakref.ReferenceType": "a weak reference",
 }
 
 

@@ -228,9 +228,8 @@ def _attributes(module: Any) -> dict[str, Any]:
 
 @functools.cache
 def _kept_in_every_module() -> frozenset[str]:
-    return frozenset(
-        vars(sys.modules["torch"].nn.Module()).keys() - {"training", "_is_full_backward_hook"}
-    )
+    every = vars(sys.modules["torch"].nn.Module()).keys()
+    return frozenset(every - {"training", "_is_full_backward_hook"})
 
 
 def _digest_of_tensor(tensor: Any, digests: dict[tuple[int, int], str]) -> str:
@@ -338,6 +337,8 @@ def _change(
 
 def _pairs(mine: Any, theirs: Any, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
     mine, theirs = sharded.unwrapped(mine), sharded.unwrapped(theirs)
+    if isinstance(theirs, sys.modules["torch"].jit.ScriptModule):
+        raise CannotTakeOver(f"{prefix[:-1] or 'it'} is of TorchScript")
     if _kind(mine) is not _kind(theirs):
         raise CannotTakeOver(f"it is of type {type(mine).__name__} on this rank")
     if mine._modules.keys() != theirs._modules.keys():
@@ -381,9 +382,8 @@ def _piece(name: str, mine: Any, theirs: Any) -> tuple[Any, Any]:
     distribute = sys.modules["torch.distributed.tensor"].distribute_tensor
     try:
         # Every rank has the whole, so each takes its own part, and none waits for another.
-        part = distribute(
-            theirs.to(mine.device), mine.device_mesh, mine.placements, src_data_rank=None
-        )
+        whole = theirs.to(mine.device)
+        part = distribute(whole, mine.device_mesh, mine.placements, src_data_rank=None)
     except Exception as error:
         raise CannotTakeOver(f"{name} is sharded on this rank") from error
     return mine.detach().to_local(), part.to_local()

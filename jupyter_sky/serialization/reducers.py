@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from jupyter_sky.serialization import sentinels
+from jupyter_sky.serialization.arrays import memory_maps
 from jupyter_sky.serialization.models import singletons, wrapped
 from jupyter_sky.serialization.module_reference import reduce_module
 from jupyter_sky.serialization.process import log_settings
@@ -83,7 +84,15 @@ def _cached_property(function: Callable[[Any], Any], name: str | None) -> Any:
 def _reduce_of_weakref(obj: Any) -> Any:
     if type(obj) in (weakref.WeakKeyDictionary, weakref.WeakValueDictionary):
         return type(obj), (), None, None, iter(list(obj.items()))
+    if type(obj) in (weakref.ReferenceType, weakref.WeakMethod):
+        # What nothing else refers to at the receiver is gone there, as it would be here.
+        target = obj()
+        return (_dead_reference, ()) if target is None else (type(obj), (target,))
     return NotImplemented
+
+
+def _dead_reference() -> weakref.ref[Any]:
+    return weakref.ref(type("Gone", (), {})())
 
 
 def _reduce_cell(cell: types.CellType) -> Any:
@@ -355,6 +364,7 @@ _BY_MODULE: dict[str, Callable[[Any], Any]] = {
     "jax": _reduce_custom_rule,
     "jaxlib.weakref_lru_cache": _reduce_cache,
     "jax._src.custom_derivatives": _reduce_custom_rule,
+    "numpy": memory_maps.reduce,
     "numpy.ma": _reduce_masked,
     "numpy.ma.core": _reduce_masked,
     "pandas.arrays": _reduce_dates,

@@ -240,6 +240,22 @@ def test_a_cell_that_forms_a_second_group_is_told_that_there_is_one(pair: LiveNo
     assert "process group before any cell runs: leave out `init_process_group`" in cell.traceback
 
 
+def test_a_model_whose_last_step_was_cut_off_is_to_be_wrapped_again(pair: LiveNotebook) -> None:
+    pair.run(
+        "%%sky\nimport torch\nfrom torch.nn import Linear, Sequential\n"
+        "from torch.nn.parallel import DistributedDataParallel\n"
+        "ddp = DistributedDataParallel(Sequential(Linear(1, 1), Linear(1, 1)))\n"
+        "def fail(gradient): raise MemoryError\n"
+        "def cut_off(module, given, out): out.register_hook(fail)\n"
+        "cut = ddp.module[0].register_forward_hook(cut_off)\n"
+        "ddp(torch.ones(1, 1)).backward()"
+    )
+    cell = pair.run("%%sky\ncut.remove()\nddp(torch.ones(1, 1)).backward()")
+    assert cell.traceback.endswith("`ddp = DistributedDataParallel(ddp.module)`")
+    again = "ddp = DistributedDataParallel(ddp.module)"
+    pair.succeed(f"%%sky\n{again}\nddp(torch.ones(1, 1)).backward()")
+
+
 @pytest.mark.parametrize("call", ["exit()", "quit"])
 def test_exit_ends_the_cell_as_sys_exit_does(pair: LiveNotebook, call: str) -> None:
     cell = pair.run(f"%%sky\n{call}")
@@ -302,6 +318,13 @@ def test_a_crash_says_signal_rank_host_and_where_it_was(opened) -> None:
     )
     said = "    terminate called\n      what():  no room\n    Fatal Python error: Aborted"
     assert said in aborted.traceback
+    assert re.search(r"\n      Cell In\[\d+\], line 4 in <module>\non rank 0", aborted.traceback)
+    deep = notebook.run(
+        "%%sky --ranks 0\nimport os\n"
+        "def deeper(left):\n    return deeper(left - 1) if left else os.abort()\n"
+        "import functools; functools.reduce(lambda *_: deeper(60), [1, 2])"
+    )
+    assert re.search(r"Cell In\[\d+\], line 4 in deeper", deep.traceback)
     assert "Traceback" not in cell.stderr  # of the rank that the other left in the collective
     killed = notebook.run(
         "%%sky\nimport os\nprint('the last line', flush=True)\nos.kill(os.getpid(), 9)"

@@ -10,6 +10,7 @@ import pytest
 
 from tests.installed import skip_without
 from tests.notebook.kernels import LiveNotebook
+from tests.waiting import until
 
 
 def test_lines_of_the_head_arrive_while_the_cell_runs(pair: LiveNotebook, tmp_path: Path) -> None:
@@ -168,6 +169,23 @@ def test_what_the_notebook_sets_in_a_module_travels(pair: LiveNotebook) -> None:
     assert cell.shown == ["(0.5, {'a': 1, 'b': 2}, 1.5, True, 1)"]
 
 
+def test_functions_of_modules_are_put_back_on_ranks_too(pair: LiveNotebook) -> None:
+    file = pair.path.parent / "functions_of_mine.py"
+    file.write_text("def f(): return 'own'\n")
+    pair.succeed("import torch, functions_of_mine as mine\nfrom torch.nn import Identity")
+    pair.succeed("own, forward = mine.f, Identity.forward\ndef fake(*_): return 'fake'")
+    seen = "%%sky\nmine.f(), Identity()(rank)"
+    pair.succeed("mine.f = Identity.forward = fake")
+    assert pair.succeed(seen).shown == ["('fake', 'fake')"]
+    pair.succeed("mine.f, Identity.forward = own, forward")
+    assert pair.succeed(seen).shown == ["('own', 0)"]
+    pair.succeed("mine.f = fake")
+    file.write_text("def f(): return 'edited'\n")
+    assert pair.succeed(seen).shown == ["('fake', 0)"]
+    pair.succeed("mine.f = own")
+    assert pair.succeed(seen).shown == ["('edited', 0)"]
+
+
 def test_figures_tables_and_html_are_shown_as_such(pair: LiveNotebook) -> None:
     skip_without("matplotlib")
     figure = pair.succeed(
@@ -309,6 +327,25 @@ def test_a_cell_may_await_and_use_magics(pair: LiveNotebook) -> None:
     )
     assert cell.stdout.startswith("awaited\nCPU times")
     assert cell.shown == ["['one two']"]
+
+
+def test_tasks_that_a_cell_leaves_go_on_between_cells(pair: LiveNotebook, tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    pair.succeed(
+        "%%sky --ranks 0\nimport asyncio, pathlib\n"
+        "async def work():\n"
+        "    await asyncio.sleep(0)\n"
+        f"    pathlib.Path({str(done)!r}).touch()\n"
+        "    return 'worked'\n"
+        "async def begin(): return await asyncio.create_task(work())\n"
+        "task = asyncio.create_task(work())"
+    )
+    until(done.exists)
+    # A cell that awaits nothing may run a loop of its own, as scripts do.
+    cell = pair.succeed("%%sky --ranks 0\nprint(task.result(), asyncio.run(begin()))")
+    assert cell.stdout == "worked worked\n"
+    cell = pair.run("%%sky\ndef later():\n    asyncio.get_running_loop()\nlater()")
+    assert cell.traceback.endswith("write `await` in this cell, as in `await asyncio.sleep(0)`")
 
 
 def test_a_flood_is_thinned_in_the_cell_and_complete_in_the_log(

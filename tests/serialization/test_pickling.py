@@ -652,6 +652,27 @@ def shared_between(one: Any, other: Any) -> bool:
     return bool(first.shared.keys() & second.shared.keys())
 
 
+class Leaf:
+    def __init__(self, parent: Any) -> None:
+        self.parent, self.find = weakref.ref(parent), weakref.WeakMethod(parent.leaf)
+
+
+class Tree:
+    def __init__(self) -> None:
+        self.child = Leaf(self)
+
+    def leaf(self) -> Leaf:
+        return self.child
+
+
+def test_weak_references_stay_weak() -> None:
+    copy = trip(Tree())
+    assert copy.child.parent() is copy
+    assert copy.child.find()() is copy.child
+    assert trip(copy.child).parent() is None  # nothing else refers to it
+    assert trip(weakref.ref(Tree()))() is None
+
+
 def test_what_is_shared_is_seen() -> None:
     numbers = [1]
     assert shared_between({"a": numbers}, [numbers])

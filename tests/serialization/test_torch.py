@@ -128,6 +128,22 @@ def test_an_operator() -> None:
     assert trip(add.Tensor) is add.Tensor
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_what_torchscript_has_made() -> None:
+    function = torch.jit.trace(plus_one, torch.ones(1))
+    copies = trip([function, torch.jit.trace(torch.nn.Linear(1, 2), torch.ones(1)), function])
+    assert [copy(torch.ones(1)).numel() for copy in copies] == [1, 2, 1]
+    assert copies[0] is copies[2]
+    assert digest(copies) == digest(copies)
+
+
+def test_an_exported_program() -> None:
+    program = torch.export.export(torch.nn.Linear(1, 2), (torch.ones(3, 1),))
+    copy = trip(program)
+    assert torch.equal(copy.module()(torch.ones(3, 1)), program.module()(torch.ones(3, 1)))
+    assert digest(copy) == digest(program)
+
+
 def test_a_loader_whose_workers_run() -> None:
     loader = torch.utils.data.DataLoader(range(4), num_workers=1, persistent_workers=True)
     before = digest(loader)

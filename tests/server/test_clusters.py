@@ -75,7 +75,7 @@ def test_a_cluster_of_no_notebook(server: Server, alone: Cluster) -> None:
         assert answer.status == 409
         assert answer.message == "no notebook is connected to this cluster: attach it first."
     assert server.act(entry, "restart", {"ranks": [1]}).json == {
-        "said": f"{alone.name}: rank 1 restarted with empty namespaces"
+        "said": f"{alone.name}: rank 1 restarted with an empty namespace"
     }
     # Local nodes cost nothing: there is no use in stopping them.
     place = f"clusters/{entry['id']}"

@@ -119,18 +119,21 @@ class Dependencies:
     ) -> list[NamespaceItem]:
         """Return the items of attributes of modules that a cell needs.
 
-        These are in packages that it uses, or are objects that it needs under another name.
+        These are in packages that it uses, are objects that it needs under another name, or have
+        been collected of the notebook by any module of the user's, if it uses one.
         """
         named = {item.key: item.value for item in found if item.is_name}
-        module_attributes.note_shared(named)
-        values = module_attributes.values()
-        collector.namespace = {**collector.namespace, **values} if values else collector.namespace
         used = cell.modules.union(*(item.pickled.modules for item in found))
         packages = {module_attributes.package(module) for module in used}
+        module_attributes.note_shared(named)
+        collected = module_attributes.note_collected(packages)
+        values = module_attributes.values()
+        collector.namespace = {**collector.namespace, **values} if values else collector.namespace
         objects = {id(value) for value in named.values()}
         more: list[NamespaceItem] = []
         for name, value in values.items():
-            if module_attributes.package(name) in packages or id(value) in objects:
+            is_used = module_attributes.package(name) in packages or name in collected
+            if is_used or id(value) in objects:
                 with suppress(UsageError):  # the cell does not name it
                     more += collector.collect([name], cell, skip)
         return more

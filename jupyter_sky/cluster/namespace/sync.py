@@ -42,6 +42,7 @@ from jupyter_sky.cluster.namespace.returning import merge
 from jupyter_sky.cluster.namespace.sharing import GroupPlan, GroupPlanner
 from jupyter_sky.cluster.namespace.update import HUGE, NamespaceUpdate, refuse_huge
 from jupyter_sky.errors import UsageError
+from jupyter_sky.serialization.arrays.memory_maps import seen_by_receiver
 from jupyter_sky.serialization.model_changes import HeldModels
 from jupyter_sky.serialization.object_tokens import SentObjects
 
@@ -169,21 +170,20 @@ class NamespaceSync:
     def _add_missing(
         self, update: NamespaceUpdate, collector: ItemCollector, forced: frozenset[str]
     ) -> None:
-        cell = update.effects.cell
-        found = self._dependencies.find(
-            update.names, collector, update.ranks, cell=cell, forced=forced
-        )
-        # Ranks that lack the same are sent the same.
-        lacking: dict[tuple[NamespaceItem, ...], list[int]] = {}
-        for rank in update.ranks:
-            missing = [
-                item for item in found if item.key in forced or self._remote_state.lacks(rank, item)
-            ]
-            if missing:
-                lacking.setdefault(tuple(missing), []).append(rank)
-        for lacked, members in lacking.items():
-            for plan in self._planner.plan(lacked, collector, members, forced):
-                self._add_group(update, plan, forced)
+        with seen_by_receiver(self.shares_files):
+            found = self._dependencies.find(
+                update.names, collector, update.ranks, cell=update.effects.cell, forced=forced
+            )
+            lacks = self._remote_state.lacks
+            # Ranks that lack the same are sent the same.
+            lacking: dict[tuple[NamespaceItem, ...], list[int]] = {}
+            for rank in update.ranks:
+                missing = [each for each in found if each.key in forced or lacks(rank, each)]
+                if missing:
+                    lacking.setdefault(tuple(missing), []).append(rank)
+            for lacked, members in lacking.items():
+                for plan in self._planner.plan(lacked, collector, members, forced):
+                    self._add_group(update, plan, forced)
 
     def _add_group(self, update: NamespaceUpdate, plan: GroupPlan, forced: frozenset[str]) -> None:
         group = pack_group(plan.items, self._sent_objects, plan.links)

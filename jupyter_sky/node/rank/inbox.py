@@ -10,11 +10,12 @@ from typing import Any, cast
 
 from jupyter_sky.node.rank import streams
 from jupyter_sky.node.rank.interrupts import Interrupts
+from jupyter_sky.node.rank.ipython import event_loop
 from jupyter_sky.transport.frames import BlockingFrames, Message
 from jupyter_sky.transport.protocol.messages import whole_command
 from jupyter_sky.transport.protocol.rank_messages import RankCommand, TellCommand
 
-_MOMENT = 100  # milliseconds
+_MOMENT = 0.1  # seconds
 
 
 class Inbox:
@@ -56,10 +57,16 @@ class Inbox:
         while not self._has_come(None):
             pass
 
-    def _has_come(self, within: int | None) -> bool:
-        """Wait for a message; print errors that a user's signal handler raises meanwhile."""
+    def _has_come(self, within: float | None) -> bool:
+        """Wait some seconds for a message; print errors of the user's code that runs meanwhile.
+
+        That is what handles a signal, and tasks that cells have left.
+        """
         with streams.errors_printed():
-            return self._frames.has_message or bool(self._poll.poll(within))
+            if self._frames.has_message:
+                return True
+            event_loop.run_tasks_until_readable(self._frames.sock, within)
+            return bool(self._poll.poll(within and int(within * 1000)))
         return False
 
     def next_told(self, run: str) -> TellCommand | None:

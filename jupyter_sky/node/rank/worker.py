@@ -29,15 +29,16 @@ from jupyter_sky.node.rank.head_ports import HeadPorts
 from jupyter_sky.node.rank.inbox import Inbox
 from jupyter_sky.node.rank.inspection.inspector import Inspector
 from jupyter_sky.node.rank.interrupts import Interrupts
-from jupyter_sky.node.rank.ipython import program
+from jupyter_sky.node.rank.ipython import event_loop, program
 from jupyter_sky.node.rank.ipython.forked_child import end_child
-from jupyter_sky.node.rank.ipython.shell import RankShell, cancel_tasks
+from jupyter_sky.node.rank.ipython.shell import RankShell
 from jupyter_sky.node.rank.metrics.recorder import MetricRecorder
 from jupyter_sky.node.rank.namespace.gathering import Gatherer
 from jupyter_sky.node.rank.namespace.namespace import Namespace, own_frames
 from jupyter_sky.node.rank.plugin_hooks import RankPlugins
 from jupyter_sky.node.rank.profiling.recording import recording
 from jupyter_sky.node.rank.profiling.sampler import Sampler
+from jupyter_sky.node.rank.unfinished_steps import drop_unfinished_steps
 from jupyter_sky.node.volumes import opening
 from jupyter_sky.serialization import blobs, cell_sources
 from jupyter_sky.transport import present_run
@@ -260,6 +261,8 @@ class RankWorker:
             # It has left a collective that its peers may never begin: the next of theirs would meet
             # it, and they would hang or mix up their values. What has failed is closed for good.
             self._was_broken = self._has_left_one = True
+        if error is not None:
+            drop_unfinished_steps()
         self._debugger.end(error)
         streams.end_of_run()
         self._metrics.end()
@@ -297,7 +300,7 @@ class RankWorker:
             error = self._shell.run(command["code"], *command["place"], command["program"])
             if error is not None:
                 if isinstance(error, KeyboardInterrupt):
-                    cancel_tasks()
+                    event_loop.cancel_tasks()
                 self._debugger.on_error(error)
                 raise error
             return None

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import signal
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jupyter_sky.formatting import last_line
+from jupyter_sky.node.rank.inspection import stacks
 from jupyter_sky.node.supervisor.rank_process import RankProcess
 
-_LINES = 60  # last lines of the log in which to look for a crash
+_LINES = 500  # last lines of the log in which to look for a crash: 100 for each thread
+_TAIL = 64 * 1024  # bytes of them
 _SHOWN = 5
 _SAID = 2  # lines before a crash
+_IN_FILE = re.compile(r'File "(.*)"(?=, line )')
 _SCRIPT_TAIL = 16 * 1024  # bytes of a script's output in which to look for its last lines
 _SCRIPT_LINES = 80  # lines, since torchrun writes many about itself
 
@@ -44,7 +50,7 @@ class ExitReasons:
 def last_lines(process: RankProcess) -> str:
     """Return a run's last lines; for a crash, its beginning, which says where it happened."""
     size = process.log.size - process.run_offset
-    lines = process.log.tail(_LINES, limit=min(size, 16 * 1024)).decode(errors="replace")
+    lines = process.log.tail(_LINES, limit=min(size, _TAIL)).decode(errors="replace")
     printed = lines.splitlines()
     crashes = [index for index, line in enumerate(printed) if line.startswith("Fatal Python error")]
     if not crashes:
@@ -55,7 +61,30 @@ def last_lines(process: RankProcess) -> str:
     # faulthandler prints other threads first.
     what, *where = printed[crash:]
     at = next((i for i, line in enumerate(where) if line.startswith("Current thread")), 0)
-    return "\n".join([*why, what, *where[at:][:_SHOWN]])
+    return "\n".join([*why, what, *_down_to_cell(where[at:], _titles(process))])
+
+
+def _titles(process: RankProcess) -> Mapping[str, str]:
+    """Return the titles of the cells that a rank has run, which it has told the agent."""
+    file = process.stacks
+    return {} if file is None else stacks.titles_in(os.pread(file, stacks.NAMES_SIZE, 0))
+
+
+def _down_to_cell(where: Sequence[str], titles: Mapping[str, str]) -> list[str]:
+    """Return the first lines of a dumped stack, and the cell's where it is further down."""
+    named = [_IN_FILE.sub(lambda match: _place(match, titles), line) for line in where]
+    cells = [i for i, line in enumerate(where) if named[i] != line]
+    if not cells:
+        return named[:_SHOWN]
+    last, first = cells[-1], cells[0]
+    if first < _SHOWN:
+        return named[: min(_SHOWN, last + 1)]
+    return [*named[: _SHOWN - 2], "  ...", named[first]]
+
+
+def _place(match: re.Match[str], titles: Mapping[str, str]) -> str:
+    title = titles.get(match[1])
+    return match[0] if title is None else f"Cell {title}"
 
 
 def last_lines_of_script(process: RankProcess) -> list[str]:

@@ -382,10 +382,11 @@ class Supervisor:
         pid, run = process.pid or 0, process.run
         process.drain()
         self._output.flush(process)
+        said = last_lines(process)
         process.close()
         if process.rank == 0:
             self.reservations.fail(f"rank 0 is lost, {reason}")
-        self._publish_event(RankExited(process.rank, pid, reason, run, last_lines(process), again))
+        self._publish_event(RankExited(process.rank, pid, reason, run, said, again))
         if run:
             self.stopper.stop_after_loss(run)
 

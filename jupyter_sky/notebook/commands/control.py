@@ -123,7 +123,8 @@ def restart_ranks(cluster: Cluster, chosen: str | Sequence[int] | None) -> str:
     """Restart ranks (None for all), and return a sentence about it."""
     ranks = choose_ranks(cluster, chosen, "%sky restart")
     cluster.restart(ranks)
-    return f"{cluster.name}: {format_ranks(ranks)} restarted with empty namespaces"
+    empty = "an empty namespace" if len(ranks) == 1 else "empty namespaces"
+    return f"{cluster.name}: {format_ranks(ranks)} restarted with {empty}"
 
 
 def scale_cluster(

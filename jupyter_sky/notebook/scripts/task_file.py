@@ -27,6 +27,7 @@ _NOT_USED = (
     "service",
     "volumes",
 )
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|([A-Za-z_]\w*))")
 _CHOICES = ("any_of", "ordered")
 _RESOURCES_NOT_USED = (
     "_cluster_config_overrides",
@@ -76,7 +77,7 @@ class TaskFile:
 
     def place(self, name: str) -> str:
         """Return a path of the file with the values of variables in place of their names."""
-        return re.sub(r"\$\{(\w+)\}", lambda match: self.env.get(match[1], match[0]), name)
+        return _VARIABLE.sub(lambda found: self.env.get(found[1] or found[2], found[0]), name)
 
     @contextmanager
     def saying_names(self) -> Iterator[None]:

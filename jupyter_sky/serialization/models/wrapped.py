@@ -6,11 +6,24 @@ Data loaders are here as well, since they refer to their workers.
 from __future__ import annotations
 
 import inspect
+import io
+import pickle
 import sys
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.serialization.models import optimizers
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+_SAVED_BY_TORCH = (
+    "torch.jit",
+    "torch.jit._script",
+    "torch.jit._trace",
+    "torch.export.exported_program",
+)
 
 
 def reduce(obj: Any) -> Any:
@@ -42,7 +55,35 @@ def reduce(obj: Any) -> Any:
     if kind.__module__ == "torch.nn.utils.parametrize" and "parametrizations" in obj._modules:
         # Torch has made a class for this one module, for `weight_norm`.
         return _parametrized, (kind.__base__, vars(obj))
+    if kind.__module__ in _SAVED_BY_TORCH:
+        return _reduce_saved(obj)
     return NotImplemented
+
+
+def _reduce_saved(made: Any) -> Any:
+    """Reduce what TorchScript or `torch.export` has made to what torch saves of it."""
+    import torch
+
+    file = io.BytesIO()
+    if isinstance(made, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+        torch.jit.save(made, file)
+        return _load_script, (pickle.PickleBuffer(file.getbuffer()),)
+    if isinstance(made, torch.export.ExportedProgram):
+        torch.export.save(made, file)
+        return _load_exported, (pickle.PickleBuffer(file.getbuffer()),)
+    return NotImplemented
+
+
+def _load_script(saved: Buffer) -> Any:
+    import torch
+
+    return torch.jit.load(io.BytesIO(saved), map_location="cpu")
+
+
+def _load_exported(saved: Buffer) -> Any:
+    import torch.export
+
+    return torch.export.load(io.BytesIO(saved))
 
 
 def _itself(obj: Any) -> Any:

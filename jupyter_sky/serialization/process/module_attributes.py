@@ -6,14 +6,18 @@ name, under the attribute's full name (``config:LR``), and set again on the rank
 
 So is an object that a module of the user's has as well as the notebook, after ``from config import
 cfg``: on the ranks, too, it has to be one object, which ``cfg.lr = 0.1`` changes for the module.
+So is, too, what a module has collected of the notebook, as ``@register`` does above a class: it is
+added to what ranks have in its place.
 """
 
 from __future__ import annotations
 
 import pkgutil
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -78,6 +82,94 @@ def places(identities: Collection[int]) -> Iterator[str]:
                 yield f"{module.__name__}:{name}"
 
 
+@dataclass(frozen=True)
+class Collected:
+    """What a collection of a module has of the notebook; it is added to what ranks have there.
+
+    Attributes
+    ----------
+    items
+        Classes and functions, by their keys if they have some.
+    """
+
+    items: dict[Any, Any] | list[Any]
+
+    def add_to(self, there: Any, former: Collected | None) -> None:
+        """Add it to a collection, in place of what was added before."""
+        if isinstance(self.items, dict):
+            there.update(self.items)
+            return
+        gone = former.items if former else ()
+        kept = [each for each in there if not any(each is other for other in gone)]
+        there.clear()
+        (there.extend if isinstance(there, list) else there.update)([*kept, *self.items])
+
+
+def note_collected(packages: Set[str]) -> frozenset[str]:
+    """Note collections in modules of the user's which have classes or functions of the notebook.
+
+    They are names of a module, or attributes of its classes or of its objects.
+
+    Parameters
+    ----------
+    packages
+        Top-level packages. If none of them is the user's, nothing is noted.
+
+    Returns
+    -------
+    frozenset of str
+        Their full names.
+    """
+    modules = _users_modules()
+    if packages.isdisjoint(package(module.__name__) for module in modules):
+        return frozenset()
+    for module in modules:
+        for name, value in _values_in(module):
+            if _of_notebook(value):
+                _collections[f"{module.__name__}:{name}"] = None
+    return frozenset(_collections)
+
+
+_collections: dict[str, None] = {}
+
+
+def _values_in(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """Yield what a module has, and what its own classes and objects have, by name."""
+    for name, value in list(vars(module).items()):
+        yield name, value
+        kind = value if issubclass(type(value), type) else type(value)
+        if kind.__module__ == module.__name__:
+            for attribute, each in _attributes_of(value):
+                yield f"{name}.{attribute}", each
+
+
+def _attributes_of(value: Any) -> list[tuple[str, Any]]:
+    if issubclass(type(value), type):
+        return [*vars(value).items()]
+    with suppress(AttributeError):  # it has slots; its own methods are not asked
+        return [*object.__getattribute__(value, "__dict__").items()]
+    return []
+
+
+_LATEST = 100  # objects of a collection that are looked at: it may be a large one of something else
+
+
+def _of_notebook(value: Any) -> dict[Any, Any] | list[Any]:
+    """Return the latest classes and functions of the notebook in a collection."""
+    if type(value) is dict:
+        pairs = [*islice(reversed(value.items()), _LATEST)]
+        return {key: each for key, each in reversed(pairs) if _is_of_notebook(each)}
+    if type(value) in (list, set):
+        latest = value[-_LATEST:] if type(value) is list else islice(value, _LATEST)
+        return [each for each in latest if _is_of_notebook(each)]
+    return []
+
+
+def _is_of_notebook(value: Any) -> bool:
+    is_one = issubclass(type(value), (type, FunctionType))
+    return is_one and value.__module__ == "__main__"
+
+
 def _users_modules() -> list[ModuleType]:
     global _own_modules
     if _own_modules[0] != _imported():
@@ -94,12 +186,30 @@ def _imported() -> _Imported:
 
 def values() -> dict[str, Any]:
     """Return the values of what was noted, by full name."""
-    found = {}
-    for name in _noted:
+    found: dict[str, Any] = {}
+    for name in {**_collections, **_noted}:
         with suppress(ImportError, AttributeError, KeyError):  # it is there no longer
             holder, attribute = _place(name)
-            found[name] = vars(holder)[attribute]
+            value = vars(holder)[attribute]
+            if name not in _noted:
+                value = Collected(_of_notebook(value))
+            found[name] = AS_IMPORTED if _is_of_module(name, value) else value
     return found
+
+
+class _AsImported:
+    """Stands for what a module itself has: the notebook has set it again, after something else."""
+
+    def __reduce__(self) -> str:
+        return "AS_IMPORTED"
+
+
+AS_IMPORTED = _AsImported()
+
+
+def _is_of_module(name: str, value: Any) -> bool:
+    # It is pickled as its name, which ranks have something else under.
+    return isinstance(value, FunctionType) and f"{value.__module__}:{value.__qualname__}" == name
 
 
 def package(name: str) -> str:
@@ -149,6 +259,8 @@ def _counts(holder: ModuleType | type, value: Any, *, is_all: bool) -> bool:
 
 
 _waiting: dict[str, Any] = {}  # what is set once its module has been imported
+_replaced: dict[str, Any] = {}  # what the modules themselves have
+_added: dict[str, Collected] = {}  # what was added to collections of theirs
 
 
 def get(name: str) -> Any:
@@ -174,9 +286,18 @@ def put(name: str, value: Any) -> None:
 
 def _set_waiting(module: ModuleType) -> None:
     for name in [each for each in _waiting if _module(each) == module.__name__]:
-        with suppress(ImportError, AttributeError):  # an edited file may have no such class
+        with suppress(ImportError, AttributeError, KeyError):  # an edited file may lack it
             holder, attribute = _place(name)
-            setattr(holder, attribute, _waiting.pop(name))
+            value = _waiting.pop(name)
+            if isinstance(value, Collected):
+                value.add_to(vars(holder)[attribute], _added.get(name))
+                _added[name] = value
+                continue
+            if value is AS_IMPORTED:
+                value = _replaced.pop(name, vars(holder)[attribute])
+            elif attribute in vars(holder):
+                _replaced.setdefault(name, vars(holder)[attribute])
+            setattr(holder, attribute, value)
 
 
 @contextmanager
@@ -193,4 +314,5 @@ def kept(names: Iterable[str]) -> Iterator[None]:
         yield
     finally:
         for name, value in values.items():
+            _replaced.pop(name, None)
             put(name, value)

@@ -200,6 +200,17 @@ def test_what_cannot_be_changed_on_ranks_is_said(
     assert notebook.ask("type(model).__name__") == ["Sequential"] * 4
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_model_of_torchscript_comes_back_and_one_that_was_changed_replaces_it(notebook) -> None:
+    notebook.here(f"{MODEL}\nmodel = torch.jit.script(model)")
+    notebook.there(f"{OPTIMIZER}\n{TRAIN}", out=["model"])
+    [first, *_] = weights(notebook)
+    assert first.equal(next(notebook.names["model"].parameters()))
+    notebook.here("with torch.no_grad(): next(model.parameters()).fill_(7)")
+    assert "it is of TorchScript: make again what refers to it" in notebook.printed("model")
+    assert {each.mean().item() for each in weights(notebook)} == {7}
+
+
 @pytest.mark.parametrize("wrapper", ["alone", "FSDP2"])
 def test_a_model_of_another_precision(notebook, wrapper: str) -> None:
     notebook.there(f"{MODEL}\n{WRAPPERS[wrapper]}\n{OPTIMIZER}\n{TRAIN}", out=["model"])

@@ -111,6 +111,19 @@ def test_what_is_not_needed_is_not_sent(notebook) -> None:
     assert notebook.sent("f()") == set()
 
 
+def test_a_rank_does_not_pickle_what_it_receives(notebook) -> None:
+    notebook.here(
+        "class Seen:\n"
+        "    def __getstate__(self):\n"
+        "        import sys\n"
+        "        sys.pickled = vars(sys).get('pickled', 0) + 1\n"
+        "        return {}\n"
+        "value = Seen()"
+    )
+    notebook.there("import sys")
+    assert notebook.ask("(bool(value), hasattr(sys, 'pickled'))") == [(True, False)] * 4
+
+
 def test_a_run_that_waits_counts_for_the_next(notebook) -> None:
     notebook.here("x = 'old'")
     first = notebook.start("import time\nx = rank\ndist.barrier()")

@@ -92,6 +92,67 @@ def test_an_object_that_the_notebook_and_modules_share(notebook, module) -> None
     assert notebook.ask("user.rate(), cfg.rate, version()") == [(-4, 4, 20), (-5, 5, 20)]
 
 
+REGISTRY = """
+_models = {}
+def register(cls):
+    _models[cls.__name__] = cls
+    return cls
+
+class Registry:
+    def __init__(self): self._losses = []
+    def add(self, function): self._losses.append(function)
+losses = Registry()
+
+class Base:
+    known = {}
+    def __init_subclass__(cls): Base.known[cls.__name__] = cls
+
+def build(name): return _models[name]().f(), losses._losses[-1](2), Base.known[name].__name__
+"""
+
+
+def test_what_a_module_has_collected_of_the_notebook(notebook, module) -> None:
+    write(module, REGISTRY)
+    notebook.here(
+        f"from {module} import Base, build, losses, register\n"
+        "@register\nclass Net(Base):\n  def f(self): return 'net'\n"
+        "@losses.add\ndef loss(x): return x * two\n"
+        "two = 2"
+    )
+    assert notebook.ask("build('Net')") == [("net", 4, "Net")] * 2
+    notebook.here("@register\nclass Other(Base):\n  def f(self): return Net().f()")
+    assert notebook.ask("build('Other')") == [("net", 4, "Other")] * 2
+    notebook.there("@register\nclass Own(Base):\n  def f(self): return 'own'")
+    notebook.here("@register\nclass Last(Base):\n  def f(self): return 'last'")
+    # Also by way of another module; what ranks have collected themselves stays.
+    write(f"{module}_too", f"from {module} import build as make")
+    notebook.here(f"import {module}_too as too")
+    assert notebook.ask("too.make('Last')") == [("last", 4, "Last")] * 2
+    assert notebook.ask("too.make('Own')") == [("own", 4, "Own")] * 2
+
+
+def test_an_array_that_is_mapped_from_a_file(notebook, cluster, tmp_path) -> None:
+    """Ranks that see the file have it mapped too; others have a copy."""
+    notebook.here(
+        "import numpy as np\n"
+        "whole = np.memmap('data', 'i8', 'w+', shape=(3000, 2))\n"
+        "part, every = whole[2000:], whole.T\n"
+        "kept = np.memmap('data', 'i8', 'r', shape=6000)\n"
+        "private, computed = np.memmap('data', 'i8', 'c', shape=6000), whole + 1"
+    )
+    seen = cluster.sync.shares_files
+    notebook.there(
+        "part[0] = every[1, 5] = 7; private[0] = computed[0, 0] = 9; assert kept[0] == 0"
+    )
+    assert notebook.names["whole"][[2000, 5]].tolist() == (
+        [[7, 7], [0, 7]] if seen else [[0, 0]] * 2
+    )
+    notebook.here("whole[1] = 5")
+    assert notebook.ask("(int(kept[3]), kept.flags.writeable)") == [(5, not seen)] * 2
+    notebook.here("import os; os.remove('data'); whole = np.memmap('data', 'i8', 'w+', shape=2)")
+    assert notebook.ask("whole.tolist()") == [[0, 0]] * 2
+
+
 def test_enums_and_sentinels_of_modules(notebook, module) -> None:
     source = (
         "from enum import Enum\nclass Mode(Enum):\n  A = 1\n"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from jupyter_sky.cluster.errors import FORMER_GROUP, RemoteError
 from tests.cluster.conftest import Cells
 from tests.installed import on_first_use
 
@@ -68,6 +69,61 @@ for name in ("data", "tensor"):
     assert [found[rank]["sums"] for rank in range(4)] == [[2, 1], [4, 1], [2, 5], [4, 5]]
 
 
+SHARDED = """
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+def made():
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Linear(8, 8) for _ in range(3)))
+
+def train(model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(2, 8)).square().sum().backward()
+    optimizer.step()
+
+def cut(*_):
+    raise ValueError("cut off")
+
+model, plain = made(), made()
+for layer in model:
+    fully_shard(layer)
+fully_shard(model)
+"""
+
+
+def test_a_sharded_model_trains_after_an_error_in_the_middle_of_a_step(cells: Cells) -> None:
+    """Where ranks were cut off at different places, as by a Stop, they begin the next together."""
+    from torch.distributed.fsdp import FSDPModule
+
+    if not hasattr(FSDPModule, "reset_iter_state"):
+        pytest.skip("torch 2.13 is the first that can")
+    cells.run(SHARDED)
+    with pytest.raises(RemoteError, match="cut off"):
+        cells.run(
+            "last = model[-1]\n"
+            "hook = (last.register_forward_hook if rank else last.register_forward_pre_hook)(cut)\n"
+            "train(model)"
+        )
+    cells.run("from torch.distributed.fsdp import FSDPModule as Sharded")
+    cells.run("reset = Sharded.reset_iter_state; del Sharded.reset_iter_state")  # as before 2.13
+    with pytest.raises(RemoteError, match="cut off"):
+        cells.run("train(model)")
+    assert "it cannot go on: make it again. `sky.save` saves its weights" in cells.text("stderr")
+    code = """
+hook.remove()
+Sharded.reset_iter_state = reset
+model.reset_iter_state()
+train(model)
+train(plain)
+pairs = zip(model.parameters(), plain.parameters())
+same = all(torch.allclose(each.full_tensor(), other) for each, other in pairs)
+"""
+    found = cells.run(code, values={rank: ["same"] for rank in range(4)})
+    assert all(found[rank]["same"] for rank in range(4))
+
+
 def test_rpc_meets_where_the_group_has_met(cells: Cells) -> None:
     code = """
 from torch.distributed import rpc
@@ -81,13 +137,12 @@ rpc.shutdown()
 
 def test_stop_in_a_group_of_a_mesh_leaves_ranks_that_can_make_another(cells: Cells) -> None:
     """A mesh is bound to the process group that it was made in; a new one is made of the new."""
-    from jupyter_sky.cluster.errors import RemoteError
-
     code = """
 mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+group = mesh.get_group("tensor")
 if rank == 3:
     raise ValueError("no data")
-dist.barrier(group=mesh.get_group("tensor"))
+dist.barrier(group=group)
 """
     cells.run("from torch.distributed.device_mesh import init_device_mesh")
     cells.run("from torch.distributed.nn import functional")
@@ -95,4 +150,8 @@ dist.barrier(group=mesh.get_group("tensor"))
         cells.run(code)
     total = cells.run("total = functional.all_reduce(torch.ones(1)).item()", values={0: ["total"]})
     assert total[0]["total"] == 4
+    for group in ("group", 'mesh.get_group("tensor")'):
+        with pytest.raises(RemoteError) as raised:
+            cells.run(f"dist.all_gather_into_tensor(torch.ones(2), torch.ones(1), group={group})")
+        assert raised.value.advice == FORMER_GROUP, raised.value
     assert cells.run(PIPELINE, values={3: ["losses"]})[3]["losses"]

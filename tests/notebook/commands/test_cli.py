@@ -277,7 +277,7 @@ def test_interrupt_and_restart_and_down(opened: Open, typed: Callable[..., Typed
     only_here = "no rank has this name: `%sky push nobody` sends the notebook's\n"
     assert sky("same", "nobody") == Said(1, f"nobody: {only_here}", "")
     said = sky("restart", "1", "--cluster", row.name)
-    assert said.out == f"{row.name}: rank 1 restarted with empty namespaces\n"
+    assert said.out == f"{row.name}: rank 1 restarted with an empty namespace\n"
     notebook.succeed("%%sky --ranks 0\nassert x == 1")
     assert "name 'x' is not defined" in notebook.run("%%sky --ranks 1\nx").traceback
     cell = notebook.start("%%sky\nprint('on', flush=True)\nimport time\ntime.sleep(600)")

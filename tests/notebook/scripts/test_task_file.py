@@ -20,10 +20,11 @@ workdir: project
 envs:
   WORD: file
   SOURCE: input
+  TARGET: data.txt
 secrets:
   TOKEN: null
 file_mounts:
-  inputs/data.txt: ${SOURCE}.txt
+  inputs/$TARGET: ${SOURCE}.txt
 setup: |
   echo "setting up $WORD"
   sleep 0.1 && touch ready-$SKYPILOT_NODE_RANK

@@ -127,15 +127,20 @@ def is_wrapper(file: str) -> bool:
 
 def parse_dump(data: bytes) -> list[SeenFrame]:
     """Return the main thread's stack from a file of stacks; see `StackFile`."""
-    titles: Mapping[str, str] = {}
-    with contextlib.suppress(ValueError):
-        titles = json.loads(data[:NAMES_SIZE].rstrip(b"\0") or b"{}")
+    titles = titles_in(data)
     lines = data[NAMES_SIZE:].decode(errors="replace").splitlines()
     return _down_to_cell(
         _seen(match[1], int(match[2]) if match[2].isdigit() else 0, match[3], titles)
         for match in map(_DUMPED.match, lines)
         if match
     )
+
+
+def titles_in(data: bytes) -> Mapping[str, str]:
+    """Return the titles of cells from a file of stacks, by the file name of their code."""
+    with contextlib.suppress(ValueError):
+        return dict(json.loads(data[:NAMES_SIZE].rstrip(b"\0") or b"{}"))
+    return {}
 
 
 def is_whole(data: bytes) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import subprocess
@@ -13,7 +12,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
-from IPython.core.async_helpers import get_asyncio_loop
 from IPython.core.compilerop import CachingCompiler
 from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
@@ -23,6 +21,7 @@ from traitlets.config import Config
 
 from jupyter_sky.node.rank.ipython import (
     error_text,
+    event_loop,
     no_keyboard,
     plain_python,
     program,
@@ -191,9 +190,12 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         """Return whether a cell needs an event loop; IPython would compile it to find out."""
         text = prepared.get("transformed_cell") or raw_cell
         # Without these keywords nothing is awaited.
-        if "await" not in text and "async" not in text:
+        awaits = "await" in text or "async" in text
+        awaits = awaits and bool(super().should_run_async(raw_cell, **prepared))
+        if not awaits and not event_loop.is_needed(text, self.user_ns):
             return False
-        return bool(super().should_run_async(raw_cell, **prepared))
+        event_loop.note_use()
+        return True
 
     def reset_traceback(self) -> None:
         """Forget the traceback of the previous run."""
@@ -310,17 +312,6 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
             type(error), error, frames, tb_offset=0
         )
         cell_sources.drop_traceback_caches()
-
-
-def cancel_tasks() -> None:
-    """Cancel tasks that a cell left on IPython's loop: they would go on when a cell next awaits."""
-    loop = get_asyncio_loop()
-    tasks = asyncio.all_tasks(loop)
-    for task in tasks:
-        task.cancel()
-    if tasks and not loop.is_running():
-        with contextlib.suppress(BaseException):
-            loop.run_until_complete(asyncio.wait(tasks, timeout=0.2))
 
 
 def make_shell() -> RankShell:

@@ -100,7 +100,8 @@ class Namespace:
             value = bound.pop(name)
             if module_attributes.get(name) is not value:  # like a function, which is imported
                 module_attributes.put(name, value)
-                self._attributes.add(name)
+                is_set = value is not module_attributes.AS_IMPORTED
+                (self._attributes.add if is_set else self._attributes.discard)(name)
         self.names.update(bound)
         self._received.update(each for each in values if isinstance(each, type))
 

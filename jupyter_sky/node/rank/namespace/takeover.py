@@ -50,7 +50,7 @@ class Takeover:
         opaque = _opaque(others) if any(_order(pairs[name][0]) for name in models) else None
         for name in models:
             self._take_over(name, *pairs[name], changes[name], opaque)
-        if not self._is_replaced:
+        if holders and not self._is_replaced:
             self._keep(holders, others.values())
         if self._replaced:
             received_objects.replace(self._replaced)

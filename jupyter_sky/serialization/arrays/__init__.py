@@ -1,0 +1,1 @@
+"""Arrays as numpy keeps them: as parts of files."""
