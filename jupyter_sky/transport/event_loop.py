@@ -15,6 +15,8 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Generic, TypeVar
 
+from jupyter_sky.transport.tasks import shielded
+
 T = TypeVar("T")
 
 _lock = threading.Lock()
@@ -119,7 +121,7 @@ class _CancelledOnce(Generic[T]):
         if self._stopped:
             raise asyncio.CancelledError
         self._task = asyncio.get_running_loop().create_task(self._coroutine)
-        return await asyncio.shield(self._task)
+        return await shielded(self._task)
 
     async def stop(self) -> None:
         self._stopped = True

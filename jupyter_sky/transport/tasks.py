@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -132,11 +132,23 @@ async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def shielded(awaitable: Awaitable[T]) -> T:
+    """Wait for something that goes on where the task that waits is cancelled.
+
+    As `asyncio.shield`, which since Python 3.14 also prints the errors of what nobody waits for any
+    more: those are of no interest to a user who has stopped it.
+    """
+    future = asyncio.ensure_future(awaitable)
+    if not future.done():
+        await asyncio.wait({future})
+    return future.result()
+
+
 async def uninterrupted(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end, even if the task that waits for it is cancelled."""
     task = asyncio.ensure_future(coroutine)
     try:
-        return await asyncio.shield(task)
+        return await shielded(task)
     except asyncio.CancelledError:
         await asyncio.wait({task})
         if not task.cancelled():

@@ -539,6 +539,7 @@ def looked_up_in_functions(code: types.CodeType, within: bool = False) -> set[st
     """Return the global names that the compiler lets functions look up, and do not bind first."""
     steps = list(dis.get_instructions(code))
     own = {step.argval for step in steps if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")}
+    own.add("__conditional_annotations__")  # of Python 3.14 itself
     found = {step.argval for step in steps if step.opname == "LOAD_GLOBAL"} - own
     immediate = code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
     within = within or not (immediate or code.co_name in ("<module>", "K"))

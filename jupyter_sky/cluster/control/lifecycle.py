@@ -31,7 +31,7 @@ from jupyter_sky.providers.cloud import CloudProvider, Queueing
 from jupyter_sky.providers.progress import Preparation
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.event_loop import call
-from jupyter_sky.transport.tasks import blocking
+from jupyter_sky.transport.tasks import blocking, shielded
 
 _LEAVE_WITHIN = 3.0
 """Seconds that ranks get to leave their plugins before they are restarted."""
@@ -121,7 +121,7 @@ async def start(controller: Controller, progress: Progress) -> None:
         controller.spec, controller.id, runtime_env.imports, progress
     )
     controller.launch = asyncio.get_running_loop().create_task(launch)
-    machines = await asyncio.shield(controller.launch)
+    machines = await shielded(controller.launch)
     rows = [machine.row() for machine in machines]
     since = time.time() if counts_hours(controller.provider) else None  # not in the queue
     controller.meter = controller.meter if since is None else CostMeter(0.0, since)

@@ -31,6 +31,7 @@ from jupyter_sky.serialization.pickling import main_namespace
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.error_report import ErrorReport
 from jupyter_sky.transport.protocol.topology import FormRequest, Topology
+from jupyter_sky.transport.tasks import shielded
 
 PATIENCE = 0.5
 """Seconds for ranks to come to the end of a rendezvous that is not wanted any more."""
@@ -71,7 +72,7 @@ async def let_return(controller: Controller, rank: int) -> None:
         try:
             await _enter(controller, controller.topology, (rank,))
         except BaseException:
-            await asyncio.shield(abandon(controller, patience=0.0))
+            await shielded(abandon(controller, patience=0.0))
             raise
 
 
@@ -90,10 +91,10 @@ async def form(controller: Controller) -> None:
             await _form(controller)
         except SkyError:
             # Ranks already in the rendezvous block until they are told to abort.
-            await asyncio.shield(abandon(controller, patience=0.0))
+            await shielded(abandon(controller, patience=0.0))
             raise
         except BaseException:
-            await asyncio.shield(abandon(controller, PATIENCE))
+            await shielded(abandon(controller, PATIENCE))
             raise
 
 

@@ -22,7 +22,7 @@ from jupyter_sky.providers.ssh.setup import git_logins
 from jupyter_sky.providers.ssh.setup.uv import uv_program
 from jupyter_sky.serialization import blobs
 from jupyter_sky.transport.protocol.agent_requests import InstallAnswer, WheelBlob
-from jupyter_sky.transport.tasks import blocking
+from jupyter_sky.transport.tasks import blocking, shielded
 
 _ASK_EVERY = 0.5  # seconds
 _ONGOING = 0.5  # fraction of a node's bar while it installs
@@ -78,7 +78,7 @@ async def install(
         answers = await installation.carry_out(request)
         _check(answers, asked or requirements)
     except BaseException:
-        await asyncio.shield(installation.undo(before, image))
+        await shielded(installation.undo(before, image))
         raise
     return sorted({each for answer in answers.values() for each in answer["installed"]})
 

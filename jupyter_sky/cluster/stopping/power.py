@@ -18,7 +18,7 @@ from jupyter_sky.errors import ClusterLost, SkyError, UsageError
 from jupyter_sky.providers.base import Machine, Progress, Provider
 from jupyter_sky.providers.cloud import Stoppable
 from jupyter_sky.transport.event_loop import wait, wait_with_cleanup
-from jupyter_sky.transport.tasks import blocking
+from jupyter_sky.transport.tasks import blocking, shielded
 
 
 class Power:
@@ -67,7 +67,7 @@ class Power:
         """
 
         async def stop() -> None:
-            await asyncio.shield(asyncio.ensure_future(_stop(self._controller, cost)))
+            await shielded(asyncio.ensure_future(_stop(self._controller, cost)))
 
         wait(stop())
 
@@ -164,12 +164,12 @@ async def _start(
     )
     controller.launch = asyncio.ensure_future(launch)
     try:
-        started = await asyncio.shield(controller.launch)
+        started = await shielded(controller.launch)
         rows = [each.row() for each in started]
         await blocking(stops.record_start, row.id, rows)
         await lifecycle.get_ready(controller, started, progress)
     except BaseException:
-        await asyncio.shield(_leave_stopped(controller, provider, machines))
+        await shielded(_leave_stopped(controller, provider, machines))
         raise
 
 

@@ -22,6 +22,7 @@ from jupyter_sky.transport.link import HIGH_WATER, Link
 from jupyter_sky.transport.metrics.usage_history import Samples
 from jupyter_sky.transport.protocol.agent_requests import FetchRequest, ReadRequest
 from jupyter_sky.transport.protocol.messages import Hello, Welcome
+from jupyter_sky.transport.tasks import shielded
 from jupyter_sky.transport.together.ranks_done import Brief, Together
 
 SILENCE = 30.0
@@ -314,7 +315,7 @@ class ClientSession:
             self._start(self._send_answer_later(number, answer))
 
     async def _send_answer_later(self, number: int, answer: asyncio.Task[Message]) -> None:
-        self._send_answer(number, await asyncio.shield(answer))
+        self._send_answer(number, await shielded(answer))
 
     async def _fetch(self, request: FetchRequest) -> None:
         number = request["id"]

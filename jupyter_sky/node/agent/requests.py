@@ -63,6 +63,7 @@ from jupyter_sky.transport.protocol.profiling import (
 )
 from jupyter_sky.transport.protocol.topology import AbandonRequest, FormRequest, ReserveRequest
 from jupyter_sky.transport.sent_folders import blobs_of, portions_of
+from jupyter_sky.transport.tasks import shielded
 
 _CLOCK_REALTIME_COARSE = 5  # Linux's number; Python has no name for it
 
@@ -374,7 +375,7 @@ class RequestHandlers:
         if request.get("whole"):
             # Otherwise other clients would only see that their runs were stopped.
             self._events.publish(Ending("").message())
-        await asyncio.shield(self._end())
+        await shielded(self._end())
         return {}
 
 

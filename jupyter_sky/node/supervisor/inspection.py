@@ -19,6 +19,7 @@ from jupyter_sky.node.rank.inspection import stacks
 from jupyter_sky.node.supervisor.rank_process import RankProcess
 from jupyter_sky.transport.protocol.inspection import SeenFrame, SeenRank
 from jupyter_sky.transport.protocol.rank_messages import InspectCommand, Inspected
+from jupyter_sky.transport.tasks import shielded
 
 ANSWER_WITHIN = 1.0
 """Seconds for the answer of a rank; others on its machine may have all processors."""
@@ -38,7 +39,7 @@ class _Asked:
     async def wait(self) -> Inspected | None:
         """Wait for the answer; return ``None`` if it does not arrive in time."""
         with contextlib.suppress(TimeoutError):
-            return await asyncio.wait_for(asyncio.shield(self.answer), ANSWER_WITHIN)
+            return await asyncio.wait_for(shielded(self.answer), ANSWER_WITHIN)
         return None
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from jupyter_sky.node.supervisor.rank_process import RankProcess
 from jupyter_sky.transport.protocol.inspection import LookedRank, LookRequest
 from jupyter_sky.transport.protocol.rank_messages import LookCommand
+from jupyter_sky.transport.tasks import shielded
 
 ANSWER_WITHIN = 300.0
 """Seconds for the answer of a rank: it may have to look through all of its memory."""
@@ -85,7 +86,7 @@ class Looking:
         try:
             while process.pid == pid and now() < min(until, heard + _SILENT_AFTER):
                 with contextlib.suppress(TimeoutError):
-                    return await asyncio.wait_for(asyncio.shield(answer), _LOOK_EVERY)
+                    return await asyncio.wait_for(shielded(answer), _LOOK_EVERY)
                 if await self._is_alive(process):
                     heard = now()
             return _no_answer(process.rank, is_busy=False)

@@ -18,6 +18,7 @@ from jupyter_sky.notebook.kernel import running_loop
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.session import Session
+from jupyter_sky.transport.tasks import shielded
 
 Begin = Callable[[Cluster, DisplayHandle | None], BackgroundRun | None]
 
@@ -102,7 +103,7 @@ class QueuedRun:
 
     def __await__(self) -> Generator[Any, None, dict[str, Any]]:
         with contextlib.suppress(Exception):  # `_begun` raises it
-            yield from asyncio.shield(asyncio.wrap_future(self._start.future)).__await__()
+            yield from shielded(asyncio.wrap_future(self._start.future)).__await__()
         return (yield from self._begun().__await__())
 
     def __repr__(self) -> str:

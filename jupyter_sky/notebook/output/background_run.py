@@ -20,6 +20,7 @@ from jupyter_sky.notebook.output.plain_output import PlainOutput
 from jupyter_sky.notebook.panel.manager import RunStrip
 from jupyter_sky.notebook.throttle import Throttle, call_in_loop
 from jupyter_sky.transport.protocol.events import Display, Output
+from jupyter_sky.transport.tasks import shielded
 
 _SHOWN_LINES = 40
 _UPDATE_DELAY = 0.25  # seconds for which new output is collected before it is shown
@@ -165,7 +166,7 @@ class BackgroundRun:
 
     def __await__(self) -> Generator[Any, None, dict[str, Any]]:
         # Cancelling a task that awaits it does not stop the run.
-        yield from asyncio.shield(asyncio.wrap_future(self._future)).__await__()
+        yield from shielded(asyncio.wrap_future(self._future)).__await__()
         return self._values()
 
     def _values(self) -> dict[str, Any]:

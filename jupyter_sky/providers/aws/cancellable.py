@@ -12,6 +12,7 @@ from jupyter_sky.providers.aws import retries
 from jupyter_sky.providers.aws.retries import Stopped
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.progress import Preparation
+from jupyter_sky.transport.tasks import shielded
 
 T = TypeVar("T")
 
@@ -51,11 +52,11 @@ class Cancellable:
 
         job = asyncio.get_running_loop().run_in_executor(None, until_stopped)
         self._job = job
-        return await asyncio.shield(job)
+        return await shielded(job)
 
     async def stop(self) -> None:
         """Let the next `report` raise, and wait until the work has ended."""
         self._stop.set()
         if self._job is not None:
             with contextlib.suppress(Exception):  # who was cancelled does not want its error
-                await asyncio.shield(self._job)
+                await shielded(self._job)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from jupyter_sky.providers.diagnosis import CheckResult
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh.machine import in_thread
 from jupyter_sky.providers.ssh.provider import SSH
+from jupyter_sky.transport.tasks import shielded
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class AWS(Settings):
         except BaseException:
             await work.stop()
             progress("releasing everything")
-            await asyncio.shield(self.release_cluster(identity, here.location, progress))
+            await shielded(self.release_cluster(identity, here.location, progress))
             raise
 
     def machine(self, row: Mapping[str, Any]) -> Machine:
@@ -109,9 +109,9 @@ class AWS(Settings):
             ids = [each.id for each in rented]
             terminate = in_thread(release.terminate, there, like.cluster, ids, number)
             try:
-                await asyncio.shield(terminate)
+                await shielded(terminate)
             finally:
-                await asyncio.shield(in_thread(budget.share_as_before))
+                await shielded(in_thread(budget.share_as_before))
             raise
 
     async def release_machines(self, machines: Sequence[Machine]) -> None:
@@ -212,7 +212,7 @@ class AWS(Settings):
         except BaseException:
             await work.stop()
             progress("stopping what was started")
-            await asyncio.shield(in_thread(power.stop_again, there, ids))
+            await shielded(in_thread(power.stop_again, there, ids))
             raise
 
     async def stopped_at(self, machines: Sequence[Machine]) -> list[float | None]:

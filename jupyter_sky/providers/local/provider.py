@@ -33,6 +33,7 @@ from jupyter_sky.providers.node_defaults import SHARED_MEMORY, blob_folder
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.serialization.user_modules import ImportPaths, is_user_code
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
+from jupyter_sky.transport.tasks import shielded
 
 _MEMORY_OF_RANK = 8_000_000  # bytes of private memory of a rank that has imported nothing
 _FILES_OF_RANK = 8  # file descriptors that the agent has open for a rank
@@ -148,7 +149,7 @@ class Local:
         ]
         together = asyncio.gather(*starts, return_exceptions=True)
         try:
-            done = await asyncio.shield(together)
+            done = await shielded(together)
         except asyncio.CancelledError:
             for each in await together:
                 if isinstance(each, LocalMachine):

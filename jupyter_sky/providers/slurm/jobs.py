@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from jupyter_sky.providers.slurm.job_state import GONE, JobState
 from jupyter_sky.providers.slurm.login import LoginNode, SlurmError
+from jupyter_sky.transport.tasks import shielded
 
 T = TypeVar("T")
 
@@ -84,7 +85,7 @@ async def job_now(at: LoginNode, job: str) -> JobNow:
         asked = asyncio.ensure_future(_ask(at, job))
         _asked[key] = now, asked
     # It continues for the others if one of the waiting tasks is cancelled.
-    return await asyncio.shield(asked)
+    return await shielded(asked)
 
 
 def known_end(login: str, job: str) -> str:

@@ -17,6 +17,7 @@ from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import last_line
 from jupyter_sky.providers.base import AgentGone
 from jupyter_sky.transport.bridge import MARK, NO_AGENT
+from jupyter_sky.transport.tasks import shielded
 
 # Sites with Slurm in a separate folder only set its path in login shells.
 FIND = "command -v {0} >/dev/null || . /etc/profile >/dev/null 2>&1"
@@ -115,7 +116,7 @@ class _Here:
         except FileNotFoundError:
             raise UsageError(missing(command[0])) from None
         communicating = asyncio.ensure_future(process.communicate(data))
-        said, wrong = await asyncio.shield(communicating)
+        said, wrong = await shielded(communicating)
         if process.returncode:
             raise _failure(command[0], wrong.decode(errors="replace"), "Slurm")
         return said.decode(errors="replace").strip()
@@ -166,7 +167,7 @@ class _OverSSH:
         script = "\n".join([FIND.format(name), check, run])
         try:
             asked = in_thread(pool.get(parse_one(self.host)).run, script, data)
-            return (await asyncio.shield(asyncio.ensure_future(asked))).strip()
+            return (await shielded(asyncio.ensure_future(asked))).strip()
         except CommandError as error:
             if str(error) == f"{name} {_NOT_THERE}":
                 raise UsageError(

@@ -45,6 +45,7 @@ from jupyter_sky.providers.slurm.script import (
 from jupyter_sky.providers.slurm.start_folder import StartFolder
 from jupyter_sky.providers.spec import Image
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec, RankSpec
+from jupyter_sky.transport.tasks import shielded
 
 _LOOK_EVERY = 0.3  # seconds
 _shared: dict[str, bool] = {}  # whether nodes of the own job see a folder
@@ -176,7 +177,7 @@ async def _submit(start: Start, name: str, folder: StartFolder) -> str:
     command = ["sbatch", "--parsable", f"{folder.path}/job.sh"]
     asked = asyncio.ensure_future(start.at.ask(command))
     try:
-        return _number(await asyncio.shield(asked))
+        return _number(await shielded(asked))
     except asyncio.CancelledError:
         await cancel(start.at, _number(await asked))
         raise

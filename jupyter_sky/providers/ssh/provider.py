@@ -36,6 +36,7 @@ from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
 from jupyter_sky.providers.ssh.setup.placement import PlacedNode, place_nodes
 from jupyter_sky.providers.ssh.setup.prepare import PreparedHost, prepare_host
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
+from jupyter_sky.transport.tasks import shielded
 
 T = TypeVar("T")
 
@@ -191,7 +192,7 @@ class SSH:
             return list(await threads.on_each(start))
         except BaseException:
             hosts_progress.stop()
-            await asyncio.shield(_undo(threads, targets, folders))
+            await shielded(_undo(threads, targets, folders))
             raise
 
     async def _prepare_hosts(

@@ -31,6 +31,7 @@ from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh.machine import in_thread, submit
 from jupyter_sky.providers.ssh.provider import SSH
 from jupyter_sky.providers.ssh.setup.agent import remove_agent
+from jupyter_sky.transport.tasks import shielded
 
 BEAT_EVERY = 30.0
 """Seconds between two heart beats."""
@@ -191,7 +192,7 @@ class NodeBootstrap:
         except BaseException:
             stop.set()
             if self.ssm:
-                await asyncio.shield(in_thread(hang_up, hosts, jobs))
+                await shielded(in_thread(hang_up, hosts, jobs))
             raise
 
     def _way(self, instance: str) -> Way:
