@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from jupyter_sky.cluster.control import recovery
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inventory import asked_names
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
@@ -41,6 +43,46 @@ def check_ranks(controller: Controller, task: Task) -> None:
         )
 
 
+async def send_once_whole(controller: Controller, run: Run, begin: Callable[[Run], object]) -> None:
+    """Send a run to its ranks, once all ranks of the cluster are there and in one group.
+
+    Parameters
+    ----------
+    controller
+        The controller of the cluster.
+    run
+        The run.
+    begin
+        Called just before it is sent.
+    """
+    try:
+        await _make_whole_and_send(controller, run, begin)
+    except SkyError:
+        state = controller.state
+        if not run.sent or run.finished or run.id in state.busy_runs or state.group:
+            raise
+        # It has begun nowhere: a rank was lost just before, and this was not known here yet.
+        run.sent = False
+        await _make_whole_and_send(controller, run, begin)
+
+
+async def _make_whole_and_send(
+    controller: Controller, run: Run, begin: Callable[[Run], object]
+) -> None:
+    sync, update = controller.sync, run.task.update
+    await recovery.make_whole(controller)
+    while sync.is_outdated(update):  # something that ranks were sent before it was lost
+        await sync.refresh(update)
+        await recovery.make_whole(controller)
+    if not run.finished:
+        run.began, run.generation = time.monotonic(), controller.state.generation
+        begin(run)
+        await dispatch(controller, run)
+        run.told.set()
+        if run.talk:
+            run.talk.on_begun()
+
+
 async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) -> None:
     """Send the request of a run to the agents of its ranks.
 
@@ -67,6 +109,7 @@ async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) 
         "script": script,
         "cells": dict(task.cells),
         "place": (task.place.title, task.place.above),
+        "generation": controller.state.generation,
         "values": {rank: list(asked) for rank, asked in task.values.items()},
         "watched": sorted(task.update.watched | asked),
         "outdated": task.update.outdated,

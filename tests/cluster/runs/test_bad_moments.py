@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 
+import psutil
 import pytest
 
 import jupyter_sky as sky
@@ -13,7 +16,10 @@ from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.panel.manager import NoStrip
+from jupyter_sky.transport import event_loop
+from tests.cluster.cells import SUMMED
 from tests.cluster.runs.test_stop import stop, stop_at, stop_at_first_line
+from tests.waiting import until
 
 
 def in_background(run: RunHandle) -> BackgroundRun:
@@ -172,6 +178,31 @@ def test_ranks_may_be_restarted_often(new) -> None:
         cells.cluster.restart()
     seen.update(cells.ask("__import__('os').getpid()"))
     assert len(seen) == 6
+
+
+def test_a_cell_waits_for_a_rank_that_was_lost_just_before_it_was_sent(cells, monkeypatch) -> None:
+    """The loop is held from the loss to when the cell is sent: it hears of the loss after that."""
+    cells.run("kept = 1")
+    cells.namespace["x"] = 1
+    cells.run("pass", names=["x"])
+    update = cells.cluster.sync.update(["x"], cells.namespace, cells.cluster.all_ranks)
+    cell = f"told = kept if rank != 2 else x, {SUMMED}"
+    cell = "import torch, torch.distributed as dist\nrank = dist.get_rank()\n" + cell
+    values = {each: ["told"] for each in cells.cluster.all_ranks}
+    run = cells.cluster.run(Task(cells.cluster.all_ranks, code=cell, update=update, values=values))
+    [lost] = cells.ask("os.getpid()", ranks=[2])
+    forks = psutil.Process(lost).parent()
+
+    def lose_and_begin() -> None:
+        os.kill(lost, signal.SIGKILL)
+        until(lambda: lost not in (pids := [e.pid for e in forks.children()]) and len(pids) == 4)
+        with monkeypatch.context() as at_once:
+            at_once.setattr(event_loop, "call", lambda function, *args: function(*args))
+            run.begin()
+
+    event_loop.call(lose_and_begin)
+    run.follow()
+    assert [run.values()[each]["told"] for each in range(4)] == [(1, 4.0)] * 4
 
 
 def test_who_stops_waiting_for_a_run_does_not_stop_it(cells, tmp_path) -> None:
