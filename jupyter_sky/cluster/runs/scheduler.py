@@ -117,6 +117,10 @@ class Scheduler(ClusterListener):
                 self._fail(own, SkyError("the run was stopped before it began."))
         self._requests.interrupt(run)
 
+    def untold(self, run: Run) -> list[Connection]:
+        """Return the nodes that have not heard yet, as far as known, that a run is stopped."""
+        return self._requests.untold(run.id)
+
     async def interrupt_current(self) -> bool:
         """Interrupt the run that is going on, or the next one; return whether there was any."""
         sent = {name for name, run in self._runs.items() if run.sent}

@@ -26,6 +26,7 @@ from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.ssh_config import CONNECT_WITHIN, read_login
 from jupyter_sky.providers.ssh.connection.targets import parse_one
 from jupyter_sky.providers.ssh.host_threads import HostThreads
+from jupyter_sky.providers.ssh.setup.facts import gather_facts
 from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.bridge import MARK
@@ -197,6 +198,13 @@ def test_a_login_without_a_shell_is_named_as_that(lab: Lab, client: Path) -> Non
         start_file.write_text("exit\n")
         with pytest.raises(HostError, match="its login shell runs no commands .it printed nothing"):
             connect("ada@lab1")
+        # Nor one that takes what is for the command, or has another shell take it.
+        for does, data in ("cat", None), ("read line", None), ("exec bash", b"words"):
+            start_file.write_text(f"{does}\n")
+            connection = SSHConnection(parse_one("ada@lab1"))
+            with pytest.raises(HostError, match=r"~/.bashrc, may end it, start another shell or"):
+                gather_facts(connection) if data is None else connection.run("cat", data)
+            connection.close()
         start_file.unlink()
     finally:
         users.write_text(before)

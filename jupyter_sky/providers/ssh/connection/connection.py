@@ -20,9 +20,9 @@ from jupyter_sky.formatting import last_line
 from jupyter_sky.providers.base import AgentGone
 from jupyter_sky.providers.ssh.connection.agent_channel import WINDOW, await_bridge, open_stream
 from jupyter_sky.providers.ssh.connection.channel_socket import as_socket, read, write
-from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
+from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError, runs_nothing
 from jupyter_sky.providers.ssh.connection.handshake import open_socket, open_transport
-from jupyter_sky.providers.ssh.connection.host_shell import ANSWER_WITHIN
+from jupyter_sky.providers.ssh.connection.host_shell import ANSWER_WITHIN, UNSET
 from jupyter_sky.providers.ssh.connection.proxy_command import ProxyCommand
 from jupyter_sky.providers.ssh.connection.ssh_config import (
     CONNECT_WITHIN,
@@ -253,7 +253,7 @@ class SSHConnection:
             If the connection breaks.
         """
         # Output of login scripts comes before the mark.
-        script = f"printf %s {shlex.quote(MARK.decode())}\n{script}"
+        script = f"printf %s {shlex.quote(MARK.decode())}\nunset {' '.join(UNSET)}\n{script}"
         if ends_with_us:
             script = _ENDING_WITH_INPUT.format(script=script)
         command = "sh -s" if data is None else script
@@ -277,11 +277,7 @@ class SSHConnection:
             raise HostError(f"the connection broke ({error or 'end of file'})") from None
         if not mark:
             # Its status is what the shell, or a file that it reads first, ended with.
-            refusal = last_line((first + said).decode(errors="replace")).rstrip(".")
-            raise HostError(
-                f"its login shell runs no commands ({refusal}): ask for a shell like /bin/sh "
-                "for this user, or log in as another one"
-            )
+            raise HostError(runs_nothing(last_line((first + said).decode(errors="replace"))))
         if status:
             lines = (printed + said).decode(errors="replace").strip().splitlines()
             if any(_DISK_IS_FULL in line for line in lines):

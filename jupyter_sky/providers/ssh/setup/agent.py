@@ -63,8 +63,8 @@ def start_agent(
         mkdir -p {work}
         cat > {folder}/spec.json
         cd {work}
-        {python} -P -m jupyter_sky.node {folder} && exit
-        tail -n 5 {folder}/agent.log 2>/dev/null
+        if said=$({python} -P -m jupyter_sky.node {folder}); then echo "$said"; exit; fi
+        tail -n 5 {folder}/agent.log 2>/dev/null || true
         rm -rf {folder} {blobs}
         exit 1
         """
