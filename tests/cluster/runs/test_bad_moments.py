@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 
 import psutil
 import pytest
@@ -151,6 +152,17 @@ def test_what_is_too_large_to_display_is_an_error_of_the_cell(cells) -> None:
         )
     assert not isinstance(caught.value, RankLost)
     assert cells.ask("rank") == [0, 1, 2, 3]
+
+
+def test_times_in_logs_are_of_the_notebook_s_clock(cells, monkeypatch) -> None:
+    cells.run("print('told')", ranks=[1])
+    for hours in (-1, 1):
+        real = time.time
+        with monkeypatch.context() as other:
+            # As where that of the node is an hour ahead, or behind.
+            other.setattr(time, "time", lambda real=real, hours=hours: real() + 3600 * hours)
+            *_, last = cells.cluster.log(1, tail=1).entries()
+            assert -1800 < last.time - time.time() < 1800
 
 
 def test_many_small_arrays_are_no_large_message(cells) -> None:
