@@ -210,6 +210,25 @@ def test_a_login_without_a_shell_is_named_as_that(lab: Lab, client: Path) -> Non
         users.write_text(before)
 
 
+def test_a_start_file_may_print_at_the_end_too_and_leave_a_process(lab: Lab, client: Path) -> None:
+    host = lab.hosts[0]
+    users, start_file = host.folder / "etc" / "passwd", host.folder / "home" / "ada" / ".bashrc"
+    before = users.read_text()
+    users.write_text(re.sub("(ada:.*):/bin/sh", r"\1:/bin/bash", before))
+    start_file.write_text("echo hello; trap 'echo bye' EXIT; sleep 600 &\n")
+    connection = SSHConnection(parse_one("ada@lab1"))
+    try:
+        assert connection.run("cat; echo heard >&2", b"words") == "words"
+        with pytest.raises(CommandError, match="^no such way$"):
+            connection.run("echo no such way >&2; exit 3", ends_with_us=True)
+    finally:
+        connection.close()
+        for each in host.processes("sleep 600"):
+            each.kill()
+        start_file.unlink()
+        users.write_text(before)
+
+
 _LIKE_CSH = r"""#!/bin/sh
 case $2 in
     *"

@@ -32,7 +32,7 @@ from jupyter_sky.providers.ssh.connection.ssh_config import (
 )
 from jupyter_sky.providers.ssh.connection.targets import Target, parse_one
 from jupyter_sky.providers.ssh.connection.users import Users
-from jupyter_sky.transport.bridge import MARK
+from jupyter_sky.transport.bridge import END, MARK
 
 if TYPE_CHECKING:
     import paramiko
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from jupyter_sky.providers.ssh.connection.transport import Transport
 
 _TEST_WITHIN = 2.0
+_LAST_WORDS_WITHIN = 1.0
 
 _DISK_IS_FULL = "No space left on device"
 _FREE = """
@@ -64,6 +65,12 @@ status=$?
 kill $watch 2>/dev/null
 exit $status
 }}
+"""
+
+# What login scripts print comes before the first of these words, or behind the last.
+_BEGIN = f"""printf %s {shlex.quote(MARK.decode())}
+trap {shlex.quote(f"printf %s {shlex.quote(END.decode())}")} EXIT
+unset {" ".join(UNSET)}
 """
 
 _EVALUATED = """sh -c 'script=$(printf %b "$1"); shift; eval "$script"' sh '{}'"""
@@ -252,8 +259,7 @@ class SSHConnection:
         HostError
             If the connection breaks.
         """
-        # Output of login scripts comes before the mark.
-        script = f"printf %s {shlex.quote(MARK.decode())}\nunset {' '.join(UNSET)}\n{script}"
+        script = f"{_BEGIN}{script}"
         if ends_with_us:
             script = _ENDING_WITH_INPUT.format(script=script)
         command = "sh -s" if data is None else script
@@ -268,9 +274,14 @@ class SSHConnection:
                     # If the script ended before it read everything, its status says why.
                     if not channel.closed or not channel.get_transport().is_active():
                         raise
-                first, mark, printed = read(channel.recv).partition(MARK)
-                said = read(channel.recv_stderr)
-                status = channel.recv_exit_status()
+                first, mark, printed = read(channel.recv, END).partition(MARK)
+                printed, ended, _ = printed.partition(END)
+                if ended:  # what a login script has started may have the output open
+                    channel.settimeout(_LAST_WORDS_WITHIN)
+                said = read(channel.recv_stderr, may_go_on=bool(ended))
+                if not channel.status_event.wait(within):
+                    raise TimeoutError
+                status = channel.exit_status
         except TimeoutError:
             raise CommandError(f"a command said nothing for {within:.0f} s") from None
         except (OSError, EOFError) as error:
