@@ -55,32 +55,28 @@ async def send_once_whole(controller: Controller, run: Run, begin: Callable[[Run
     begin
         Called just before it is sent.
     """
-    try:
-        await _make_whole_and_send(controller, run, begin)
-    except SkyError:
-        state = controller.state
-        if not run.sent or run.finished or run.id in state.busy_runs or state.group:
-            raise
-        # It has begun nowhere: a rank was lost just before, and this was not known here yet.
-        run.sent = False
-        await _make_whole_and_send(controller, run, begin)
-
-
-async def _make_whole_and_send(
-    controller: Controller, run: Run, begin: Callable[[Run], object]
-) -> None:
     sync, update = controller.sync, run.task.update
-    await recovery.make_whole(controller)
-    while sync.is_outdated(update):  # something that ranks were sent before it was lost
-        await sync.refresh(update)
+    for is_first in (True, False):
         await recovery.make_whole(controller)
-    if not run.finished:
+        while sync.is_outdated(update):  # something that ranks were sent before it was lost
+            await sync.refresh(update)
+            await recovery.make_whole(controller)
+        if run.finished:
+            return
         run.began, run.generation = time.monotonic(), controller.state.generation
         begin(run)
-        await dispatch(controller, run)
-        run.told.set()
-        if run.talk:
-            run.talk.on_begun()
+        try:
+            await dispatch(controller, run)
+            break
+        except SkyError:
+            # Where a rank was lost just before, as was not known here, it has begun nowhere.
+            may_have_begun = controller.state.group or run.id in controller.state.busy_runs
+            if may_have_begun or run.finished or not is_first:
+                raise
+            run.sent = False
+    run.told.set()
+    if run.talk:
+        run.talk.on_begun()
 
 
 async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) -> None:
