@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 _TEST_WITHIN = 2.0
 _LAST_WORDS_WITHIN = 1.0
-
 _DISK_IS_FULL = "No space left on device"
 _FREE = """
 for place in "$HOME" "${XDG_CACHE_HOME:-$HOME/.cache}" "${TMPDIR:-/tmp}"; do
@@ -65,6 +64,12 @@ status=$?
 kill $watch 2>/dev/null
 exit $status
 }}
+"""
+
+# A login script may read the first line, or start a shell that takes all data for commands.
+_IF_OURS = """came=all
+[ "$came $1" = "all ours" ] || { echo its commands went elsewhere >&2; exit 1; }
+shift
 """
 
 # What login scripts print comes before the first of these words, or behind the last.
@@ -262,12 +267,13 @@ class SSHConnection:
         script = f"{_BEGIN}{script}"
         if ends_with_us:
             script = _ENDING_WITH_INPUT.format(script=script)
-        command = "sh -s" if data is None else script
+        command = "sh -s ours" if data is None else script
+        data = f"{_IF_OURS}{script}".encode() if data is None else data
         try:
             with self._command(command) as channel:
                 channel.settimeout(within)
                 try:
-                    write(channel, script.encode() if data is None else data, sent)
+                    write(channel, data, sent)
                     if not ends_with_us:
                         channel.shutdown_write()
                 except OSError:
@@ -287,7 +293,6 @@ class SSHConnection:
         except (OSError, EOFError) as error:
             raise HostError(f"the connection broke ({error or 'end of file'})") from None
         if not mark:
-            # Its status is what the shell, or a file that it reads first, ended with.
             raise HostError(runs_nothing(last_line((first + said).decode(errors="replace"))))
         if status:
             lines = (printed + said).decode(errors="replace").strip().splitlines()
