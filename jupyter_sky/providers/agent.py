@@ -84,7 +84,7 @@ def _ready(line: bytes, folder: Path, wrong: str = "") -> AgentStarted:
         ready: AgentStarted = json.loads(line)
         return ready
     log = folder / "agent.log"
-    said = log.read_text() if log.exists() else wrong
+    said = (log.read_text() if log.exists() else "") or wrong
     raise SkyError(f"the agent did not start: {last_line(said)}{_advice(said)}")
 
 

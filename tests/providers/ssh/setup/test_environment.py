@@ -391,10 +391,17 @@ def test_an_agent_that_is_killed_as_it_starts_is_said_to_be(lab: Lab, client: Pa
     spec = AgentSpec(
         cluster="a", id="a", socket="", blobs=blobs, ranks=(), grace=1.0, cwd=f"{tmp}/work"
     )
+    killing = tmp / "killing"
+    killing.mkdir()
+    (killing / "sitecustomize.py").write_text(
+        "import os\nos.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), 9))\n"
+    )
     try:
-        with pytest.raises(HostError) as caught:
+        with pytest.raises(HostError, match="^the agent did not start: Killed$"):
             start_agent(connection, folder, spec, str(python), "/")
+        assert not Path(folder).exists()
+        code = f"{killing}:{ROOT}"
+        with pytest.raises(HostError, match="^the agent did not start: it was killed by SIGKILL$"):
+            start_agent(connection, folder, spec, sys.executable, code)
     finally:
         connection.close()
-    assert str(caught.value) == "the agent did not start: Killed"
-    assert not Path(folder).exists()
