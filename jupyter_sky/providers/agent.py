@@ -60,7 +60,8 @@ def start_agent(folder: Path, spec: AgentSpec, within: Sequence[str] = ()) -> Ag
             stderr=wrong,
         )
         assert process.stdout
-        line = process.stdout.readline()
+        # What the interpreter's own start files print comes before the line of JSON.
+        line = next((each for each in process.stdout if each.startswith(b"{")), b"")
         if not line or not within:
             process.stdout.close()
             process.wait()

@@ -372,8 +372,10 @@ def test_variables_that_cannot_be_used_are_passed_over(lab: Lab, start, kind: st
     ours.mkdir(mode=0o700, exist_ok=True)
     host.run("mount", "-t", "tmpfs", "-o", "mode=0700", "tmpfs", str(ours))
     try:
+        (host.folder / "scratch" / "sitecustomize.py").write_text("print('hello')\n")
         changed = re.sub(r"TMPDIR=\S+", f"TMPDIR={place}", environment[0])
-        with host.configured(f"{changed} XDG_CACHE_HOME={kind} PYTHONHOME=/opt/other"):
+        changed += f" XDG_CACHE_HOME={kind} PYTHONHOME=/opt/other PYTHONPATH={host.folder}/scratch"
+        with host.configured(changed):
             cells = start("lab2", framework=False)
             assert cells.ask("1 + 1") == [2]
             cells.cluster.down()
