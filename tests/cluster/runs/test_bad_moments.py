@@ -220,12 +220,14 @@ def test_a_cell_waits_for_a_rank_that_was_lost_just_before_it_was_sent(cells, mo
 def test_a_cell_waits_for_a_head_that_is_lost_while_it_reserves_a_port(cells) -> None:
     head, other, *_ = cells.ask("os.getpid()")
     os.kill(head, signal.SIGSTOP)
-    os.kill(other, signal.SIGKILL)
-    until(lambda: not cells.cluster.state.group)
-    run = cells.start("pass")
-    until(cells.cluster._controller.forming.locked)
-    cells.cluster.log(0, tail=1)  # what was requested before was received before
-    os.kill(head, signal.SIGKILL)
+    try:
+        os.kill(other, signal.SIGKILL)
+        until(lambda: not cells.cluster.state.group)
+        run = cells.start("pass")
+        until(cells.cluster._controller.forming.locked)
+        cells.cluster.log(0, tail=1)  # what was requested before was received before
+    finally:
+        os.kill(head, signal.SIGKILL)
     run.follow()
     run.check()
     assert cells.ask("__import__('torch').distributed.get_rank()") == [0, 1, 2, 3]
