@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -112,6 +113,20 @@ def as_sentence(text: str) -> str:
     """Return a text with a full stop, unless it ends with another end of a sentence."""
     text = text.rstrip(".")
     return text if text.endswith(("?", "!")) else f"{text}."
+
+
+def join_reasons(sentences: Iterable[str]) -> list[str]:
+    """Join sentences that end with the same reason: ``"a fails: why"``, ``"a fails; b fails:
+    why"``."""
+    ends = {each: {each[at.end() :] for at in re.finditer(": ", each)} for each in sentences}
+    counted = Counter(end for each in ends.values() for end in each)
+    joined: dict[str, list[str]] = {}
+    for sentence, own in ends.items():
+        reason = max((end for end in own if counted[end] > 1), key=len, default="")
+        reason = f": {reason}" if reason else ""
+        what = sentence.removesuffix(reason)
+        joined.setdefault(reason or what, []).append(what)
+    return ["; ".join(each) + reason.removeprefix(each[0]) for reason, each in joined.items()]
 
 
 def format_command(command: str, longest: int = 60) -> str:

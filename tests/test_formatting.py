@@ -16,6 +16,7 @@ from jupyter_sky.formatting import (
     format_list,
     format_ranks,
     format_share,
+    join_reasons,
     without_secrets,
 )
 
@@ -89,6 +90,13 @@ def test_counts_ranks_and_lists() -> None:
         "a and b",
         "a, b and c",
     ]
+
+
+def test_a_reason_is_said_once() -> None:
+    said = ["a fails: it is late: run x.", "kept: b", "c (2: d) fails: it is late: run x.", "e"]
+    joined = ["a fails; c (2: d) fails: it is late: run x.", "kept: b", "e"]
+    assert join_reasons([*said, "e"]) == joined
+    assert join_reasons([]) == []
 
 
 def test_columns_are_aligned_without_spaces_at_the_end() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,6 +16,9 @@ LIMIT = 4 * 1024 * 1024
 """Bytes of a log at once."""
 
 
+_CLOCKS_AGREE = 1.0  # seconds
+
+
 @dataclass(frozen=True)
 class LogEntry:
     """Output of a rank to one stream, or the beginning of a run.
@@ -22,7 +26,7 @@ class LogEntry:
     Attributes
     ----------
     time
-        When it was written, by the clock of its node, in seconds since the epoch.
+        When it was written, in seconds since the epoch; nothing is older than what precedes it.
     data
         The output; empty for the beginning of a run.
     stream
@@ -91,10 +95,12 @@ class LogPart:
         written, stream = 0.0, "stdout"
         for begin, end in pairwise(bounds):
             while runs and runs[0][0] <= begin:
-                _, written, run, title = runs.pop(0)
+                _, at, run, title = runs.pop(0)
+                written = max(written, at)  # the clock may have been set back
                 yield LogEntry(self.rank, written, run=run, title=title)
             while pieces and pieces[0][0] <= begin:
-                _, written, stream = pieces.pop(0)
+                _, at, stream = pieces.pop(0)
+                written = max(written, at)
             data = self.data[begin - self.start : end - self.start]
             if data:
                 yield LogEntry(self.rank, written, data, stream)
@@ -107,10 +113,27 @@ async def read(
     request = controller.connection(rank).request
     # The end can be asked for again; who reads on from an offset would lose the place.
     link_within = LINK_WITHIN if tail is None else LOOK_LINK_WITHIN
+    before = time.time()
     answer = await request(
         "log", link_within=link_within, rank=rank, tail=tail, offset=offset, limit=limit
     )
-    names = ("data", "start", "size", "pieces", "runs")
-    data, start, size, pieces, runs = (answer[name] for name in names)
+    ahead = _ahead(answer["clock"], before, time.time())
+    pieces = [(at, written - ahead, stream) for at, written, stream in answer["pieces"]]
+    runs = [(at, began - ahead, run, title) for at, began, run, title in answer["runs"]]
+    data, start, size = (answer[name] for name in ("data", "start", "size"))
     dropped = start - offset if tail is None else 0
     return LogPart(rank, data, start, size, pieces, runs, dropped)
+
+
+def _ahead(clock: float, before: float, after: float) -> float:
+    """Return by how many seconds a node's clock is ahead of ours; 0 if the two may agree.
+
+    Parameters
+    ----------
+    clock
+        Its time.
+    before, after
+        Our time when it was asked, and when its answer came.
+    """
+    ahead = clock - min(max(clock, before), after)
+    return ahead if abs(ahead) > _CLOCKS_AGREE else 0.0

@@ -11,7 +11,7 @@ from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.formatting import format_list, format_ranks
 
 
-def raise_if_stopped(run: Run, deadline: float, connections: Sequence[Connection]) -> None:
+def raise_if_stopped(run: Run, deadline: float, untold: Sequence[Connection]) -> None:
     """Raise what a run that was stopped ends with.
 
     Parameters
@@ -20,8 +20,8 @@ def raise_if_stopped(run: Run, deadline: float, connections: Sequence[Connection
         The run.
     deadline
         Seconds within which ranks have to react to Stop.
-    connections
-        Those to the cluster's nodes.
+    untold
+        The connections to nodes that have not answered yet to Stop.
 
     Raises
     ------
@@ -33,21 +33,21 @@ def raise_if_stopped(run: Run, deadline: float, connections: Sequence[Connection
     if run.stopped_by_user:
         if run.trouble and not run.sent:
             raise Interrupted(f"{run.trouble}") from None
-        raise Interrupted(_what_stopped(run, deadline, connections)) from None
+        raise Interrupted(_what_stopped(run, deadline, untold)) from None
     if (limit := run.time_limit) is not None:
         limit = run.task.attempt.timeout or limit
-        what = _what_stopped(run, deadline, connections)
+        what = _what_stopped(run, deadline, untold)
         raise TimedOut(f"the time limit of {limit:g} s is over: {what}") from None
 
 
-def _what_stopped(run: Run, deadline: float, connections: Sequence[Connection]) -> str:
+def _what_stopped(run: Run, deadline: float, untold: Sequence[Connection]) -> str:
     seconds = run.seconds - (run.began - run.started)
     text = f"{format_ranks(run.task.ranks)} stopped after {seconds:.1f} s"
     if not run.is_unwanted:  # another notebook, a terminal or the ranks' own code did it
         text += ", and not by this notebook"
     waiting = frozenset() if run.finished else run.waiting
-    broken = [each for each in connections if not each.is_up and waiting & each.ranks]
-    away = waiting & frozenset(rank for each in broken for rank in each.ranks)
+    silent = [each for each in untold if waiting & each.ranks]
+    away = waiting & frozenset(rank for each in silent for rank in each.ranks)
     if heard := waiting - away:
         who, limit = format_ranks(heard), f"{deadline:g} s"
         text += (
@@ -58,8 +58,9 @@ def _what_stopped(run: Run, deadline: float, connections: Sequence[Connection]) 
             "is killed, and the ranks keep their variables"
         )
     if away:
-        names = format_list([each.name for each in broken])
-        text += f"; {format_ranks(away)} will hear of it when {names} can be reached again"
+        names = format_list([*dict.fromkeys(each.name for each in silent)])
+        answer = "answers" if len(silent) == 1 else "answer"
+        text += f"; {format_ranks(away)} will hear of it when {names} {answer} again"
     if run.trouble:  # it ended with the cluster, before ranks could react
         text += f"; {run.trouble}".rstrip(".")
     return f"{text}. {seen_before(run.findings)}".rstrip()

@@ -33,11 +33,26 @@ def main(folder: Path, stays: bool) -> None:
     with open(read, "rb") as pipe:  # noqa: PTH123
         line = pipe.read()
     if not line:
-        sys.exit(f"the agent did not start; {folder / 'agent.log'} says why")
+        sys.exit(_how_it_ended(pid))
     sys.stdout.write(line.decode() + "\n")
     sys.stdout.flush()
     if stays:
         os.waitpid(pid, 0)
+
+
+def _how_it_ended(pid: int) -> str:
+    """Say how an agent has ended that is not ready; its log says why, unless it was killed."""
+    import signal
+    import time
+
+    for _ in range(100):  # where it has become a template for others, that process goes on
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended and os.WIFSIGNALED(status):
+            return f"it was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+        if ended:
+            break
+        time.sleep(0.01)
+    return "it ended before it was ready"
 
 
 def _become_agent(folder: Path, ready_fd: int, place: str) -> None:

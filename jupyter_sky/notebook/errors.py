@@ -172,5 +172,6 @@ def no_cluster(name: str | None, to: str = "") -> str:
 
 
 def gone(name: str) -> str:
-    """Return a sentence that a cluster has ended, which nobody here was told."""
-    return f"cluster {name} is gone, with what its ranks had: it has ended itself, or lost a node."
+    """Return a sentence that a cluster has ended, and that it is not known here why."""
+    why = "it was ended, has ended itself, or has lost a node"
+    return f"cluster {name} is gone, with what its ranks had: {why}."

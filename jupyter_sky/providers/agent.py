@@ -60,7 +60,8 @@ def start_agent(folder: Path, spec: AgentSpec, within: Sequence[str] = ()) -> Ag
             stderr=wrong,
         )
         assert process.stdout
-        line = process.stdout.readline()
+        # What the interpreter's own start files print comes before the line of JSON.
+        line = next((each for each in process.stdout if each.startswith(b"{")), b"")
         if not line or not within:
             process.stdout.close()
             process.wait()
@@ -84,7 +85,7 @@ def _ready(line: bytes, folder: Path, wrong: str = "") -> AgentStarted:
         ready: AgentStarted = json.loads(line)
         return ready
     log = folder / "agent.log"
-    said = log.read_text() if log.exists() else wrong
+    said = (log.read_text() if log.exists() else "") or wrong
     raise SkyError(f"the agent did not start: {last_line(said)}{_advice(said)}")
 
 

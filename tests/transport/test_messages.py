@@ -18,6 +18,7 @@ _NOTHING: dict[str, Any] = {
     "script": None,
     "cells": {},
     "place": ["", 0],
+    "generation": 1,
     "values": {},
     "watched": [],
     "outdated": {},
@@ -57,7 +58,8 @@ def test_a_run_is_whole_where_it_arrives_although_little_is_said_of_it(
     arrived = decode_message(encode(said)[PREFIX.size :])
     assert messages.whole_request(arrived) == request
     assert ("names" in said, "code" in said) == ("names" in holds, "code" in holds)
-    command = {**request, "op": "run", "values": [], "asked": ["x"] * len(holds), "gpus": None}
+    shared = {name: value for name, value in request.items() if name != "generation"}
+    command = {**shared, "op": "run", "values": [], "asked": ["x"] * len(holds), "gpus": None}
     assert command.keys() == RunCommand.__annotations__.keys()
     arrived = decode_message(encode(messages.said(command))[PREFIX.size :])
     assert messages.whole_command(arrived) == command

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from jupyter_sky.cluster import version_check
-from jupyter_sky.cluster.control.listener import ClusterListener, Done
+from jupyter_sky.cluster.control.listener import ClusterListener, Done, lost_agent
 from jupyter_sky.cluster.control.preemption import PreemptionMonitor
 from jupyter_sky.cluster.cost_meter import CostMeter, Rate, rate_of
 from jupyter_sky.cluster.errors import RankLost
@@ -353,7 +353,7 @@ class Controller(ConnectionListener):
             self.listener.on_agent_lost(connection)
         if self.state.phase is ClusterPhase.LOST:
             return self.loss
-        return ClusterLost(f"the agent of {connection.name} {connection.trouble}")
+        return ClusterLost(lost_agent(connection))
 
     def mark_lost(self, reason: str, then: str = _RUN_AGAIN, nodes: Iterable[str] = ()) -> None:
         """Mark the cluster as lost, and tell the listener why."""

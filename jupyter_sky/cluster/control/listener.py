@@ -1,12 +1,13 @@
-"""The listener that a controller notifies of events of its cluster."""
+"""The listener that a controller notifies of events of its cluster, and how these are named."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import format_ranks
 from jupyter_sky.transport.protocol.events import Event, RankDone, RunBegan
 
 Done = tuple[Connection, RankDone]
@@ -81,3 +82,22 @@ class NoRuns(ClusterListener):
 
     def on_end(self, trouble: SkyError) -> None:
         """Ignore it."""
+
+
+def lost_agent(connection: Connection, what: str = "", ranks: Collection[int] = ()) -> str:
+    """Return how an agent was lost, by default as its connection says: ``"the agent of n1 ended"``.
+
+    Parameters
+    ----------
+    connection
+        The connection to it.
+    what
+        What happened to it.
+    ranks
+        Ranks that it is named by, before its node if that has a name.
+    """
+    name = connection.name
+    if ranks:
+        is_named = connection.machine.nodes[0].name
+        name = format_ranks(ranks) + (f" on {name}" if is_named else "")
+    return f"the agent of {name} {what or connection.trouble}"

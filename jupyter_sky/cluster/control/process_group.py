@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Coroutine
+from collections.abc import Collection, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -174,15 +174,28 @@ async def _enter(controller: Controller, topology: Topology, ranks: tuple[int, .
                 )
         except TimeoutError:
             raise SkyError(_not_entered(controller, ranks)) from None
-        for rank in ranks:
-            if error := controller.form_errors.get(rank):
-                kind = GroupBroken if error["type"] == RankLost.__qualname__ else SkyError
-                raise kind(f"rank {rank} could not join the group: {_first_line(error)}")
+        _check(controller, ranks)
     except BaseException:
         sync.lost(update)
         raise
     for rank in ranks:
         sync.ran(update, rank, {}, well=True)
+
+
+def _check(controller: Controller, ranks: Iterable[int]) -> None:
+    """Raise the error of the first of these ranks that could not join the group.
+
+    Raises
+    ------
+    GroupBroken
+        If it was lost.
+    SkyError
+        If it has failed.
+    """
+    for rank in ranks:
+        if error := controller.form_errors.get(rank):
+            kind = GroupBroken if error["type"] == RankLost.__qualname__ else SkyError
+            raise kind(f"rank {rank} could not join the group: {_first_line(error)}")
 
 
 def _outside(controller: Controller, ranks: Collection[int]) -> list[int]:
@@ -210,7 +223,11 @@ async def _topology(controller: Controller, generation: int) -> Topology:
     """Return the topology, with a free port of the head."""
     nodes = controller.state.nodes
     places: list[Any] = [node.message() for node in nodes]
-    answer = await controller.connection(0).request("reserve", rank=0, addr=nodes[0].addr)
+    try:
+        answer = await controller.connection(0).request("reserve", rank=0, addr=nodes[0].addr)
+    except SkyError:
+        _check(controller, [0])
+        raise
     return {
         "cluster": controller.spec.name,
         "task_id": f"{controller.spec.name}-{controller.id}",

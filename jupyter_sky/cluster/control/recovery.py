@@ -9,6 +9,7 @@ from typing import Any
 
 from jupyter_sky.cluster.control import process_group, scaling
 from jupyter_sky.cluster.control.controller import Controller
+from jupyter_sky.cluster.control.listener import lost_agent
 from jupyter_sky.cluster.control.shutdown import origin
 from jupyter_sky.cluster.errors import GroupBroken
 from jupyter_sky.cluster.inventory import owed_ends
@@ -202,11 +203,9 @@ def agent_lost(controller: Controller, connection: Connection) -> bool:
     if _can_replace(controller):
         _record_lost_ranks(controller, connection)
         return True
-    ranks = format_ranks(connection.ranks)
-    where = f" on {connection.name}" if connection.machine.nodes[0].name else ""
+    lost = lost_agent(connection, ranks=connection.ranks)
     controller.mark_lost(
-        f"cluster {controller.spec.name} is lost: "
-        f"the agent of {ranks}{where} {connection.trouble}.",
+        f"cluster {controller.spec.name} is lost: {lost}.",
         f"Run the cell again to start a new one{_advice(controller)}.",
         _hosts([connection]),
     )
@@ -283,7 +282,7 @@ def _can_replace(controller: Controller) -> bool:
 def _record_lost_ranks(controller: Controller, connection: Connection) -> None:
     """Report that the ranks of a machine have exited, as its agent would have."""
     ranks = [rank for rank in controller.state.ranks if rank.rank in connection.ranks]
-    reason = f"the agent of {connection.name} {connection.trouble}"
+    reason = lost_agent(connection)
     for rank in ranks:
         exited = RankExited(rank.rank, rank.pid or 0, reason, rank.run, "", again=True)
         controller.on_event(connection, exited)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from jupyter_sky.cluster.control import recovery
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inventory import asked_names
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
@@ -41,6 +43,42 @@ def check_ranks(controller: Controller, task: Task) -> None:
         )
 
 
+async def send_once_whole(controller: Controller, run: Run, begin: Callable[[Run], object]) -> None:
+    """Send a run to its ranks, once all ranks of the cluster are there and in one group.
+
+    Parameters
+    ----------
+    controller
+        The controller of the cluster.
+    run
+        The run.
+    begin
+        Called just before it is sent.
+    """
+    sync, update = controller.sync, run.task.update
+    for is_first in (True, False):
+        await recovery.make_whole(controller)
+        while sync.is_outdated(update):  # something that ranks were sent before it was lost
+            await sync.refresh(update)
+            await recovery.make_whole(controller)
+        if run.finished:
+            return
+        run.began, run.generation = time.monotonic(), controller.state.generation
+        begin(run)
+        try:
+            await dispatch(controller, run)
+            break
+        except SkyError:
+            # Where a rank was lost just before, as was not known here, it has begun nowhere.
+            may_have_begun = controller.state.group or run.id in controller.state.busy_runs
+            if may_have_begun or run.finished or not is_first:
+                raise
+            run.sent = False
+    run.told.set()
+    if run.talk:
+        run.talk.on_begun()
+
+
 async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) -> None:
     """Send the request of a run to the agents of its ranks.
 
@@ -67,6 +105,7 @@ async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) 
         "script": script,
         "cells": dict(task.cells),
         "place": (task.place.title, task.place.above),
+        "generation": controller.state.generation,
         "values": {rank: list(asked) for rank, asked in task.values.items()},
         "watched": sorted(task.update.watched | asked),
         "outdated": task.update.outdated,

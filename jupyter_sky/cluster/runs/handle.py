@@ -387,7 +387,7 @@ class RunHandle:
 
     def _raise_if_stopped(self) -> None:
         controller = self._scheduler.controller
-        raise_if_stopped(self._run, controller.timeouts.stop, controller.connections)
+        raise_if_stopped(self._run, controller.timeouts.stop, self._scheduler.untold(self._run))
 
 
 def _answer(question: Callable[[], bool]) -> bool:

@@ -102,7 +102,8 @@ class Monitor:
         self._restarted -= ranks
         self._current = run.id
         # A run on one rank, too, can wait for the others: in a collective that they do not come to.
-        if len(self._controller.ranks) > 1 and not run.task.script and not run.task.serves:
+        can_wait = len(self._controller.ranks) > 1 and not run.task.script and not run.task.serves
+        if can_wait and run.id not in self._watches:  # it may have been sent before, in vain
             self._watches[run.id] = watch(self._controller, run, run.task.hang_after)
 
     def end(self, run: Run) -> None:

@@ -157,7 +157,7 @@ class RunRecorder:
         self._has_begun, self.started = True, time.time() - ago
         self._counted_from = self.run.began
         if self.run.task.attempt.number == 1:  # in further attempts, ranks are meant to be new
-            self._began_empty = frozenset(restarted)
+            self._began_empty |= frozenset(restarted)
 
     def end(self) -> None:
         """Record how long it has taken; nothing changes after that."""

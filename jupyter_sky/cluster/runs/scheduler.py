@@ -19,7 +19,7 @@ from jupyter_sky.cluster.namespace.other_notebooks import OtherNotebooks
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.transfer import Transfer
-from jupyter_sky.cluster.runs.dispatch import check_ranks, dispatch, fail_together
+from jupyter_sky.cluster.runs.dispatch import check_ranks, fail_together, send_once_whole
 from jupyter_sky.cluster.runs.monitor import Monitor
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.runs.talk import QuietRequests, Talk
@@ -117,6 +117,10 @@ class Scheduler(ClusterListener):
                 self._fail(own, SkyError("the run was stopped before it began."))
         self._requests.interrupt(run)
 
+    def untold(self, run: Run) -> list[Connection]:
+        """Return the nodes that have not heard yet, as far as known, that a run is stopped."""
+        return self._requests.untold(run.id)
+
     async def interrupt_current(self) -> bool:
         """Interrupt the run that is going on, or the next one; return whether there was any."""
         sent = {name for name, run in self._runs.items() if run.sent}
@@ -199,24 +203,9 @@ class Scheduler(ClusterListener):
             if sending:
                 await either(sending, run.over.wait())
             if not run.finished and not run.sent:  # another kernel has sent its own
-                await self._run_on_whole_cluster(run)
+                await self._check(run)
+                await send_once_whole(self.controller, run, self.monitor.begin)
             await recovery.until_over(self.controller, run.over, lambda: run.waiting, run.on_notice)
-
-    async def _run_on_whole_cluster(self, run: Run) -> None:
-        """Send the run to its ranks, once all ranks of the cluster are there and in one group."""
-        await self._check(run)
-        sync, update = self.controller.sync, run.task.update
-        await recovery.make_whole(self.controller)
-        while sync.is_outdated(update):  # something that ranks were sent before it was lost
-            await sync.refresh(update)
-            await recovery.make_whole(self.controller)
-        if not run.finished:
-            run.began, run.generation = time.monotonic(), self.controller.state.generation
-            self.monitor.begin(run)
-            await dispatch(self.controller, run)
-            run.told.set()
-            if run.talk:
-                run.talk.on_begun()
 
     async def _check(self, run: Run) -> None:
         """Refuse a run that the cluster cannot carry out, as it may have changed meanwhile."""

@@ -118,6 +118,11 @@ class QuietRequests:
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._tasks = BackgroundTasks()
+        self._unanswered: list[tuple[str, Connection]] = []
+
+    def untold(self, run: str) -> list[Connection]:
+        """Return the nodes that did not answer yet to the interrupt of a run; for any thread."""
+        return [connection for name, connection in list(self._unanswered) if name == run]
 
     def interrupt(self, run: str, connections: Sequence[Connection] | None = None) -> None:
         """Have nodes interrupt a run; by default all of them."""
@@ -135,8 +140,12 @@ class QuietRequests:
         await self._tasks.finish(_FINISHED_WITHIN)
 
     async def _interrupt(self, connection: Connection, run: str) -> None:
-        deadline = self._controller.timeouts.stop
-        await request_quietly(connection, "interrupt", run=run, deadline=deadline)
+        deadline, asked = self._controller.timeouts.stop, (run, connection)
+        self._unanswered.append(asked)
+        try:
+            await request_quietly(connection, "interrupt", run=run, deadline=deadline)
+        finally:
+            self._unanswered.remove(asked)
         loop = asyncio.get_running_loop()
         loop.call_later(deadline + ENDED_WITHIN, self._end_untold, connection, run)
 

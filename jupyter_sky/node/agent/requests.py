@@ -275,6 +275,7 @@ class RequestHandlers:
             "size": log.size,
             "pieces": log.index.pieces(start, end),
             "runs": log.index.runs(start, end),
+            "clock": time.time(),
         }
         return cast(Message, answer)
 

@@ -36,8 +36,8 @@ _TAILS = 128 * 1024  # total bytes of output that the ranks of a run send at its
 _LARGEST_TAIL = 4096
 _SMALLEST_TAIL = 256
 
-_OWN = frozenset({"names", "values", "gpus"})
-"""What each rank is told of its own about a run (`transport.protocol.rank_messages.RunCommand`)."""
+_NOT_SHARED = frozenset({"names", "values", "generation"})
+"""What of a run each rank is told of its own, or is not told."""
 
 OnOutput = Callable[["RankProcess", str, bytes, int | None, int], None]
 """Takes a rank, its stream, what it printed, where its log has it, if it does, and whose it is."""
@@ -386,7 +386,7 @@ class RankProcess:
 
 def shared_fields(request: RunRequest) -> SharedFields:
     """Return the fields of a run that are common to all ranks of a node."""
-    fields = {name: value for name, value in request.items() if name not in _OWN}
+    fields = {name: value for name, value in request.items() if name not in _NOT_SHARED}
     values = request["values"]
     asked = list(dict.fromkeys(name for rank in sorted(values) for name in values[rank]))
     return SharedFields({**said({**fields, "asked": asked}), "op": "run"})

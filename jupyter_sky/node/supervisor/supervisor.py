@@ -197,7 +197,8 @@ class Supervisor:
             return "the run was stopped before it began"
         processes = [self.ranks[rank] for rank in among(request["ranks"], self.ranks)]
         for process in processes:
-            if process.pid is None or process.is_ending:
+            is_other = process.generation != request["generation"]
+            if process.pid is None or process.is_ending or is_other:
                 return f"rank {process.rank} is being started again: run it again"
             if process.run:
                 return f"rank {process.rank} is busy with another run"

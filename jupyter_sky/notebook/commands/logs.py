@@ -72,7 +72,7 @@ def _show_logs(
             printer.left_out(part.start, part.data.count(b"\n"))
         while True:
             entries = [entry for part in parts for entry in part.entries()]
-            # Output of ranks is merged by the time of writing, according to their clocks.
+            # Output of ranks is merged by the time of writing.
             for entry in sorted(entries, key=lambda entry: entry.time):
                 printer.print(entry)
             sys.stdout.flush()

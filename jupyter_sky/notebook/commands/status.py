@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import time
@@ -17,7 +16,7 @@ from jupyter_sky.cluster.inventory.probe import ProbePhase, ProbeResult, probe
 from jupyter_sky.cluster.inventory.stops import ClusterStopped
 from jupyter_sky.cluster.snapshot import RunState
 from jupyter_sky.cluster.state import ClusterState
-from jupyter_sky.errors import UsageError
+from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import (
     aligned,
     format_cost,
@@ -66,11 +65,18 @@ def status(context: CommandContext, options: Namespace) -> None:
     if options.json:
         print(json.dumps(_entries(session.connected_clusters()), indent=2))
         return
-    with contextlib.suppress(ClusterStopped):
+    trouble = ""
+    try:
         session.find()
+    except ClusterStopped:
+        pass  # the table says so
+    except SkyError as error:
+        trouble = f"{error}"
     print(_table(session.connected_clusters(), session.current_name))
     for owed in owed_ends.read():
         print(owed)
+    if trouble:
+        print(trouble)
 
 
 def costs(context: CommandContext, options: Namespace) -> None:

@@ -94,7 +94,8 @@ def list_resources(everywhere: bool) -> tuple[list[CloudResources], list[str]]:
             there = clients_at(location)
             seen, unseen = look(there)
             # Who may do nothing may not look for anything, which is one sentence.
-            trouble += dict.fromkeys(f"in {location}: {error}" for error in unseen.values())
+            what = f"not everything in {location} can be looked at"
+            trouble += dict.fromkeys(f"{what}: {error}" for error in unseen.values())
             user = there.user if seen else ""
             for each in seen:
                 # One account may be known by several profiles.

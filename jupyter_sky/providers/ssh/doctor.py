@@ -14,7 +14,7 @@ from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
 from jupyter_sky.providers.ssh.connection.errors import HostError
 from jupyter_sky.providers.ssh.connection.targets import Target
 from jupyter_sky.providers.ssh.setup.code_package import check_python
-from jupyter_sky.providers.ssh.setup.facts import HostFacts, gather_facts
+from jupyter_sky.providers.ssh.setup.facts import HostFacts, check_folders, gather_facts
 
 _ENOUGH_DISK = 10 * 2**30
 _CLOCKS_AGREE = 5.0
@@ -89,6 +89,10 @@ def _torch(connection: SSHConnection, facts: HostFacts, python: str) -> CheckRes
 
 
 def _disk(facts: HostFacts) -> CheckResult:
+    try:
+        check_folders(facts)
+    except HostError as error:
+        return CheckResult("disk", "cannot be used", f"{error}.")
     few = facts.disk < _ENOUGH_DISK
     fix = "free some space: environments with CUDA take some gigabytes." if few else ""
     return CheckResult("disk", f"{facts.disk / 2**30:,.0f} GB free in {facts.cache}", fix)

@@ -14,6 +14,7 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.base import Node, NotLetIn
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
 from jupyter_sky.providers.ssh.connection.errors import HostKeyError, LoginError
+from jupyter_sky.providers.ssh.connection.host_shell import UNSET
 from jupyter_sky.providers.ssh.connection.targets import parse_one
 from jupyter_sky.providers.ssh.setup.agent import remove_agent
 from jupyter_sky.providers.ssh.setup.facts import HostFacts, gather_facts
@@ -59,9 +60,10 @@ class SSHMachine:
 
     async def _connect(self, *words: str, stream: str | None = None) -> socket.socket:
         python, code, *to = map(shlex.quote, (self.python, self.code, *words))
-        bridge = f"env PYTHONPATH={code} {python} -P -m jupyter_sky.node.bridge {' '.join(to)}"
+        unset = " ".join(f"-u {name}" for name in UNSET)
+        start = f"env {unset} PYTHONPATH={code} {python} -P -m jupyter_sky.node.bridge"
         try:
-            return await in_thread(self._connection.open_bridge, bridge, stream)
+            return await in_thread(self._connection.open_bridge, f"{start} {' '.join(to)}", stream)
         except (HostKeyError, LoginError) as error:
             raise NotLetIn(f"{self.host}: {error}") from None
         except SkyError as error:

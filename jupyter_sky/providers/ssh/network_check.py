@@ -16,6 +16,7 @@ from typing import Any
 
 import jupyter_sky
 from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import last_line
 from jupyter_sky.providers.diagnosis import CheckResult
 from jupyter_sky.providers.ssh.connection.connection import pool
 from jupyter_sky.providers.ssh.connection.errors import HostError
@@ -101,7 +102,8 @@ def _run(target: Target, python: str | None, words: Sequence[str]) -> dict[str, 
     """Run the program on a host and return its output."""
     interpreter = shlex.quote(python) if python else "python3"
     command = f"{interpreter} - {shlex.join(words)}"
-    found: dict[str, Any] = json.loads(pool.get(target).run(command, _PROGRAM.read_bytes()))
+    said = pool.get(target).run(command, _PROGRAM.read_bytes())
+    found: dict[str, Any] = json.loads(last_line(said))
     return found
 
 

@@ -73,6 +73,8 @@ class LogAnswer(TypedDict):
         The size of the whole log in bytes.
     pieces, runs
         The pieces and runs in this part; the first of each may begin before it.
+    clock
+        The time by the clock of the node, in seconds since the epoch.
     """
 
     data: bytes
@@ -80,6 +82,7 @@ class LogAnswer(TypedDict):
     size: int
     pieces: list[LoggedPiece]
     runs: list[LoggedRun]
+    clock: float
 
 
 # Blobs

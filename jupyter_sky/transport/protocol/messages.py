@@ -337,10 +337,14 @@ class RunRequest(RunFields):
 
     Attributes
     ----------
+    generation
+        The group that its ranks are in, as far as the notebook knows; it has not begun if one of
+        them is not: it is a new process.
     values
         The names whose values are requested afterwards, for each rank.
     """
 
+    generation: int
     values: dict[int, list[str]]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,8 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.metrics.usage import Usage
 from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.snapshot import History, NodeHistory
+from jupyter_sky.node.agent.usage.metrics import Metrics
+from jupyter_sky.node.agent.usage.recorder import UsageRecorder
 from jupyter_sky.providers.base import Node
 from jupyter_sky.providers.local import Local
 from jupyter_sky.transport.frames import ProtocolError
@@ -150,11 +153,20 @@ def test_nodes_that_share_a_machine_are_their_ranks() -> None:
     assert [each["network"] for each in found] == [[], []]
 
 
+def test_a_clock_that_is_set_moves_no_curve(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder, real = UsageRecorder(Metrics(())), time.time
+    for hours in (0, 1, -1):
+        monkeypatch.setattr(time, "time", lambda hours=hours: real() + 3600 * hours)
+        recorder.sample([])
+    [first, *_, last] = [each.time for each in recorder.samples.arrived_after(-1)]
+    assert last - first < 1_800_000
+
+
 def test_an_agent_sends_what_it_has_not_sent() -> None:
     samples = Samples()
     samples.sizes = Sizes(8, 1000, {0: 80})
-    for time in (1, 2, 3):
-        samples.add(Sample(time, 1.23456, 12345, None, {0: RankSample(0.5, None, 0.75, 40)}))
+    for at in (1, 2, 3):
+        samples.add(Sample(at, 1.23456, 12345, None, {0: RankSample(0.5, None, 0.75, 40)}))
     whole = samples.after(0)
     assert whole is not None
     assert whole["processor"] == [1.23] * 3

@@ -317,7 +317,7 @@ PLAUSIBLE: list[Message] = [
     {"re": 1, "size": 5, "seen": []},
     {"re": 2, "ack": 3, "sizes": [1], "payload": b"", "whole": 1},
     {"re": 3, "missing": [], "error": "no"},
-    {"re": 4, "data": b"", "start": 0, "size": 0, "pieces": [[0, 0.0, "stdout"]], "runs": []},
+    {"re": 4, "data": b"", "start": 0, "size": 0, "runs": [], "clock": 0.0},
     {"welcome": True, "version": "0.0.1", "missing": [], "cluster": "c", "ending": False},
     {"piece": 1, "offset": 0, "whole": 9},
     {"report": [{"rank": 1, "line": "", "utilisation": 0.5, "memory": [1, 2]}], "history": None},

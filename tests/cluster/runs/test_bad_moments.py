@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
+import time
 
+import psutil
 import pytest
 
 import jupyter_sky as sky
@@ -13,7 +17,10 @@ from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.panel.manager import NoStrip
+from jupyter_sky.transport import event_loop
+from tests.cluster.cells import SUMMED
 from tests.cluster.runs.test_stop import stop, stop_at, stop_at_first_line
+from tests.waiting import until
 
 
 def in_background(run: RunHandle) -> BackgroundRun:
@@ -147,6 +154,17 @@ def test_what_is_too_large_to_display_is_an_error_of_the_cell(cells) -> None:
     assert cells.ask("rank") == [0, 1, 2, 3]
 
 
+def test_times_in_logs_are_of_the_notebook_s_clock(cells, monkeypatch) -> None:
+    cells.run("print('told')", ranks=[1])
+    for hours in (-1, 1):
+        real = time.time
+        with monkeypatch.context() as other:
+            # As where that of the node is an hour ahead, or behind.
+            other.setattr(time, "time", lambda real=real, hours=hours: real() + 3600 * hours)
+            *_, last = cells.cluster.log(1, tail=1).entries()
+            assert -1800 < last.time - time.time() < 1800
+
+
 def test_many_small_arrays_are_no_large_message(cells) -> None:
     import numpy as np
 
@@ -172,6 +190,47 @@ def test_ranks_may_be_restarted_often(new) -> None:
         cells.cluster.restart()
     seen.update(cells.ask("__import__('os').getpid()"))
     assert len(seen) == 6
+
+
+def test_a_cell_waits_for_a_rank_that_was_lost_just_before_it_was_sent(cells, monkeypatch) -> None:
+    """The loop is held from the loss to when the cell is sent: it hears of the loss after that."""
+    cells.run("kept = 1")
+    cells.namespace["x"] = 1
+    cells.run("pass", names=["x"])
+    update = cells.cluster.sync.update(["x"], cells.namespace, cells.cluster.all_ranks)
+    cell = f"told = kept if rank != 2 else x, {SUMMED}"
+    cell = "import torch, torch.distributed as dist\nrank = dist.get_rank()\n" + cell
+    values = {each: ["told"] for each in cells.cluster.all_ranks}
+    run = cells.cluster.run(Task(cells.cluster.all_ranks, code=cell, update=update, values=values))
+    [lost] = cells.ask("os.getpid()", ranks=[2])
+    forks = psutil.Process(lost).parent()
+
+    def lose_and_begin() -> None:
+        os.kill(lost, signal.SIGKILL)
+        until(lambda: lost not in (pids := [e.pid for e in forks.children()]) and len(pids) == 4)
+        with monkeypatch.context() as at_once:
+            at_once.setattr(event_loop, "call", lambda function, *args: function(*args))
+            run.begin()
+
+    event_loop.call(lose_and_begin)
+    run.follow()
+    assert [run.values()[each]["told"] for each in range(4)] == [(1, 4.0)] * 4
+
+
+def test_a_cell_waits_for_a_head_that_is_lost_while_it_reserves_a_port(cells) -> None:
+    head, other, *_ = cells.ask("os.getpid()")
+    os.kill(head, signal.SIGSTOP)
+    try:
+        os.kill(other, signal.SIGKILL)
+        until(lambda: not cells.cluster.state.group)
+        run = cells.start("pass")
+        until(cells.cluster._controller.forming.locked)
+        cells.cluster.log(0, tail=1)  # what was requested before was received before
+    finally:
+        os.kill(head, signal.SIGKILL)
+    run.follow()
+    run.check()
+    assert cells.ask("__import__('torch').distributed.get_rank()") == [0, 1, 2, 3]
 
 
 def test_who_stops_waiting_for_a_run_does_not_stop_it(cells, tmp_path) -> None:

@@ -101,7 +101,21 @@ def test_spot_or_on_demand_after_prices_were_compared(
     assert then_usual == "now aws, which costs $0.40 an hour"
     assert printed == "on demand"
     assert any("2 aws nodes, 2 ranks on CPU, $0.40 an hour" in text for text in cell.shown)
-    notebook.succeed("%sky down")
+    # What is refused is listed, and said once; what `%sky down` has ended has not ended itself.
+    account.fault = lambda call, carry_out: refusal("RequestExpired", "it is too late")
+    expired = "your session with AWS has expired: run `aws sso login`"
+    assert f"type `%sky gc` to try again: {expired}" in notebook.run("%sky down").sentence
+    heading, *_, trouble = notebook.succeed("%sky status").stdout.splitlines()
+    assert "nodes × ranks" in heading
+    assert trouble.startswith(expired)
+    assert notebook.succeed("%sky gc").stdout.count(expired) == 1
+    account.fault = None
+    status = notebook.succeed("%sky status")
+    assert status.stderr.endswith(
+        "is gone, with what its ranks had: it was ended, has ended itself, or has lost a node.\n"
+    )
+    assert status.stdout.startswith("No cluster is running")
+    account.fault = refuse_spot
     # Who is asked and says no, is not asked again for something else.
     cell = notebook.start("%%sky --provider aws,ssh --gpu A100 --nodes 2 --selection first\npass")
     assert "for $41.60 an hour in us-east-1, account 123456789012? [y/N]" in notebook.answer("n")

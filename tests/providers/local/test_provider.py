@@ -21,13 +21,15 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.providers.agent import start_agent
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.local.machine import LocalMachine
 from jupyter_sky.providers.node_defaults import SHARED_MEMORY
 from jupyter_sky.providers.spec import ClusterSpec, Image
+from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 from tests.cluster import cells as cells_of
 from tests.node_processes import processes_of_node
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 
 def said(**image) -> str:
@@ -251,3 +253,22 @@ def test_shared_memory_of_a_killed_agent_is_given_back_by_the_next(
     assert Path(other["blobs"]).exists()
     running.down()
     assert not Path(other["blobs"]).exists()
+
+
+def test_what_start_files_of_python_print_is_passed_over(tmp_path, monkeypatch) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('hello')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    folder = tmp_path / "0000000f-0"
+    (folder / "blobs").mkdir(parents=True)
+    spec = AgentSpec(
+        cluster="a",
+        id="0000000f",
+        socket=str(folder / "agent.sock"),
+        blobs=str(folder / "blobs"),
+        ranks=(),
+        grace=1.0,
+        cwd=str(tmp_path),
+    )
+    agent = psutil.Process(start_agent(folder, spec)["pid"])
+    agent.kill()
+    until(lambda: not agent.is_running())

@@ -26,6 +26,7 @@ from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.ssh_config import CONNECT_WITHIN, read_login
 from jupyter_sky.providers.ssh.connection.targets import parse_one
 from jupyter_sky.providers.ssh.host_threads import HostThreads
+from jupyter_sky.providers.ssh.setup.facts import gather_facts
 from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.bridge import MARK
@@ -200,8 +201,34 @@ def test_a_login_without_a_shell_is_named_as_that(lab: Lab, client: Path) -> Non
         start_file.write_text("exit\n")
         with pytest.raises(HostError, match="its login shell runs no commands .it printed nothing"):
             connect("ada@lab1")
+        # Nor one that takes what is for the command, or has another shell take it.
+        for does in ("cat", "read line", "exec bash"):
+            start_file.write_text(f"{does}\n")
+            connection = SSHConnection(parse_one("ada@lab1"))
+            with pytest.raises(HostError, match=r"~/.bashrc, may end it, start another shell or"):
+                gather_facts(connection)
+            connection.close()
         start_file.unlink()
     finally:
+        users.write_text(before)
+
+
+def test_a_start_file_may_print_at_the_end_too_and_leave_a_process(lab: Lab, client: Path) -> None:
+    host = lab.hosts[0]
+    users, start_file = host.folder / "etc" / "passwd", host.folder / "home" / "ada" / ".bashrc"
+    before = users.read_text()
+    users.write_text(re.sub("(ada:.*):/bin/sh", r"\1:/bin/bash", before))
+    start_file.write_text("echo hello; trap 'echo bye' EXIT; sleep 600 &\n")
+    connection = SSHConnection(parse_one("ada@lab1"))
+    try:
+        assert connection.run("cat; echo heard >&2", b"words") == "words"
+        with pytest.raises(CommandError, match="^no such way$"):
+            connection.run("echo no such way >&2; exit 3", ends_with_us=True)
+    finally:
+        connection.close()
+        for each in host.processes("sleep 600"):
+            each.kill()
+        start_file.unlink()
         users.write_text(before)
 
 

@@ -37,6 +37,7 @@ class UsageRecorder:
         self._metrics = metrics
         self._processors = psutil.cpu_count() or 1
         self._since = time.monotonic()
+        self._epoch = time.time() - _passed()
         self._machine = psutil.cpu_times()
         self._traffic = _traffic()
         self._ranks: dict[int, _Times] = {}
@@ -51,8 +52,8 @@ class UsageRecorder:
         self.samples.sizes = Sizes(self._processors, memory.total, totals)
         self.samples.add(
             Sample(
-                # If the clock was set back, a sample must not look old.
-                max(int(1000 * time.time()), self.samples.last + 1),
+                # Not by a clock that may be set meanwhile: the curves of other machines go with it.
+                max(int(1000 * (self._epoch + _passed())), self.samples.last + 1),
                 self._busy_processors(),
                 memory.total - memory.available,
                 self._network(seconds),
@@ -88,6 +89,11 @@ class UsageRecorder:
         before, self._traffic = self._traffic, _traffic()
         passed = [count - before[name] for name, count in self._traffic.items() if name in before]
         return max(0, sum(passed)) / seconds if passed else None
+
+
+def _passed() -> float:
+    """Return seconds since some moment, also those in which the machine slept where it tells."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _sum(times: object) -> float:

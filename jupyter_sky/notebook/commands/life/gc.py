@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from jupyter_sky.cluster.inventory import cloud_resources, orphans, owed_ends, registry, stops
 from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import join_reasons
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.commands.life.stops import disks_cost
 from jupyter_sky.providers.ssh.connection.connection import pool
@@ -59,7 +60,7 @@ def _remove_orphans(identity: str | None) -> None:
                 f"kept: {row.name}, which is stopped: {disks_cost(stops.disk_cost(row, now))}; "
                 f"`%sky down {row.name}` ends it"
             )
-    for sentence in [*trouble, *cloud_resources.upkeep()]:
+    for sentence in join_reasons([*trouble, *cloud_resources.upkeep()]):
         print(sentence)
     for each in rented:
         if each not in left and not each.resources.is_ours:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import last_line
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.slurm.environment import NodeEnvironment, prepared
 from jupyter_sky.providers.slurm.homes.step_shell import StepShell
@@ -101,7 +102,7 @@ async def equip(
         specs = [None] * task + [{**nodes.specs[task], **found.of_the_agent()}]
         said = shell.run(go(_command(nodes.request, found)), json.dumps({"specs": specs}).encode())
         steps.report(shell.target, "ready", 1.0)
-        return {**json.loads(said), "python": found.python, "code": found.code}
+        return {**json.loads(last_line(said)), "python": found.python, "code": found.code}
 
     try:
         try:

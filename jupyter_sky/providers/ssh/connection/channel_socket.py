@@ -77,17 +77,31 @@ def write(channel: paramiko.Channel, data: bytes, sent: Callable[[int], None]) -
         sent(min(start + PIECE, len(data)))
 
 
-def read(receive: Callable[[int], bytes]) -> bytes:
+def read(receive: Callable[[int], bytes], last: bytes = b"", may_go_on: bool = False) -> bytes:
     """Return everything that arrives until the end.
+
+    Parameters
+    ----------
+    receive
+        Returns what has arrived; nothing at the end.
+    last
+        Words that are the end, whatever follows them.
+    may_go_on
+        Whether it is over when nothing arrives in time.
 
     Raises
     ------
     CommandError
         If it is too much.
+    TimeoutError
+        If nothing arrives in time.
     """
     parts = bytearray()
-    while part := receive(PIECE):
-        parts += part
-        if len(parts) > MOST_PRINTED:
-            raise CommandError(f"a command printed more than {format_bytes(MOST_PRINTED)}")
+    with contextlib.suppress(*[TimeoutError] * may_go_on):
+        while part := receive(PIECE):
+            parts += part
+            if len(parts) > MOST_PRINTED:
+                raise CommandError(f"a command printed more than {format_bytes(MOST_PRINTED)}")
+            if last and last in parts[-len(part) - len(last) :]:
+                break
     return bytes(parts)

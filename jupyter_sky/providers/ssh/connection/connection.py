@@ -20,9 +20,9 @@ from jupyter_sky.formatting import last_line
 from jupyter_sky.providers.base import AgentGone
 from jupyter_sky.providers.ssh.connection.agent_channel import WINDOW, await_bridge, open_stream
 from jupyter_sky.providers.ssh.connection.channel_socket import as_socket, read, write
-from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
+from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError, runs_nothing
 from jupyter_sky.providers.ssh.connection.handshake import open_socket, open_transport
-from jupyter_sky.providers.ssh.connection.host_shell import ANSWER_WITHIN
+from jupyter_sky.providers.ssh.connection.host_shell import ANSWER_WITHIN, UNSET
 from jupyter_sky.providers.ssh.connection.proxy_command import ProxyCommand
 from jupyter_sky.providers.ssh.connection.ssh_config import (
     CONNECT_WITHIN,
@@ -32,7 +32,7 @@ from jupyter_sky.providers.ssh.connection.ssh_config import (
 )
 from jupyter_sky.providers.ssh.connection.targets import Target, parse_one
 from jupyter_sky.providers.ssh.connection.users import Users
-from jupyter_sky.transport.bridge import MARK
+from jupyter_sky.transport.bridge import END, MARK
 
 if TYPE_CHECKING:
     import paramiko
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from jupyter_sky.providers.ssh.connection.transport import Transport
 
 _TEST_WITHIN = 2.0
-
+_LAST_WORDS_WITHIN = 1.0
 _DISK_IS_FULL = "No space left on device"
 _FREE = """
 for place in "$HOME" "${XDG_CACHE_HOME:-$HOME/.cache}" "${TMPDIR:-/tmp}"; do
@@ -64,6 +64,18 @@ status=$?
 kill $watch 2>/dev/null
 exit $status
 }}
+"""
+
+# A login script may read the first line, or start a shell that takes all data for commands.
+_IF_OURS = """came=all
+[ "$came $1" = "all ours" ] || { echo its commands went elsewhere >&2; exit 1; }
+shift
+"""
+
+# What login scripts print comes before the first of these words, or behind the last.
+_BEGIN = f"""printf %s {shlex.quote(MARK.decode())}
+trap {shlex.quote(f"printf %s {shlex.quote(END.decode())}")} EXIT
+unset {" ".join(UNSET)}
 """
 
 _EVALUATED = """sh -c 'script=$(printf %b "$1"); shift; eval "$script"' sh '{}'"""
@@ -252,36 +264,36 @@ class SSHConnection:
         HostError
             If the connection breaks.
         """
-        # Output of login scripts comes before the mark.
-        script = f"printf %s {shlex.quote(MARK.decode())}\n{script}"
+        script = f"{_BEGIN}{script}"
         if ends_with_us:
             script = _ENDING_WITH_INPUT.format(script=script)
-        command = "sh -s" if data is None else script
+        command = "sh -s ours" if data is None else script
+        data = f"{_IF_OURS}{script}".encode() if data is None else data
         try:
             with self._command(command) as channel:
                 channel.settimeout(within)
                 try:
-                    write(channel, script.encode() if data is None else data, sent)
+                    write(channel, data, sent)
                     if not ends_with_us:
                         channel.shutdown_write()
                 except OSError:
                     # If the script ended before it read everything, its status says why.
                     if not channel.closed or not channel.get_transport().is_active():
                         raise
-                first, mark, printed = read(channel.recv).partition(MARK)
-                said = read(channel.recv_stderr)
-                status = channel.recv_exit_status()
+                first, mark, printed = read(channel.recv, END).partition(MARK)
+                printed, ended, _ = printed.partition(END)
+                if ended:  # what a login script has started may have the output open
+                    channel.settimeout(_LAST_WORDS_WITHIN)
+                said = read(channel.recv_stderr, may_go_on=bool(ended))
+                if not channel.status_event.wait(within):
+                    raise TimeoutError
+                status = channel.exit_status
         except TimeoutError:
             raise CommandError(f"a command said nothing for {within:.0f} s") from None
         except (OSError, EOFError) as error:
             raise HostError(f"the connection broke ({error or 'end of file'})") from None
         if not mark:
-            # Its status is what the shell, or a file that it reads first, ended with.
-            refusal = last_line((first + said).decode(errors="replace")).rstrip(".")
-            raise HostError(
-                f"its login shell runs no commands ({refusal}): ask for a shell like /bin/sh "
-                "for this user, or log in as another one"
-            )
+            raise HostError(runs_nothing(last_line((first + said).decode(errors="replace"))))
         if status:
             lines = (printed + said).decode(errors="replace").strip().splitlines()
             if any(_DISK_IS_FULL in line for line in lines):

@@ -28,3 +28,13 @@ class HostKeyError(SkyError):
 
 class LoginError(SkyError):
     """The host accepts none of these keys."""
+
+
+def runs_nothing(said: str) -> str:
+    """Return what is wrong with a login that does not run what it is given, from what it said."""
+    shown = "".join(each for each in said.rstrip(".") if each.isprintable() and each != "\ufffd")
+    return (
+        f"its login shell runs no commands ({shown}): a file that it reads first, like ~/.bashrc, "
+        "may end it, start another shell or read its input; else ask for a shell like /bin/sh for "
+        "this user, or log in as another one"
+    )

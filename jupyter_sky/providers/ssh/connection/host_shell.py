@@ -9,6 +9,10 @@ ANSWER_WITHIN = 60.0
 """Seconds in which a command has to print something, unless it is known to take longer."""
 
 
+UNSET = ("PYTHONHOME", "PYTHONPLATLIBDIR")
+"""Variables that no command of ours gets: for another Python, with which ours does not start."""
+
+
 class HostShell(Protocol):
     """A way to run shell scripts on a machine: an SSH connection, or a scheduler's own."""
 

@@ -6,6 +6,7 @@ import json
 import shlex
 from typing import NamedTuple
 
+from jupyter_sky.formatting import last_line
 from jupyter_sky.providers.node_defaults import blob_folder
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.host_shell import HostShell
@@ -63,8 +64,8 @@ def start_agent(
         mkdir -p {work}
         cat > {folder}/spec.json
         cd {work}
-        {python} -P -m jupyter_sky.node {folder} && exit
-        tail -n 5 {folder}/agent.log 2>/dev/null
+        if said=$({python} -P -m jupyter_sky.node {folder}); then echo "$said"; exit; fi
+        tail -n 5 {folder}/agent.log 2>/dev/null || true
         rm -rf {folder} {blobs}
         exit 1
         """
@@ -81,7 +82,8 @@ def start_agent(
         said = connection.run(command, spec.to_json().encode(), _START_WITHIN)
     except CommandError as error:
         raise HostError(f"the agent did not start: {error}") from None
-    ready: AgentStarted = json.loads(said)
+    # What the interpreter's own start files print comes before it.
+    ready: AgentStarted = json.loads(last_line(said))
     return ready
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import blake3
 
 import jupyter_sky
+from jupyter_sky.formatting import last_line
 from jupyter_sky.providers.node_defaults import NEEDED
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.host_shell import HostShell
@@ -31,7 +32,7 @@ def check_python(connection: HostShell, python: str) -> None:
     """
     command = shlex.join([python, "-P", "-c", _PYTHON, *NEEDED])
     try:
-        missing = json.loads(connection.run(command))
+        missing = json.loads(last_line(connection.run(command)))
     except CommandError as error:
         raise HostError(f"{python} cannot be used as Python: {error}") from None
     if missing:

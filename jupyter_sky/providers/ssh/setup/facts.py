@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jupyter_sky.providers.ssh.connection.errors import HostError
+from jupyter_sky.providers.ssh.connection.errors import HostError, runs_nothing
 from jupyter_sky.providers.ssh.connection.host_shell import HostShell
 
 RUNTIME = r"""
@@ -36,13 +36,18 @@ say home "$HOME"
 _SCRIPT += RUNTIME
 _SCRIPT += r"""
 say runtime "$runtime"
-cache="${XDG_CACHE_HOME:-$HOME/.cache}"
+case "$XDG_CACHE_HOME" in /*) cache="${XDG_CACHE_HOME%/}" ;; *) cache="$HOME/.cache" ;; esac
 say cache "$cache"
 say cpus "$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)"
 say memory "$(awk '/^MemTotal/ { print $2 }' /proc/meminfo)"
 say shared "$(free /dev/shm)"
-place="$cache"
-until [ -d "$place" ] || [ -z "$place" ]; do place="${place%/*}"; done
+nearest() { place="$1"; until [ -d "${place:-/}" ]; do place="${place%/*}"; done; }
+refused=
+for wanted in "$HOME/jupyter-sky" "$cache/jupyter-sky"; do
+    nearest "$wanted"
+    [ -w "${place:-/}" ] || refused="${refused:-$wanted}"
+done
+say refused "$refused"
 say disk "$(free "${place:-/}")"
 say uv "$(PATH="$PATH:$HOME/.local/bin:$HOME/.cargo/bin" command -v uv)"
 set -- $SSH_CONNECTION
@@ -66,6 +71,8 @@ class HostFacts:
         The umask of the user's programs.
     home, cache
         Folders.
+    refused
+        The first folder of ours that cannot be written to; empty if all can.
     runtime_folder
         The folder of running agents, on a local disk, with a short path.
     cpus
@@ -89,6 +96,7 @@ class HostFacts:
     home: str
     runtime_folder: str
     cache: str
+    refused: str
     cpus: int
     memory: int
     shared: int
@@ -115,8 +123,10 @@ def gather_facts(connection: HostShell) -> HostFacts:
     rows = [row.split("\t", 1) for row in connection.run(_SCRIPT).splitlines() if "\t" in row]
     said = {name: value for name, value in rows if name != "gpu"}
     gpus = [value.split(", ") for name, value in rows if name == "gpu"]
-    if said.get("system") != "Linux":
-        raise HostError(f"nodes need Linux, and it runs {said.get('system') or 'something else'}")
+    if "system" not in said:
+        raise HostError(runs_nothing("it did not say its system"))
+    if said["system"] != "Linux":
+        raise HostError(f"nodes need Linux, and it runs {said['system']}")
     return HostFacts(
         system=said["system"],
         machine=said["machine"],
@@ -125,6 +135,7 @@ def gather_facts(connection: HostShell) -> HostFacts:
         home=said["home"],
         runtime_folder=said["runtime"],
         cache=said["cache"],
+        refused=said["refused"],
         cpus=int(said["cpus"] or 1),
         memory=1024 * int(said["memory"] or 0),
         shared=1024 * int(said["shared"] or 0),
@@ -134,3 +145,23 @@ def gather_facts(connection: HostShell) -> HostFacts:
         gpus=tuple(name for _, name, _ in gpus),
         driver=gpus[0][2] if gpus else None,
     )
+
+
+def check_folders(facts: HostFacts) -> None:
+    """Refuse a host where nothing of ours can be written.
+
+    Raises
+    ------
+    HostError
+        With what to do.
+    """
+    if facts.refused:
+        is_cache = facts.refused == facts.cache_folder
+        raise HostError(
+            f"nothing can be written to {facts.refused}: "
+            + (
+                "set XDG_CACHE_HOME there to a folder where it can"
+                if is_cache
+                else "log in as a user who has a home where it can"
+            )
+        )

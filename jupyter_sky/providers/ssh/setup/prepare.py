@@ -14,7 +14,7 @@ from jupyter_sky.providers.ssh.setup.agent import work_folder
 from jupyter_sky.providers.ssh.setup.bootstrap import bootstrap
 from jupyter_sky.providers.ssh.setup.code_package import check_python, send_code
 from jupyter_sky.providers.ssh.setup.environment import install_system, make_environment
-from jupyter_sky.providers.ssh.setup.facts import HostFacts, gather_facts
+from jupyter_sky.providers.ssh.setup.facts import HostFacts, check_folders, gather_facts
 from jupyter_sky.providers.ssh.setup.files import send_files, shell_values
 from jupyter_sky.providers.ssh.setup.placement import check_size
 
@@ -88,6 +88,7 @@ def prepare_host(
     report("looking around", 0.1)
     facts = gather_facts(connection)
     check_size(facts, spec)
+    check_folders(facts)
     report("sending jupyter_sky", 0.2)
     code = send_code(connection, facts)
     if python is not None:

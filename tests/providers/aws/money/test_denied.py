@@ -120,8 +120,8 @@ def test_gc_ends_what_is_known_where_it_may_not_look(
     account.fault = lambda call, carry_out: refusal("RequestExpired", "it is too late")
     _, trouble = cloud_resources.find()
     assert trouble == [
-        "in us-east-1: your session with AWS has expired: run `aws sso login` in a terminal, then "
-        "the cell."
+        "not everything in us-east-1 can be looked at: your session with AWS has expired: run "
+        "`aws sso login` in a terminal, then the cell."
     ]
     account.fault = None
     assert running(clients) == 0

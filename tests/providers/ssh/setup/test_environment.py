@@ -21,7 +21,12 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.providers.node_defaults import NEEDED
 from jupyter_sky.providers.progress import Preparation
 from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.providers.ssh.connection.connection import SSHConnection
+from jupyter_sky.providers.ssh.connection.errors import HostError
+from jupyter_sky.providers.ssh.connection.targets import parse_one
+from jupyter_sky.providers.ssh.setup.agent import start_agent
 from jupyter_sky.providers.ssh.setup.environment import recipe_for
+from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 from tests.lab import Lab, wheels
 from tests.lab.host import USERS, command
 from tests.notebook.kernels import LiveNotebook
@@ -306,7 +311,7 @@ def test_a_full_disk_is_named(lab: Lab, client: Path) -> None:
     assert "tar:" not in str(caught.value)
 
 
-def test_room_is_needed_where_environments_are_and_leave_to_run_programs(
+def test_room_is_needed_where_environments_are_and_leave_to_write_and_to_run_programs(
     lab: Lab, client: Path
 ) -> None:
     host = lab.hosts[1]
@@ -326,6 +331,12 @@ def test_room_is_needed_where_environments_are_and_leave_to_run_programs(
         assert environment
         with host.configured(f"{environment[0]} XDG_CACHE_HOME={scratch}/mine"):
             assert "lab2: programs may not be run where its environments are" in refused()
+            host.run("mount", "-o", "remount,ro", str(scratch))
+            there = f"nothing can be written to {scratch}/mine/jupyter-sky"
+            assert f"lab2: {there}: set XDG_CACHE_HOME there to" in refused()
+        host.run("mount", "-o", "remount,ro", str(host.home))
+        there = f"nothing can be written to {host.home}/jupyter-sky"
+        assert f"lab2: {there}: log in as a user who has a home" in refused()
     finally:
         host.run("umount", str(host.home))
         host.run("umount", str(scratch))
@@ -349,7 +360,7 @@ def test_a_folder_that_another_user_made_first_is_not_in_the_way(lab: Lab, start
 
 
 @pytest.mark.parametrize("kind", ["relative", "long"])
-def test_a_temporary_folder_that_cannot_be_used_is_passed_over(lab: Lab, start, kind: str) -> None:
+def test_variables_that_cannot_be_used_are_passed_over(lab: Lab, start, kind: str) -> None:
     host = lab.hosts[1]
     long = host.folder / "scratch" / ("long" * 20)
     long.mkdir(parents=True, exist_ok=True)
@@ -361,9 +372,38 @@ def test_a_temporary_folder_that_cannot_be_used_is_passed_over(lab: Lab, start, 
     ours.mkdir(mode=0o700, exist_ok=True)
     host.run("mount", "-t", "tmpfs", "-o", "mode=0700", "tmpfs", str(ours))
     try:
-        with host.configured(re.sub(r"TMPDIR=\S+", f"TMPDIR={place}", environment[0])):
+        (host.folder / "scratch" / "sitecustomize.py").write_text("print('hello')\n")
+        changed = re.sub(r"TMPDIR=\S+", f"TMPDIR={place}", environment[0])
+        changed += f" XDG_CACHE_HOME={kind} PYTHONHOME=/opt/other PYTHONPATH={host.folder}/scratch"
+        with host.configured(changed):
             cells = start("lab2", framework=False)
             assert cells.ask("1 + 1") == [2]
             cells.cluster.down()
     finally:
         host.run("umount", "--lazy", str(ours))
+
+
+def test_an_agent_that_is_killed_as_it_starts_is_said_to_be(lab: Lab, client: Path) -> None:
+    connection = SSHConnection(parse_one("lab1"))
+    tmp = lab.hosts[0].folder / "tmp"
+    python = lab.hosts[0].folder / "bin" / "killed-python"
+    python.write_text("#!/bin/sh\necho '{\"pid\": 1}'\nkill -KILL $$\n")
+    python.chmod(0o755)
+    folder, blobs = f"{tmp}/agents/a-0", f"{tmp}/blobs"
+    spec = AgentSpec(
+        cluster="a", id="a", socket="", blobs=blobs, ranks=(), grace=1.0, cwd=f"{tmp}/work"
+    )
+    killing = tmp / "killing"
+    killing.mkdir()
+    (killing / "sitecustomize.py").write_text(
+        "import os\nos.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), 9))\n"
+    )
+    try:
+        with pytest.raises(HostError, match="^the agent did not start: Killed$"):
+            start_agent(connection, folder, spec, str(python), "/")
+        assert not Path(folder).exists()
+        code = f"{killing}:{ROOT}"
+        with pytest.raises(HostError, match="^the agent did not start: it was killed by SIGKILL$"):
+            start_agent(connection, folder, spec, sys.executable, code)
+    finally:
+        connection.close()
