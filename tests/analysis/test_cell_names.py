@@ -539,11 +539,13 @@ def looked_up_in_functions(code: types.CodeType, within: bool = False) -> set[st
     """Return the global names that the compiler lets functions look up, and do not bind first."""
     steps = list(dis.get_instructions(code))
     own = {step.argval for step in steps if step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL")}
-    own.add("__conditional_annotations__")  # of Python 3.14 itself
+    # Since Python 3.14, annotations are looked up when somebody asks for them.
+    own.add("__conditional_annotations__")
     found = {step.argval for step in steps if step.opname == "LOAD_GLOBAL"} - own
     immediate = code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
     within = within or not (immediate or code.co_name in ("<module>", "K"))
-    inner = [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    parts = [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    inner = [each for each in parts if each.co_name != "__annotate__"]
     return (found if within else set()).union(
         *(looked_up_in_functions(each, within) - own for each in inner)
     )
