@@ -169,17 +169,19 @@ def test_a_silenced_function_calls_itself() -> None:
 def test_stop_may_come_at_any_point() -> None:
     script = """
     import random, signal
+    from jupyter_sky.node.rank.interrupts import Interrupts
 
-    def stop(*_):
-        raise KeyboardInterrupt
+    def call():
+        while True:
+            quiet()
 
-    signal.signal(signal.SIGALRM, stop)
+    interrupts = Interrupts()
+    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
     quiet = sky.stdout(only="head")(lambda: None)
     for _ in range(200):
         try:
             signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.001))
-            while True:
-                quiet()
+            interrupts.run_interruptible(call)
         except KeyboardInterrupt:
             print("shown")
     """

@@ -25,14 +25,24 @@ the stack or it is not; there is no moment in between.
 - Under `Interrupts.run_ignoring` it does nothing: the agent repeats an interrupt that was not
   raised (`supervisor.stop`).
 
+Where a ``with`` statement is about to be entered, an interrupt comes again a moment later: raised
+there, it would leave a lock held that ``__enter__`` has taken, and what needs the lock next would
+wait for ever. Until Python 3.13 this was so in managers written in Python, like conditions and
+queues; since Python 3.14 also for locks themselves. A manager that waits is interrupted all the
+same, after `_MOST_DEFERRALS`.
+
 See https://github.com/python-trio/trio/blob/main/src/trio/_core/_ki.py
 """
 
 from __future__ import annotations
 
+import _thread
+import contextlib
+import opcode
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import ParamSpec, TypeVar
@@ -50,14 +60,21 @@ _LIMIT_AGAIN = 0.1
 _CLEANS_UP = 5.0
 """Seconds until the next interrupt of a step that is not wanted any more: it may be cleaning up."""
 
+_DEFERRED = signal.SIGRTMAX - 3
+
+_MOST_DEFERRALS = 100
+
+_DEFERRAL = 0.001
+"""Seconds until an interrupt comes again."""
+
 LONGEST_PAUSE = 60.0
 """Seconds that the user's code is paused at most."""
 
+Handler = Callable[[int, FrameType | None], None]
+
 # The C function behind `signal.signal`, which would look up both handlers among its enums in vain:
 # as much work as everything else at the beginning of a short cell.
-_set_handler: Callable[[int, Callable[[int, FrameType | None], None]], object] = vars(
-    sys.modules["_signal"]
-)["signal"]
+_set_handler: Callable[[int, Handler], object] = vars(sys.modules["_signal"])["signal"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -90,6 +107,9 @@ class Interrupts:
         signal.signal(_PAUSE, self._on_pause)
         # Without a handler SIGINT would end the process: it may arrive before the first run.
         signal.signal(_REPEAT, self._on_repeat)
+        signal.signal(_DEFERRED, self._on_deferred)
+        self._deferrals = 0
+        self._deferred: Handler = self._on_interrupt
 
     def run_interruptible(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function in which interrupts are raised."""
@@ -97,6 +117,7 @@ class Interrupts:
         for number, handler in self._handlers:
             _set_handler(number, handler)
         self.was_requested = self.was_raised = self._is_pending = self._force = False
+        self._deferrals = 0
         return function(*args, **kwargs)
 
     def run_step(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -188,9 +209,28 @@ class Interrupts:
         # A stack without a marked frame belongs to a coroutine library that runs the user's code.
         if _is_interruptible(frame) is False:
             self._is_pending = True
-        else:
+        elif not self._defer(frame, self._on_interrupt):
             self.was_raised = True
             raise KeyboardInterrupt
+
+    def _defer(self, frame: FrameType | None, handler: Handler) -> bool:
+        """Return whether a handler is called again in a moment, and raises nothing now."""
+        if self._deferrals < _MOST_DEFERRALS and _is_entering(frame):
+            # Not `threading`, whose own locks may be what is about to be entered.
+            with contextlib.suppress(RuntimeError):  # no thread can be started
+                _thread.start_new_thread(self._send_deferred, ())
+                self._deferrals, self._deferred = self._deferrals + 1, handler
+                return True
+        self._deferrals = 0
+        return False
+
+    def _send_deferred(self) -> None:
+        time.sleep(_DEFERRAL)
+        signal.pthread_kill(self._main, _DEFERRED)
+
+    def _on_deferred(self, signum: int, frame: FrameType | None) -> None:
+        if self._deferrals:  # otherwise its run has ended meanwhile
+            self._deferred(signum, frame)
 
     def _on_repeat(self, signum: int, frame: FrameType | None) -> None:
         if self._force or not self.was_raised:
@@ -199,7 +239,9 @@ class Interrupts:
 
     def _on_limit(self, signum: int, frame: FrameType | None) -> None:
         # An interrupt after the end of the step is too late, and not meant for what follows.
-        if not self._over.is_set() and _is_interruptible(frame) is not False:
+        if self._over.is_set() or _is_interruptible(frame) is False:
+            return
+        if not self._defer(frame, self._on_limit):
             self.is_late = True
             raise KeyboardInterrupt
 
@@ -224,6 +266,20 @@ def _is_interruptible(frame: FrameType | None) -> bool | None:
         frame = frame.f_back
     return None
 
+
+def _is_entering(frame: FrameType | None) -> bool:
+    """Return whether a stack, up to a marked frame, is about to enter a ``with`` statement."""
+    while frame is not None and frame.f_code is not _INTERRUPTIBLE and frame.f_code is not _STEP:
+        code, at = frame.f_code.co_code, frame.f_lasti
+        if at >= 2 and (code[at] == _BEFORE_WITH or code[at - 2 : at] == _LOAD_ENTER):
+            return True
+        frame = frame.f_back
+    return False
+
+
+# The instruction that calls `__enter__`, and since Python 3.14 the one before a call of it.
+_BEFORE_WITH = opcode.opmap.get("BEFORE_WITH")
+_LOAD_ENTER = bytes((opcode.opmap["LOAD_SPECIAL"], 0)) if not _BEFORE_WITH else None
 
 _INTERRUPTIBLE = Interrupts.run_interruptible.__code__
 _STEP = Interrupts.run_step.__code__

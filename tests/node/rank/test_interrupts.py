@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -110,3 +111,53 @@ def test_a_handler_of_the_users_lasts_for_one_run(interrupts: Interrupts) -> Non
     interrupts.run_interruptible(cell)
     with pytest.raises(KeyboardInterrupt):
         interrupts.run_interruptible(interrupt)
+
+
+def test_it_leaves_no_lock_held_that_was_about_to_be_entered(interrupts: Interrupts) -> None:
+    lock, entered = threading.Lock(), []
+
+    class Held:
+        def __enter__(self) -> None:
+            lock.acquire()
+            interrupt()
+
+        def __exit__(self, *error: object) -> None:
+            lock.release()
+
+    def hold() -> None:
+        with Held():
+            entered.append(True)
+            time.sleep(60)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.run_interruptible(hold)
+    assert entered and not lock.locked()
+    assert interrupts.run_interruptible(lambda: "runs") == "runs"
+
+
+def test_wherever_it_comes_no_lock_stays_held(interrupts: Interrupts) -> None:
+    lock = threading.Lock()
+
+    def hold() -> None:
+        threading.Timer(0.001, os.kill, (os.getpid(), signal.SIGINT)).start()
+        while True:
+            with lock:
+                pass
+
+    for _ in range(30):
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.run_interruptible(hold)
+        assert not lock.locked()
+
+
+def test_it_is_raised_where_a_lock_is_waited_for(interrupts: Interrupts) -> None:
+    lock = threading.Lock()
+    lock.acquire()
+
+    def wait() -> None:
+        threading.Timer(0.001, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with lock:
+            pass
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.run_interruptible(wait)
