@@ -18,7 +18,8 @@ from tests.waiting import until
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "sinfo")
 
-_TABLES = Path("/usr/share/mysql/mysql_system_tables.sql")
+# Newer versions of MariaDB have it where the second path says.
+_TABLES = ("mysql/mysql_system_tables.sql", "mariadb/mariadb_system_tables.sql")
 
 _CONF = """\
 ClusterName=lab
@@ -171,7 +172,9 @@ def _start_database(daemons: list[subprocess.Popen[bytes]], folder: Path) -> Non
     only = ["--bind-address=127.0.0.1", "--skip-grant-tables", "--user=root"]
     command = ["mariadbd", "--no-defaults", *at, *only, *small, *fast]
     # Its own tables as well: slurmdbd keeps procedures there, without which each limit is 0.
-    tables = _TABLES.read_bytes()
+    [tables] = [
+        file.read_bytes() for file in map(Path("/usr/share").joinpath, _TABLES) if file.exists()
+    ]
     own = b"create database mysql;\nuse mysql;\n" + tables
     subprocess.run([*command, "--bootstrap"], input=own, capture_output=True, check=True)
     _start(daemons, folder, *command)

@@ -112,7 +112,7 @@ def test_another_node_takes_the_place_of_one_that_slurm_sets_down(slurm: Path) -
         until(lambda: "replacing n2" in cluster.snapshot()["cluster"]["note"])
         cells.start("import os").follow(notice=told.append)
         assert len(cells.ask("os.environ['SLURMD_NODENAME']")) == 2
-        assert told[-1].startswith("replacing n2: ")
+        assert told[0].startswith("replacing n2: "), told
     finally:
         cluster.down()
     until(lambda: not queue())
