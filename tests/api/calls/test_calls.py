@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import errno
 import gc
 import os
 import pickle
@@ -52,6 +53,13 @@ def meet(folder: Path, name: str, others: int) -> int:
 def fail_on(bad: int, x: int) -> int:
     if x == bad:
         raise ValueError(f"not {x}")
+    return x
+
+
+@sky.compute
+def interrupt_itself_on(bad: int, x: int) -> int:
+    if x == bad:
+        raise KeyboardInterrupt
     return x
 
 
@@ -335,6 +343,37 @@ def test_several_calls_at_once_on_a_rank(
         with pytest.raises(TimeoutError):
             pool.map(wait_for, [tmp_path / "never"], timeout=0.05)
         assert pool.map(double, range(9)) == list(range(0, 18, 2))
+
+
+@pytest.mark.parametrize(
+    "way", [Worker(), Worker(concurrency=2), Worker(executor="process")], ids=str
+)
+def test_a_call_that_interrupts_itself_is_answered(pool: sky.ComputePool, way: Worker) -> None:
+    with worker(pool, way):
+        futures = [interrupt_itself_on(1, n) > pool for n in range(6)]
+        errors = [future.exception(timeout=PATIENCE) for future in futures]
+        assert [error is None for error in errors] == [n != 1 for n in range(6)]
+        assert isinstance(errors[1], sky.RemoteError)
+        assert errors[1].remote_traceback == "KeyboardInterrupt"
+
+
+def test_a_call_for_which_no_process_can_be_started_says_so(pool: sky.ComputePool) -> None:
+    def forbid_next_fork() -> None:
+        usual = os.fork
+
+        def refuse() -> int:
+            os.fork = usual
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+        os.fork = refuse
+
+    _ = sky.compute(forbid_next_fork)() @ pool
+    with worker(pool, Worker(executor="process")):
+        futures = [double(n) > pool for n in range(6)]
+        errors = [future.exception(timeout=PATIENCE) for future in futures]
+    failed = [str(error) for error in errors if error]
+    assert len(failed) == 2 and len(set(failed)) == 2  # one of each rank, which then goes on
+    assert all("could not start a process for the call" in each for each in failed)
 
 
 def test_a_process_that_ends_takes_no_rank_with_it(pool: sky.ComputePool, tmp_path: Path) -> None:
