@@ -294,6 +294,8 @@ class Run:
         elif event.outcome == "interrupted" and not self.failures and not self.stopped:
             # Not by this kernel, but by `%sky interrupt`, the strip or another kernel.
             self.stopped_by_user = True
+        if self.talk:
+            self.talk.on_rank_done(event)
         self._settle(event.rank)
 
     def on_rank_exited(self, event: RankExited) -> None:

@@ -38,6 +38,9 @@ class Talk(Protocol):
     def on_told(self, event: Told) -> None:
         """Handle a message of a rank."""
 
+    def on_rank_done(self, event: RankDone) -> None:
+        """Handle that a rank has finished its part of the run."""
+
     def on_rank_exited(self, event: RankExited) -> bool:
         """Handle that the process of a rank has ended; return whether the run goes on."""
 

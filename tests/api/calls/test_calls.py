@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import concurrent.futures
 import contextlib
@@ -10,6 +11,7 @@ import gc
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -222,6 +224,70 @@ def test_a_rank_that_was_lost_takes_calls_again(pool: sky.ComputePool, tmp_path:
     assert sorted(found) == [(0, said), (1, said)]
     assert pool.map(double, range(9)) == list(range(0, 18, 2))
     assert rank() @ pool == [0, 1]
+
+
+@contextlib.contextmanager
+def of_notebook(source: str) -> Iterator[dict[str, Any]]:
+    """Define names as a cell of the notebook does."""
+    main = vars(sys.modules["__main__"])
+    before = set(main)
+    exec(source, main)
+    try:
+        yield main
+    finally:
+        for name in main.keys() - before:
+            del main[name]
+
+
+def test_names_reach_a_rank_also_if_only_others_had_a_call_that_needs_them(
+    pool: sky.ComputePool, tmp_path: Path
+) -> None:
+    def hold() -> None:
+        (tmp_path / "begun").touch()
+        wait_for.local(tmp_path / "now")
+
+    with of_notebook("word = ['said']\ndef say():\n    return word") as names:
+        held = sky.compute(hold)() > pool
+        until((tmp_path / "begun").exists)
+        assert (sky.compute(names["say"])() > pool).result(PATIENCE) == ["said"]
+        (tmp_path / "now").touch()
+        held.result(PATIENCE)
+        assert sky.compute(names["say"])() @ pool == [["said"], ["said"]]
+
+
+def test_names_that_one_rank_cannot_make_do_not_hold_up_the_others(pool: sky.ComputePool) -> None:
+    source = """
+import time
+def make():
+    import jupyter_sky as sky
+    if sky.instance_info().rank:
+        raise ValueError("not here")
+    return Picky()
+class Picky:
+    def __reduce__(self):
+        return make, ()
+picky = Picky()
+def use(n):
+    time.sleep(0.1)
+    return n, type(picky).__name__
+"""
+    with of_notebook(source) as names:
+        _ = double(1) >> pool
+        futures = [sky.compute(names["use"])(n) > pool for n in range(6)]
+        failed = [future.exception(PATIENCE) for future in futures]
+        assert {str(error) for error in failed if error} <= {"not here"}
+        assert sum(error is None for error in failed) >= 4
+    assert double(1) @ pool == [2, 2]
+
+
+def test_a_call_whose_library_interrupts_its_rank_is_answered(pool: sky.ComputePool) -> None:
+    def interrupt() -> None:
+        _thread.interrupt_main()
+        time.sleep(PATIENCE)
+
+    with pytest.raises(sky.SkyError, match="the calls were stopped"):
+        (sky.compute(interrupt)() > pool).result(PATIENCE)
+    assert double(1) @ pool == [2, 2]
 
 
 def test_a_rank_returns_with_the_whole_group_where_there_is_one(tmp_path: Path) -> None:
