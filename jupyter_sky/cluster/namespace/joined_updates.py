@@ -59,6 +59,12 @@ class JoinedUpdates:
         groups = (group for update in self.joined for group in update.groups)
         self._unsent[rank] = [group for group in groups if rank in group["ranks"]]
 
+    def let_go(self, but: Sequence[NamespaceUpdate]) -> None:
+        """Release the user's values, because the run has ended; some updates go into another."""
+        for update in self.joined:
+            if not any(each is update for each in but):
+                update.let_go()
+
     def sent(self, update: NamespaceUpdate, rank: int) -> Collection[str]:
         """Return the shipments of an update that a rank was sent."""
         unsent = [group["shipment"] for group in self._unsent.get(rank, ())]

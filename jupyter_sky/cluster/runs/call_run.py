@@ -387,6 +387,7 @@ class CallRun:
         self._given.clear()
         self._waiting.clear()
         calls = [call for call in calls if call[1] not in call[0].cancelled]
+        self._names.let_go(but=[batch.update for batch, _ in calls])
         if calls and not (run.stopped or run.failed):
             self._again(calls)
             return

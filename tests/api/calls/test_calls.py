@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -253,6 +254,31 @@ def test_names_reach_a_rank_also_if_only_others_had_a_call_that_needs_them(
         (tmp_path / "now").touch()
         held.result(PATIENCE)
         assert sky.compute(names["say"])() @ pool == [["said"], ["said"]]
+
+
+def test_what_calls_needed_can_be_freed_when_they_are_done(
+    pool: sky.ComputePool, tmp_path: Path
+) -> None:
+    class Argument:
+        pass
+
+    def hold(argument: Argument) -> None:
+        (tmp_path / "begun").touch()
+        wait_for.local(tmp_path / "now")
+
+    argument = Argument()
+    source = "import numpy\nlarge = numpy.zeros(2**18)\ndef use():\n    return large.nbytes"
+    with of_notebook(source) as names:
+        held = sky.compute(hold)(argument) > pool
+        until((tmp_path / "begun").exists)
+        joined = sky.compute(names["use"])() > pool
+        assert joined.result(PATIENCE) == 2**21
+        (tmp_path / "now").touch()
+        held.result(PATIENCE)
+        kept = weakref.ref(argument), weakref.ref(names["large"])
+    del argument, names  # but for the futures, which a user may keep
+    until(lambda: gc.collect() >= 0 and all(each() is None for each in kept))
+    assert held.done() and joined.done()
 
 
 def test_names_that_one_rank_cannot_make_do_not_hold_up_the_others(pool: sky.ComputePool) -> None:
