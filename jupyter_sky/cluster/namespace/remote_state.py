@@ -197,21 +197,23 @@ class RemoteState:
             self._on_their_way[effects.number] = effects
 
     def ended(
-        self, effects: RunEffects, rank: int, bound: Mapping[str, bool], *, well: bool
+        self, effects: RunEffects, bound: Mapping[int, Mapping[str, bool]], well: bool
     ) -> None:
-        """Record what a run did on a rank.
+        """Record what a run did on ranks.
 
         Parameters
         ----------
         effects
             How the run could change names.
-        rank
-            The rank.
         bound
-            Names of the rank, each with whether it holds another object than before.
+            The names of each rank, each with whether it holds another object than before.
         well
             Whether the run ended without error.
         """
+        for rank, names in bound.items():
+            self._ended(effects, rank, names, well)
+
+    def _ended(self, effects: RunEffects, rank: int, bound: Mapping[str, bool], well: bool) -> None:
         expected = self._stop_expecting(effects, rank)
         if self.is_gone(effects, rank):
             return  # what the run did is gone with the process

@@ -227,6 +227,13 @@ def test_a_rank_that_was_lost_takes_calls_again(pool: sky.ComputePool, tmp_path:
     assert rank() @ pool == [0, 1]
 
 
+@sky.compute
+def hold(folder: Path, argument: object = None) -> None:
+    """Keep a rank busy until it may end."""
+    (folder / "begun").touch()
+    wait_for.local(folder / "now")
+
+
 @contextlib.contextmanager
 def of_notebook(source: str) -> Iterator[dict[str, Any]]:
     """Define names as a cell of the notebook does."""
@@ -243,17 +250,30 @@ def of_notebook(source: str) -> Iterator[dict[str, Any]]:
 def test_names_reach_a_rank_also_if_only_others_had_a_call_that_needs_them(
     pool: sky.ComputePool, tmp_path: Path
 ) -> None:
-    def hold() -> None:
-        (tmp_path / "begun").touch()
-        wait_for.local(tmp_path / "now")
-
     with of_notebook("word = ['said']\ndef say():\n    return word") as names:
-        held = sky.compute(hold)() > pool
+        held = hold(tmp_path) > pool
         until((tmp_path / "begun").exists)
         assert (sky.compute(names["say"])() > pool).result(PATIENCE) == ["said"]
         (tmp_path / "now").touch()
         held.result(PATIENCE)
         assert sky.compute(names["say"])() @ pool == [["said"], ["said"]]
+
+
+def test_a_name_that_the_notebook_deletes_between_calls_is_deleted_on_ranks(
+    pool: sky.ComputePool, tmp_path: Path
+) -> None:
+    with of_notebook("word = ['said']\ndef say():\n    return word") as names:
+        say = sky.compute(names["say"])
+        assert say() @ pool == [["said"], ["said"]]
+        held = hold(tmp_path) > pool
+        until((tmp_path / "begun").exists)
+        del names["word"]
+        pool.cluster.sync.deleted(["word"])  # as IPython's hook reports it
+        assert (double(1) > pool).result(PATIENCE) == 2
+        (tmp_path / "now").touch()
+        held.result(PATIENCE)
+        with pytest.raises(NameError, match="'word' is not defined"):
+            say() @ pool
 
 
 def test_what_calls_needed_can_be_freed_when_they_are_done(
@@ -262,14 +282,10 @@ def test_what_calls_needed_can_be_freed_when_they_are_done(
     class Argument:
         pass
 
-    def hold(argument: Argument) -> None:
-        (tmp_path / "begun").touch()
-        wait_for.local(tmp_path / "now")
-
     argument = Argument()
     source = "import numpy\nlarge = numpy.zeros(2**18)\ndef use():\n    return large.nbytes"
     with of_notebook(source) as names:
-        held = sky.compute(hold)(argument) > pool
+        held = hold(tmp_path, argument) > pool
         until((tmp_path / "begun").exists)
         joined = sky.compute(names["use"])() > pool
         assert joined.result(PATIENCE) == 2**21
