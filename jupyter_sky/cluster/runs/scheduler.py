@@ -41,7 +41,7 @@ from jupyter_sky.transport.protocol.events import (
     Told,
 )
 from jupyter_sky.transport.rank_ranges import among
-from jupyter_sky.transport.tasks import either
+from jupyter_sky.transport.tasks import cancel_all, either
 
 _SETTLED_WITHIN = 1.0
 """Seconds for the end of another kernel's run, or of a very short one, to become known here."""
@@ -175,7 +175,7 @@ class Scheduler(ClusterListener):
         finally:
             self._runs.pop(run.id, None)
             if sending:
-                await sending
+                await cancel_all([sending])  # if the run was stopped, the rest is not needed
             # The data is the user's own memory: it must be possible to free it.
             run.task.update.let_go()
             run.task.blobs.clear()
