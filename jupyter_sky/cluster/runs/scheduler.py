@@ -247,6 +247,7 @@ class Scheduler(ClusterListener):
         """End a run because of an error in one of its steps."""
         if not isinstance(error, SkyError):
             error = SkyError(f"the run could not be sent: {type(error).__name__}: {error}")
+        error.__traceback__ = None  # it is kept, and its frames hold the user's values
         # If the node is being replaced, the failures of its ranks say more.
         told = isinstance(error, ClusterLost) and run.failed and self.controller.alive
         self._fail(run, None if told else error)
@@ -346,9 +347,8 @@ class Scheduler(ClusterListener):
             )
         if untold and not self.controller.visits:
             # The others might wait for them forever.
-            who = format_ranks(untold)
-            text = f"the kernel that began this run ended before it had told {who}: it was stopped."
-            self._fail(run, SkyError(text))
+            text = f"the kernel that began this run ended before it had told {format_ranks(untold)}"
+            self._fail(run, SkyError(f"{text}: it was stopped."))
 
     def on_malformed(self, connection: Connection, what: str) -> None:
         """End the runs on a node that sent something malformed: it may have been their end."""

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import stat
 import subprocess
 import sys
+import threading
 import time
+import weakref
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.control import recovery
+from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import event_loop
 from tests.conftest import processes_of
 from tests.node_processes import processes_of_node
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 
 def everything(cells) -> list[psutil.Process]:
@@ -42,6 +48,26 @@ def wait_for(path: Path) -> None:
 def assert_gone(processes: list[psutil.Process]) -> None:
     _, alive = psutil.wait_procs(processes, timeout=60)
     assert not alive
+
+
+def test_down_frees_what_a_run_that_waits_for_a_node_would_have_sent(new, monkeypatch) -> None:
+    waits, value = threading.Event(), np.zeros(2**18)
+    kept = weakref.ref(value)
+
+    async def wait_for_node(controller: Controller) -> None:
+        waits.set()
+        await controller.until(lambda: False)
+
+    cells = new(nodes=1, framework=False)
+    monkeypatch.setattr(recovery, "make_whole", wait_for_node)
+    cells.namespace["value"] = value
+    run = cells.start("pass", names=["value"])
+    assert waits.wait(PATIENCE)
+    cells.cluster.down()
+    assert run.finished
+    cells.namespace.clear()
+    del value
+    until(lambda: gc.collect() >= 0 and kept() is None)
 
 
 def test_down_leaves_nothing(new) -> None:
