@@ -167,7 +167,7 @@ class Scheduler(ClusterListener):
         parts = {**run.task.update.blobs, **run.task.blobs}
         sending = asyncio.ensure_future(self._put(run, parts)) if parts else None
         if not parts:
-            run.left.set()
+            run.data_sent.set()
         try:
             await self._run_in_turn(run, sending)
         except Exception as error:  # of any kind: the cell that waits for the run has to end
@@ -187,7 +187,7 @@ class Scheduler(ClusterListener):
         except Exception as error:  # as in `_carry_out`
             self._fail_because(run, error)
         finally:
-            run.left.set()
+            run.data_sent.set()
 
     async def _run_in_turn(self, run: Run, sending: asyncio.Task[None] | None) -> None:
         """Wait for the run's turn, and keep other runs waiting until it is over.
@@ -248,9 +248,9 @@ class Scheduler(ClusterListener):
         if not isinstance(error, SkyError):
             error = SkyError(f"the run could not be sent: {type(error).__name__}: {error}")
         error.__traceback__ = None  # it is kept, and its frames hold the user's values
+        is_replaced = isinstance(error, ClusterLost) and self.controller.alive
         # If the node is being replaced, the failures of its ranks say more.
-        told = isinstance(error, ClusterLost) and run.failed and self.controller.alive
-        self._fail(run, None if told else error)
+        self._fail(run, None if is_replaced and run.failed else error)
 
     def _fail(self, run: Run, trouble: SkyError | None) -> None:
         """End a run because one of its steps failed."""
@@ -337,7 +337,7 @@ class Scheduler(ClusterListener):
         run = self._unseen = self._runs[began.run] = self._make_run(task, began.run)
         run.sent = True
         run.started = run.began = time.monotonic() - max(0.0, began.seconds)
-        run.left.set()
+        run.data_sent.set()
         self.monitor.begin(run)
         if any(began.asked.values()) and not asked:
             # Values are unpickled only if this computer's registry knows that they were asked for.

@@ -184,7 +184,10 @@ class CallServer:
         tell: Callable[[Told], object],
         wait: Callable[[], TellFields | None],
     ) -> Told:
-        """Do the same in a thread or process of the call, where no interrupt of ours arrives."""
+        """Carry out a call in a thread or process of its own, in which nobody interrupts it.
+
+        Only a call whose time is over, or that was cancelled, raises an exception: `_Over`.
+        """
         try:
             return self.answer(told, tell, wait)
         except _Over:
