@@ -87,11 +87,7 @@ class Cluster:
         controller = cluster._controller
         controller.warn(provider.check(spec, runtime_env.preload))
         wait(lifecycle.record(controller))
-        try:
-            wait(lifecycle.start(controller, progress))
-        except BaseException:
-            wait(lifecycle.down(controller))
-            raise
+        wait_with_cleanup(lifecycle.start(controller, progress))
         return cluster
 
     @classmethod

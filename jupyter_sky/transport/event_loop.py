@@ -31,6 +31,10 @@ _Request = tuple[Callable[[], Any], "concurrent.futures.Future[Any]"]
 _waiting: list[queue.SimpleQueue[_Request | None]] = []
 
 
+class StillCleaningUp(KeyboardInterrupt):
+    """The user has stopped something twice: its clean-up goes on, but nobody waits for it."""
+
+
 class NoWaitingThread(RuntimeError):
     """A function should be called in the user's thread, but no thread waits for the event loop."""
 
@@ -97,13 +101,19 @@ def wait(coroutine: Coroutine[Any, Any, T]) -> T:
 def wait_with_cleanup(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run ``coroutine`` and wait for it; Ctrl-C cancels it and waits for its clean-up.
 
-    A second Ctrl-C stops waiting for the clean-up, which is completed nevertheless.
+    Raises
+    ------
+    StillCleaningUp
+        If Ctrl-C is pressed again during the clean-up, which is completed nevertheless.
     """
     work = _CancelledOnce(coroutine)
     try:
         return wait(work.result())
     except BaseException:
-        wait(work.stop())
+        try:
+            wait(work.stop())
+        except KeyboardInterrupt:
+            raise StillCleaningUp from None
         raise
 
 
@@ -127,7 +137,10 @@ class _CancelledOnce(Generic[T]):
             self._coroutine.close()
             return
         self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        # Not `gather`: if this is cancelled in turn, that would cancel the clean-up.
+        await asyncio.wait({self._task})
+        if not self._task.cancelled():
+            self._task.exception()  # otherwise asyncio prints that nobody retrieved it
 
 
 def call_in_waiting_thread(function: Callable[..., T], *args: object) -> T:

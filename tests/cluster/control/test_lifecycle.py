@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import threading
 import time
 import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -21,7 +24,7 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.control import recovery
+from jupyter_sky.cluster.control import lifecycle, recovery
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.providers.local import Local
@@ -68,6 +71,38 @@ def test_down_frees_what_a_run_that_waits_for_a_node_would_have_sent(new, monkey
     cells.namespace.clear()
     del value
     until(lambda: gc.collect() >= 0 and kept() is None)
+
+
+def test_what_a_start_has_begun_is_ended_however_often_it_is_stopped(monkeypatch) -> None:
+    launches, ends, goes_on = threading.Event(), threading.Event(), threading.Event()
+    usual = lifecycle.end
+
+    async def launch(*args: object) -> list[object]:
+        launches.set()
+        await asyncio.Event().wait()
+        return []
+
+    async def end(*args: Any, **options: Any) -> list[str]:
+        ends.set()
+        await asyncio.to_thread(goes_on.wait)
+        return await usual(*args, **options)
+
+    def press_twice() -> None:
+        for event in (launches, ends):
+            event.wait()
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    monkeypatch.setattr(Local, "launch", launch)
+    monkeypatch.setattr(lifecycle, "end", end)
+    spec, runtime_env = assemble(ClusterSpec(name="stopped-twice", nodes=1), [])
+    pressing = threading.Thread(target=press_twice)
+    pressing.start()
+    with pytest.raises(event_loop.StillCleaningUp):
+        Cluster.start(spec, Local(), runtime_env)
+    pressing.join()
+    assert registry.find("stopped-twice")
+    goes_on.set()
+    until(lambda: registry.find("stopped-twice") is None)
 
 
 def test_down_leaves_nothing(new) -> None:
