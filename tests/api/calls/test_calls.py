@@ -23,6 +23,7 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.calls.worker import Worker
+from jupyter_sky.cluster.mounts import Mounts
 from tests.waiting import PATIENCE, until
 
 
@@ -159,6 +160,18 @@ def test_one_that_is_not_done_when_its_pool_ends_says_so(tmp_path: Path) -> None
             future.result(PATIENCE)
     assert cancelled.cancelled()
     assert done.result() == 2
+
+
+def test_a_pool_ends_its_nodes_also_where_stop_ends_what_comes_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def write_back(mounts: Mounts) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Mounts, "write_back", write_back)
+    with pytest.raises(KeyboardInterrupt), sky.ComputePool(nodes=1) as pool:
+        cluster = pool.cluster
+    assert cluster.state.phase == "down"
 
 
 def test_one_that_waits_can_be_cancelled(pool: sky.ComputePool, tmp_path: Path) -> None:

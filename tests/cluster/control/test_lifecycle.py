@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,23 @@ def test_down_frees_what_a_run_that_waits_for_a_node_would_have_sent(new, monkey
     until(lambda: gc.collect() >= 0 and kept() is None)
 
 
-def test_what_a_start_has_begun_is_ended_however_often_it_is_stopped(monkeypatch) -> None:
+@contextlib.contextmanager
+def ctrl_c(*events: threading.Event) -> Iterator[None]:
+    """Press Ctrl-C at each of these events."""
+
+    def press() -> None:
+        for event in events:
+            event.wait()
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    yield
+    pressing.join()
+
+
+def test_what_was_begun_is_ended_however_often_the_user_presses_ctrl_c(new, monkeypatch) -> None:
+    cluster = new(nodes=1, framework=False).cluster
     launches, ends, goes_on = threading.Event(), threading.Event(), threading.Event()
     usual = lifecycle.end
 
@@ -87,22 +104,17 @@ def test_what_a_start_has_begun_is_ended_however_often_it_is_stopped(monkeypatch
         await asyncio.to_thread(goes_on.wait)
         return await usual(*args, **options)
 
-    def press_twice() -> None:
-        for event in (launches, ends):
-            event.wait()
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
     monkeypatch.setattr(Local, "launch", launch)
     monkeypatch.setattr(lifecycle, "end", end)
     spec, runtime_env = assemble(ClusterSpec(name="stopped-twice", nodes=1), [])
-    pressing = threading.Thread(target=press_twice)
-    pressing.start()
-    with pytest.raises(event_loop.StillCleaningUp):
+    with ctrl_c(launches, ends), pytest.raises(event_loop.StillCleaningUp):
         Cluster.start(spec, Local(), runtime_env)
-    pressing.join()
-    assert registry.find("stopped-twice")
+    ends.clear()
+    with ctrl_c(ends), pytest.raises(KeyboardInterrupt):
+        cluster.down()
+    assert {registry.find(name) is None for name in ("stopped-twice", cluster.name)} == {False}
     goes_on.set()
-    until(lambda: registry.find("stopped-twice") is None)
+    until(lambda: registry.find("stopped-twice") is None and registry.find(cluster.name) is None)
 
 
 def test_down_leaves_nothing(new) -> None:
