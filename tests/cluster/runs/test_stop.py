@@ -107,7 +107,7 @@ def test_stop_is_heard_where_a_lock_is_given_back(cells) -> None:
 
 @pytest.mark.parametrize("way", ["shared memory", "link"])
 def test_what_is_being_sent_for_a_stopped_run_goes_no_further(cells, monkeypatch, way: str) -> None:
-    begun, value = threading.Event(), np.zeros(2**21)
+    begun, value = threading.Event(), np.full(2**21, float(len(way)))  # not what a node has
     kept = weakref.ref(value)
 
     async def never(*args: object) -> bool:
@@ -128,13 +128,13 @@ def test_what_is_being_sent_for_a_stopped_run_goes_no_further(cells, monkeypatch
     assert begun.wait(waiting.PATIENCE)
     run.stop()
     waiting.until(lambda: run.finished)
-    cells.namespace.clear()
-    del value
-    waiting.until(lambda: gc.collect() >= 0 and kept() is None)
     monkeypatch.undo()
     [connection] = cells.cluster._scheduler.controller.connections
     waiting.until(lambda: not [*connection.uploads.shared._folder.glob(f"{os.getpid()}-*.part")])
-    assert cells.ask("1") == [1] * 4
+    assert cells.ask("value.size", names=["value"]) == [2**21] * 4
+    cells.namespace.clear()
+    del value
+    waiting.until(lambda: gc.collect() >= 0 and kept() is None)
 
 
 def test_an_error_of_a_lock_is_no_stop(cells) -> None:
