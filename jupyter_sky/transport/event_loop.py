@@ -27,8 +27,9 @@ _stops = threading.local()
 _SLICE = 0.5
 
 _Request = tuple[Callable[[], Any], "concurrent.futures.Future[Any]"]
+_Requests = queue.SimpleQueue[_Request | None]
 # For each thread that waits for the loop, the calls that it should make; `None` ends its wait.
-_waiting: list[queue.SimpleQueue[_Request | None]] = []
+_waiting: list[tuple[threading.Thread, _Requests]] = []
 
 
 class StillCleaningUp(KeyboardInterrupt):
@@ -77,9 +78,10 @@ def interrupted_by(stop: threading.Event) -> Iterator[None]:
 
 def wait(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run ``coroutine`` on the background loop and wait for it; Ctrl-C cancels it."""
-    requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+    requests: _Requests = queue.SimpleQueue()
+    waits = (threading.current_thread(), requests)
     with _waiting_lock:
-        _waiting.append(requests)
+        _waiting.append(waits)
     future = submit(coroutine)
     future.add_done_callback(lambda done: requests.put(None))
     try:
@@ -92,7 +94,7 @@ def wait(coroutine: Coroutine[Any, Any, T]) -> T:
         raise
     finally:
         with _waiting_lock:
-            _waiting.remove(requests)
+            _waiting.remove(waits)
         while not requests.empty():
             if request := requests.get():
                 request[1].set_exception(NoWaitingThread())
@@ -144,9 +146,10 @@ class _CancelledOnce(Generic[T]):
 
 
 def call_in_waiting_thread(function: Callable[..., T], *args: object) -> T:
-    """Call ``function`` in the thread that waits for the event loop; return what it returns.
+    """Call ``function`` in a thread that waits for the event loop; return what it returns.
 
-    Used for questions to the user: a notebook accepts input only for the running cell.
+    Used for questions to the user: a notebook accepts input only for the running cell. That is in
+    the main thread, if it waits; other threads wait now and then for what a page shows.
 
     Raises
     ------
@@ -157,7 +160,9 @@ def call_in_waiting_thread(function: Callable[..., T], *args: object) -> T:
     with _waiting_lock:
         if not _waiting:
             raise NoWaitingThread
-        _waiting[-1].put((lambda: function(*args), answer))
+        main = threading.main_thread()
+        _, requests = max(reversed(_waiting), key=lambda waits: waits[0] is main)
+        requests.put((lambda: function(*args), answer))
     return answer.result()
 
 
@@ -168,7 +173,7 @@ def _check_stop() -> None:
         raise KeyboardInterrupt
 
 
-def _serve(requests: queue.SimpleQueue[_Request | None]) -> None:
+def _serve(requests: _Requests) -> None:
     try:
         request = requests.get(timeout=_SLICE)
     except queue.Empty:

@@ -58,6 +58,25 @@ def test_errors_of_tasks_that_are_cancelled_are_nobodys() -> None:
     assert told == []
 
 
+def test_a_question_is_asked_in_the_main_thread_whichever_others_wait() -> None:
+    waits, answered = threading.Event(), threading.Event()
+
+    async def wait_beside() -> None:
+        waits.set()
+        await asyncio.to_thread(answered.wait)
+
+    async def ask() -> threading.Thread:
+        threading.Thread(target=lambda: event_loop.wait(wait_beside())).start()
+        await asyncio.to_thread(waits.wait)
+        asked = event_loop.call_in_waiting_thread
+        try:
+            return await asyncio.to_thread(asked, threading.current_thread)
+        finally:
+            answered.set()
+
+    assert event_loop.wait(ask()) is threading.main_thread()
+
+
 def test_a_second_stop_ends_the_waiting_but_not_the_clean_up() -> None:
     done: list[str] = []
     begun, cleans, goes_on, over = (threading.Event() for _ in range(4))
