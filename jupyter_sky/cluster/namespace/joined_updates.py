@@ -22,6 +22,8 @@ class JoinedUpdates:
         self._all = [first]
         self._names = set(first.names)
         self._unsent: dict[int, list[NameGroup]] = defaultdict(list)
+        self._taken: dict[int, Sequence[NameGroup]] = {}
+        self._missed: dict[int, list[NameGroup]] = defaultdict(list)
 
     @property
     def all(self) -> Sequence[NamespaceUpdate]:
@@ -47,17 +49,24 @@ class JoinedUpdates:
     def take(self, rank: int) -> tuple[Sequence[NameGroup], Mapping[str, memoryview]]:
         """Return what to send a rank with its next call: names, and their large parts."""
         groups = self._unsent.pop(rank, [])
-        updates = self.joined if groups else ()
-        return groups, {key: data for each in updates for key, data in each.blobs.items()}
+        if not groups:
+            return (), {}
+        self._taken[rank] = groups
+        return groups, {key: data for each in self.joined for key, data in each.blobs.items()}
 
     def put_back(self, rank: int, groups: Sequence[NameGroup]) -> None:
         """Note that names from `take` have not reached a rank: the next call brings them."""
         self._unsent[rank][:0] = groups
 
+    def miss(self, rank: int) -> None:
+        """Note that a rank could not bind what it was sent last: that is sent when needed next."""
+        self._missed[rank] += self._taken.pop(rank, ())
+
     def begin_again(self, rank: int) -> None:
         """Note that a rank has a new process, which is sent all names again."""
         groups = (group for update in self.joined for group in update.groups)
         self._unsent[rank] = [group for group in groups if rank in group["ranks"]]
+        self._missed.pop(rank, None)
 
     def let_go(self, but: Sequence[NamespaceUpdate]) -> None:
         """Release the user's values, because the run has ended; some updates go into another."""
@@ -65,7 +74,8 @@ class JoinedUpdates:
             if not any(each is update for each in but):
                 update.let_go()
 
-    def sent(self, update: NamespaceUpdate, rank: int) -> Collection[str]:
-        """Return the shipments of an update that a rank was sent."""
-        unsent = [group["shipment"] for group in self._unsent.get(rank, ())]
-        return [group["shipment"] for group in update.groups if group["shipment"] not in unsent]
+    def received(self, update: NamespaceUpdate, rank: int) -> Collection[str]:
+        """Return the shipments of an update that a rank was sent, and could bind."""
+        lacking = [*self._unsent.get(rank, ()), *self._missed.get(rank, ())]
+        lacks = {group["shipment"] for group in lacking}
+        return [group["shipment"] for group in update.groups if group["shipment"] not in lacks]

@@ -268,10 +268,13 @@ class RemoteState:
 
     # Ranks
 
-    def lose(self, rank: int, keys: Iterable[str]) -> None:
-        """Record that a rank did not bind something that it was sent."""
+    def lose(self, effects: RunEffects, rank: int, keys: Iterable[str]) -> None:
+        """Record that a rank did not bind something that it was sent for a run."""
+        expected = effects.expected.get(rank)
         for key in keys:
             self._confirmed.get(rank, {}).pop(key, None)
+            if expected:  # the run goes on
+                expected.delivered.pop(key, None)
 
     def remember(self, rank: int, digests: Mapping[str, str]) -> None:
         """Record what a rank has, as reported by its agent."""

@@ -223,7 +223,7 @@ class NamespaceSync:
             for name in group["names"]
         ]
         if names:
-            self._lock.apply(self._remote_state.lose, rank, names)
+            self._lock.apply(self._remote_state.lose, update.effects, rank, names)
             self._losses += 1
 
     def ran(

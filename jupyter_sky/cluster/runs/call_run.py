@@ -153,8 +153,9 @@ class CallRun:
             self._fill()
             return
         if event.kind == "missed":
-            # The names for the call did not arrive: they are sent again when needed next.
-            self._controller.sync.missed(batch.update, rank, ())
+            self._names.miss(rank)
+            for update in self._names.joined:
+                self._controller.sync.missed(update, rank, self._names.received(update, rank))
         if event.kind == "lost":
             text = f"the process of a call on rank {rank} has ended."
             self._lose(call, rank, report(RankLost, text))
@@ -379,7 +380,7 @@ class CallRun:
             for rank, done in run.done.items():
                 sync.ran(update, rank, {}, well=done.outcome == "ok")
                 # No call has brought it to a rank that had none to carry out since.
-                sync.missed(update, rank, self._names.sent(update, rank))
+                sync.missed(update, rank, self._names.received(update, rank))
             if len(run.done) < len(run.task.ranks):
                 sync.lost(update)
         given = [call for key, (call, _) in self._given.items() if key not in self._late]

@@ -310,7 +310,9 @@ def test_what_calls_needed_can_be_freed_when_they_are_done(
     assert held.done() and joined.done()
 
 
-def test_names_that_one_rank_cannot_make_do_not_hold_up_the_others(pool: sky.ComputePool) -> None:
+def test_names_that_one_rank_cannot_make_do_not_hold_up_the_others(
+    pool: sky.ComputePool, tmp_path: Path
+) -> None:
     source = """
 import time
 def make():
@@ -327,11 +329,20 @@ def use(n):
     return n, type(picky).__name__
 """
     with of_notebook(source) as names:
-        _ = double(1) >> pool
-        futures = [sky.compute(names["use"])(n) > pool for n in range(6)]
+        use = sky.compute(names["use"])
+        futures = [use(n) > pool for n in range(6)]
         failed = [future.exception(PATIENCE) for future in futures]
         assert {str(error) for error in failed if error} <= {"not here"}
         assert sum(error is None for error in failed) >= 4
+        held = hold(tmp_path) > pool  # on rank 0
+        until((tmp_path / "begun").exists)
+        for n in range(2):  # on rank 1
+            with pytest.raises(ValueError, match="not here"):
+                (use(n) > pool).result(PATIENCE)
+        (tmp_path / "now").touch()
+        held.result(PATIENCE)
+        with pytest.raises(ValueError, match="not here"):
+            use(0) @ pool
     assert double(1) @ pool == [2, 2]
 
 
