@@ -210,11 +210,13 @@ class ComputePool:
         if cluster is None:
             return
         pools_up.end(cluster)
-        for sentence in cluster.mounts.write_back()[1]:
-            warnings.warn(f"{cluster.name}: {sentence}", stacklevel=3)
-        if untold := cluster.down():
-            sentence = owed_ends.sentence(untold, cluster.spec.unattended)
-            warnings.warn(f"{cluster.name} was ended, but {sentence}", stacklevel=3)
+        try:
+            for sentence in cluster.mounts.write_back()[1]:
+                warnings.warn(f"{cluster.name}: {sentence}", stacklevel=3)
+        finally:  # whatever becomes of that, as nodes may cost money
+            if untold := cluster.down():
+                sentence = owed_ends.sentence(untold, cluster.spec.unattended)
+                warnings.warn(f"{cluster.name} was ended, but {sentence}", stacklevel=3)
 
     def __repr__(self) -> str:
         state = "up" if self._cluster else "not up: use it in a `with` block"

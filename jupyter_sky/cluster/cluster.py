@@ -35,6 +35,7 @@ from jupyter_sky.formatting import format_count, format_ranks
 from jupyter_sky.providers.base import Progress, Provider, Scalable
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.event_loop import call, wait, wait_with_cleanup
+from jupyter_sky.transport.tasks import uninterrupted
 
 USUAL = Timeouts()
 _LINES = 200  # lines of a rank's log in a snapshot
@@ -87,11 +88,7 @@ class Cluster:
         controller = cluster._controller
         controller.warn(provider.check(spec, runtime_env.preload))
         wait(lifecycle.record(controller))
-        try:
-            wait(lifecycle.start(controller, progress))
-        except BaseException:
-            wait(lifecycle.down(controller))
-            raise
+        wait_with_cleanup(lifecycle.start(controller, progress))
         return cluster
 
     @classmethod
@@ -241,6 +238,8 @@ class Cluster:
     def down(self, progress: Progress = lambda text: None) -> list[str]:
         """End the cluster with everything that belongs to it, and remove it from the registry.
 
+        Ctrl-C stops waiting for that, which is completed nevertheless.
+
         Parameters
         ----------
         progress
@@ -251,7 +250,7 @@ class Cluster:
         list of str
             The nodes that could not be told; they will be told when they answer again.
         """
-        return wait(lifecycle.down(self._controller, progress=progress))
+        return wait(uninterrupted(lifecycle.down(self._controller, progress=progress)))
 
     def close(self, trouble: SkyError | None = None) -> None:
         """Close the connections to the cluster, which continues until it ends by itself.

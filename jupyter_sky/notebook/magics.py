@@ -10,6 +10,7 @@ from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 
 from jupyter_sky.analysis.cell_names import CellNames, analyse
 from jupyter_sky.api.prompts.keyboard import has_keyboard
+from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RemoteError
 from jupyter_sky.cluster.runs.task import CellPlace
 from jupyter_sky.errors import UsageError
@@ -103,19 +104,19 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         self._assignments.flush()
         namespace = self.shell.user_ns
         work = Cell(
-            self.shell,
-            options,
-            cell,
-            place,
-            names,
-            needed,
+            shell=self.shell,
+            options=options,
+            code=cell,
+            place=place,
+            names=names,
+            needed=needed,
             # A retry uses the values of the time when the cell was run.
-            dict(namespace) if options.retry or start else namespace,
-            None if options.allow_large else self._settings.large,
-            folder,
-            self._workdirs,
-            records,
-            self._debugging(options),
+            namespace=dict(namespace) if options.retry or start else namespace,
+            limit=None if options.allow_large else self._settings.large,
+            folder=folder,
+            workdirs=self._workdirs,
+            records=records,
+            debugging=self._debugging(options),
         )
         if start and loop:
             begin = partial(begin_in_background, work, self._session.panels)
@@ -123,6 +124,12 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         assert cluster
         if options.background:
             return begin_in_background(work, self._session.panels, cluster)
+        self._run_here(work, cluster)
+        return None
+
+    def _run_here(self, work: Cell, cluster: Cluster) -> None:
+        """Run a cell in the foreground, and bind what it brings back."""
+        options = work.options
         attempts = Attempts(work, cluster)
         run = attempts.run_here(self._session)
         cluster = attempts.cluster
@@ -139,7 +146,6 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
             if cluster.alive and run.finished:
                 say_written(self.shell, cluster, run.task.ranks)
                 say_written_back(self.shell, cluster)
-        return None
 
     def _needed(self, options: CellOptions, names: CellNames) -> frozenset[str]:
         """Return the names to send for a cell."""

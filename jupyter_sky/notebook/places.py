@@ -17,6 +17,7 @@ from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.choice import Selection, in_order
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.ssh.connection.targets import parse
+from jupyter_sky.transport.event_loop import StillCleaningUp
 
 
 def start_at_one(
@@ -83,6 +84,11 @@ def start_named(
     """
     try:
         return start_at_one(places, selection, timeouts, progress)
+    except StillCleaningUp:
+        raise Interrupted(
+            f"the start of {name} was stopped, and what it had begun is still being ended: `%sky "
+            "status` shows whether that is gone."
+        ) from None
     except KeyboardInterrupt:
         raise Interrupted(f"the start of {name} was stopped; nothing is left running.") from None
 

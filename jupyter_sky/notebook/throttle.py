@@ -32,7 +32,8 @@ class Throttle:
     """Calls ``action`` soon after each request, at most once in ``interval`` seconds.
 
     The action starts after the request that it answers, so it sees what the request was about; and
-    never in the thread that requests it, which goes on at once.
+    never in the thread that requests it, which goes on at once. A request during the action is
+    answered after it: a slow one would else take a thread for each.
 
     Parameters
     ----------
@@ -62,7 +63,7 @@ class Throttle:
         self._lock = threading.Lock()
         self._requested = False
         self._next = clock()
-        self._calls = 0
+        self._calls = self._going_on = 0
 
     def request(self) -> None:
         """Let the action be called soon, unless it is going to be anyway."""
@@ -70,24 +71,40 @@ class Throttle:
             if self._requested:
                 return
             self._requested = True
-            wait = max(self._delay, self._next - self._clock())
-            call = partial(self._answer, self._calls)
-        self._later(wait, call)
+            if self._going_on:
+                return
+            planned = self._planned()
+        self._later(*planned)
 
     def call_now(self) -> None:
         """Call the action at once, in this thread; it answers what was requested before."""
         with self._lock:
             self._begin_call()
-        self._action()
+        self._call()
+
+    def _planned(self) -> tuple[float, Callable[[], None]]:
+        """Return in how many seconds to answer the request, and what does."""
+        return max(self._delay, self._next - self._clock()), partial(self._answer, self._calls)
 
     def _answer(self, calls: int) -> None:
         with self._lock:
             if calls != self._calls:
                 return  # `call_now` has answered this request
             self._begin_call()
-        self._action()
+        self._call()
 
     def _begin_call(self) -> None:
         self._requested = False
         self._calls += 1
+        self._going_on += 1
         self._next = self._clock() + self.interval
+
+    def _call(self) -> None:
+        try:
+            self._action()
+        finally:
+            with self._lock:
+                self._going_on -= 1
+                planned = self._planned() if self._requested and not self._going_on else None
+            if planned:
+                self._later(*planned)

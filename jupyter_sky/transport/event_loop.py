@@ -29,8 +29,13 @@ _stops = threading.local()
 _SLICE = 0.5
 
 _Request = tuple[Callable[[], Any], "concurrent.futures.Future[Any]"]
+_Requests = queue.SimpleQueue[_Request | None]
 # For each thread that waits for the loop, the calls that it should make; `None` ends its wait.
-_waiting: list[queue.SimpleQueue[_Request | None]] = []
+_waiting: list[tuple[threading.Thread, _Requests]] = []
+
+
+class StillCleaningUp(KeyboardInterrupt):
+    """The user has stopped something twice: its clean-up goes on, but nobody waits for it."""
 
 
 class NoWaitingThread(RuntimeError):
@@ -75,9 +80,10 @@ def interrupted_by(stop: threading.Event) -> Iterator[None]:
 
 def wait(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run ``coroutine`` on the background loop and wait for it; Ctrl-C cancels it."""
-    requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+    requests: _Requests = queue.SimpleQueue()
+    waits = (threading.current_thread(), requests)
     with _waiting_lock:
-        _waiting.append(requests)
+        _waiting.append(waits)
     future = submit(coroutine)
     future.add_done_callback(lambda done: requests.put(None))
     try:
@@ -90,7 +96,7 @@ def wait(coroutine: Coroutine[Any, Any, T]) -> T:
         raise
     finally:
         with _waiting_lock:
-            _waiting.remove(requests)
+            _waiting.remove(waits)
         while not requests.empty():
             if request := requests.get():
                 request[1].set_exception(NoWaitingThread())
@@ -99,13 +105,19 @@ def wait(coroutine: Coroutine[Any, Any, T]) -> T:
 def wait_with_cleanup(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run ``coroutine`` and wait for it; Ctrl-C cancels it and waits for its clean-up.
 
-    A second Ctrl-C stops waiting for the clean-up, which is completed nevertheless.
+    Raises
+    ------
+    StillCleaningUp
+        If Ctrl-C is pressed again during the clean-up, which is completed nevertheless.
     """
     work = _CancelledOnce(coroutine)
     try:
         return wait(work.result())
     except BaseException:
-        wait(work.stop())
+        try:
+            wait(work.stop())
+        except KeyboardInterrupt:
+            raise StillCleaningUp from None
         raise
 
 
@@ -129,13 +141,17 @@ class _CancelledOnce(Generic[T]):
             self._coroutine.close()
             return
         self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        # Not `gather`: if this is cancelled in turn, that would cancel the clean-up.
+        await asyncio.wait({self._task})
+        if not self._task.cancelled():
+            self._task.exception()  # otherwise asyncio prints that nobody retrieved it
 
 
 def call_in_waiting_thread(function: Callable[..., T], *args: object) -> T:
-    """Call ``function`` in the thread that waits for the event loop; return what it returns.
+    """Call ``function`` in a thread that waits for the event loop; return what it returns.
 
-    Used for questions to the user: a notebook accepts input only for the running cell.
+    Used for questions to the user: a notebook accepts input only for the running cell. That is in
+    the main thread, if it waits; other threads wait now and then for what a page shows.
 
     Raises
     ------
@@ -146,7 +162,9 @@ def call_in_waiting_thread(function: Callable[..., T], *args: object) -> T:
     with _waiting_lock:
         if not _waiting:
             raise NoWaitingThread
-        _waiting[-1].put((lambda: function(*args), answer))
+        main = threading.main_thread()
+        _, requests = max(reversed(_waiting), key=lambda waits: waits[0] is main)
+        requests.put((lambda: function(*args), answer))
     return answer.result()
 
 
@@ -157,7 +175,7 @@ def _check_stop() -> None:
         raise KeyboardInterrupt
 
 
-def _serve(requests: queue.SimpleQueue[_Request | None]) -> None:
+def _serve(requests: _Requests) -> None:
     try:
         request = requests.get(timeout=_SLICE)
     except queue.Empty:

@@ -64,6 +64,23 @@ def test_a_call_at_once_answers_what_was_requested() -> None:
     assert calls == [0.0, 1.0]
 
 
+def test_a_request_during_a_call_is_answered_when_that_has_ended() -> None:
+    clock = Clock()
+    calls: list[float] = []
+
+    def action() -> None:
+        calls.append(clock())
+        if len(calls) < 3:
+            throttle.request()
+            throttle.request()
+        assert not clock.due  # else a slow one would take another thread for each
+
+    throttle = Throttle(action, interval=1.0, delay=0.25, clock=clock, later=clock.later)
+    throttle.request()
+    clock.wait(5.0)
+    assert calls == [0.25, 1.25, 2.25]
+
+
 def test_many_calls_take_few_threads() -> None:
     threads: set[threading.Thread] = set()
     left = 300

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 import threading
 
+import pytest
+
+from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.tasks import Batch, Changes, Flag, blocking, cancel_all
+from tests.waiting import PATIENCE
 
 
 def test_an_error_after_a_stop_is_nobodys() -> None:
@@ -51,6 +56,55 @@ def test_errors_of_tasks_that_are_cancelled_are_nobodys() -> None:
     asyncio.run(stop())
     gc.collect()
     assert told == []
+
+
+def test_a_question_is_asked_in_the_main_thread_whichever_others_wait() -> None:
+    waits, answered = threading.Event(), threading.Event()
+
+    async def wait_beside() -> None:
+        waits.set()
+        await asyncio.to_thread(answered.wait)
+
+    async def ask() -> threading.Thread:
+        threading.Thread(target=lambda: event_loop.wait(wait_beside())).start()
+        await asyncio.to_thread(waits.wait)
+        asked = event_loop.call_in_waiting_thread
+        try:
+            return await asyncio.to_thread(asked, threading.current_thread)
+        finally:
+            answered.set()
+
+    assert event_loop.wait(ask()) is threading.main_thread()
+
+
+def test_a_second_stop_ends_the_waiting_but_not_the_clean_up() -> None:
+    done: list[str] = []
+    begun, cleans, goes_on, over = (threading.Event() for _ in range(4))
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleans.set()
+            await asyncio.to_thread(goes_on.wait)
+            done.append("clean")
+            over.set()
+
+    def press_twice() -> None:
+        for event in (begun, cleans):
+            event.wait()
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    pressing = threading.Thread(target=press_twice)
+    pressing.start()
+    with pytest.raises(KeyboardInterrupt):
+        event_loop.wait_with_cleanup(work())
+    pressing.join()
+    assert done == []
+    goes_on.set()
+    assert over.wait(PATIENCE)
+    assert done == ["clean"]
 
 
 def test_what_comes_at_one_time_is_handed_on_as_one_and_before_what_belongs_behind_it() -> None:

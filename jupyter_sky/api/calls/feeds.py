@@ -221,6 +221,7 @@ def _pack(
     if not pickled.needs:
         return Message(packed, parts, pickled.cells), None
     update = cluster.sync.update(pickled.needs, pickling.main_namespace(), ranks, limit=None)
+    update.outdated.clear()  # ranks are not told of that with an item
     cluster.sync.sent(update)
     return Message(packed, {**parts, **update.blobs}, pickled.cells, update.groups), update
 

@@ -55,6 +55,7 @@ class Futures:
                 self._events.put((submitted, event))
 
         batch, feeds = self._batches.pack([pending], sink)
+        submitted.batch = batch
         with self._guard:
             if self._is_over:
                 raise _pool_ended()
@@ -62,7 +63,7 @@ class Futures:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="sky-futures", daemon=True)
                 self._thread.start()
-        submitted.future.add_done_callback(lambda done: self._on_done(batch, submitted))
+        submitted.future.add_done_callback(lambda done: self._on_done(submitted))
         if feeds.keeps_ranks:
             feeding = (submitted, batch, feeds)
             threading.Thread(target=self._feed, args=feeding, name="sky-feed", daemon=True).start()
@@ -77,13 +78,15 @@ class Futures:
                 self._events.put((submitted, _pool_ended()))
             self._events.put(None)
 
-    def _on_done(self, batch: Batch, submitted: _Submitted) -> None:
+    def _on_done(self, submitted: _Submitted) -> None:
         with self._guard:
             self._waiting.discard(submitted)
         submitted.asked.put(None)
-        if submitted.future.cancelled():
-            self._batches.withdraw(batch)
+        if submitted.future.cancelled() and submitted.batch:
+            self._batches.withdraw(submitted.batch)
             self._settle(submitted)
+        # The user may keep the future for long, and its arguments may be large.
+        submitted.batch = submitted.pending = None
 
     def _settle(self, submitted: _Submitted) -> bool:
         """Make a future uncancellable; return whether it was not cancelled before.
@@ -112,28 +115,33 @@ class Futures:
 
     def _serve(self) -> None:
         while entry := self._events.get():
-            submitted, event = entry
-            future = submitted.future
-            if isinstance(event, Output | Display):
-                submitted.context.run(self._batches.write, event)
-                continue
-            if not self._settle(submitted):
-                continue
-            if isinstance(event, BaseException):
-                future.set_exception(event)
-                continue
-            assert isinstance(event, Answer)
-            try:
-                value = self._batches.value(event, [submitted.pending])
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(value)
+            self._handle(*entry)
+            del entry  # while it waits for the next one
+
+    def _handle(self, submitted: _Submitted, event: Event | BaseException) -> None:
+        future = submitted.future
+        if isinstance(event, Output | Display):
+            submitted.context.run(self._batches.write, event)
+            return
+        if not self._settle(submitted):
+            return
+        if isinstance(event, BaseException):
+            future.set_exception(event)
+            return
+        assert isinstance(event, Answer)
+        assert submitted.pending is not None
+        try:
+            value = self._batches.value(event, [submitted.pending])
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(value)
 
 
 class _Submitted:
     def __init__(self, pending: PendingCompute[Any], future: CallFuture[Any]) -> None:
-        self.pending = pending
+        self.pending: PendingCompute[Any] | None = pending
+        self.batch: Batch | None = None
         self.future = future
         self.is_settled = False
         self.asked: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()

@@ -384,10 +384,10 @@ class Controller(ConnectionListener):
         Raises
         ------
         ClusterLost
-            If it can no longer become true: the cluster is lost, or a rank is dead.
+            If it can no longer become true: the cluster is lost or ended, or a rank is dead.
         """
         while not condition():
-            if self.state.phase is ClusterPhase.LOST:
+            if self.state.phase in (ClusterPhase.LOST, ClusterPhase.DOWN):
                 raise self.loss
             if dead := [rank for rank in self.state.ranks if rank.phase is RankPhase.DEAD]:
                 raise ClusterLost(self.state.about_dead(dead[0], self.spec.name))

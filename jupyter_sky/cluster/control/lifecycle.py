@@ -103,14 +103,21 @@ async def record(controller: Controller) -> None:
 
 
 async def start(controller: Controller, progress: Progress) -> None:
-    """Launch the machines, wait for the ranks, form the group.
+    """Launch the machines, wait for the ranks, form the group; if one fails, end what was started.
 
     Raises
     ------
     SkyError
-        If one of these fails; `down` then removes what was started. Nothing is launched if a volume
-        cannot be made.
+        If one of these fails. Nothing is launched if a volume cannot be made.
     """
+    try:
+        await _launch(controller, progress)
+    except BaseException:
+        await down(controller)
+        raise
+
+
+async def _launch(controller: Controller, progress: Progress) -> None:
     runtime_env = controller.runtime_env
     if isinstance(controller.provider, Queueing):
         progress = _recorded(controller, progress)

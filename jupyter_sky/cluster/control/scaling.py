@@ -108,12 +108,12 @@ async def grow(
     await blocking(registry.record_growth, controller.id, True)
     try:
         growth = await provider.add_nodes(running, progress)
-    finally:
-        # Without this, `gc` would spare the leftovers of a killed kernel for longer.
-        with contextlib.suppress(registry.RegistryError):
-            await blocking(registry.record_growth, controller.id, False)
+    except BaseException:
+        await _record_end_of_growth(controller)
+        raise
     expansion = _Expansion(controller, provider, growth, lost)
     try:
+        await _record_end_of_growth(controller)
         await expansion.join(progress)
         await expansion.commit(spec)
     except BaseException as error:
@@ -121,6 +121,12 @@ async def grow(
         if isinstance(error, OSError):
             raise SkyError(f"a new node does not answer: {error}") from None
         raise expansion.trouble or error from None
+
+
+async def _record_end_of_growth(controller: Controller) -> None:
+    # Without this, `gc` would spare the leftovers of a killed kernel for longer.
+    with contextlib.suppress(registry.RegistryError):
+        await blocking(registry.record_growth, controller.id, False)
 
 
 class _Expansion(ConnectionListener):

@@ -9,6 +9,7 @@ from typing import Any
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.debugging.prompts import Prompts
 from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.network.requests.quietly import request_quietly
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.debugging import AnswerKind
@@ -56,10 +57,4 @@ class Answers:
         self, op: str, connections: Sequence[Connection] | None, fields: dict[str, Any]
     ) -> None:
         for each in self._controller.connections if connections is None else connections:
-            self._controller.spawn(_request_quietly(each, op, {"run": self._run, **fields}))
-
-
-async def _request_quietly(connection: Connection, op: str, fields: dict[str, Any]) -> None:
-    # Keep trying, however long the link is broken: the rank waits, and the user can stop the run.
-    with contextlib.suppress(SkyError):
-        await connection.request(op, link_within=None, **fields)
+            self._controller.spawn(request_quietly(each, op, run=self._run, **fields))

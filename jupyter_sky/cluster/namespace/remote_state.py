@@ -184,7 +184,8 @@ class RemoteState:
             effects.starts[rank] = self._starts.get(rank, 0)
             digests, before = sent.get(rank), expected.get(rank)
             if before is None and not digests:
-                expected[rank] = alike
+                if effects.cell.writes:  # of calls, which write none, there may be thousands
+                    expected[rank] = alike
                 continue
             delivered = {
                 key: RankValue(each, number, models=models.get(key))
@@ -196,21 +197,23 @@ class RemoteState:
             self._on_their_way[effects.number] = effects
 
     def ended(
-        self, effects: RunEffects, rank: int, bound: Mapping[str, bool], *, well: bool
+        self, effects: RunEffects, bound: Mapping[int, Mapping[str, bool]], well: bool
     ) -> None:
-        """Record what a run did on a rank.
+        """Record what a run did on ranks.
 
         Parameters
         ----------
         effects
             How the run could change names.
-        rank
-            The rank.
         bound
-            Names of the rank, each with whether it holds another object than before.
+            The names of each rank, each with whether it holds another object than before.
         well
             Whether the run ended without error.
         """
+        for rank, names in bound.items():
+            self._ended(effects, rank, names, well)
+
+    def _ended(self, effects: RunEffects, rank: int, bound: Mapping[str, bool], well: bool) -> None:
         expected = self._stop_expecting(effects, rank)
         if self.is_gone(effects, rank):
             return  # what the run did is gone with the process
@@ -265,10 +268,13 @@ class RemoteState:
 
     # Ranks
 
-    def lose(self, rank: int, keys: Iterable[str]) -> None:
-        """Record that a rank did not bind something that it was sent."""
+    def lose(self, effects: RunEffects, rank: int, keys: Iterable[str]) -> None:
+        """Record that a rank did not bind something that it was sent for a run."""
+        expected = effects.expected.get(rank)
         for key in keys:
             self._confirmed.get(rank, {}).pop(key, None)
+            if expected:  # the run goes on
+                expected.delivered.pop(key, None)
 
     def remember(self, rank: int, digests: Mapping[str, str]) -> None:
         """Record what a rank has, as reported by its agent."""

@@ -209,6 +209,11 @@ class NamespaceSync:
         self._lock.apply(self._lost, update)
         self._losses += 1
 
+    def not_unbound(self, update: NamespaceUpdate) -> None:
+        """Report that ranks are sent an update, but not told what to unbind."""
+        self._lock.apply(self._remote_state.not_unbound, update.outdated, update.effects)
+        update.outdated = {}
+
     def missed(self, update: NamespaceUpdate, rank: int, arrived: Collection[str]) -> None:
         """Report that a rank did not come to bind what it was sent, but for what ``arrived``."""
         names = [
@@ -218,7 +223,7 @@ class NamespaceSync:
             for name in group["names"]
         ]
         if names:
-            self._lock.apply(self._remote_state.lose, rank, names)
+            self._lock.apply(self._remote_state.lose, update.effects, rank, names)
             self._losses += 1
 
     def ran(
@@ -243,15 +248,9 @@ class NamespaceSync:
         self, update: NamespaceUpdate, bound: Mapping[int, Mapping[str, bool]], *, well: bool
     ) -> None:
         """Report the same of several ranks at once: the names of each."""
-        self._lock.apply(self._ran, update.effects, bound, well)
+        self._lock.apply(self._remote_state.ended, update.effects, bound, well)
         if not well:
             self._losses += 1  # later runs count on what it would have bound
-
-    def _ran(
-        self, effects: RunEffects, bound: Mapping[int, Mapping[str, bool]], well: bool
-    ) -> None:
-        for rank, names in bound.items():
-            self._remote_state.ended(effects, rank, names, well=well)
 
     def remember(self, rank: int, names: Mapping[str, str]) -> None:
         """Report what a rank has, as its agent tells: the digest of each name."""

@@ -122,7 +122,7 @@ class LinkMonitor:
             if connection.is_shut_out and not told:
                 told = True
                 self._notify(self.note)
-            opinions = opinions + 1 if await self._is_gone(connection) else 0
+            opinions = opinions + 1 if await self._is_out_of_reach(connection) else 0
             if connection.broken_since != since or connection.is_over:
                 return
             is_unreached = opinions >= _OPINIONS
@@ -142,8 +142,8 @@ class LinkMonitor:
             self._on_unreached(connection, asyncio.get_running_loop().time() - since)
             await asyncio.sleep(_TELL_EVERY)
 
-    async def _is_gone(self, connection: Connection) -> bool:
-        """Ask other nodes whether they reach a node; it is not gone if none of them can say."""
+    async def _is_out_of_reach(self, connection: Connection) -> bool:
+        """Return whether other nodes do not reach a node either; ``False`` if none can say."""
         peer = connection.machine.nodes[0].peer()
         witnesses = [each for each in self._connections if each.is_up][:_WITNESSES]
         answers = await asyncio.gather(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from jupyter_sky.cluster.control import process_group
 from jupyter_sky.cluster.errors import Failure, RankLost
+from jupyter_sky.cluster.namespace.joined_updates import JoinedUpdates
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.runs import progress_bars
@@ -20,12 +21,11 @@ from jupyter_sky.cluster.runs.dispatch import dispatch, refresh
 from jupyter_sky.cluster.runs.run import rank_lost
 from jupyter_sky.cluster.runs.scheduler import Scheduler
 from jupyter_sky.cluster.runs.talk import Teller, fields_of, tell_in_order
-from jupyter_sky.cluster.runs.task import Answer, Asked, Batch, BatchedCall, Message, Task
+from jupyter_sky.cluster.runs.task import Answer, Asked, Batch, BatchedCall, Message
 from jupyter_sky.cluster.snapshot import ProgressView
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.protocol.error_report import ErrorReport, report
-from jupyter_sky.transport.protocol.events import Display, Output, RankExited, Told
-from jupyter_sky.transport.protocol.messages import NameGroup
+from jupyter_sky.transport.protocol.events import Display, Output, RankDone, RankExited, Told
 
 _GIVE_UP_AFTER = 1.0
 """Seconds from a call's time-out to its answer, if its rank has other calls and is not killed."""
@@ -62,23 +62,13 @@ class CallRun:
         self._waiting: deque[BatchedCall] = deque(calls)
         self._given: dict[int, tuple[BatchedCall, int]] = {}  # by number: the call, and its rank
         self._numbers = self._answered = 0
-        self._names: dict[int, list[NameGroup]] = defaultdict(list)
+        self._names = JoinedUpdates(batch.update)
         self._order: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._late: set[int] = set()
-        self._joining: list[NamespaceUpdate] = []
         self._is_closed = self._is_ending = False
         self._begun = asyncio.Event()
         self._beginning: set[int] = set()
-        ranks = self._controller.ranks
-        task = Task(
-            ranks=ranks,
-            serves=batch.serving,
-            update=batch.update,
-            show=ranks,
-            title=batch.title,
-            program=batch.program,
-        )
-        self.run = scheduler.new_run(task, self)
+        self.run = scheduler.new_run(batch.task(self._controller.ranks), self)
         self.run.redirect(self._on_output, self._on_over)
         self._teller = Teller(self._controller, self.run.id)
 
@@ -90,29 +80,26 @@ class CallRun:
 
     def takes(self, batch: Batch) -> bool:
         """Return whether a batch can still join this run."""
-        closing = self._is_closed or self._is_ending
-        is_ending = closing or self.run.finished or self.run.done
+        is_ending = self._is_closed or self._is_ending or self.run.finished or self.run.done
         return not is_ending and batch.serving == self._serving
 
     async def join(self, batch: Batch, calls: Sequence[BatchedCall]) -> None:
         """Add calls of another batch."""
         update = batch.update
-        self._joining.append(update)
         await self._begun.wait()
         try:
             if update.blobs:
                 await broadcast.send(update.blobs, self._controller.connections)
             await refresh(self._controller, [update])
         except SkyError as trouble:
+            self._controller.sync.lost(update)
             for _, number in calls:
                 batch.sink(Answer(number, None, trouble=trouble))
-            calls = ()
+            return
         if self._is_closed:
             self._again(calls)
             return
-        for group in update.groups:
-            for rank in group["ranks"]:
-                self._names[rank].append(group)
+        self._names.add(update)
         self._waiting.extend(calls)
         self._fill()
 
@@ -166,8 +153,9 @@ class CallRun:
             self._fill()
             return
         if event.kind == "missed":
-            # The names for the call did not arrive: they are sent again when needed next.
-            self._controller.sync.missed(batch.update, rank, ())
+            self._names.miss(rank)
+            for update in self._names.joined:
+                self._controller.sync.missed(update, rank, self._names.received(update, rank))
         if event.kind == "lost":
             text = f"the process of a call on rank {rank} has ended."
             self._lose(call, rank, report(RankLost, text))
@@ -192,7 +180,7 @@ class CallRun:
             kind: str, feed: int, message: Message | None, update: NamespaceUpdate | None
         ) -> None:
             if update:
-                self._joining.append(update)
+                self._names.add(update, is_sent=key in self._given)
             if key in self._given:
                 self._teller.tell(rank, kind, key, feed, message, on_trouble)
 
@@ -203,17 +191,34 @@ class CallRun:
         else:
             batch.sink(Asked(number, key, rank, event.feed, event.count, tell))
 
+    def on_rank_done(self, event: RankDone) -> None:
+        """Handle that a rank takes no more calls, also if it was not told that there are none."""
+        if self._is_closed:
+            return
+        if event.outcome == "interrupted":  # as are the others; or a call has interrupted its rank
+            self._is_closed = True
+            self._scheduler.interrupt(self.run.id)
+        elif error := event.error:
+            for batch, number in self._take_from(event.rank):
+                failure = Failure(event.rank, self._controller.host(event.rank), error)
+                self._answer(batch, Answer(number, event.rank, failure=failure))
+            self._fill(without=event.rank)
+
     def on_rank_exited(self, event: RankExited) -> bool:
         """Give the calls of a lost rank to others; a call that may not be retried fails."""
-        lost = [key for key, (_, rank) in self._given.items() if rank == event.rank]
-        for key in lost:
-            call, rank = self._given.pop(key)
-            if key not in self._late:
-                self._lose(call, rank, rank_lost(event, self._controller.runtime_env.reforms))
+        for call in self._take_from(event.rank):
+            error = rank_lost(event, self._controller.runtime_env.reforms)
+            self._lose(call, event.rank, error)
         self._fill(without=event.rank)
         if event.again and not self._is_closed:
             self._controller.spawn(self._take_back(event.rank))
         return True
+
+    def _take_from(self, rank: int) -> list[BatchedCall]:
+        """Take the calls that a rank has from it; return those without an answer."""
+        keys = [key for key, (_, at) in self._given.items() if at == rank]
+        taken = {key: self._given.pop(key)[0] for key in keys}
+        return [call for key, call in taken.items() if key not in self._late]
 
     def _lose(self, call: BatchedCall, rank: int, error: ErrorReport) -> None:
         batch, number = call
@@ -252,12 +257,10 @@ class CallRun:
             self._end_for_group()
             return
         await process_group.let_return(controller, rank)
-        await refresh(controller, [self.run.task.update, *self._joining])
+        await refresh(controller, self._names.all)
         if self._is_closed or self.run.finished:
             return
-        self._names[rank] = [
-            group for update in self._joining for group in update.groups if rank in group["ranks"]
-        ]
+        self._names.begin_again(rank)
         self.run.take_back(rank)
         self._beginning.add(rank)
         try:
@@ -269,7 +272,7 @@ class CallRun:
             self._beginning.discard(rank)
         self._scheduler.monitor.on_rank_back(self.run.id, rank)
         if self._is_closed:
-            await self._tell(rank, "end")
+            await self._tell_end(rank)
         self._fill()
 
     def _end_for_group(self) -> None:
@@ -307,15 +310,14 @@ class CallRun:
         if not self._given and (self._is_ending or not self._waiting):
             self._is_closed = True
             for rank in ranks:
-                self._controller.spawn(self._tell(rank, "end"))
+                self._controller.spawn(self._tell_end(rank))
 
     def _give(self, call: BatchedCall, rank: int) -> None:
         self._numbers += 1
         key = self._numbers
         self._given[key] = (call, rank)
-        self._controller.spawn(self._tell(rank, "call", key, call))
-        timeout = call[0].calls[call[1]].timeout
-        if timeout:
+        self._controller.spawn(self._tell_call(rank, key, call))
+        if timeout := call[0].calls[call[1]].timeout:
             loop = asyncio.get_running_loop()
             if self._is_alone:
                 loop.call_later(timeout + _KILL_AFTER, self._kill, key)
@@ -339,25 +341,25 @@ class CallRun:
         failure = Failure(rank, self._controller.host(rank), error)
         self._answer(batch, Answer(number, rank, failure=failure))
 
-    async def _tell(
-        self, rank: int, kind: str, key: int = 0, call: BatchedCall | None = None
-    ) -> None:
-        packed = call[0].calls[call[1]] if call else None
-        names, blobs = self._names.pop(rank, []), dict(packed.blobs) if packed else {}
-        if names:
-            for update in self._joining:
-                blobs.update(update.blobs)
-        message = Message(packed.packed, blobs, packed.cells) if packed else None
-        timeout = packed.timeout if packed else None
-        fields = fields_of(self.run.id, rank, kind, key, 0, message, timeout)
-        fields["names"] = names
+    async def _tell_call(self, rank: int, key: int, call: BatchedCall) -> None:
+        batch, number = call
+        packed = batch.calls[number]
+        message = packed.message(*self._names.take(rank))
+        fields = fields_of(self.run.id, rank, "call", key, 0, message, packed.timeout)
         try:
             connection = self._controller.connection(rank)
-            await tell_in_order(connection, self._order[rank], fields, blobs)
+            await tell_in_order(connection, self._order[rank], fields, message.blobs)
         except SkyError as trouble:
-            if call and self._given.pop(key, None):
-                call[0].sink(Answer(call[1], None, trouble=trouble))
+            self._names.put_back(rank, message.names)
+            if self._given.pop(key, None):
+                if key not in self._late:
+                    self._answer(batch, Answer(number, None, trouble=trouble))
                 self._fill()
+
+    async def _tell_end(self, rank: int) -> None:
+        with contextlib.suppress(SkyError):  # a rank that is lost, too, has come to its end
+            fields = fields_of(self.run.id, rank, "end", 0)
+            await tell_in_order(self._controller.connection(rank), self._order[rank], fields, {})
 
     # Output, and the end
 
@@ -374,9 +376,11 @@ class CallRun:
         self._is_closed = True
         self._begun.set()  # `join` may wait for it
         run, sync = self.run, self._controller.sync
-        for update in self._joining:
+        for update in self._names.joined:
             for rank, done in run.done.items():
                 sync.ran(update, rank, {}, well=done.outcome == "ok")
+                # No call has brought it to a rank that had none to carry out since.
+                sync.missed(update, rank, self._names.received(update, rank))
             if len(run.done) < len(run.task.ranks):
                 sync.lost(update)
         given = [call for key, (call, _) in self._given.items() if key not in self._late]
@@ -384,6 +388,7 @@ class CallRun:
         self._given.clear()
         self._waiting.clear()
         calls = [call for call in calls if call[1] not in call[0].cancelled]
+        self._names.let_go(but=[batch.update for batch, _ in calls])
         if calls and not (run.stopped or run.failed):
             self._again(calls)
             return

@@ -94,7 +94,9 @@ class _CallQueue:
         current = self._open
         # If another run waits for its turn, these calls came later: it goes first.
         if current and current.takes(batch) and not self._scheduler.has_waiting(current.run):
-            self._scheduler.controller.spawn(current.join(batch, calls))
+            controller = self._scheduler.controller
+            controller.sync.not_unbound(batch.update)  # which the run that it joins has no part for
+            controller.spawn(current.join(batch, calls))
             return
         self._open = CallRun(self._scheduler, batch, calls, self._again)
         self._runs = [each for each in self._runs if not each.run.finished] + [self._open]

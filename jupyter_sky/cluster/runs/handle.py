@@ -194,7 +194,7 @@ class RunHandle:
             self.begin()
             event_loop.call(redirect)
             with heard_interrupts():
-                while not run.left.wait(_SLICE):
+                while not run.data_sent.wait(_SLICE):
                     pass
         except KeyboardInterrupt:
             self.stop()

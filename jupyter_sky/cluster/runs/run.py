@@ -127,10 +127,10 @@ class Run:
         Whether this notebook has tried to stop it. The user's thread sets it too.
     in_background
         Whether the kernel does not wait for it.
-    left
-        Set when its data was sent.
+    data_sent
+        Set when its data was sent, or is not to be sent any more.
     sent
-        Whether ranks may have begun with it.
+        Whether its request was sent, so that ranks may have begun with it.
     told
         Set when all nodes were told of it, or it is over.
     over
@@ -169,7 +169,7 @@ class Run:
         self.time_limit: float | None = None
         self.is_unwanted = False
         self.in_background = False
-        self.left = Flag()
+        self.data_sent = Flag()
         self.sent = False
         self.told = Flag()
         self.over = asyncio.Event()
@@ -294,6 +294,8 @@ class Run:
         elif event.outcome == "interrupted" and not self.failures and not self.stopped:
             # Not by this kernel, but by `%sky interrupt`, the strip or another kernel.
             self.stopped_by_user = True
+        if self.talk:
+            self.talk.on_rank_done(event)
         self._settle(event.rank)
 
     def on_rank_exited(self, event: RankExited) -> None:

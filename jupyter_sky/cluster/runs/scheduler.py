@@ -41,7 +41,7 @@ from jupyter_sky.transport.protocol.events import (
     Told,
 )
 from jupyter_sky.transport.rank_ranges import among
-from jupyter_sky.transport.tasks import either
+from jupyter_sky.transport.tasks import cancel_all, either
 
 _SETTLED_WITHIN = 1.0
 """Seconds for the end of another kernel's run, or of a very short one, to become known here."""
@@ -171,7 +171,7 @@ class Scheduler(ClusterListener):
         parts = {**run.task.update.blobs, **run.task.blobs}
         sending = asyncio.ensure_future(self._put(run, parts)) if parts else None
         if not parts:
-            run.left.set()
+            run.data_sent.set()
         try:
             await self._run_in_turn(run, sending)
         except Exception as error:  # of any kind: the cell that waits for the run has to end
@@ -179,7 +179,7 @@ class Scheduler(ClusterListener):
         finally:
             self._runs.pop(run.id, None)
             if sending:
-                await sending
+                await cancel_all([sending])  # if the run was stopped, the rest is not needed
             # The data is the user's own memory: it must be possible to free it.
             run.task.update.let_go()
             run.task.blobs.clear()
@@ -191,7 +191,7 @@ class Scheduler(ClusterListener):
         except Exception as error:  # as in `_carry_out`
             self._fail_because(run, error)
         finally:
-            run.left.set()
+            run.data_sent.set()
 
     async def _run_in_turn(self, run: Run, sending: asyncio.Task[None] | None) -> None:
         """Wait for the run's turn, and keep other runs waiting until it is over.
@@ -236,9 +236,10 @@ class Scheduler(ClusterListener):
         """End a run because of an error in one of its steps."""
         if not isinstance(error, SkyError):
             error = SkyError(f"the run could not be sent: {type(error).__name__}: {error}")
+        error.__traceback__ = None  # it is kept, and its frames hold the user's values
+        is_replaced = isinstance(error, ClusterLost) and self.controller.alive
         # If the node is being replaced, the failures of its ranks say more.
-        told = isinstance(error, ClusterLost) and run.failed and self.controller.alive
-        self._fail(run, None if told else error)
+        self._fail(run, None if is_replaced and run.failed else error)
 
     def _fail(self, run: Run, trouble: SkyError | None) -> None:
         """End a run because one of its steps failed."""
@@ -325,7 +326,7 @@ class Scheduler(ClusterListener):
         run = self._unseen = self._runs[began.run] = self._make_run(task, began.run)
         run.sent = True
         run.started = run.began = time.monotonic() - max(0.0, began.seconds)
-        run.left.set()
+        run.data_sent.set()
         self.monitor.begin(run)
         if any(began.asked.values()) and not asked:
             # Values are unpickled only if this computer's registry knows that they were asked for.
@@ -335,9 +336,8 @@ class Scheduler(ClusterListener):
             )
         if untold and not self.controller.visits:
             # The others might wait for them forever.
-            who = format_ranks(untold)
-            text = f"the kernel that began this run ended before it had told {who}: it was stopped."
-            self._fail(run, SkyError(text))
+            text = f"the kernel that began this run ended before it had told {format_ranks(untold)}"
+            self._fail(run, SkyError(f"{text}: it was stopped."))
 
     def on_malformed(self, connection: Connection, what: str) -> None:
         """End the runs on a node that sent something malformed: it may have been their end."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.network.requests.quietly import request_quietly
 from jupyter_sky.cluster.runs.task import Message
 from jupyter_sky.cluster.snapshot import ProgressView
 from jupyter_sky.errors import SkyError
@@ -37,6 +37,9 @@ class Talk(Protocol):
 
     def on_told(self, event: Told) -> None:
         """Handle a message of a rank."""
+
+    def on_rank_done(self, event: RankDone) -> None:
+        """Handle that a rank has finished its part of the run."""
 
     def on_rank_exited(self, event: RankExited) -> bool:
         """Handle that the process of a rank has ended; return whether the run goes on."""
@@ -97,13 +100,6 @@ async def tell_in_order(
             await tell(connection, fields, blobs)
             return
     await tell(connection, fields, {})
-
-
-async def request_quietly(connection: Connection, op: str, **fields: Any) -> None:
-    """Send a request, and ignore a refusal or a loss of the agent, which are noticed elsewhere."""
-    with contextlib.suppress(SkyError):
-        # Without a limit: a rank that is to stop has to hear of it, however late.
-        await connection.request(op, link_within=None, **fields)
 
 
 class QuietRequests:

@@ -178,6 +178,10 @@ class PackedCall:
     retries: int = 0
     is_fed: bool = False
 
+    def message(self, names: Sequence[NameGroup], blobs: Mapping[str, memoryview]) -> Message:
+        """Return the message that brings it to a rank, with names that the rank lacks."""
+        return Message(self.packed, {**self.blobs, **blobs}, self.cells, names)
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -268,6 +272,17 @@ class Batch:
     tries: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     cancelled: set[int] = field(default_factory=set)
     spent: set[int] = field(default_factory=set)
+
+    def task(self, ranks: tuple[int, ...]) -> Task:
+        """Return the task of a run in which ranks carry out these calls, and others that join."""
+        return Task(
+            ranks,
+            update=self.update,
+            show=ranks,
+            title=self.title,
+            serves=self.serving,
+            program=self.program,
+        )
 
 
 BatchedCall = tuple[Batch, int]

@@ -105,7 +105,7 @@ class RankWorker:
         self._ending = threading.Lock()
         self._interrupts = Interrupts()
         self._inbox = Inbox(self._frames, self._interrupts)
-        self._was_broken = self._has_left_one = False
+        self._was_broken = self._left_collective = False
         self._displays = 0
         self._plugins = RankPlugins(folder)
         self._head = HeadPorts()
@@ -206,11 +206,11 @@ class RankWorker:
         try:
             # The former group is left as a whole, and not interruptibly: half of it would spoil the
             # next.
-            if self._has_left_one:
+            if self._left_collective:
                 collective_abort.break_group(command["siblings"], command["addresses"])
             self._plugins.exit_app()
             collective_abort.close_broken()
-            self._has_left_one = False
+            self._left_collective = False
             self._interrupts.run_interruptible(self._enter, command)
         except BaseException as problem:
             self._shell.record_traceback(problem, skip=2)
@@ -260,7 +260,7 @@ class RankWorker:
         if error is not None and (is_of_collective(error) or not ended(_ENDED_WITHIN)):
             # It has left a collective that its peers may never begin: the next of theirs would meet
             # it, and they would hang or mix up their values. What has failed is closed for good.
-            self._was_broken = self._has_left_one = True
+            self._was_broken = self._left_collective = True
         if error is not None:
             drop_unfinished_steps()
         self._debugger.end(error)

@@ -5,6 +5,7 @@ The sidebar is up to date while the kernel is busy, since nobody has to ask it.
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import kernel_files
 from jupyter_sky.cluster.inventory.kernel_files import ClusterReport, KernelFile
 from jupyter_sky.notebook.kernel import connection_file, notebook_path
-from jupyter_sky.notebook.throttle import Throttle, call_in_loop
-from jupyter_sky.transport import event_loop
+from jupyter_sky.notebook.throttle import Throttle, call_in_thread
 
 INTERVAL = 1.0
 """Seconds between two files, while something changes."""
@@ -39,13 +39,15 @@ class StatePublisher:
         self._idle_since: dict[str, float] = {}
         self._notebook = notebook_path(shell)
         self._closed = False
-        self._throttle = Throttle(self._write_soon, INTERVAL, _DELAY, later=call_in_loop)
+        # In threads: the folder may be on a slow network.
+        self._throttle = Throttle(self._write, INTERVAL, _DELAY)
+        self._writing = threading.Lock()
         # The server finds a kernel by this name; papermill's kernels and terminals have none.
         file = Path(connection_file(shell))
         self._runtime = file.parent if file.name.startswith("kernel-") else None
         self._kernel = file.stem.removeprefix("kernel-")
         if self._runtime is not None:
-            event_loop.call(self._throttle.call_now)
+            call_in_thread(0.0, self._throttle.call_now)
 
     def connected(self, cluster: Cluster, is_new: bool) -> None:
         """Publish a cluster from now on; ``is_new`` says that nothing has run on it yet."""
@@ -55,7 +57,7 @@ class StatePublisher:
         if is_new:
             self._idle_since[cluster.id] = time.time()
         cluster.listen(self._throttle.request)
-        event_loop.call(self._throttle.call_now)
+        call_in_thread(0.0, self._throttle.call_now)
 
     def ending(self, cluster: Cluster) -> None:
         """Go on: its state says how far it is."""
@@ -69,7 +71,7 @@ class StatePublisher:
         """Publish why the last action of the sidebar on a cluster failed; empty if it did not."""
         if self._errors.get(cluster.id, "") != error:
             self._errors[cluster.id] = error
-            event_loop.call(self._throttle.call_now)
+            call_in_thread(0.0, self._throttle.call_now)
 
     def close(self) -> None:
         """Remove the file, because the kernel ends."""
@@ -77,13 +79,11 @@ class StatePublisher:
         if self._runtime is not None:
             kernel_files.remove(self._runtime, self._kernel)
 
-    # In the background thread
-
-    def _write_soon(self) -> None:
-        # In a thread of its own: the folder may be on a slow network.
-        event_loop.loop().run_in_executor(None, self._write)
-
     def _write(self) -> None:
+        with self._writing:
+            self._write_present()
+
+    def _write_present(self) -> None:
         if self._closed or self._runtime is None:
             return
         clusters = [each for each in list(self._clusters.values()) if each.state.phase != "down"]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import concurrent.futures
 import contextlib
+import errno
 import gc
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +23,7 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.calls.worker import Worker
+from jupyter_sky.cluster.mounts import Mounts
 from tests.waiting import PATIENCE, until
 
 
@@ -52,6 +57,13 @@ def meet(folder: Path, name: str, others: int) -> int:
 def fail_on(bad: int, x: int) -> int:
     if x == bad:
         raise ValueError(f"not {x}")
+    return x
+
+
+@sky.compute
+def interrupt_itself_on(bad: int, x: int) -> int:
+    if x == bad:
+        raise KeyboardInterrupt
     return x
 
 
@@ -150,6 +162,18 @@ def test_one_that_is_not_done_when_its_pool_ends_says_so(tmp_path: Path) -> None
     assert done.result() == 2
 
 
+def test_a_pool_ends_its_nodes_also_where_stop_ends_what_comes_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def write_back(mounts: Mounts) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Mounts, "write_back", write_back)
+    with pytest.raises(KeyboardInterrupt), sky.ComputePool(nodes=1) as pool:
+        cluster = pool.cluster
+    assert cluster.state.phase == "down"
+
+
 def test_one_that_waits_can_be_cancelled(pool: sky.ComputePool, tmp_path: Path) -> None:
     running = [wait_for(tmp_path / "now") > pool for _ in range(2)]
     waiting = double(1) > pool
@@ -214,6 +238,122 @@ def test_a_rank_that_was_lost_takes_calls_again(pool: sky.ComputePool, tmp_path:
     assert sorted(found) == [(0, said), (1, said)]
     assert pool.map(double, range(9)) == list(range(0, 18, 2))
     assert rank() @ pool == [0, 1]
+
+
+@sky.compute
+def hold(folder: Path, argument: object = None) -> None:
+    """Keep a rank busy until it may end."""
+    (folder / "begun").touch()
+    wait_for.local(folder / "now")
+
+
+@contextlib.contextmanager
+def of_notebook(source: str) -> Iterator[dict[str, Any]]:
+    """Define names as a cell of the notebook does."""
+    main = vars(sys.modules["__main__"])
+    before = set(main)
+    exec(source, main)
+    try:
+        yield main
+    finally:
+        for name in main.keys() - before:
+            del main[name]
+
+
+def test_names_reach_a_rank_also_if_only_others_had_a_call_that_needs_them(
+    pool: sky.ComputePool, tmp_path: Path
+) -> None:
+    with of_notebook("word = ['said']\ndef say():\n    return word") as names:
+        held = hold(tmp_path) > pool
+        until((tmp_path / "begun").exists)
+        assert (sky.compute(names["say"])() > pool).result(PATIENCE) == ["said"]
+        (tmp_path / "now").touch()
+        held.result(PATIENCE)
+        assert sky.compute(names["say"])() @ pool == [["said"], ["said"]]
+
+
+def test_a_name_that_the_notebook_deletes_between_calls_is_deleted_on_ranks(
+    pool: sky.ComputePool, tmp_path: Path
+) -> None:
+    with of_notebook("word = ['said']\ndef say():\n    return word") as names:
+        say = sky.compute(names["say"])
+        assert say() @ pool == [["said"], ["said"]]
+        held = hold(tmp_path) > pool
+        until((tmp_path / "begun").exists)
+        del names["word"]
+        pool.cluster.sync.deleted(["word"])  # as IPython's hook reports it
+        assert (double(1) > pool).result(PATIENCE) == 2
+        (tmp_path / "now").touch()
+        held.result(PATIENCE)
+        with pytest.raises(NameError, match="'word' is not defined"):
+            say() @ pool
+
+
+def test_what_calls_needed_can_be_freed_when_they_are_done(
+    pool: sky.ComputePool, tmp_path: Path
+) -> None:
+    class Argument:
+        pass
+
+    argument = Argument()
+    source = "import numpy\nlarge = numpy.zeros(2**18)\ndef use():\n    return large.nbytes"
+    with of_notebook(source) as names:
+        held = hold(tmp_path, argument) > pool
+        until((tmp_path / "begun").exists)
+        joined = sky.compute(names["use"])() > pool
+        assert joined.result(PATIENCE) == 2**21
+        (tmp_path / "now").touch()
+        held.result(PATIENCE)
+        kept = weakref.ref(argument), weakref.ref(names["large"])
+    del argument, names  # but for the futures, which a user may keep
+    until(lambda: gc.collect() >= 0 and all(each() is None for each in kept))
+    assert held.done() and joined.done()
+
+
+def test_names_that_one_rank_cannot_make_do_not_hold_up_the_others(
+    pool: sky.ComputePool, tmp_path: Path
+) -> None:
+    source = """
+import time
+def make():
+    import jupyter_sky as sky
+    if sky.instance_info().rank:
+        raise ValueError("not here")
+    return Picky()
+class Picky:
+    def __reduce__(self):
+        return make, ()
+picky = Picky()
+def use(n):
+    time.sleep(0.1)
+    return n, type(picky).__name__
+"""
+    with of_notebook(source) as names:
+        use = sky.compute(names["use"])
+        futures = [use(n) > pool for n in range(6)]
+        failed = [future.exception(PATIENCE) for future in futures]
+        assert {str(error) for error in failed if error} <= {"not here"}
+        assert sum(error is None for error in failed) >= 4
+        held = hold(tmp_path) > pool  # on rank 0
+        until((tmp_path / "begun").exists)
+        for n in range(2):  # on rank 1
+            with pytest.raises(ValueError, match="not here"):
+                (use(n) > pool).result(PATIENCE)
+        (tmp_path / "now").touch()
+        held.result(PATIENCE)
+        with pytest.raises(ValueError, match="not here"):
+            use(0) @ pool
+    assert double(1) @ pool == [2, 2]
+
+
+def test_a_call_whose_library_interrupts_its_rank_is_answered(pool: sky.ComputePool) -> None:
+    def interrupt() -> None:
+        _thread.interrupt_main()
+        time.sleep(PATIENCE)
+
+    with pytest.raises(sky.SkyError, match="the calls were stopped"):
+        (sky.compute(interrupt)() > pool).result(PATIENCE)
+    assert double(1) @ pool == [2, 2]
 
 
 def test_a_rank_returns_with_the_whole_group_where_there_is_one(tmp_path: Path) -> None:
@@ -335,6 +475,37 @@ def test_several_calls_at_once_on_a_rank(
         with pytest.raises(TimeoutError):
             pool.map(wait_for, [tmp_path / "never"], timeout=0.05)
         assert pool.map(double, range(9)) == list(range(0, 18, 2))
+
+
+@pytest.mark.parametrize(
+    "way", [Worker(), Worker(concurrency=2), Worker(executor="process")], ids=str
+)
+def test_a_call_that_interrupts_itself_is_answered(pool: sky.ComputePool, way: Worker) -> None:
+    with worker(pool, way):
+        futures = [interrupt_itself_on(1, n) > pool for n in range(6)]
+        errors = [future.exception(timeout=PATIENCE) for future in futures]
+        assert [error is None for error in errors] == [n != 1 for n in range(6)]
+        assert isinstance(errors[1], sky.RemoteError)
+        assert errors[1].remote_traceback == "KeyboardInterrupt"
+
+
+def test_a_call_for_which_no_process_can_be_started_says_so(pool: sky.ComputePool) -> None:
+    def forbid_next_fork() -> None:
+        usual = os.fork
+
+        def refuse() -> int:
+            os.fork = usual
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+        os.fork = refuse
+
+    _ = sky.compute(forbid_next_fork)() @ pool
+    with worker(pool, Worker(executor="process")):
+        futures = [double(n) > pool for n in range(6)]
+        errors = [future.exception(timeout=PATIENCE) for future in futures]
+    failed = [str(error) for error in errors if error]
+    assert len(failed) == 2 and len(set(failed)) == 2  # one of each rank, which then goes on
+    assert all("could not start a process for the call" in each for each in failed)
 
 
 def test_a_process_that_ends_takes_no_rank_with_it(pool: sky.ComputePool, tmp_path: Path) -> None:

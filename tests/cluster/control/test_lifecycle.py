@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import gc
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.control import lifecycle, recovery
+from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import event_loop
 from tests.conftest import processes_of
 from tests.node_processes import processes_of_node
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 
 def everything(cells) -> list[psutil.Process]:
@@ -42,6 +52,69 @@ def wait_for(path: Path) -> None:
 def assert_gone(processes: list[psutil.Process]) -> None:
     _, alive = psutil.wait_procs(processes, timeout=60)
     assert not alive
+
+
+def test_down_frees_what_a_run_that_waits_for_a_node_would_have_sent(new, monkeypatch) -> None:
+    waits, value = threading.Event(), np.zeros(2**18)
+    kept = weakref.ref(value)
+
+    async def wait_for_node(controller: Controller) -> None:
+        waits.set()
+        await controller.until(lambda: False)
+
+    cells = new(nodes=1, framework=False)
+    monkeypatch.setattr(recovery, "make_whole", wait_for_node)
+    cells.namespace["value"] = value
+    run = cells.start("pass", names=["value"])
+    assert waits.wait(PATIENCE)
+    cells.cluster.down()
+    assert run.finished
+    cells.namespace.clear()
+    del value
+    until(lambda: gc.collect() >= 0 and kept() is None)
+
+
+@contextlib.contextmanager
+def ctrl_c(*events: threading.Event) -> Iterator[None]:
+    """Press Ctrl-C at each of these events."""
+
+    def press() -> None:
+        for event in events:
+            event.wait()
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    yield
+    pressing.join()
+
+
+def test_what_was_begun_is_ended_however_often_the_user_presses_ctrl_c(new, monkeypatch) -> None:
+    cluster = new(nodes=1, framework=False).cluster
+    launches, ends, goes_on = threading.Event(), threading.Event(), threading.Event()
+    usual = lifecycle.end
+
+    async def launch(*args: object) -> list[object]:
+        launches.set()
+        await asyncio.Event().wait()
+        return []
+
+    async def end(*args: Any, **options: Any) -> list[str]:
+        ends.set()
+        await asyncio.to_thread(goes_on.wait)
+        return await usual(*args, **options)
+
+    monkeypatch.setattr(Local, "launch", launch)
+    monkeypatch.setattr(lifecycle, "end", end)
+    spec, runtime_env = assemble(ClusterSpec(name="stopped-twice", nodes=1), [])
+    with ctrl_c(launches, ends), pytest.raises(event_loop.StillCleaningUp):
+        Cluster.start(spec, Local(), runtime_env)
+    ends.clear()
+    with ctrl_c(ends), pytest.raises(KeyboardInterrupt):
+        cluster.down()
+    assert {registry.find(name) is None for name in ("stopped-twice", cluster.name)} == {False}
+    goes_on.set()
+    until(lambda: registry.find("stopped-twice") is None and registry.find(cluster.name) is None)
 
 
 def test_down_leaves_nothing(new) -> None:

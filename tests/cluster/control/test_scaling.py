@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import faulthandler
 import itertools
@@ -19,9 +20,10 @@ import jupyter_sky as sky
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.providers.local import Local
+from jupyter_sky.transport import event_loop
 from tests.cluster.conftest import Cells, start, taken_up
 from tests.cluster.control.test_lifecycle import everything
-from tests.conftest import kill_processes_of
+from tests.conftest import kill_processes_of, processes_of
 from tests.forks import forks_with
 from tests.node_processes import fork_server_of
 from tests.waiting import until
@@ -268,6 +270,29 @@ def test_stop_at_any_change_leaves_the_old_cluster_or_the_new_one(new, machines:
         change += 1 + change // 8
     assert outcomes[0] == 2 and outcomes[-1] == 3
     assert change > 5
+
+
+def test_stop_just_when_new_nodes_are_there_ends_them(new, home: Path, monkeypatch) -> None:
+    cells = new(nodes=2, provider=Local(machines=3), framework=False)
+    usual = registry.record_growth
+
+    def is_cancelled() -> bool:
+        return any(task.cancelling() for task in asyncio.all_tasks(event_loop.loop()))
+
+    def record(cluster: str, is_growing: bool) -> None:
+        if not is_growing:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            until(is_cancelled)
+        usual(cluster, is_growing)
+
+    prepare(cells)
+    before = {*processes_of(home)}
+    monkeypatch.setattr(registry, "record_growth", record)
+    with pytest.raises(KeyboardInterrupt):
+        cells.cluster.scale(3)
+    monkeypatch.undo()
+    until(lambda: {*processes_of(home)} <= before)
+    assert_is_whole(cells, 2, keep=[0, 1], framework=False)
 
 
 @dataclass(frozen=True)

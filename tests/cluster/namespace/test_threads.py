@@ -287,6 +287,30 @@ def test_an_update_that_does_not_wait_counts_on_no_run_that_does(sync) -> None:
     assert refreshed(sync, sync.update(["x"], names, [0], at_once=True)) == {"x"}
 
 
+def test_calls_that_wait_do_not_make_the_next_one_slow(sync) -> None:
+    names = {"x": [1]}
+    sync.sent(sync.update(["x"], names, RANKS))
+
+    def steps() -> int:
+        """Count the functions that are called to prepare one more call."""
+        count = 0
+
+        def note(frame: Any, event: str, argument: Any) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        sys.setprofile(note)
+        sync.sent(sync.update(["x"], names, RANKS))
+        sys.setprofile(None)
+        return count
+
+    steps()
+    before = steps()
+    for _ in range(100):
+        sync.sent(sync.update(["x"], names, RANKS))
+    assert steps() < before + 100
+
+
 # The loop does not stand still
 
 

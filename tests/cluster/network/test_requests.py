@@ -344,9 +344,13 @@ def test_whatever_a_node_sends_is_taken_or_refused(
     connection = reached()
     connection._downloads.begin(connection._requests.new_number(), "blob", 9)
     sent = {**message, **changes}
-    with suppress(ProtocolError):
+
+    async def receive() -> None:
         if payload:
             connection._downloads.destination(sent, len(payload))
         connection._receive(sent, memoryview(payload))
+
+    with suppress(ProtocolError):
+        asyncio.run(receive())
     if "error" not in sent and incoming.is_answer("read", sent):
         incoming.read_parts({**sent, "payload": memoryview(payload)})

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import re
 import signal
 import socket
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 
 from jupyter_sky.cluster.errors import Interrupted
+from jupyter_sky.cluster.network.blobs.shared_memory import SharedMemory
 from jupyter_sky.cluster.runs.handle import RunHandle
+from jupyter_sky.transport.flow import Flow
 from jupyter_sky.transport.protocol.events import Output
 from tests import waiting
 from tests.cluster.conftest import Cells, prepared
@@ -97,6 +103,38 @@ def test_stop_is_heard_where_a_lock_is_given_back(cells) -> None:
     with pytest.raises(Interrupted, match="ranks 0-3 stopped"):
         run.follow(press)
     assert cells.ask("rank") == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("way", ["shared memory", "link"])
+def test_what_is_being_sent_for_a_stopped_run_goes_no_further(cells, monkeypatch, way: str) -> None:
+    begun, value = threading.Event(), np.full(2**21, float(len(way)))  # not what a node has
+    kept = weakref.ref(value)
+
+    async def never(*args: object) -> bool:
+        begun.set()
+        await asyncio.Event().wait()
+        return False
+
+    async def not_written(*args: object) -> bool:
+        return False
+
+    if way == "link":
+        monkeypatch.setattr(SharedMemory, "write", not_written)
+        monkeypatch.setattr(Flow, "wait_for_room", never)
+    else:
+        monkeypatch.setattr(SharedMemory, "_fill", never)
+    cells.namespace["value"] = value
+    run = cells.start("pass", names=["value"])
+    assert begun.wait(waiting.PATIENCE)
+    run.stop()
+    waiting.until(lambda: run.finished)
+    monkeypatch.undo()
+    [connection] = cells.cluster._scheduler.controller.connections
+    waiting.until(lambda: not [*connection.uploads.shared._folder.glob(f"{os.getpid()}-*.part")])
+    assert cells.ask("value.size", names=["value"]) == [2**21] * 4
+    cells.namespace.clear()
+    del value
+    waiting.until(lambda: gc.collect() >= 0 and kept() is None)
 
 
 def test_an_error_of_a_lock_is_no_stop(cells) -> None:

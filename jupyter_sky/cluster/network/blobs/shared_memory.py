@@ -82,10 +82,12 @@ class SharedMemory:
                 return bool(room["here"])
             part = self._folder / Path(room["part"]).name
             digest = ""
-            with contextlib.suppress(OSError):
-                digest = await self._fill(part, data, arrived)
-            size = data.nbytes if digest == key else -1
-            answer = await self._request("fill_room", blob=key, part=part.name, size=size)
+            try:
+                with contextlib.suppress(OSError):
+                    digest = await self._fill(part, data, arrived)
+            finally:  # also if this is cancelled: the agent removes what is not whole
+                size = data.nbytes if digest == key else -1
+                answer = await self._request("fill_room", blob=key, part=part.name, size=size)
             return bool(answer["filled"])
         return False
 

@@ -60,9 +60,14 @@ class CallProcess:
             self._printed = _Printed()
             arguments = (answer, theirs, self._printed.theirs)
             self._process = forks.Process(target=_serve, args=arguments, daemon=True)
-            self._process.start()
-            theirs.close()
-            self._printed.close_theirs()
+            try:
+                self._process.start()
+            except BaseException:
+                self._printed.close_ours()
+                raise
+            finally:
+                theirs.close()
+                self._printed.close_theirs()
         self._printed.start()
 
     def call(self, told: TellCommand, timeout: float | None, mail: Mail) -> Told | None:
@@ -138,6 +143,11 @@ class _Printed:
         """Close the ends that the child writes to."""
         for fd in self.theirs:
             os.close(fd)
+
+    def close_ours(self) -> None:
+        """Close the ends to read from, if there is no process after all."""
+        while self._ours:
+            os.close(self._ours.popitem()[0])
 
     def drain(self) -> None:
         """Pass on what was printed so far: as much as a pipe can hold."""

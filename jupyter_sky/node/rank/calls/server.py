@@ -16,6 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from jupyter_sky.errors import SkyError
 from jupyter_sky.node.rank import streams
 from jupyter_sky.node.rank.calls import cancelling
 from jupyter_sky.node.rank.calls.conversation import Conversation
@@ -141,6 +142,8 @@ class CallServer:
         except KeyboardInterrupt as interrupt:
             if self._interrupts.is_late:
                 return self.stopped(told, interrupt)
+            if not self._interrupts.was_requested:  # the call itself has raised it
+                return self._failed(told, interrupt)
             raise
 
     def begins(self, told: TellCommand, stop: Callable[[], object]) -> bool:
@@ -174,6 +177,23 @@ class CallServer:
         except BaseException as error:
             return self._failed(told, error)
         return Told(self._rank.rank, self._run, "value", told["number"], values)
+
+    def answer_aside(
+        self,
+        told: TellCommand,
+        tell: Callable[[Told], object],
+        wait: Callable[[], TellFields | None],
+    ) -> Told:
+        """Carry out a call in a thread or process of its own, in which nobody interrupts it.
+
+        Only a call whose time is over, or that was cancelled, raises an exception: `_Over`.
+        """
+        try:
+            return self.answer(told, tell, wait)
+        except _Over:
+            raise
+        except KeyboardInterrupt as error:  # the call itself has raised it
+            return self._failed(told, error)
 
     def stopped(self, told: TellCommand, interrupt: BaseException | None = None) -> Told:
         """Return the message about a call whose time is over, or that was cancelled."""
@@ -220,12 +240,13 @@ class CallServer:
                     # A process has the names that its rank had at the time of the fork.
                     if process:
                         process.end()
-                    generation = self._generation
-                    # The child inherits the lock in its present state and needs it to report
-                    # errors. Only the forking thread continues in the child, so a lock held by
-                    # another would never be released.
-                    with self._reporting:
-                        process = CallProcess(self.answer, self._rank.tell)
+                    process, generation = None, self._generation
+                    try:
+                        process = self._new_process()
+                    except OSError as error:
+                        self._end_call(told)
+                        self._say(self._failed(told, _no_process(self._rank.rank, error)))
+                        continue
                 begins = self.begins(told, partial(process.stop, mail))
                 answer = process.call(told, told["timeout"], mail) if begins else self.stopped(told)
                 self._end_call(told)
@@ -235,6 +256,12 @@ class CallServer:
         finally:
             if process:
                 process.end()
+
+    def _new_process(self) -> CallProcess:
+        # The child inherits the lock in its present state and needs it to report errors. Only the
+        # forking thread continues in the child, so a lock held by another would never be released.
+        with self._reporting:
+            return CallProcess(self.answer_aside, self._rank.tell)
 
     def tell(self, event: Told) -> None:
         """Send the notebook a message of a call in a thread."""
@@ -284,7 +311,7 @@ class _Worker:
                 if timer:
                     timer.start()
                 with streams.written_by(told["number"]):
-                    return self._server.answer(told, self._server.tell, mail.get)
+                    return self._server.answer_aside(told, self._server.tell, mail.get)
             finally:
                 with self._guard:
                     self._is_calling = False
@@ -301,6 +328,14 @@ class _Worker:
 
 class _Over(KeyboardInterrupt):
     """Raised in a thread whose call has to end."""
+
+
+def _no_process(rank: int, error: OSError) -> SkyError:
+    return SkyError(
+        f"rank {rank} could not start a process for the call ({error.strerror or error}): the node "
+        "has too little memory, or too many processes; fewer at once need less, as with "
+        "`sky.Worker(concurrency=1, executor='process')`."
+    )
 
 
 def _let_pending_exceptions_be_raised() -> None:
