@@ -7,7 +7,6 @@ import datetime
 import decimal
 import functools
 import gc
-import gzip
 import importlib
 import logging
 import os
@@ -755,7 +754,7 @@ OBSTACLES: dict[str, Callable[[Path], Any]] = {
     "it['log'][0]: a lock": lambda tmp: {"log": [threading.Lock()]},
     "it: an open file. Open it": lambda tmp: (tmp / "x").open("w"),
     "it.log: an open file": lambda tmp: Config(log=(tmp / "x").open("ab")),
-    "it.g.myfileobj: an open file": lambda tmp: Config(g=gzip.GzipFile(tmp / "x", "wb")),
+    "it.g.log: an open file": lambda tmp: Config(g=Config(log=(tmp / "x").open("ab"))),
     "it: a socket": lambda tmp: socket.socket(),
     "it: a connection to a database": lambda tmp: sqlite3.connect(":memory:"),
     "it: a cursor of a database": lambda tmp: sqlite3.connect(":memory:").cursor(),
