@@ -23,6 +23,7 @@ from jupyter_sky.serialization.arrays import memory_maps
 from jupyter_sky.serialization.models import singletons, wrapped
 from jupyter_sky.serialization.module_reference import reduce_module
 from jupyter_sky.serialization.process import log_settings
+from jupyter_sky.serialization.type_hints import lazy_annotations, typing_objects
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -183,36 +184,6 @@ def _fill_new_function(function: types.FunctionType, state: Any) -> None:
         cloudpickle.cloudpickle._function_setstate(function, state)
 
 
-def _reduce_typing(obj: Any) -> Any:
-    """Reduce `typing` objects that pickle would look up in the receiver's ``__main__``."""
-    kind = type(obj)
-    if getattr(obj, "__module__", None) != "__main__":
-        return NotImplemented
-    match kind.__name__:
-        case "ParamSpec":
-            bound = {"bound": obj.__bound__, "covariant": obj.__covariant__}
-            return _named, (
-                kind,
-                (obj.__name__,),
-                {**bound, "contravariant": obj.__contravariant__},
-            )
-        case "TypeVarTuple":
-            return _named, (kind, (obj.__name__,), {})
-        case "NewType":
-            return _named, (kind, (obj.__name__, obj.__supertype__), {})
-    return NotImplemented
-
-
-def _named(kind: type, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Return the value of a name in ``__main__`` if it is of the right kind, or make it."""
-    known = vars(sys.modules["__main__"]).get(arguments[0])
-    if type(known) is kind:
-        return known
-    made: Any = kind(*arguments, **options)
-    made.__module__ = "__main__"
-    return made
-
-
 # torch
 
 
@@ -352,10 +323,11 @@ def _reduce_dates(array: Any) -> Any:
 
 
 _BY_MODULE: dict[str, Callable[[Any], Any]] = {
+    "annotationlib": lazy_annotations.reduce_reference,
     "functools": _reduce_of_functools,
     "logging": log_settings.reduce,
-    "typing": _reduce_typing,
-    "typing_extensions": _reduce_typing,
+    "typing": typing_objects.reduce,
+    "typing_extensions": typing_objects.reduce,
     "weakref": _reduce_of_weakref,
     "accelerate.state": singletons.reduce,
     "torch": _reduce_tensor,

@@ -575,7 +575,19 @@ CLASSES = {
     "class A:\n  def __init_subclass__(cls): cls.twice = 2 * cls.size\nclass B(A): size = 2": (
         "B.twice == 4"
     ),
+    "import typing\nclass A:\n  x: int = 1\nclass T(typing.TypedDict):\n  k: A": (
+        "A.__annotations__ == {'x': int} and typing.get_type_hints(T) == {'k': A}"
+    ),
 }
+if sys.version_info >= (3, 12):
+    CLASSES["type Name = int | list[str]\nclass A[T]: pass\ndef f[T](x: T) -> Name: return x"] = (
+        "Name.__value__ == int | list[str] and Name.__module__ == '__main__' and f(A()) is not None"
+    )
+if sys.version_info >= (3, 14):
+    CLASSES[
+        "class A:\n  x: Later\ndef f(x: Later): return x\n"
+        "import dataclasses\n@dataclasses.dataclass\nclass D:\n  x: Later = 1"
+    ] = "f(D()).x == 1 and A.__annotations__ == f.__annotations__ == {'x': 'Later'}"
 
 
 @pytest.mark.parametrize("cell", CLASSES)

@@ -1,0 +1,1 @@
+"""Type hints in pickles: annotations, and what `typing` makes."""
