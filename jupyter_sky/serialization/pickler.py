@@ -28,10 +28,7 @@ from jupyter_sky.serialization.models import sharded
 from jupyter_sky.serialization.models.wrapped import reduce_compiled
 from jupyter_sky.serialization.module_reference import imported_in, is_replaced_enum
 from jupyter_sky.serialization.reducers import reduce, reduce_function, with_tree
-from jupyter_sky.serialization.type_hints.lazy_annotations import (
-    annotations_of_class,
-    with_annotations,
-)
+from jupyter_sky.serialization.type_hints import lazy_annotations
 
 
 @dataclass(frozen=True)
@@ -198,7 +195,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return *arguments, function.__closure__
 
     def _dynamic_function_reduce(self, function: types.FunctionType) -> Any:
-        reduced = super()._dynamic_function_reduce(with_annotations(function))
+        reduced = super()._dynamic_function_reduce(lazy_annotations.evaluated(function))
         attributes = reduced[2][1]
         attributes["__closure__"] = None
         self.modules.update(imported_in(function.__code__))
@@ -394,7 +391,7 @@ def _corrected(kind: type, reduced: Any, *, keep: bool) -> Any:
             creation["__slots__"] = kind.__dict__["__slots__"]
     attributes.pop("__slotnames__", None)
     attributes.pop("__annotations_cache__", None)
-    if annotations := annotations_of_class(kind):
+    if annotations := lazy_annotations.of_class(kind):
         attributes["__annotations__"] = annotations
     if not attributes.get("__annotations__", True):
         del attributes["__annotations__"]

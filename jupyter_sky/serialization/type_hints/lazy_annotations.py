@@ -12,7 +12,7 @@ import types
 from typing import Any
 
 
-def with_annotations(function: types.FunctionType) -> types.FunctionType:
+def evaluated(function: types.FunctionType) -> types.FunctionType:
     """Return a function, or one like it, whose annotations have values."""
     if sys.version_info < (3, 14):
         return function
@@ -32,7 +32,7 @@ def with_annotations(function: types.FunctionType) -> types.FunctionType:
     return function
 
 
-def annotations_of_class(kind: type) -> dict[str, Any]:
+def of_class(kind: type) -> dict[str, Any]:
     """Return the annotations that a class has itself; before Python 3.14 they are an attribute."""
     if sys.version_info < (3, 14):
         return {}

@@ -1,4 +1,4 @@
-"""Objects of `typing`, which pickle finds by name: those of ``__main__`` are not at the receiver."""
+"""Objects of `typing`, which pickle finds by name: those of ``__main__`` have to be made."""
 
 from __future__ import annotations
 
