@@ -38,6 +38,7 @@ listed with its file::
         TakenBack            api/prompts/keyboard.py: a question no longer needs an answer
     KeyboardInterrupt
         Interrupted          cluster/errors.py: the user stopped a run
+        StillCleaningUp      transport/event_loop.py: the user stopped its clean-up, which goes on
     OSError
         AgentGone            providers/base.py: the agent has ended
             MachineGone      providers/base.py: and its machine with it
