@@ -46,9 +46,19 @@ class JoinedUpdates:
             for rank in group["ranks"]:
                 self._unsent[rank].append(group)
 
-    def take(self, rank: int) -> tuple[Sequence[NameGroup], Mapping[str, memoryview]]:
-        """Return what to send a rank with its next call: names, and their large parts."""
+    def take(
+        self, rank: int, needs: Collection[str]
+    ) -> tuple[Sequence[NameGroup], Mapping[str, memoryview]]:
+        """Return what to send a rank with its next call: names, and their large parts.
+
+        What the rank could not bind before is sent once more with a call that ``needs`` some of it,
+        and was made before that was known: it fails in the same way, and not by a missing name.
+        """
         groups = self._unsent.pop(rank, [])
+        if rank in self._missed and not _names(self._missed[rank]).isdisjoint(needs):
+            newer = _names(groups)
+            missed = self._missed.pop(rank)
+            groups[:0] = [group for group in missed if newer.isdisjoint(group["names"])]
         if not groups:
             return (), {}
         self._taken[rank] = groups
@@ -79,3 +89,7 @@ class JoinedUpdates:
         lacking = [*self._unsent.get(rank, ()), *self._missed.get(rank, ())]
         lacks = {group["shipment"] for group in lacking}
         return [group["shipment"] for group in update.groups if group["shipment"] not in lacks]
+
+
+def _names(groups: Sequence[NameGroup]) -> set[str]:
+    return {name for group in groups for name in group["names"]}

@@ -344,7 +344,7 @@ class CallRun:
     async def _tell_call(self, rank: int, key: int, call: BatchedCall) -> None:
         batch, number = call
         packed = batch.calls[number]
-        message = packed.message(*self._names.take(rank))
+        message = packed.message(*self._names.take(rank, batch.update.names))
         fields = fields_of(self.run.id, rank, "call", key, 0, message, packed.timeout)
         try:
             connection = self._controller.connection(rank)

