@@ -7,8 +7,10 @@ import symtable
 import warnings
 
 
-def program_symbols(program: str, mode: str = "exec") -> list[symtable.Symbol]:
-    """Return the symbols of a program's top level.
+def program_symbols(
+    program: str, mode: str = "exec"
+) -> tuple[list[symtable.Symbol], list[symtable.SymbolTable]]:
+    """Return the symbols of a program's top level, and the tables of its functions and classes.
 
     Since Python 3.12, a symbol table contains the variables of comprehensions as if the code around
     them had assigned them (PEP 709). Compiled code has them as local variables, of which the top
@@ -32,4 +34,6 @@ def program_symbols(program: str, mode: str = "exec") -> list[symtable.Symbol]:
         # As in cells, where `await` needs no function.
         code = compile(program, "<program>", mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, True)
     of_comprehensions = {*code.co_varnames} - {*code.co_names}
-    return [each for each in table.get_symbols() if each.get_name() not in of_comprehensions]
+    symbols = table.get_symbols()
+    own = [each for each in symbols if each.get_name() not in of_comprehensions]
+    return own, table.get_children()

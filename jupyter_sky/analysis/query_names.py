@@ -58,11 +58,9 @@ def _named(argument: ast.expr) -> ast.expr:
 
 def _read_by(text: str, mode: str) -> list[str]:
     """Return the global names that a program or an expression reads."""
-    text = text.strip()
     with suppress(SyntaxError, ValueError):
-        symbols = program_symbols(text, mode)
+        symbols, parts = program_symbols(text.strip(), mode)
         here = {each.get_name() for each in symbols if each.is_referenced()}
-        parts = symtable.symtable(text, "", mode).get_children()
         return sorted(here.union(*map(_globals_in, parts)))
     return []
 

@@ -18,6 +18,6 @@ from jupyter_sky.analysis.program_symbols import program_symbols
     ],
 )
 def test_variables_of_comprehensions_are_none_of_it(program: str, bound: str) -> None:
-    symbols = program_symbols(program)
+    symbols, _ = program_symbols(program)
     names = {each.get_name() for each in symbols if each.is_assigned() or each.is_imported()}
     assert names == set(bound.split())

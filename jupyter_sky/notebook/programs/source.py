@@ -57,7 +57,7 @@ def python_cell(text: str, number: int) -> tuple[PythonCell, list[str]]:
     code = "\n".join(kept)
     try:
         tree = ast.parse(code)
-        symbols = program_symbols(code)
+        symbols, _ = program_symbols(code)
     except SyntaxError as error:
         raise UsageError(
             f"cell {number} is no plain Python (line {error.lineno}: {error.msg}): change it, or "
