@@ -22,7 +22,7 @@ class JoinedUpdates:
         self._all = [first]
         self._names = set(first.names)
         self._unsent: dict[int, list[NameGroup]] = defaultdict(list)
-        self._taken: dict[int, Sequence[NameGroup]] = {}
+        self._on_their_way: dict[int, Sequence[NameGroup]] = {}  # by the number of a call
         self._missed: dict[int, list[NameGroup]] = defaultdict(list)
 
     @property
@@ -47,12 +47,21 @@ class JoinedUpdates:
                 self._unsent[rank].append(group)
 
     def take(
-        self, rank: int, needs: Collection[str]
+        self, rank: int, number: int, needs: Collection[str]
     ) -> tuple[Sequence[NameGroup], Mapping[str, memoryview]]:
         """Return what to send a rank with its next call: names, and their large parts.
 
         What the rank could not bind before is sent once more with a call that ``needs`` some of it,
         and was made before that was known: it fails in the same way, and not by a missing name.
+
+        Parameters
+        ----------
+        rank
+            The rank.
+        number
+            The number of the call, which is that of its answer.
+        needs
+            The names that the call needs.
         """
         groups = self._unsent.pop(rank, [])
         if rank in self._missed and not _names(self._missed[rank]).isdisjoint(needs):
@@ -61,16 +70,18 @@ class JoinedUpdates:
             groups[:0] = [group for group in missed if newer.isdisjoint(group["names"])]
         if not groups:
             return (), {}
-        self._taken[rank] = groups
+        self._on_their_way[number] = groups
         return groups, {key: data for each in self.joined for key, data in each.blobs.items()}
 
-    def put_back(self, rank: int, groups: Sequence[NameGroup]) -> None:
-        """Note that names from `take` have not reached a rank: the next call brings them."""
-        self._unsent[rank][:0] = groups
+    def put_back(self, rank: int, number: int) -> None:
+        """Note that the names of a call have not reached its rank: the next call brings them."""
+        self._unsent[rank][:0] = self._on_their_way.pop(number, ())
 
-    def miss(self, rank: int) -> None:
-        """Note that a rank could not bind what it was sent last: that is sent when needed next."""
-        self._missed[rank] += self._taken.pop(rank, ())
+    def answered(self, rank: int, number: int, are_missed: bool) -> None:
+        """Note whether a rank could bind the names of a call; if not, they are sent when needed."""
+        groups = self._on_their_way.pop(number, ())
+        if are_missed:
+            self._missed[rank] += groups
 
     def begin_again(self, rank: int) -> None:
         """Note that a rank has a new process, which is sent all names again."""
@@ -85,7 +96,7 @@ class JoinedUpdates:
                 update.let_go()
 
     def received(self, update: NamespaceUpdate, rank: int) -> Collection[str]:
-        """Return the shipments of an update that a rank was sent, and could bind."""
+        """Return the shipments of an update that a rank was sent, but for what it said to miss."""
         lacking = [*self._unsent.get(rank, ()), *self._missed.get(rank, ())]
         lacks = {group["shipment"] for group in lacking}
         return [group["shipment"] for group in update.groups if group["shipment"] not in lacks]

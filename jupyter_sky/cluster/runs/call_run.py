@@ -148,12 +148,12 @@ class CallRun:
             self._on_ask(event, call)
             return
         del self._given[event.number]
+        self._names.answered(rank, event.number, are_missed=event.kind == "missed")
         batch, number = call
         if event.number in self._late:  # it was answered already, or is not wanted
             self._fill()
             return
         if event.kind == "missed":
-            self._names.miss(rank)
             for update in self._names.joined:
                 self._controller.sync.missed(update, rank, self._names.received(update, rank))
         if event.kind == "lost":
@@ -344,13 +344,13 @@ class CallRun:
     async def _tell_call(self, rank: int, key: int, call: BatchedCall) -> None:
         batch, number = call
         packed = batch.calls[number]
-        message = packed.message(*self._names.take(rank, batch.update.names))
+        message = packed.message(*self._names.take(rank, key, batch.update.names))
         fields = fields_of(self.run.id, rank, "call", key, 0, message, packed.timeout)
         try:
             connection = self._controller.connection(rank)
             await tell_in_order(connection, self._order[rank], fields, message.blobs)
         except SkyError as trouble:
-            self._names.put_back(rank, message.names)
+            self._names.put_back(rank, key)
             if self._given.pop(key, None):
                 if key not in self._late:
                     self._answer(batch, Answer(number, None, trouble=trouble))
@@ -379,8 +379,8 @@ class CallRun:
         for update in self._names.joined:
             for rank, done in run.done.items():
                 sync.ran(update, rank, {}, well=done.outcome == "ok")
-                # No call has brought it to a rank that had none to carry out since.
-                sync.missed(update, rank, self._names.received(update, rank))
+                # Not all calls that should have brought it have reached the rank before its end.
+                sync.missed(update, rank, done.arrived or ())
             if len(run.done) < len(run.task.ranks):
                 sync.lost(update)
         given = [call for key, (call, _) in self._given.items() if key not in self._late]

@@ -272,14 +272,15 @@ class RankWorker:
         present_run.end(error is None)
 
     def _perform(self, command: RunCommand) -> Packed | None:
-        self._receive_names(command["names"], command["outdated"].get(self.rank, ()))
+        self._namespace.begin_run(command["outdated"].get(self.rank, ()))
+        self._receive_names(command["names"])
         self._namespace.watch(command["watched"])
         result = self._execute(command)
         return self._pack_values(command, result) if command["call"] or command["asked"] else None
 
-    def _receive_names(self, groups: Sequence[NameGroup], outdated: Sequence[str] = ()) -> None:
+    def _receive_names(self, groups: Sequence[NameGroup]) -> None:
         try:
-            self._namespace.receive(groups, outdated)
+            self._namespace.receive(groups)
         except BaseException as error:
             error.add_note("before the cell began")
             self._shell.record_traceback(error, skip=own_frames(error.__traceback__))

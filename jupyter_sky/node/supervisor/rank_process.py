@@ -8,7 +8,7 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, cast
 
 from jupyter_sky.node.supervisor.output.display_limiter import DisplayLimiter
@@ -112,7 +112,7 @@ class RankProcess:
         self.names: dict[str, str] = {}
         self._on_message = on_message
         self._on_output = on_output
-        self._unconfirmed: list[NameGroup] = []
+        self._unconfirmed: dict[str, Collection[str]] = {}  # by shipment: the keys of its names
         self._pipes: dict[int, str] = {}
         self._poll = select.poll()
         self._marks: dict[int, MarkReader] = {}
@@ -237,6 +237,7 @@ class RankProcess:
         is_shown = includes(request["show"], self.rank)
         streams = ("stdout", "stderr") if is_shown else ()
         is_program = request["program"] is not None
+        self._unconfirmed = {}
         self.limiters = {(each, 0): RateLimiter(for_program=is_program) for each in streams}
         self.displays = DisplayLimiter() if is_shown else None
         self.runs_script = request["script"] is not None
@@ -255,9 +256,7 @@ class RankProcess:
             run, number = request["run"], request["number"]
             self.send_aside({"op": "cancel", "run": run, "number": number})
             return
-        names = [group for group in request["names"] if self.rank in group["ranks"]]
-        for group in names:
-            self.names.update(group["digests"])
+        names = self._names_for_it(request["names"])
         self.send(cast(TellCommand, {**request, "op": "tell", "names": names}))
 
     def run_output(self, limit: int) -> bytes:
@@ -290,7 +289,7 @@ class RankProcess:
         mine = [group for group in groups if self.rank in group["ranks"]]
         for group in mine:
             self.names.update(group["digests"])
-        self._unconfirmed = mine
+            self._unconfirmed[group["shipment"]] = group["digests"].keys()
         return mine
 
     # Messages from the rank
@@ -305,11 +304,12 @@ class RankProcess:
         """
         if arrived is None:
             return
-        for group in self._unconfirmed:
-            if group["shipment"] not in arrived:
-                for key in group["digests"]:
-                    self.names.pop(key, None)
-        self._unconfirmed = []
+        lost: set[str] = set()
+        for shipment, keys in self._unconfirmed.items():
+            lost = lost.difference(keys) if shipment in arrived else lost.union(keys)
+        for key in lost:
+            self.names.pop(key, None)
+        self._unconfirmed = {}
 
     def drain(self) -> None:
         """Read everything that was written so far."""

@@ -58,20 +58,15 @@ class Namespace:
         self.arrived: list[str] = []
         hooks.number_apart()
 
-    def receive(self, groups: Sequence[NameGroup], outdated: Iterable[str] = ()) -> None:
-        """Bind the names that the notebook sent, and reload the user's edited modules.
-
-        Parameters
-        ----------
-        groups
-            The groups of names.
-        outdated
-            Names to delete: the notebook has other values for them, which are not needed now.
-        """
+    def begin_run(self, outdated: Iterable[str]) -> None:
+        """Delete names that are outdated: the notebook has other values, which are not needed."""
         for name in outdated:
             self.names.pop(name, None)
-        self._since = file_clock()
         self.arrived = []
+
+    def receive(self, groups: Sequence[NameGroup]) -> None:
+        """Bind the names that the notebook sent, and reload the user's edited modules."""
+        self._since = file_clock()
         received_objects.drop_unused()
         for group in groups:
             if group["kind"] == "source":
