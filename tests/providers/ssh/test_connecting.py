@@ -165,6 +165,17 @@ def test_a_connection_that_nobody_needs_is_closed(
     assert connection.run("echo again") == "again\n"
 
 
+def test_a_connection_that_leads_nowhere_any_more_is_made_again(lab: Lab, client: Path) -> None:
+    """The laptop has slept, and a router on the way has forgotten the connection."""
+    host, target = lab.hosts[0], parse_one(lab.hosts[0].name)
+    _, port = pool.get(target).connect().sock.getsockname()[:2]
+    host.run("iptables", "-A", "INPUT", "-p", "tcp", "--sport", str(port), "-j", "DROP")
+    try:
+        assert pool.get(target).run("hostname").strip() == host.name
+    finally:
+        host.speed_up()
+
+
 def test_a_connection_is_not_closed_under_who_makes_it(lab: Lab, client: Path) -> None:
     """What was left of another cluster there was removed at that moment."""
     host = lab.hosts[0]

@@ -167,16 +167,14 @@ def test_the_doctor_looks_at_hosts(lab: Lab, client: Path, notebook: LiveNoteboo
     lab.hosts[1].power_off()
     try:
         with impatient(client, lab.hosts[1]):
-            shown = notebook.succeed("%sky doctor --hosts lab1,lab2").stdout
+            said = notebook.succeed("%sky doctor --hosts lab1,lab2").stdout
     finally:
         lab.hosts[1].start()
-    _, first, second, between = shown.split("\n\n")
+    _, first, second, between = said.split("\n\n")
     assert first.startswith("lab1:\nok   SSH")
     assert "agrees with the notebook's" in first
-    # A connection of the test before may still be there, and leads nowhere.
-    assert second.startswith(("lab2:\nfix  SSH", "lab2:\nok   SSH            logged in\nfix  SSH"))
-    said = ("is the machine on", "cannot be reached", "it takes no more commands")
-    assert any(each in second for each in said)
+    assert second.startswith("lab2:\nfix  SSH")
+    assert "is the machine on" in second or "cannot be reached" in second
     assert "lab2           cannot be tested: see what is wrong with it above." in between
 
 

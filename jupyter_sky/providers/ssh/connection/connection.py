@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
-import shlex
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -22,7 +20,11 @@ from jupyter_sky.providers.ssh.connection.agent_channel import WINDOW, await_bri
 from jupyter_sky.providers.ssh.connection.channel_socket import as_socket, read, write
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError, runs_nothing
 from jupyter_sky.providers.ssh.connection.handshake import open_socket, open_transport
-from jupyter_sky.providers.ssh.connection.host_shell import ANSWER_WITHIN, UNSET
+from jupyter_sky.providers.ssh.connection.host_shell import (
+    ANSWER_WITHIN,
+    for_login_shell,
+    script_with_input,
+)
 from jupyter_sky.providers.ssh.connection.proxy_command import ProxyCommand
 from jupyter_sky.providers.ssh.connection.ssh_config import (
     CONNECT_WITHIN,
@@ -49,37 +51,6 @@ done
 """
 _LITTLE = 16 * 1024  # kilobytes
 
-# A single compound command, which the shell has read completely before the loop reads from the same
-# input. The input ends with the connection; then the session's whole process group is ended.
-_ENDING_WITH_INPUT = """{{
-exec 3<&0
-(
-{script}
-) </dev/null 3<&- &
-work=$!
-( while read -r line; do :; done; kill -TERM 0 ) <&3 >/dev/null 2>&1 &
-watch=$!
-wait $work
-status=$?
-kill $watch 2>/dev/null
-exit $status
-}}
-"""
-
-# A login script may read the first line, or start a shell that takes all data for commands.
-_IF_OURS = """came=all
-[ "$came $1" = "all ours" ] || { echo its commands went elsewhere >&2; exit 1; }
-shift
-"""
-
-# What login scripts print comes before the first of these words, or behind the last.
-_BEGIN = f"""printf %s {shlex.quote(MARK.decode())}
-trap {shlex.quote(f"printf %s {shlex.quote(END.decode())}")} EXIT
-unset {" ".join(UNSET)}
-"""
-
-_EVALUATED = """sh -c 'script=$(printf %b "$1"); shift; eval "$script"' sh '{}'"""
-
 # Exceptions say what goes wrong; paramiko's own log is for users who configure it.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
@@ -103,7 +74,9 @@ class ConnectionPool:
         """
         with self._lock:
             new = SSHConnection(target, via)
-            return self._connections.setdefault((str(target), via, part), new)
+            there = self._connections.setdefault((str(target), via, part), new)
+        there.doubt_if_unused()
+        return there
 
     def set_login(self, target: Target, login: Login) -> SSHConnection:
         """Return the connection to a host, using this login from now on."""
@@ -167,6 +140,11 @@ class SSHConnection:
                 )
             self._suspect = False
             return self._transport
+
+    def doubt_if_unused(self) -> None:
+        """Have who connects next find out whether the host is still there, if nobody else would."""
+        if not self._users:
+            self._suspect = True
 
     def close(self) -> None:
         """Hang up; everything in progress over the connection, including connecting, fails."""
@@ -264,11 +242,7 @@ class SSHConnection:
         HostError
             If the connection breaks.
         """
-        script = f"{_BEGIN}{script}"
-        if ends_with_us:
-            script = _ENDING_WITH_INPUT.format(script=script)
-        command = "sh -s ours" if data is None else script
-        data = f"{_IF_OURS}{script}".encode() if data is None else data
+        command, data = script_with_input(script, data, ends_with_us)
         try:
             with self._command(command) as channel:
                 channel.settimeout(within)
@@ -325,7 +299,7 @@ class SSHConnection:
         """Start a command of sh and return the channel to its input and output."""
         transport = self.connect()
         try:
-            return transport.start_command(_for_login_shell(command), WINDOW, CONNECT_WITHIN)
+            return transport.start_command(for_login_shell(command), WINDOW, CONNECT_WITHIN)
         except HostError:
             self._suspect = True
             raise
@@ -383,18 +357,3 @@ class SSHConnection:
                 raise HostError("its agent did not answer") from None
             undone.pop_all()
             return channel
-
-
-def _for_login_shell(command: str) -> str:
-    """Write a command of sh so that every login shell runs it.
-
-    All take words in single quotes; but csh takes neither lines nor exclamation marks in them, and
-    fish takes some backslashes away.
-    """
-    if command.isascii() and not re.search(r"[\n!\\]", command):
-        return command
-    escaped = (
-        chr(byte) if 32 <= byte < 127 and byte not in b"'!\\" else f"\\0{byte:03o}"
-        for byte in command.encode()
-    )
-    return _EVALUATED.format("".join(escaped))

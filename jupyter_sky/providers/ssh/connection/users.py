@@ -56,6 +56,10 @@ class Users:
                 self._brief -= 1
                 self._restart_timer()
 
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._lasting or self._brief)
+
     @property
     def has_lasting(self) -> bool:
         """Whether there are users that stay."""
@@ -64,7 +68,7 @@ class Users:
     def hang_up_if_none(self) -> None:
         """Close the connection if nobody uses it."""
         with self._lock:
-            if not self._lasting and not self._brief:
+            if not self:
                 self._hang_up()
 
     def stop_timer(self) -> None:
@@ -75,7 +79,7 @@ class Users:
 
     def _restart_timer(self) -> None:
         self.stop_timer()
-        if self._lasting or self._brief:
+        if self:
             return
         self._timer = threading.Timer(UNUSED_FOR, self.hang_up_if_none)
         self._timer.daemon = True
