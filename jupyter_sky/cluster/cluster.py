@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from jupyter_sky.cluster import rank_log
+from jupyter_sky.cluster.calls.calls import Calls
 from jupyter_sky.cluster.comparison.looks import Looks
 from jupyter_sky.cluster.control import lifecycle
 from jupyter_sky.cluster.control.controller import Controller
@@ -22,7 +23,6 @@ from jupyter_sky.cluster.mounts import Mounts
 from jupyter_sky.cluster.network.forward import Forward
 from jupyter_sky.cluster.plugins import Plugins
 from jupyter_sky.cluster.profiling.profiler import Profiler
-from jupyter_sky.cluster.runs.calls import Calls
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.scheduler import Scheduler
 from jupyter_sky.cluster.runs.task import Task

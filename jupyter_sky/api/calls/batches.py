@@ -14,9 +14,9 @@ from jupyter_sky.api.calls.progress import ProgressBar
 from jupyter_sky.api.calls.worker import Worker
 from jupyter_sky.api.compute import PendingCompute
 from jupyter_sky.api.plugin import Plugin, decorators_of
+from jupyter_sky.cluster.calls.batch import Answer, Asked, Batch, PackedCall
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted, remote_error
-from jupyter_sky.cluster.runs.task import Answer, Asked, Batch, PackedCall
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_count
 from jupyter_sky.serialization import blobs, pickling

@@ -16,10 +16,11 @@ from typing import Any
 
 from jupyter_sky.api.call import Fed
 from jupyter_sky.api.compute import PendingCompute
+from jupyter_sky.cluster.calls.batch import Asked
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.cluster.runs.handle import RunHandle
-from jupyter_sky.cluster.runs.task import Asked, Message
+from jupyter_sky.cluster.runs.task import Message
 from jupyter_sky.errors import SkyError
 from jupyter_sky.serialization import blobs, pickling
 from jupyter_sky.transport.protocol.calls import AHEAD

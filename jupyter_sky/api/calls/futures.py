@@ -11,7 +11,7 @@ from jupyter_sky.api.calls.batches import Batches, Event
 from jupyter_sky.api.calls.feeds import CallFeeds
 from jupyter_sky.api.compute import PendingCompute
 from jupyter_sky.api.future import CallFuture
-from jupyter_sky.cluster.runs.task import Answer, Asked, Batch
+from jupyter_sky.cluster.calls.batch import Answer, Asked, Batch
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.protocol.events import Display, Output
 

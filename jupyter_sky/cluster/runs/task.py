@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from jupyter_sky.cluster.errors import Failure
 from jupyter_sky.cluster.metrics.curves import Curves
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
-from jupyter_sky.errors import SkyError
 from jupyter_sky.serialization.cell_sources import Cells
 from jupyter_sky.transport.protocol.debugging import Debugging
-from jupyter_sky.transport.protocol.events import Display, Output
 from jupyter_sky.transport.protocol.messages import NameGroup, Packed, Script, Serving
 from jupyter_sky.transport.protocol.profiling import RecordKind
 
@@ -153,137 +149,3 @@ class Message:
     blobs: Mapping[str, memoryview]
     cells: Cells
     names: Sequence[NameGroup] = ()
-
-
-@dataclass(frozen=True)
-class PackedCall:
-    """A call, ready to be sent.
-
-    Attributes
-    ----------
-    packed, blobs, cells
-        The call, its large parts, and the notebook's cells that its functions come from.
-    timeout
-        Seconds that it may take; ``None`` for no limit.
-    retries
-        How often it is tried again when its rank is lost.
-    is_fed
-        Whether some of its arguments are iterators that stay in the notebook.
-    """
-
-    packed: Packed
-    blobs: Mapping[str, memoryview]
-    cells: Cells
-    timeout: float | None = None
-    retries: int = 0
-    is_fed: bool = False
-
-    def message(self, names: Sequence[NameGroup], blobs: Mapping[str, memoryview]) -> Message:
-        """Return the message that brings it to a rank, with names that the rank lacks."""
-        return Message(self.packed, {**self.blobs, **blobs}, self.cells, names)
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A rank's request for items of an iterator that its call was given and the notebook has.
-
-    Attributes
-    ----------
-    number
-        The position of the call in the batch.
-    attempt
-        Identifies this attempt at the call; ranks that were lost may have made others.
-    rank
-        The rank that asks.
-    feed, count
-        Which of the call's iterators, and how many more items.
-    tell
-        Answers the rank, in the background loop: the kind of the message, the iterator, an item,
-        and the names that the item needs.
-    """
-
-    number: int
-    attempt: int
-    rank: int
-    feed: int
-    count: int
-    tell: Callable[[str, int, Message | None, NamespaceUpdate | None], None]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The result of a call.
-
-    Attributes
-    ----------
-    number
-        The position of the call in the batch.
-    rank
-        The rank that carried it out; ``None`` if none did.
-    values
-        What it returned, packed.
-    failure, trouble
-        Its error; why it could not be carried out.
-    """
-
-    number: int
-    rank: int | None
-    values: Packed | None = None
-    failure: Failure | None = None
-    trouble: SkyError | None = None
-
-
-@dataclass(eq=False)
-class Batch:
-    """Calls that are submitted together.
-
-    Attributes
-    ----------
-    calls
-        The calls.
-    update
-        The names that ranks need for them.
-    serving
-        How each rank carries them out.
-    ahead
-        How many calls are sent to a rank in advance, while it is busy with others.
-    title
-        What the user calls it.
-    sink
-        Called with each answer, and with what ranks ask for, print and display meanwhile.
-    program
-        The name and arguments of the program that makes them; ``None`` in a notebook.
-    tries
-        How often each call has lost its rank, by the call's position.
-    cancelled
-        The positions of calls that are not wanted any more.
-    spent
-        The positions of calls that cannot be tried again, because items of their iterators are
-        used up.
-    """
-
-    calls: Sequence[PackedCall]
-    update: NamespaceUpdate
-    serving: Serving
-    ahead: int
-    title: str
-    sink: Callable[[Answer | Asked | Output | Display], object]
-    program: tuple[str, ...] | None
-    tries: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    cancelled: set[int] = field(default_factory=set)
-    spent: set[int] = field(default_factory=set)
-
-    def task(self, ranks: tuple[int, ...]) -> Task:
-        """Return the task of a run in which ranks carry out these calls, and others that join."""
-        return Task(
-            ranks,
-            update=self.update,
-            show=ranks,
-            title=self.title,
-            serves=self.serving,
-            program=self.program,
-        )
-
-
-BatchedCall = tuple[Batch, int]
-"""A call: its batch, and its position there."""

@@ -14,7 +14,7 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.api.calls.batches import Event
 from jupyter_sky.api.calls.worker import Worker
-from jupyter_sky.cluster.runs.task import Answer
+from jupyter_sky.cluster.calls.batch import Answer
 from jupyter_sky.transport.protocol.events import Display, Output
 from tests.api.calls.test_calls import worker
 from tests.waiting import until

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from jupyter_sky.cluster.calls.batch import Asked, Batch, BatchedCall
+from jupyter_sky.cluster.calls.call_run import CallRun
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
-from jupyter_sky.cluster.runs.call_run import CallRun
 from jupyter_sky.cluster.runs.scheduler import Scheduler
-from jupyter_sky.cluster.runs.task import Asked, Batch, BatchedCall, Message
+from jupyter_sky.cluster.runs.task import Message
 from jupyter_sky.cluster.runs.values import load
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.messages import Packed
@@ -75,7 +76,7 @@ class _CallQueue:
 
     def submit(self, batch: Batch) -> None:
         """Carry out the calls of a batch."""
-        self._submit(batch, [(batch, number) for number in range(len(batch.calls))])
+        self._submit(batch, [BatchedCall(batch, place) for place in range(len(batch.calls))])
 
     def cancel(self, batch: Batch) -> None:
         """Let no further call of a batch begin, and stop those that run."""
@@ -88,7 +89,7 @@ class _CallQueue:
         """Cancel one call of a batch: it does not begin, or is stopped."""
         batch.cancelled.add(number)
         for current in self._runs:
-            current.withdraw((batch, number))
+            current.withdraw(BatchedCall(batch, number))
 
     def _submit(self, batch: Batch, calls: Sequence[BatchedCall]) -> None:
         current = self._open
@@ -104,6 +105,6 @@ class _CallQueue:
 
     def _again(self, calls: Sequence[BatchedCall]) -> None:
         """Begin another run with calls that theirs could not carry out."""
-        for batch in dict.fromkeys(batch for batch, _ in calls):
+        for batch in dict.fromkeys(call.batch for call in calls):
             self._scheduler.controller.sync.sent(batch.update)
-            self._submit(batch, [call for call in calls if call[0] is batch])
+            self._submit(batch, [call for call in calls if call.batch is batch])

@@ -10,10 +10,13 @@ import contextlib
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from enum import Enum, auto
 
+from jupyter_sky.cluster.calls.assignments import Assignment, Assignments
+from jupyter_sky.cluster.calls.batch import Asked, Batch, BatchedCall
+from jupyter_sky.cluster.calls.joined_updates import JoinedUpdates
 from jupyter_sky.cluster.control import process_group
 from jupyter_sky.cluster.errors import Failure, RankLost
-from jupyter_sky.cluster.namespace.joined_updates import JoinedUpdates
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.runs import progress_bars
@@ -21,7 +24,7 @@ from jupyter_sky.cluster.runs.dispatch import dispatch, refresh
 from jupyter_sky.cluster.runs.run import rank_lost
 from jupyter_sky.cluster.runs.scheduler import Scheduler
 from jupyter_sky.cluster.runs.talk import Teller, fields_of, tell_in_order
-from jupyter_sky.cluster.runs.task import Answer, Asked, Batch, BatchedCall, Message
+from jupyter_sky.cluster.runs.task import Message
 from jupyter_sky.cluster.snapshot import ProgressView
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.protocol.error_report import ErrorReport, report
@@ -32,6 +35,12 @@ _GIVE_UP_AFTER = 1.0
 
 _KILL_AFTER = 10.0
 """Seconds from a call's time-out, or its cancellation, until a rank that ignores it is killed."""
+
+
+class _Phase(Enum):
+    OPEN = auto()
+    CLOSING = auto()  # no call begins any more: another run goes on with those that wait
+    CLOSED = auto()  # ranks were told that there are no more calls, or it is over
 
 
 class CallRun:
@@ -60,12 +69,11 @@ class CallRun:
         self._serving, self._ahead = batch.serving, batch.ahead
         self._is_alone = batch.serving["concurrency"] == 1 and not batch.ahead
         self._waiting: deque[BatchedCall] = deque(calls)
-        self._given: dict[int, tuple[BatchedCall, int]] = {}  # by number: the call, and its rank
-        self._numbers = self._answered = 0
+        self._assigned = Assignments()
+        self._answered = 0
         self._names = JoinedUpdates(batch.update)
         self._order: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._late: set[int] = set()
-        self._is_closed = self._is_ending = False
+        self._phase = _Phase.OPEN
         self._begun = asyncio.Event()
         self._beginning: set[int] = set()
         self.run = scheduler.new_run(batch.task(self._controller.ranks), self)
@@ -75,13 +83,17 @@ class CallRun:
     @property
     def progress(self) -> ProgressView | None:
         """How many of the calls are answered."""
-        total = self._answered + len(self._given) + len(self._waiting)
+        total = self._answered + len(self._assigned) + len(self._waiting)
         return progress_bars.of_calls(self._answered, total, time.monotonic() - self.run.began)
+
+    @property
+    def _is_closed(self) -> bool:
+        return self._phase is _Phase.CLOSED
 
     def takes(self, batch: Batch) -> bool:
         """Return whether a batch can still join this run."""
-        is_ending = self._is_closed or self._is_ending or self.run.finished or self.run.done
-        return not is_ending and batch.serving == self._serving
+        is_open = self._phase is _Phase.OPEN and not self.run.finished and not self.run.done
+        return is_open and batch.serving == self._serving
 
     async def join(self, batch: Batch, calls: Sequence[BatchedCall]) -> None:
         """Add calls of another batch."""
@@ -93,8 +105,8 @@ class CallRun:
             await refresh(self._controller, [update])
         except SkyError as trouble:
             self._controller.sync.lost(update)
-            for _, number in calls:
-                batch.sink(Answer(number, None, trouble=trouble))
+            for call in calls:
+                call.answer(None, trouble=trouble)
             return
         if self._is_closed:
             self._again(calls)
@@ -105,31 +117,30 @@ class CallRun:
 
     def drop(self, batch: Batch) -> bool:
         """Cancel the calls of a batch; return whether the caller has to stop the whole run."""
-        self._waiting = deque(call for call in self._waiting if call[0] is not batch)
-        busy = [call for call, _ in self._given.values()]
-        others = bool(self._waiting) or any(each is not batch for each, _ in busy)
+        self._waiting = deque(call for call in self._waiting if call.batch is not batch)
+        others = bool(self._waiting) or any(each.call.batch is not batch for each in self._assigned)
         self._fill()
-        if busy and not others:
-            self._is_closed = True
+        if self._assigned and not others:
+            self._phase = _Phase.CLOSED
             return True
-        for key, (call, _) in self._given.items():
-            if call[0] is batch:
-                self._stop(key)
+        for each in self._assigned:
+            if each.call.batch is batch:
+                self._stop(each)
         return False
 
     def withdraw(self, call: BatchedCall) -> None:
         """Stop a call, if a rank has it."""
-        for key, (each, _) in self._given.items():
-            if each == call:
-                self._stop(key)
+        for each in self._assigned:
+            if each.call == call:
+                self._stop(each)
 
-    def _stop(self, key: int) -> None:
+    def _stop(self, assigned: Assignment) -> None:
         """Have a rank stop a call, and ignore its answer."""
-        if key not in self._late:
-            self._late.add(key)
-            self._teller.tell(self._given[key][1], "cancel", key)
+        if not assigned.is_settled:
+            assigned.is_settled = True
+            self._teller.tell(assigned.rank, "cancel", assigned.number)
             if self._is_alone:
-                asyncio.get_running_loop().call_later(_KILL_AFTER, self._kill, key)
+                asyncio.get_running_loop().call_later(_KILL_AFTER, self._kill, assigned)
 
     # For the run (`talk.Talk`)
 
@@ -140,19 +151,21 @@ class CallRun:
 
     def on_told(self, event: Told) -> None:
         """Pass on the answer to a call, and give its rank the next one."""
-        call, rank = self._given.get(event.number, (None, None))
-        if call is None or rank != event.rank:
+        assigned = self._assigned.find(event.number, event.rank)
+        if assigned is None:
             # Unpickling the value would run whatever code its node put into it.
             return
         if event.kind == "ask":
-            self._on_ask(event, call)
+            self._on_ask(event, assigned)
             return
-        del self._given[event.number]
-        self._names.answered(rank, event.number, are_missed=event.kind == "missed")
-        batch, number = call
-        if event.number in self._late:  # it was answered already, or is not wanted
-            self._fill()
-            return
+        self._assigned.remove(assigned)
+        self._names.answered(event.rank, event.number, are_missed=event.kind == "missed")
+        if not assigned.is_settled:
+            self._on_answer(event, assigned.call)
+        self._fill()
+
+    def _on_answer(self, event: Told, call: BatchedCall) -> None:
+        rank = event.rank
         if event.kind == "missed":
             for update in self._names.joined:
                 self._controller.sync.missed(update, rank, self._names.received(update, rank))
@@ -160,78 +173,71 @@ class CallRun:
             text = f"the process of a call on rank {rank} has ended."
             self._lose(call, rank, report(RankLost, text))
         elif event.error is not None:
-            failure = Failure(rank, self._controller.host(rank), event.error)
-            self._answer(batch, Answer(number, rank, failure=failure))
+            self._fail(call, rank, event.error)
         else:
-            self._answer(batch, Answer(number, rank, event.values))
-        self._fill()
+            self._answered += 1
+            call.answer(rank, event.values)
 
-    def _on_ask(self, event: Told, call: BatchedCall) -> None:
+    def _on_ask(self, event: Told, assigned: Assignment) -> None:
         """Ask the user's thread for items that a rank needs for its call."""
-        (batch, number), rank, key = call, event.rank, event.number
+        call, rank, number = assigned.call, event.rank, event.number
 
         def on_trouble(trouble: SkyError) -> None:
-            if key in self._given and key not in self._late:
-                self._late.add(key)
-                self._answer(batch, Answer(number, rank, trouble=trouble))
-                self._teller.tell(rank, "items_broken", key)
+            if assigned in self._assigned and not assigned.is_settled:
+                assigned.is_settled = True
+                self._answered += 1
+                call.answer(rank, trouble=trouble)
+                self._teller.tell(rank, "items_broken", number)
 
         def tell(
             kind: str, feed: int, message: Message | None, update: NamespaceUpdate | None
         ) -> None:
+            is_there = assigned in self._assigned
             if update:
-                self._names.add(update, is_sent=key in self._given)
-            if key in self._given:
-                self._teller.tell(rank, kind, key, feed, message, on_trouble)
+                self._names.add(update, is_sent=is_there)
+            if is_there:
+                self._teller.tell(rank, kind, number, feed, message, on_trouble)
 
-        if not batch.calls[number].is_fed:
+        if not call.packed.is_fed:
             return
-        if number in batch.cancelled or key in self._late:
+        if call.is_cancelled or assigned.is_settled:
             tell("items_broken", 0, None, None)
         else:
-            batch.sink(Asked(number, key, rank, event.feed, event.count, tell))
+            asked = Asked(call.position, number, rank, event.feed, event.count, tell)
+            call.batch.sink(asked)
 
     def on_rank_done(self, event: RankDone) -> None:
         """Handle that a rank takes no more calls, also if it was not told that there are none."""
         if self._is_closed:
             return
         if event.outcome == "interrupted":  # as are the others; or a call has interrupted its rank
-            self._is_closed = True
+            self._phase = _Phase.CLOSED
             self._scheduler.interrupt(self.run.id)
         elif error := event.error:
-            for batch, number in self._take_from(event.rank):
-                failure = Failure(event.rank, self._controller.host(event.rank), error)
-                self._answer(batch, Answer(number, event.rank, failure=failure))
+            for each in self._assigned.remove_rank(event.rank):
+                self._fail(each.call, event.rank, error)
             self._fill(without=event.rank)
 
     def on_rank_exited(self, event: RankExited) -> bool:
         """Give the calls of a lost rank to others; a call that may not be retried fails."""
-        for call in self._take_from(event.rank):
+        for each in self._assigned.remove_rank(event.rank):
             error = rank_lost(event, self._controller.runtime_env.reforms)
-            self._lose(call, event.rank, error)
+            self._lose(each.call, event.rank, error)
         self._fill(without=event.rank)
         if event.again and not self._is_closed:
             self._controller.spawn(self._take_back(event.rank))
         return True
 
-    def _take_from(self, rank: int) -> list[BatchedCall]:
-        """Take the calls that a rank has from it; return those without an answer."""
-        keys = [key for key, (_, at) in self._given.items() if at == rank]
-        taken = {key: self._given.pop(key)[0] for key in keys}
-        return [call for key, call in taken.items() if key not in self._late]
-
     def _lose(self, call: BatchedCall, rank: int, error: ErrorReport) -> None:
-        batch, number = call
-        batch.tries[number] += 1
-        if batch.tries[number] <= batch.calls[number].retries and number not in batch.spent:
+        """Try a call again whose rank was lost, or fail it."""
+        if call.may_be_tried_again():
             self._waiting.appendleft(call)
-            return
-        failure = Failure(rank, self._controller.host(rank), error)
-        self._answer(batch, Answer(number, rank, failure=failure))
+        else:
+            self._fail(call, rank, error)
 
-    def _answer(self, batch: Batch, answer: Answer) -> None:
+    def _fail(self, call: BatchedCall, rank: int, error: ErrorReport) -> None:
         self._answered += 1
-        batch.sink(answer)
+        call.answer(rank, failure=Failure(rank, self._controller.host(rank), error))
 
     # Ranks that have a new process
 
@@ -284,7 +290,7 @@ class CallRun:
         there = len(self.run.waiting)
         lost = len(self.run.task.ranks) - there
         if len(self._waiting) * lost > there * (there + lost):
-            self._is_ending = True
+            self._phase = _Phase.CLOSING
             self._fill()
 
     # Who gets which call
@@ -294,66 +300,59 @@ class CallRun:
         if not self._begun.is_set() or self._is_closed:
             return
         ranks = self.run.waiting - {without} - self._beginning
-        busy = dict.fromkeys(ranks, 0)
-        for _, rank in self._given.values():
-            if rank in busy:
-                busy[rank] += 1
+        loads = self._assigned.loads(ranks)
         slots = self._serving["concurrency"] + self._ahead
-        while self._waiting and busy and not self._is_ending:
-            freest = min(busy, key=lambda rank: (busy[rank], rank))
-            if busy[freest] >= slots:
+        while self._waiting and loads and self._phase is _Phase.OPEN:
+            freest = min(loads, key=lambda rank: (loads[rank], rank))
+            if loads[freest] >= slots:
                 return
             call = self._waiting.popleft()
-            if call[1] not in call[0].cancelled:
-                busy[freest] += 1
+            if not call.is_cancelled:
+                loads[freest] += 1
                 self._give(call, freest)
-        if not self._given and (self._is_ending or not self._waiting):
-            self._is_closed = True
+        if not self._assigned and (self._phase is _Phase.CLOSING or not self._waiting):
+            self._phase = _Phase.CLOSED
             for rank in ranks:
                 self._controller.spawn(self._tell_end(rank))
 
     def _give(self, call: BatchedCall, rank: int) -> None:
-        self._numbers += 1
-        key = self._numbers
-        self._given[key] = (call, rank)
-        self._controller.spawn(self._tell_call(rank, key, call))
-        if timeout := call[0].calls[call[1]].timeout:
+        assigned = self._assigned.add(call, rank)
+        self._controller.spawn(self._tell_call(assigned))
+        if timeout := call.packed.timeout:
             loop = asyncio.get_running_loop()
             if self._is_alone:
-                loop.call_later(timeout + _KILL_AFTER, self._kill, key)
+                loop.call_later(timeout + _KILL_AFTER, self._kill, assigned)
             else:
-                loop.call_later(timeout + _GIVE_UP_AFTER, self._give_up, key)
+                loop.call_later(timeout + _GIVE_UP_AFTER, self._give_up, assigned)
 
-    def _kill(self, key: int) -> None:
+    def _kill(self, assigned: Assignment) -> None:
         """Kill a rank whose call has not ended in time."""
-        if key in self._given:
-            self._give_up(key)
-            self._scheduler.kill([self._given[key][1]])
+        if assigned in self._assigned:
+            self._give_up(assigned)
+            self._scheduler.kill([assigned.rank])
 
-    def _give_up(self, key: int) -> None:
+    def _give_up(self, assigned: Assignment) -> None:
         """Answer a call with a `TimeoutError`; its rank may go on with it for a while."""
-        if key not in self._given or key in self._late:
-            return
-        self._late.add(key)
-        (batch, number), rank = self._given[key]
-        timeout = batch.calls[number].timeout
-        error = report(TimeoutError, f"it took longer than its {timeout:g} s")
-        failure = Failure(rank, self._controller.host(rank), error)
-        self._answer(batch, Answer(number, rank, failure=failure))
+        if assigned in self._assigned and not assigned.is_settled:
+            assigned.is_settled = True
+            text = f"it took longer than its {assigned.call.packed.timeout:g} s"
+            self._fail(assigned.call, assigned.rank, report(TimeoutError, text))
 
-    async def _tell_call(self, rank: int, key: int, call: BatchedCall) -> None:
-        batch, number = call
-        packed = batch.calls[number]
-        message = packed.message(*self._names.take(rank, key, batch.update.names))
-        fields = fields_of(self.run.id, rank, "call", key, 0, message, packed.timeout)
+    async def _tell_call(self, assigned: Assignment) -> None:
+        call, rank, number = assigned.call, assigned.rank, assigned.number
+        packed = call.packed
+        message = packed.message(*self._names.take(rank, number, call.batch.update.names))
+        fields = fields_of(self.run.id, rank, "call", number, 0, message, packed.timeout)
         try:
             connection = self._controller.connection(rank)
             await tell_in_order(connection, self._order[rank], fields, message.blobs)
         except SkyError as trouble:
-            self._names.put_back(rank, key)
-            if self._given.pop(key, None):
-                if key not in self._late:
-                    self._answer(batch, Answer(number, None, trouble=trouble))
+            self._names.put_back(rank, number)
+            if assigned in self._assigned:
+                self._assigned.remove(assigned)
+                if not assigned.is_settled:
+                    self._answered += 1
+                    call.answer(None, trouble=trouble)
                 self._fill()
 
     async def _tell_end(self, rank: int) -> None:
@@ -365,15 +364,14 @@ class CallRun:
 
     def _on_output(self, event: Output | Display) -> None:
         """Pass on what a rank prints, to the batch of the call that printed it."""
-        call, rank = self._given.get(event.call, (None, None))
-        if rank != event.rank:  # printed outside of a call: the rank's oldest one gets it
-            call = next((each for each, at in self._given.values() if at == event.rank), None)
-        if call:
-            call[0].sink(event)
+        assigned = self._assigned.find(event.call, event.rank)
+        # What is printed outside of a call belongs to the rank's oldest one.
+        if assigned := assigned or self._assigned.oldest(event.rank):
+            assigned.call.batch.sink(event)
 
     def _on_over(self) -> None:
         """Handle the end of the run: fail the calls that are left, or hand them to another run."""
-        self._is_closed = True
+        self._phase = _Phase.CLOSED
         self._begun.set()  # `join` may wait for it
         run, sync = self.run, self._controller.sync
         for update in self._names.joined:
@@ -383,18 +381,16 @@ class CallRun:
                 sync.missed(update, rank, done.arrived or ())
             if len(run.done) < len(run.task.ranks):
                 sync.lost(update)
-        given = [call for key, (call, _) in self._given.items() if key not in self._late]
-        calls = given + list(self._waiting)
-        self._given.clear()
+        calls = [each.call for each in self._assigned.clear()] + list(self._waiting)
         self._waiting.clear()
-        calls = [call for call in calls if call[1] not in call[0].cancelled]
-        self._names.let_go(but=[batch.update for batch, _ in calls])
+        calls = [call for call in calls if not call.is_cancelled]
+        self._names.let_go(but=[call.batch.update for call in calls])
         if calls and not (run.stopped or run.failed):
             self._again(calls)
             return
         trouble = run.trouble
         if not run.failures and trouble is None:
             trouble = SkyError("the calls were stopped.")
-        for batch, number in calls:
+        for call in calls:
             failure = None if trouble else run.failures[0]
-            batch.sink(Answer(number, None, failure=failure, trouble=trouble))
+            call.answer(None, failure=failure, trouble=trouble)

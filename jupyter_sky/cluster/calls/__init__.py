@@ -1,0 +1,1 @@
+"""Calls that ranks carry out one by one: batches, the run that they share, who gets which."""

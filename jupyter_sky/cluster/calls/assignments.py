@@ -1,0 +1,85 @@
+"""Which rank has which call of a run, by the number under which the rank was sent it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from jupyter_sky.cluster.calls.batch import BatchedCall
+
+
+@dataclass(eq=False)
+class Assignment:
+    """A call that a rank has.
+
+    Attributes
+    ----------
+    number
+        Its number among the calls of the run.
+    call, rank
+        The call, and the rank.
+    is_settled
+        Whether it was answered already, or is not wanted: what the rank makes of it does not count.
+    """
+
+    number: int
+    call: BatchedCall
+    rank: int
+    is_settled: bool = False
+
+
+class Assignments:
+    """The calls that ranks have, in the order in which they got them."""
+
+    def __init__(self) -> None:
+        self._all: dict[int, Assignment] = {}
+        self._last = 0
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Assignment]:
+        return iter(list(self._all.values()))
+
+    def add(self, call: BatchedCall, rank: int) -> Assignment:
+        """Note that a rank gets a call."""
+        self._last += 1
+        new = self._all[self._last] = Assignment(self._last, call, rank)
+        return new
+
+    def find(self, number: int | None, rank: int) -> Assignment | None:
+        """Return what a rank was given under a number; ``None`` if it has no such call."""
+        found = self._all.get(number) if number is not None else None
+        return found if found and found.rank == rank else None
+
+    def oldest(self, rank: int) -> Assignment | None:
+        """Return the call that a rank has had for the longest time."""
+        return next((each for each in self._all.values() if each.rank == rank), None)
+
+    def __contains__(self, each: Assignment) -> bool:
+        return each.number in self._all
+
+    def remove(self, each: Assignment) -> None:
+        """Note that a rank does not have a call any more."""
+        self._all.pop(each.number, None)
+
+    def remove_rank(self, rank: int) -> list[Assignment]:
+        """Take all calls from a rank; return those that are not settled."""
+        removed = [each for each in self if each.rank == rank]
+        for each in removed:
+            self.remove(each)
+        return [each for each in removed if not each.is_settled]
+
+    def loads(self, ranks: Collection[int]) -> dict[int, int]:
+        """Return how many calls each of some ranks has."""
+        loads = dict.fromkeys(ranks, 0)
+        for each in self._all.values():
+            if each.rank in loads:
+                loads[each.rank] += 1
+        return loads
+
+    def clear(self) -> list[Assignment]:
+        """Take all calls from all ranks; return those that are not settled."""
+        left = [each for each in self if not each.is_settled]
+        self._all.clear()
+        return left
