@@ -57,6 +57,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from typing import Self
 
 
 class SkyError(Exception):
@@ -65,6 +66,13 @@ class SkyError(Exception):
     def _render_traceback_(self) -> list[str]:
         # IPython asks an exception for this before it formats one itself.
         return [f"{type(self).__name__}: {self}"]
+
+    def anew(self) -> Self:
+        """Return it to be raised once more, without the frames of the last time.
+
+        An error that is kept would gather those of each time, and with them the user's values.
+        """
+        return self.with_traceback(None)
 
 
 class UsageError(SkyError, ValueError):

@@ -285,9 +285,10 @@ class Controller(ConnectionListener):
         match event:
             case Formed(generation=generation) if generation > self.state.generation:
                 self.outdated = True
-            case Formed(rank=rank) if event.error is not None:
-                error: Any = event.error
-                self.form_errors[rank] = error
+            case Formed(rank, generation, error) if error is not None:
+                # One that was taken out of an earlier group so late does not spoil this one.
+                if generation == self.state.generation:
+                    self.form_errors[rank] = error
             case Prepared(versions=versions):
                 self.versions.update((node.host, versions) for node in connection.machine.nodes)
             case Leaving():
@@ -388,7 +389,7 @@ class Controller(ConnectionListener):
         """
         while not condition():
             if self.state.phase in (ClusterPhase.LOST, ClusterPhase.DOWN):
-                raise self.loss
+                raise self.loss.anew()
             if dead := [rank for rank in self.state.ranks if rank.phase is RankPhase.DEAD]:
                 raise ClusterLost(self.state.about_dead(dead[0], self.spec.name))
             await self._changes.next()

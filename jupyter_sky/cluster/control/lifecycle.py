@@ -192,7 +192,7 @@ async def get_ready(
         progress("forming the group")
     await process_group.form(controller)
     if controller.state.phase is ClusterPhase.LOST:
-        raise controller.loss
+        raise controller.loss.anew()
     controller.state = replace(controller.state, phase=ClusterPhase.READY)
 
 

@@ -56,7 +56,7 @@ async def make_whole(controller: Controller) -> None:
             await asyncio.gather(controller.repair, return_exceptions=True)
             controller.repair = None
             if not controller.alive:
-                raise controller.loss
+                raise controller.loss.anew()
         try:
             return await process_group.ensure_formed(controller)
         except NoConnection:

@@ -242,10 +242,10 @@ class _Expansion(ConnectionListener):
     def _check(self) -> None:
         """Raise an error of the new machines, or of the existing ones."""
         if self.trouble:
-            raise self.trouble
+            raise self.trouble.anew()
         for connection in self._kept:
             if connection.is_over:
-                raise connection.loss
+                raise connection.loss.anew()
         controller = self._controller
         for rank in controller.state.ranks:
             if rank.rank in self._ranks and rank.phase is RankPhase.DEAD:

@@ -327,7 +327,7 @@ class Connection:
         self, number: int, message: Message, within: float | None, link_within: float | None
     ) -> Message:
         if self._over or self._link is None:
-            raise self.loss
+            raise self.loss.anew()
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         message = self._requests.add(number, message, answer, within, link_within)
         if self._up:

@@ -136,7 +136,8 @@ class Pages:
 
     def views(self) -> list[PageView]:
         """Return the pages as snapshots have them."""
-        return [PageView(label=each.label, path=self._path(each)) for each in self._pages.values()]
+        pages = list(self._pages.values())  # a copy: they change in the loop
+        return [PageView(label=each.label, path=self._path(each)) for each in pages]
 
     def link(self, name: str) -> str | None:
         """Return the address of a page, for the browser that shows this notebook, if one does.

@@ -243,7 +243,7 @@ class RunHandle:
         """Raise the error of a run that failed or was stopped, as `values` does; fetch nothing."""
         self._raise_if_stopped()
         if self._run.trouble:
-            raise self._run.trouble
+            raise self._run.trouble.anew()
         if self._run.failures:
             before, reformed = seen_before(self._run.last_findings), self._run.generation > 1
             in_cell = self.task.code is not None

@@ -163,13 +163,14 @@ class Monitor:
 
     def metrics(self) -> Curves:
         """Return the metrics of the last run that has logged any."""
-        recorders = [each.run.metrics for each in self._recorders.values()]
-        known = [*(each.metrics for each in self._finished.values()), *recorders]
+        # Copies, since runs begin and end in the loop while the user's thread asks.
+        recorders = [each.run.metrics for each in list(self._recorders.values())]
+        known = [*(each.metrics for each in list(self._finished.values())), *recorders]
         return next((each for each in reversed(known) if each.has_any), Curves())
 
     def ended(self) -> list[RunView]:
         """Return the last runs that are over, in the order of their ends."""
-        return [each.record.view for each in self._finished.values()]
+        return [each.record.view for each in list(self._finished.values())]
 
     def snapshot(self, run: str | None = None) -> Snapshot:
         """Return a snapshot of a run, or of the cluster.

@@ -211,7 +211,7 @@ class Scheduler(ClusterListener):
         """Refuse a run that the cluster cannot carry out, as it may have changed meanwhile."""
         controller, name = self.controller, self.controller.spec.name
         if not controller.alive:
-            raise controller.loss
+            raise controller.loss.anew()
         if self._foreign_runs and not await self._holds_soon(lambda: not self._foreign_runs):
             raise SkyError(
                 f"cluster {name} is busy with a run that another kernel began: follow it "

@@ -81,8 +81,9 @@ class RankProcess:
         The rate limiters of this run's shown streams, by stream and call (0 for the whole stream).
     displays
         The same for its displays; ``None`` if they are not shown.
-    forming
-        The generation of the process group that it is joining, if any.
+    formations
+        The generations of the process groups that it was told to join and has not answered. There
+        are several where it takes long to leave the group before them.
     generation
         The generation of the process group that it is in; 0 for none, as when it has failed to
         enter one or left its group to end a run.
@@ -107,7 +108,7 @@ class RankProcess:
         self.runs_script = False
         self.limiters: dict[tuple[str, int], RateLimiter] = {}
         self.displays: DisplayLimiter | None = None
-        self.forming: int | None = None
+        self.formations: list[int] = []
         self.generation = self.group_size = 0
         self.names: dict[str, str] = {}
         self._on_message = on_message
@@ -173,7 +174,7 @@ class RankProcess:
         if self.pid is None:  # it is new when it comes
             return
         self.is_ending = True
-        if self.run or self.forming is not None or not within:
+        if self.run or self.formations or not within:
             self.signal(signal.SIGKILL)
             return
         self.send({"op": "end"})
@@ -186,9 +187,10 @@ class RankProcess:
     def close(self) -> None:
         """Close the sockets and pipes of an ended process, after reading its output."""
         self.drain()
+        self._pass_on_held()
         for fd in list(self._pipes):
             self._close_pipe(fd)
-        self._held, self._place = [], FIRST_PLACE
+        self._place = FIRST_PLACE
         if self.stacks is not None:
             os.close(self.stacks)
         self.stacks = None
@@ -200,7 +202,7 @@ class RankProcess:
         self.pid = self.run = self.ended = None
         self.is_ending = False
         self.names = {}
-        self.forming = None
+        self.formations = []
         self.generation = self.group_size = 0
 
     def status(self) -> RankStatus:
@@ -209,7 +211,7 @@ class RankProcess:
             "rank": self.rank,
             "pid": None if self.is_ending else self.pid,
             "run": self.run,
-            "forming": self.forming,
+            "forming": self.formations[-1] if self.formations else None,
             "generation": self.generation,
             "group_size": self.group_size,
             "names": self.names,
@@ -267,7 +269,7 @@ class RankProcess:
     def send_form(self, request: FormRequest, peers: Peers) -> None:
         """Let the rank enter a process group."""
         topology = request["topology"]
-        self.forming = topology["generation"]
+        self.formations.append(topology["generation"])
         self.group_size = sum(len(node["ranks"]) for node in topology["nodes"])
         names = self._names_for_it(request["names"])
         command = {**request, **peers, "op": "form", "ranks": [self.rank], "names": names}
@@ -313,21 +315,18 @@ class RankProcess:
 
     def drain(self) -> None:
         """Read everything that was written so far."""
-        while self._read_what_is_there():
-            pass
+        # It is in the pipes, and read in a few rounds; some process may write for ever.
+        for _ in range(_ROUNDS):
+            if not self._read_what_is_there():
+                return
+        self._read_held_soon()
 
     def _read_what_is_there(self) -> bool:
         # Poll all pipes at once: usually there is nothing.
         return bool(self._held or self._poll.poll(0)) and self._read_all()
 
     def _receive(self, message: Message, payload: memoryview) -> None:
-        # Output that was printed before a message must come before it. It is in the pipes, and read
-        # in a few rounds; other processes of its group may write for ever.
-        for _ in range(_ROUNDS):
-            if not self._read_what_is_there():
-                break
-        else:
-            self._read_held_soon()
+        self.drain()  # what was printed before a message comes before it
         self._on_message(self, message)
 
     def _on_readable(self) -> None:
@@ -344,12 +343,15 @@ class RankProcess:
         # Data written before an already known place has been read by now.
         known = self._place
         found = [self._read(fd) for fd in list(self._pipes)]
-        held = sorted(self._held, key=lambda entry: entry[1].place)
-        self._held = [entry for entry in held if any(found) and entry[1].place > known]
-        for stream, piece in held:
-            if piece.place <= known or not any(found):
-                self._pass_on(stream, piece)
+        self._pass_on_held(known if any(found) else None)
         return any(found)
+
+    def _pass_on_held(self, until: int | None = None) -> None:
+        """Pass on the pieces up to a place in the order; by default all."""
+        held = sorted(self._held, key=lambda entry: entry[1].place)
+        self._held = [entry for entry in held if until is not None and entry[1].place > until]
+        for stream, piece in held[: len(held) - len(self._held)]:
+            self._pass_on(stream, piece)
 
     def _read(self, fd: int) -> bool:
         """Read a pipe, and hold each piece with its place in the order."""

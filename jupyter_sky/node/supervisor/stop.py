@@ -166,27 +166,26 @@ class Stopper:
         patience
             Seconds that they have left to complete it, which is fastest if all ranks take part.
         """
-        forming = {
-            process: process.forming
-            for process in self._ranks.values()
-            if process.forming is not None
-        }
+        store = self._store
+        forming = [
+            (process, group) for process in self._ranks.values() for group in process.formations
+        ]
 
-        def remaining() -> list[RankProcess]:
-            # A rank that is already forming the next group is done with this one.
-            return [process for process, group in forming.items() if process.forming == group]
+        def remaining() -> list[tuple[RankProcess, int]]:
+            # Also those that were told of the next group meanwhile: this one comes before it.
+            return [(process, group) for process, group in forming if group in process.formations]
 
         loop = asyncio.get_running_loop()
         until = loop.time() + patience
         while remaining() and loop.time() < until:
             await asyncio.sleep(_POLL_EVERY)
-        for process in remaining():
+        for process, _ in remaining():
             process.signal(signal.SIGINT)
         while remaining():
             await asyncio.sleep(BREAK_AFTER)
-            for process in remaining():
+            for process, group in remaining():
                 # Some wait in C++, and a rank that had not begun did not receive the interrupt.
-                self._break_collective(process, process.forming or 0, False, self._store)
+                self._break_collective(process, group, False, store)
 
     def _break_collective(
         self,

@@ -268,8 +268,8 @@ class Supervisor:
                 self._on_done(process, message)
                 is_urgent = message["outcome"] != "ok" or not self._is_going_on(message["run"])
             case "formed":
-                if process.forming == message["generation"]:
-                    process.forming = None
+                if message["generation"] in process.formations:
+                    process.formations.remove(message["generation"])
                 process.generation = 0 if message["error"] else message["generation"]
             case "prompted":
                 self.prompting.on_prompted(process, message)

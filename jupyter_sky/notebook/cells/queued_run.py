@@ -122,7 +122,7 @@ class QueuedRun:
     def _begun(self, timeout: float | None = None) -> BackgroundRun:
         """Wait for the cluster, begin the run once, and return it."""
         if self._trouble:
-            raise self._trouble
+            raise self._trouble.with_traceback(None)
         if self._run is None:
             try:
                 cluster = self._start.cluster(timeout)

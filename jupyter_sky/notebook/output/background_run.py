@@ -173,7 +173,7 @@ class BackgroundRun:
         self.is_answered = True
         self._show_end()
         if self._trouble:
-            raise self._trouble
+            raise self._trouble.with_traceback(None)
         return self._bind(self._run, self._run.values())
 
     def show_at(self, handle: DisplayHandle) -> None:

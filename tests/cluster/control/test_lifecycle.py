@@ -179,8 +179,13 @@ def test_killing_agent_or_fork_server_ends_everything(new, victim: int) -> None:
     row = registry.find(cells.cluster.name).machines[0]
     processes[victim].kill()
     assert_gone(processes)
-    with pytest.raises(sky.ClusterLost, match="Run the cell again|is gone|is lost"):
-        cells.run("pass")
+    run, depths = cells.start("pass"), set()
+    run.follow()
+    for _ in range(3):
+        with pytest.raises(sky.ClusterLost, match="Run the cell again|is gone|is lost") as raised:
+            run.check()
+        depths.add(len(raised.traceback))
+    assert len(depths) == 1, "the error gathers the frames of each time"
     cells.cluster.down()
     assert not Path(row["folder"]).exists()
     assert not Path(row["blobs"]).exists()

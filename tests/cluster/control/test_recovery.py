@@ -7,6 +7,7 @@ import itertools
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 import psutil
@@ -157,3 +158,36 @@ def test_a_rank_that_is_lost_while_the_group_forms_comes_again(new_with, tmp_pat
             assert cells.ask("1 + 1") == [2, 2]
     with pytest.raises(sky.SkyError, match="rank 1 (could not join the group|no longer starts)"):
         cells.run("pass")
+
+
+def test_a_rank_that_leaves_a_broken_formation_late_does_not_spoil_the_next(
+    new, tmp_path: Path
+) -> None:
+    leaving, now = tmp_path / "leaving", tmp_path / "now"
+
+    def slow(info):
+        if info.rank == 1 and info.generation == 2:
+            time.sleep(600)  # as in a rendezvous to which nobody else comes
+        yield
+        if info.rank == 1:
+            leaving.touch()
+            while not now.exists():
+                time.sleep(0.01)
+
+    cells = new(2, framework=sky.Plugin("slow", around_app=slow), stop=0.3)
+    cluster = cells.cluster
+
+    def lose_first() -> None:
+        before = cluster.state.ranks[0].pid
+        os.kill(before, signal.SIGKILL)
+        until(lambda: cluster.state.ranks[0].pid not in (None, before))
+
+    lose_first()
+    run = cells.start("pass")
+    until(leaving.exists)
+    lose_first()
+    # The formation is given up while rank 1 is still leaving the group before it.
+    until(lambda: cluster.state.generation == 3)
+    now.touch()
+    run.follow()
+    assert run.values() == {}
