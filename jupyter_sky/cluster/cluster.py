@@ -34,8 +34,7 @@ from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count, format_ranks
 from jupyter_sky.providers.base import Progress, Provider, Scalable
 from jupyter_sky.providers.spec import ClusterSpec
-from jupyter_sky.transport.event_loop import call, wait, wait_with_cleanup
-from jupyter_sky.transport.tasks import uninterrupted
+from jupyter_sky.transport.event_loop import call, wait, wait_uninterrupted, wait_with_cleanup
 
 USUAL = Timeouts()
 _LINES = 200  # lines of a rank's log in a snapshot
@@ -134,7 +133,7 @@ class Cluster:
         """
         controller = Controller(lifecycle.config_of(row, provider, RuntimeEnv(life=None)), NoRuns())
         machines = [provider.machine(each) for each in [*row.machines, *row.leaving]]
-        return wait(lifecycle.down(controller, machines))
+        return wait_uninterrupted(lifecycle.down(controller, machines))
 
     # Runs
 
@@ -250,7 +249,7 @@ class Cluster:
         list of str
             The nodes that could not be told; they will be told when they answer again.
         """
-        return wait(uninterrupted(lifecycle.down(self._controller, progress=progress)))
+        return wait_uninterrupted(lifecycle.down(self._controller, progress=progress))
 
     def close(self, trouble: SkyError | None = None) -> None:
         """Close the connections to the cluster, which continues until it ends by itself.

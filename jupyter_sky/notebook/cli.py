@@ -50,6 +50,7 @@ from jupyter_sky.notebook.scripts import terminal
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.notebook.validation import choose_ranks
 from jupyter_sky.providers import providers
+from jupyter_sky.transport import event_loop
 
 _NOTEBOOK_COMMANDS = ("push", "pull", "metrics", "panel", "auto", "dask", "debug", "forward")
 """Commands that mean nothing without a notebook."""
@@ -153,6 +154,7 @@ def _run(words: Sequence[str]) -> int:
     finally:
         if is_new and (cluster := session.connected(name)) and cluster.alive:
             print(stays_up(cluster), file=sys.stderr)
+        event_loop.finish()
         session.close()
     return _status_of(done)
 

@@ -27,6 +27,10 @@ from jupyter_sky.notebook.sidebar.actions import SidebarActions
 from jupyter_sky.notebook.sidebar.answers import answer
 from jupyter_sky.notebook.sidebar.control_channel import ControlChannel
 from jupyter_sky.notebook.sidebar.state_publisher import StatePublisher
+from jupyter_sky.transport import event_loop
+
+_FINISHED_WITHIN = 3.0
+"""Seconds in which what the user has stopped is ended, before Jupyter kills a kernel that ends."""
 
 
 class Extension:
@@ -91,6 +95,7 @@ class Extension:
         atexit.unregister(self._close)
 
     def _close(self) -> None:
+        event_loop.finish(_FINISHED_WITHIN)
         pools_up.leave(self._publisher)
         self._publisher.close()
         self._plugins.close()

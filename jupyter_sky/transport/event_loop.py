@@ -7,10 +7,12 @@ they belong to an asyncio loop in its own thread.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
 import contextlib
 import os
 import queue
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Generic, TypeVar
@@ -32,6 +34,8 @@ _Request = tuple[Callable[[], Any], "concurrent.futures.Future[Any]"]
 _Requests = queue.SimpleQueue[_Request | None]
 # For each thread that waits for the loop, the calls that it should make; `None` ends its wait.
 _waiting: list[tuple[threading.Thread, _Requests]] = []
+# What goes on although the user has stopped waiting for it.
+_unwaited: set[concurrent.futures.Future[Any]] = set()
 
 
 class StillCleaningUp(KeyboardInterrupt):
@@ -117,8 +121,52 @@ def wait_with_cleanup(coroutine: Coroutine[Any, Any, T]) -> T:
         try:
             wait(work.stop())
         except KeyboardInterrupt:
+            _complete(submit(work.ended()))
             raise StillCleaningUp from None
         raise
+
+
+def wait_uninterrupted(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run ``coroutine`` and wait for it; Ctrl-C ends the wait, and it is completed nevertheless."""
+    future = submit(coroutine)
+
+    async def completed() -> T:
+        return await shielded(asyncio.wrap_future(future))
+
+    try:
+        return wait(completed())
+    except KeyboardInterrupt:
+        _complete(future)
+        raise
+
+
+def finish(within: float | None = None) -> None:
+    """Wait for what the user has stopped waiting for, and would end half-way with this process.
+
+    Ctrl-C leaves it as it is.
+
+    Parameters
+    ----------
+    within
+        Seconds for that; ``None`` for as long as it takes.
+    """
+    left = [each for each in _unwaited if not each.done()]
+    if not left:
+        return
+    with contextlib.suppress(KeyboardInterrupt):
+        with contextlib.suppress(Exception):  # the output may be closed
+            text = "waiting until what was stopped is ended; Ctrl-C leaves it as it is"
+            print(text, file=sys.stderr, flush=True)
+        concurrent.futures.wait(left, within)
+    _unwaited.clear()
+
+
+atexit.register(finish)
+
+
+def _complete(future: concurrent.futures.Future[Any]) -> None:
+    _unwaited.add(future)
+    future.add_done_callback(_unwaited.discard)
 
 
 class _CancelledOnce(Generic[T]):
@@ -141,10 +189,14 @@ class _CancelledOnce(Generic[T]):
             self._coroutine.close()
             return
         self._task.cancel()
-        # Not `gather`: if this is cancelled in turn, that would cancel the clean-up.
-        await asyncio.wait({self._task})
-        if not self._task.cancelled():
-            self._task.exception()  # otherwise asyncio prints that nobody retrieved it
+        await self.ended()
+
+    async def ended(self) -> None:
+        if self._task is not None:
+            # Not `gather`: if this is cancelled in turn, that would cancel the clean-up.
+            await asyncio.wait({self._task})
+            if not self._task.cancelled():
+                self._task.exception()  # otherwise asyncio prints that nobody retrieved it
 
 
 def call_in_waiting_thread(function: Callable[..., T], *args: object) -> T:
@@ -196,6 +248,7 @@ def _forget_loop() -> None:
     global _loop, _thread, _lock, _waiting_lock
     _loop, _thread, _lock, _waiting_lock = None, None, threading.Lock(), threading.Lock()
     _waiting.clear()
+    _unwaited.clear()
 
 
 if hasattr(os, "register_at_fork"):

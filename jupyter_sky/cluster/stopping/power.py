@@ -17,7 +17,7 @@ from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.errors import ClusterLost, SkyError, UsageError
 from jupyter_sky.providers.base import Machine, Progress, Provider
 from jupyter_sky.providers.cloud import Stoppable
-from jupyter_sky.transport.event_loop import wait, wait_with_cleanup
+from jupyter_sky.transport.event_loop import wait, wait_uninterrupted, wait_with_cleanup
 from jupyter_sky.transport.tasks import blocking, shielded
 
 
@@ -65,11 +65,7 @@ class Power:
         SkyError
             If they are not stopped; the cluster then continues.
         """
-
-        async def stop() -> None:
-            await shielded(asyncio.ensure_future(_stop(self._controller, cost)))
-
-        wait(stop())
+        wait_uninterrupted(_stop(self._controller, cost))
 
     @as_interrupt()
     def start(self, row: registry.Row, progress: Progress, money: float | None = None) -> None:
@@ -124,7 +120,7 @@ class Power:
             await lifecycle.down(controller)
             return True
 
-        return wait(end())
+        return wait_uninterrupted(end())
 
 
 async def _stop(controller: Controller, cost: DiskCost) -> None:
