@@ -341,7 +341,7 @@ class CallRun:
     async def _tell_call(self, assigned: Assignment) -> None:
         call, rank, number = assigned.call, assigned.rank, assigned.number
         packed = call.packed
-        message = packed.message(*self._names.take(rank, number, call.batch.update.names))
+        message = packed.message(*self._names.take(rank, number))
         fields = fields_of(self.run.id, rank, "call", number, 0, message, packed.timeout)
         try:
             connection = self._controller.connection(rank)

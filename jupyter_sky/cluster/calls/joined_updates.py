@@ -46,13 +46,8 @@ class JoinedUpdates:
             for rank in group["ranks"]:
                 self._unsent[rank].append(group)
 
-    def take(
-        self, rank: int, number: int, needs: Collection[str]
-    ) -> tuple[Sequence[NameGroup], Mapping[str, memoryview]]:
+    def take(self, rank: int, number: int) -> tuple[Sequence[NameGroup], Mapping[str, memoryview]]:
         """Return what to send a rank with its next call: names, and their large parts.
-
-        What the rank could not bind before is sent once more with a call that ``needs`` some of it,
-        and was made before that was known: it fails in the same way, and not by a missing name.
 
         Parameters
         ----------
@@ -60,14 +55,8 @@ class JoinedUpdates:
             The rank.
         number
             The number of the call, which is that of its answer.
-        needs
-            The names that the call needs.
         """
         groups = self._unsent.pop(rank, [])
-        if rank in self._missed and not _names(self._missed[rank]).isdisjoint(needs):
-            newer = _names(groups)
-            missed = self._missed.pop(rank)
-            groups[:0] = [group for group in missed if newer.isdisjoint(group["names"])]
         if not groups:
             return (), {}
         self._on_their_way[number] = groups
@@ -78,7 +67,7 @@ class JoinedUpdates:
         self._unsent[rank][:0] = self._on_their_way.pop(number, ())
 
     def answered(self, rank: int, number: int, are_missed: bool) -> None:
-        """Note whether a rank could bind the names of a call; if not, they are sent when needed."""
+        """Note whether a rank could bind the names of a call."""
         groups = self._on_their_way.pop(number, ())
         if are_missed:
             self._missed[rank] += groups
@@ -100,7 +89,3 @@ class JoinedUpdates:
         lacking = [*self._unsent.get(rank, ()), *self._missed.get(rank, ())]
         lacks = {group["shipment"] for group in lacking}
         return [group["shipment"] for group in update.groups if group["shipment"] not in lacks]
-
-
-def _names(groups: Sequence[NameGroup]) -> set[str]:
-    return {name for group in groups for name in group["names"]}

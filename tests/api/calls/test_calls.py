@@ -310,10 +310,7 @@ def test_what_calls_needed_can_be_freed_when_they_are_done(
     assert held.done() and joined.done()
 
 
-def test_names_that_one_rank_cannot_make_do_not_hold_up_the_others(
-    pool: sky.ComputePool, tmp_path: Path
-) -> None:
-    source = """
+PICKY = """
 import time
 def make():
     import jupyter_sky as sky
@@ -328,7 +325,12 @@ def use(n):
     time.sleep(0.1)
     return n, type(picky).__name__
 """
-    with of_notebook(source) as names:
+
+
+def test_names_that_one_rank_cannot_make_do_not_hold_up_the_others(
+    pool: sky.ComputePool, tmp_path: Path
+) -> None:
+    with of_notebook(PICKY) as names:
         use = sky.compute(names["use"])
         futures = [use(n) > pool for n in range(6)]
         failed = [future.exception(PATIENCE) for future in futures]
@@ -344,6 +346,22 @@ def use(n):
         with pytest.raises(ValueError, match="not here"):
             use(0) @ pool
     assert double(1) @ pool == [2, 2]
+
+
+def test_calls_that_a_rank_has_in_advance_end_with_the_cause_too(tmp_path: Path) -> None:
+    for rank in range(2):
+        (tmp_path / str(rank)).mkdir()
+    with of_notebook(PICKY) as names:
+        use = sky.compute(names["use"])
+        with sky.ComputePool(nodes=2, plugins=[], worker=sky.Worker(buffer=2)) as pool:
+            held = [hold(tmp_path / str(rank)) > pool for rank in range(2)]
+            until(lambda: len(list(tmp_path.glob("*/begun"))) == 2)
+            futures = [use(n) > pool for n in range(4)]
+            until(lambda: pool.cluster.snapshot()["run"]["progress"]["count"] == "0/6")
+            for rank in range(2):
+                (tmp_path / str(rank) / "now").touch()
+            failed = [str(future.exception(PATIENCE)) for future in [*held, *futures]]
+            assert sorted(failed) == ["None"] * 4 + ["not here"] * 2
 
 
 def test_what_calls_did_to_names_stays_when_later_ones_that_brought_others_are_stopped(

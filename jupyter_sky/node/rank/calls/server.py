@@ -25,6 +25,7 @@ from jupyter_sky.node.rank.calls.process import CallProcess, Mail
 from jupyter_sky.node.rank.namespace.namespace import own_frames
 from jupyter_sky.serialization import blobs, cell_sources
 from jupyter_sky.transport.protocol.calls import TellFields
+from jupyter_sky.transport.protocol.error_report import ErrorReport
 from jupyter_sky.transport.protocol.events import Told
 from jupyter_sky.transport.protocol.rank_messages import RunCommand, TellCommand
 
@@ -50,6 +51,7 @@ class CallServer:
         self._closing = threading.Lock()
         self._is_over = False
         self._generation = 0  # incremented whenever names arrive
+        self._unbound: dict[str, ErrorReport] = {}  # by name: why it could not be bound
         self._tasks: queue.SimpleQueue[TellCommand | None] = queue.SimpleQueue()
         self._workers: list[_Worker] = []
         self._later: deque[TellCommand] = deque()  # what arrived while a call waited
@@ -111,13 +113,21 @@ class CallServer:
         """Bind the names that come with a call; report an error if they cannot be bound."""
         if not told["names"]:
             return True
+        namespace, groups = self._rank.namespace, told["names"]
         try:
-            self._interrupts.run_step(self._rank.namespace.receive, told["names"])
+            self._interrupts.run_step(namespace.receive, groups)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            self._say(self._failed(told, error, "missed"))
+            missed = self._failed(told, error, "missed")
+            if missed.error:
+                lacking = [each for each in groups if each["shipment"] not in namespace.arrived]
+                names = {name for each in lacking for name in each["names"]}
+                self._unbound.update(dict.fromkeys(names, missed.error))
+            self._say(missed)
             return False
+        for name in {name for each in groups for name in each["names"]}:
+            self._unbound.pop(name, None)
         self._generation += 1
         return True
 
@@ -207,6 +217,8 @@ class CallServer:
             self._rank.shell.reset_traceback()
             self._rank.shell.record_traceback(error, skip=own_frames(error.__traceback__))
             report = self._rank.shell.report(error)
+        if isinstance(error, NameError):  # other calls may have been sent before that was known
+            report = self._unbound.get(error.name or "", report)
         return Told(self._rank.rank, self._run, kind, told["number"], error=report)
 
     def _say(self, event: Told) -> None:
