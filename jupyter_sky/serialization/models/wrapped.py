@@ -64,13 +64,14 @@ def _reduce_saved(made: Any) -> Any:
     """Reduce what TorchScript or `torch.export` has made to what torch saves of it."""
     import torch
 
+    # Its value and not its buffer, with which Python 3.12 crashes when it collects garbage.
     file = io.BytesIO()
     if isinstance(made, torch.jit.ScriptModule | torch.jit.ScriptFunction):
         torch.jit.save(made, file)
-        return _load_script, (pickle.PickleBuffer(file.getbuffer()),)
+        return _load_script, (pickle.PickleBuffer(file.getvalue()),)
     if isinstance(made, torch.export.ExportedProgram):
         torch.export.save(made, file)
-        return _load_exported, (pickle.PickleBuffer(file.getbuffer()),)
+        return _load_exported, (pickle.PickleBuffer(file.getvalue()),)
     return NotImplemented
 
 
