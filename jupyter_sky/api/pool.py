@@ -383,7 +383,8 @@ class ComputePool:
         self._talking.add(feeder)
         try:
             ask = Prompter(run)
-            run.follow(write, timeout=pending.timeout, told=feeder.on_ask, ask=ask)
+            told, tick = feeder.on_ask, feeder.feed
+            run.follow(write, timeout=pending.timeout, told=told, ask=ask, tick=tick)
         except Exception:
             run.stop()  # an iterator of the user has failed
             raise

@@ -105,7 +105,8 @@ def bind(
     copies = {name: values[name] for name in kept if name not in gathered}
     bound = {**values, **cluster.sync.merge(copies, shell.user_ns, run.task.ranks[0])}
     shell.push(dict(bound))
-    cluster.sync.returned(kept, shell.user_ns, run.task.update, run.bound)
+    has = {rank: done.bound.keys() for rank, done in run.done.items()}
+    cluster.sync.returned(kept, shell.user_ns, run.task.update, has)
     return bound
 
 

@@ -10,7 +10,7 @@ import collections.abc
 import inspect
 import threading
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -82,33 +82,47 @@ class Feeder:
         return not self._is_over and not self._handle.finished
 
     def on_ask(self, event: Told) -> None:
-        """Give a rank the items that it asks for, unless other ranks are too far behind."""
-        if event.kind != "ask" or not 0 <= event.feed < len(self._feeds):
-            return
-        feed = self._feeds[event.feed]
-        feed.asked[event.rank] = min(feed.asked[event.rank] + event.count, AHEAD)
-        while feed.is_next_wanted():
-            try:
-                item = next(feed.items)
-            except StopIteration:
-                feed.is_over = True
-                for rank in self._ranks:
-                    self._handle.tell(rank, "items_end", feed=event.feed)
-                return
-            message, update = _pack(self._cluster, item, feed.position, self._ranks)
-            if update:
-                self._updates.append(update)
-            feed.position += 1
+        """Note which items a rank asks for, and give the ranks what is wanted."""
+        if event.kind == "ask" and 0 <= event.feed < len(self._feeds):
+            asked = self._feeds[event.feed].asked
+            asked[event.rank] = min(asked[event.rank] + event.count, AHEAD)
+            self.feed()
+
+    def feed(self) -> None:
+        """Give the ranks the items that they ask for, unless some are too far behind.
+
+        Ranks that have finished are not waited for: they need not take all items.
+        """
+        there = self._handle.waiting
+        for number, feed in enumerate(self._feeds):
+            while feed.is_next_wanted(by=there):
+                self._feed(number, feed)
+
+    def _feed(self, number: int, feed: _Feed) -> None:
+        try:
+            item = next(feed.items)
+        except StopIteration:
+            feed.is_over = True
             for rank in self._ranks:
-                feed.asked[rank] -= 1
-                self._handle.tell(rank, "item", 0, event.feed, message)
+                self._handle.tell(rank, "items_end", feed=number)
+            return
+        message, update = _pack(self._cluster, item, feed.position, self._ranks)
+        if update:
+            self._updates.append(update)
+        feed.position += 1
+        for rank in self._ranks:
+            feed.asked[rank] -= 1
+            self._handle.tell(rank, "item", 0, number, message)
 
     def close(self) -> None:
-        """Note that the names sent along have arrived on the ranks that are still there."""
+        """Note which of the names that were sent along have arrived on the ranks."""
         self._is_over = True
+        sync, done = self._cluster.sync, self._handle.done
         for update in self._updates:
             for rank in self._ranks:
-                self._cluster.sync.ran(update, rank, {}, well=True)
+                sync.ran(update, rank, {}, well=True)
+                if rank in done:
+                    sync.missed(update, rank, done[rank].arrived or ())
 
 
 class CallFeeds:
@@ -208,9 +222,9 @@ class _Feed:
         self.position = 0
         self.is_over = False
 
-    def is_next_wanted(self) -> bool:
-        """Return whether every rank has requested the next item."""
-        return not self.is_over and all(count > 0 for count in self.asked.values())
+    def is_next_wanted(self, by: Collection[int]) -> bool:
+        """Return whether every one of some ranks has requested the next item."""
+        return bool(by) and not self.is_over and all(self.asked[rank] > 0 for rank in by)
 
 
 def _pack(

@@ -89,6 +89,8 @@ class Stream(Iterator[Any]):
                     self._feeder.on_ask(event)
                 elif event is not None:
                     self._write(event)
+                else:
+                    self._feeder.feed()
             self._end()
             self._handle.check()
         except BaseException:

@@ -26,7 +26,7 @@ from jupyter_sky.cluster.runs.values import load
 from jupyter_sky.cluster.stopped import raise_if_stopped, seen_before
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport import event_loop
-from jupyter_sky.transport.protocol.events import Display, Output, Prompted, Told
+from jupyter_sky.transport.protocol.events import Display, Output, Prompted, RankDone, Told
 
 STOPPED_WITHIN = 0.75
 """Seconds after Stop when the user has control again, whatever the ranks do."""
@@ -129,7 +129,10 @@ class RunHandle:
                 self._stop_and_show(callbacks)
                 self._raise_if_stopped()
         except KeyboardInterrupt:
-            if _answer(is_leaving):
+            leaves = False
+            with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C is a no
+                leaves = is_leaving()
+            if leaves:
                 raise Interrupted("this kernel is ending; the run continues.") from None
             run.stopped_by_user = run.is_unwanted = True
             self._stop_and_show(callbacks)
@@ -321,9 +324,14 @@ class RunHandle:
         return self._run.queue.empty()
 
     @property
-    def bound(self) -> dict[int, frozenset[str]]:
-        """The names that each rank has, of those that were asked for or that the cell may bind."""
-        return {rank: frozenset(done.bound) for rank, done in self._run.done.items()}
+    def waiting(self) -> frozenset[int]:
+        """The ranks that have not finished."""
+        return self._run.waiting
+
+    @property
+    def done(self) -> dict[int, RankDone]:
+        """How each rank has finished that has, and was not lost."""
+        return dict(self._run.done)
 
     @heard_interrupts()
     def _show_queued(
@@ -388,10 +396,3 @@ class RunHandle:
     def _raise_if_stopped(self) -> None:
         controller = self._scheduler.controller
         raise_if_stopped(self._run, controller.timeouts.stop, self._scheduler.untold(self._run))
-
-
-def _answer(question: Callable[[], bool]) -> bool:
-    """Ask something; a second Ctrl-C is a no."""
-    with contextlib.suppress(KeyboardInterrupt):
-        return question()
-    return False

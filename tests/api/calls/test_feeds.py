@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import queue
 import signal
@@ -17,7 +18,7 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.calls.worker import Worker
-from tests.api.calls.test_calls import rank_pids, wait_for, worker
+from tests.api.calls.test_calls import PICKY, of_notebook, rank_pids, wait_for, worker
 from tests.waiting import until
 
 
@@ -39,6 +40,16 @@ def first_of(data: Iterator[Any], folder: Path) -> int:
     (folder / f"begun {os.getpid()}").touch()
     wait_for.local(folder / "go")
     return 1 + sum(1 for _ in data)
+
+
+@sky.compute
+def take(data: Iterator[int], most: int | None, fails: bool = False) -> int:
+    """Use all items on rank 0, and some on others."""
+    first = sky.instance_info().rank == 0
+    taken = sum(1 for _ in (data if first else itertools.islice(data, most)))
+    if fails and not first:
+        raise ValueError("no more")
+    return taken
 
 
 @sky.compute
@@ -94,6 +105,19 @@ def test_each_call_has_its_own_iterators(pool: sky.ComputePool, way: Worker) -> 
         assert sky.gather(*calls) >> pool == tuple(sum(range(n)) for n in range(0, 60, 9))
         assert pool.map(total, [range(40), [1, 2]]) == [780, 3]
         assert pool.map(halves, [iter([1, 2]), iter(())]) == [[0.5, 1.0], []]
+
+
+def test_a_rank_that_has_finished_does_not_keep_the_others_from_their_items(
+    pool: sky.ComputePool,
+) -> None:
+    assert take(iter(range(50)), 2) @ pool == [50, 2]
+    assert take(iter(range(50)), 0) @ pool == [50, 0]
+    with pytest.raises(ValueError, match="no more"):
+        take(iter(range(50)), 2, fails=True) @ pool
+    with of_notebook(PICKY) as names:
+        for _ in range(2):
+            with pytest.raises(ValueError, match="not here"):
+                take(iter([names["use"]]), 1) @ pool
 
 
 def test_an_iterator_is_not_read_ahead_of_its_rank(pool: sky.ComputePool, tmp_path: Path) -> None:
