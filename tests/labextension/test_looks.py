@@ -77,7 +77,7 @@ def test_many_clusters_fit_and_what_is_in_a_card_begins_at_one_line(
     user.run(f"%%sky --cluster {names[3]}\nimport jupyter_sky as sky\nsky.log(step=1, loss=2.0)")
     card = user.opened(names[3])
     card.get_by_role("button", name=f"Go to {user.notebook.name}").wait_for()
-    assert card.locator(".jsky-card-users").bounding_box()["height"] < 24, "a line"
+    assert card.locator(".jsky-users").bounding_box()["height"] < 24, "a line"
     card.get_by_role("option").wait_for()
     card.locator(".jsky-chart-name").wait_for()
     card.get_by_text("nothing printed yet").wait_for()
