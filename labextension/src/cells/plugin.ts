@@ -215,7 +215,9 @@ class NotebookPage implements Page {
   }
 
   #tellKernel(strip: RunStrip, action: Action): boolean {
-    const session = this.#cells.notebookOf(strip.node)?.sessionContext.session;
+    // A strip may also be in a console.
+    const panel = [...this.#app.shell.widgets('main')].find(({ node }) => node.contains(strip.node));
+    const session = (panel as Partial<NotebookPanel> | undefined)?.sessionContext?.session;
     const kernel: Kernel | null | undefined = session?.kernel;
     return Boolean(kernel && ask(kernel, action));
   }
