@@ -27,7 +27,7 @@ def cell_title(source: str) -> str:
     lines = source.splitlines()
     first = next((line.strip() for line in lines if line.strip()), "")
     if comment := re.match(r"#[#%\s]*(\w.*)", first):
-        return comment[1][:_LONGEST]
+        return _shortened(comment[1])
     try:
         statements = parse(source).body
     except SyntaxError:
@@ -36,14 +36,18 @@ def cell_title(source: str) -> str:
         # Of equals the last one: it uses what the earlier ones prepare.
         chosen = max(reversed(statements), key=lambda each: (_weight(each), _length(each)))
         first = lines[chosen.lineno - 1].strip()
-    return first.rstrip(":")[:_LONGEST]
+    return _shortened(first.rstrip(":"))
 
 
 def shell_title(source: str) -> str:
     """Return a title for a shell text: the comment that it begins with, or its first command."""
     lines = [line.strip() for line in source.splitlines()]
     lines = [line for line in lines if line and not line.startswith(("#!", "set -", "set +"))]
-    return lines[0].lstrip("# ")[:_LONGEST] if lines else ""
+    return _shortened(lines[0].lstrip("# ")) if lines else ""
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 
 def _weight(statement: ast.stmt) -> int:

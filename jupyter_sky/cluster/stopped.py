@@ -46,6 +46,10 @@ def _what_stopped(run: Run, deadline: float, untold: Sequence[Connection]) -> st
     if not run.is_unwanted:  # another notebook, a terminal or the ranks' own code did it
         text += ", and not by this notebook"
     waiting = frozenset() if run.finished else run.waiting
+    ended = set(run.task.ranks) - run.done.keys() if run.finished and not run.trouble else set()
+    if ended and run.talk is None:
+        process = "process" if len(ended) == 1 else "processes"
+        text += f"; the {process} of {format_ranks(ended)} had to be ended, and variables are lost"
     silent = [each for each in untold if waiting & each.ranks]
     away = waiting & frozenset(rank for each in silent for rank in each.ranks)
     if heard := waiting - away:

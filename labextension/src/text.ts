@@ -30,11 +30,12 @@ export function plainLines(text: string): string {
   return lines.map((line) => harmless(line).slice(0, LONGEST).trimEnd()).join('\n');
 }
 
-/** Returns the lines of a text, without what carriage returns have overwritten. */
+/** Returns the lines of a text, without what carriage returns have overwritten; long ones are cut. */
 export function linesOf(text: string): string[] {
   return text.split('\n').map((line) => {
     const written = line.replace(/\r+$/, '');
-    return written.slice(written.lastIndexOf('\r') + 1).slice(0, LONGEST);
+    const last = written.slice(written.lastIndexOf('\r') + 1);
+    return last.length > LONGEST ? `${last.slice(0, LONGEST)}…` : last;
   });
 }
 

@@ -60,6 +60,13 @@ test('runs are set apart, and stderr has its colour', async () => {
   assert.deepEqual(texts(host, '.jsky-log-title'), ['train()', '<b>']);
 });
 
+test('a log without a line says so', async () => {
+  assert.equal(textOf(host, '.jsky-nothing'), 'waiting for output');
+  say(written('one\n'));
+  say(began('r2', 'train()'));
+  assert.equal(textOf(host, '.jsky-nothing'), '');
+});
+
 test('a line that is overwritten is one line', async () => {
   say(written('\r 1 %'), written('\r 2 %'));
   await frame();

@@ -50,7 +50,7 @@ test('a carriage return overwrites the line', () => {
 });
 
 test('a line that is very long is cut, in no time', () => {
-  assert.equal(linesOf('x'.repeat(5_000_000))[0]!.length, 2000);
+  assert.equal(linesOf('x'.repeat(5_000_000))[0], `${'x'.repeat(2000)}…`);
   const slow = '\x1b]'.repeat(20_000) + '\x1b['.repeat(20_000);
   assert.equal(plain(slow), '');
 });

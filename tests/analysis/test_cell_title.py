@@ -37,7 +37,7 @@ from jupyter_sky.analysis.cell_title import cell_title
         ("!nvidia-smi", "!nvidia-smi"),
         ("print('hello')", "print('hello')"),
         ("x = = 1", "x = = 1"),
-        ("for a in b: " + "x" * 100, ("for a in b: " + "x" * 100)[:60]),
+        ("for a in b: " + "x" * 100, "for a in b: " + "x" * 47 + "…"),
     ],
 )
 def test_a_cell_is_called_by_what_it_is_about(cell: str, title: str) -> None:

@@ -34,7 +34,9 @@ HAS_END = """() => jupyterapp.shell.currentWidget.content.widgets.some(
     ({ data }) => data?.['text/plain']?.startsWith('✓ finished after')))"""
 
 
-def test_a_later_cell_leaves_the_strip_of_an_earlier_one(open_notebook: Open, shots: Path) -> None:
+def test_a_later_cell_leaves_the_strip_of_an_earlier_one(
+    open_notebook: Open, shots: Path, tmp_path: Path
+) -> None:
     user = open_notebook("lab", "earlier")
     user.run(LOAD)
     first = user.run("%%sky --nodes 2\nprint('loss 0.3')")
@@ -51,6 +53,20 @@ def test_a_later_cell_leaves_the_strip_of_an_earlier_one(open_notebook: Open, sh
     row = user.strip(first).get_by_role("option", name="rank 0,")
     row.get_by_text("loss 0.3").wait_for()
     assert "finished" in row.inner_text()
+
+    # A console of the notebook's kernel has strips, too, whose buttons work.
+    user.page.evaluate("() => jupyterapp.commands.execute('notebook:create-console')")
+    user.page.locator(".jp-CodeConsole-input .cm-content").click()
+    user.page.keyboard.insert_text(ENDLESS.format(end=str(tmp_path / "never")))
+    user.page.keyboard.press("Shift+Enter")
+    console = user.page.locator(".jp-CodeConsole-content")
+    console.locator(".jp-RenderedText").get_by_text("step 3").wait_for()
+    strip = user.strip(console)
+    strip.get_by_role("button", name=re.compile("^Running")).click()
+    strip.get_by_role("option", name="rank 1,").click()
+    strip.get_by_role("log", name="Output of rank 1").get_by_text("step 0", exact=True).wait_for()
+    strip.get_by_role("button", name="Stop", exact=True).click()
+    user.wait_for_state(console, "Stopped")
 
 
 def test_what_clears_the_output_leaves_the_strip(open_notebook: Open) -> None:
@@ -144,7 +160,9 @@ HEAR_LATE = """() => {
 }"""
 
 
-def test_a_page_that_hears_late_of_a_run_shows_it_once(open_notebook: Open, tmp_path: Path) -> None:
+def test_a_run_that_is_heard_late_is_shown_once_and_saved_where_its_cell_was_moved_to(
+    open_notebook: Open, tmp_path: Path
+) -> None:
     user = open_notebook("lab", "late")
     user.run(LOAD)
     user.page.evaluate(HEAR_LATE)
@@ -155,7 +173,12 @@ def test_a_page_that_hears_late_of_a_run_shows_it_once(open_notebook: Open, tmp_
     user.page.evaluate("() => catchUp()")
     cell.locator(".jp-RenderedText").get_by_text("step 3").wait_for()
     user.strip(cell).wait_for()  # an error if there are two
+
+    # JupyterLab does not know any more which display an output of a moved cell is.
+    user.page.evaluate("() => jupyterapp.commands.execute('notebook:move-cell-up')")
     end.touch()
+    user.wait_for_state(user.cell("itertools"), "Finished")
+    user.page.wait_for_function(HAS_END)
 
 
 def last_run(server: Server) -> tuple[str, str]:

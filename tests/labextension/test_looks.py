@@ -55,7 +55,7 @@ def test_a_state_looks_the_same_in_strip_and_sidebar(open_notebook: Open) -> Non
 def test_many_clusters_fit_and_what_is_in_a_card_begins_at_one_line(
     open_notebook: Open, shots: Path
 ) -> None:
-    user = open_notebook("lab", "fits")
+    user = open_notebook("lab", "fits-in-one-line-however-long-its-name-is")
     names = [f"an-experiment-with-a-long-name-that-ends-in-{at}" for at in range(9)]
     ups = "\n".join(f"%sky up --nodes 1 --cluster {name}" for name in names)
     user.run(f"%load_ext jupyter_sky\n%config Sky.plugin = 'none'\n{ups}")
@@ -66,7 +66,8 @@ def test_many_clusters_fit_and_what_is_in_a_card_begins_at_one_line(
         assert card.bounding_box()["height"] <= 54, "a card has two lines"
         # The end of a name is within its place, and so is the rest of it, to be pointed at.
         end, place = (
-            card.locator(part).bounding_box() for part in (".jsky-name-end", ".jsky-name")
+            card.locator(part).bounding_box()
+            for part in (".jsky-name > .jsky-name-end", ".jsky-name")
         )
         assert end["x"] + end["width"] <= place["x"] + place["width"] + 1
         assert card.get_by_title(name, exact=True).is_visible()
@@ -75,7 +76,8 @@ def test_many_clusters_fit_and_what_is_in_a_card_begins_at_one_line(
 
     user.run(f"%%sky --cluster {names[3]}\nimport jupyter_sky as sky\nsky.log(step=1, loss=2.0)")
     card = user.opened(names[3])
-    card.get_by_role("button", name="Go to fits.ipynb").wait_for()
+    card.get_by_role("button", name=f"Go to {user.notebook.name}").wait_for()
+    assert card.locator(".jsky-users").bounding_box()["height"] < 24, "a line"
     card.get_by_role("option").wait_for()
     card.locator(".jsky-chart-name").wait_for()
     card.get_by_text("nothing printed yet").wait_for()

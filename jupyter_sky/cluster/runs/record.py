@@ -18,6 +18,7 @@ from jupyter_sky.cluster.snapshot import (
     RunState,
     RunView,
 )
+from jupyter_sky.errors import ClusterLost
 from jupyter_sky.formatting import last_terminal_line
 from jupyter_sky.transport.protocol.error_report import is_consequence
 from jupyter_sky.transport.protocol.events import Display, Output, RankDone, RankExited
@@ -163,6 +164,10 @@ class RunRecorder:
         """Record how long it has taken; nothing changes after that."""
         took = self.run.took
         self._seconds = self._elapsed() if took is None else took
+        if isinstance(self.run.trouble, ClusterLost):
+            for rank in self.run.task.ranks:
+                if rank not in self._ranks:
+                    self._add(rank, RankOutcome.LOST, None, "", None)
         failed = (RankOutcome.ERROR, RankOutcome.LOST)
         if not any(record.outcome in failed for record in self._ranks.values()):
             # Errors that look like consequences are shown as causes if there is no other.

@@ -120,11 +120,9 @@ class Run:
         How ranks failed, in the order in which they did.
     trouble
         Why the cluster could not go on with it.
-    stopped_by_user, time_limit
-        Whether the user stopped it; the seconds after which it was stopped. The user's thread sets
-        them too, before it asks the loop to stop the run.
-    is_unwanted
-        Whether this notebook has tried to stop it. The user's thread sets it too.
+    stopped_by_user, time_limit, is_unwanted
+        Whether the user stopped it; the seconds after which it was stopped; whether this notebook
+        has tried to stop it. The user's thread sets them too, before it asks the loop to stop it.
     in_background
         Whether the kernel does not wait for it.
     data_sent
@@ -301,6 +299,8 @@ class Run:
     def on_rank_exited(self, event: RankExited) -> None:
         """Handle that the process of a rank ended before the rank had finished."""
         goes_on = self.talk is not None and self.talk.on_rank_exited(event)
+        if event.ignored_stop and not (self.failures or goes_on):
+            self.stopped_by_user = True  # as in `on_rank_done`
         if not self.stopped and not goes_on:
             self._fail(event.rank, rank_lost(event, self._reforms))
         self._settle(event.rank)

@@ -38,6 +38,8 @@ class ExitReasons:
             process.drain()
             said = last_line(last_lines(process), "") if status and not process.run else ""
             return f"{text} ({said})" if said else text
+        if process.ignored_stop:
+            return f"it did not react to Stop within {process.ignored_stop:g} s, and was ended"
         kills, self._oom_kills = self._oom_kills, _oom_kills(self._oom_kills)
         if -status == signal.SIGKILL and self._oom_kills > kills:
             return "the system killed it because there was no memory left"

@@ -69,6 +69,8 @@ class RankProcess:
         The run that it has come to the end of last, if any.
     is_ending
         Whether it was told to end, to be started anew.
+    ignored_stop
+        The seconds within which it did not react to a stop, and was killed; 0 if it was not.
     run_began
         When it was told of its latest run, by the loop's clock.
     run_offset
@@ -102,7 +104,7 @@ class RankProcess:
         self.run: str | None = None
         self.ended: str | None = None
         self.is_ending = False
-        self.run_began = 0.0
+        self.ignored_stop = self.run_began = 0.0
         self.run_offset = 0
         self.tail_limit = 0
         self.runs_script = False
@@ -201,6 +203,7 @@ class RankProcess:
         self._link = self._side = None
         self.pid = self.run = self.ended = None
         self.is_ending = False
+        self.ignored_stop = 0.0
         self.names = {}
         self.formations = []
         self.generation = self.group_size = 0

@@ -122,7 +122,7 @@ class Stopper:
         loop = asyncio.get_running_loop()
         loop.call_later(BREAK_AFTER, self._break_repeatedly, run)
         loop.call_later(deadline / 2, self._break, run, True)
-        loop.call_later(deadline, self._kill, run)
+        loop.call_later(deadline, self._kill, run, deadline)
 
     def stop_after_failure(self, run: str) -> None:
         """Stop a run on the other ranks of the group, soon after one of them has failed in it."""
@@ -148,9 +148,10 @@ class Stopper:
             if not (force and process.runs_script):
                 self._break_collective(process, run, force)
 
-    def _kill(self, run: str) -> None:
+    def _kill(self, run: str, deadline: float) -> None:
         self._stopping.discard(run)
         for process in self._running(run):
+            process.ignored_stop = deadline
             process.signal(signal.SIGKILL)
 
     def _running(self, run: str) -> list[RankProcess]:

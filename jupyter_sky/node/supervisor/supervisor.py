@@ -380,14 +380,14 @@ class Supervisor:
         return failures < _MOST_FAILED_STARTS
 
     def _lose(self, process: RankProcess, reason: str, again: bool) -> None:
-        pid, run = process.pid or 0, process.run
+        pid, run, deaf = process.pid or 0, process.run, bool(process.ignored_stop)
         process.drain()
         self._output.flush(process)
         said = last_lines(process)
         process.close()
         if process.rank == 0:
             self.reservations.fail(f"rank 0 is lost, {reason}")
-        self._publish_event(RankExited(process.rank, pid, reason, run, said, again))
+        self._publish_event(RankExited(process.rank, pid, reason, run, said, again, deaf))
         if run:
             self.stopper.stop_after_loss(run)
 

@@ -63,6 +63,11 @@ class InPlaceLines:
             self.show()
         return rest
 
+    def end(self) -> None:
+        """Publish its final content: new output goes below."""
+        self._block.over = True
+        self.show()
+
     def show(self) -> None:
         """Publish the block, if it has changed."""
         text = self._block.text
@@ -72,6 +77,54 @@ class InPlaceLines:
             data = {"text/plain": text}
             self._publisher.publish(data, transient=transient, update=not first)
         self._next = time.monotonic() + _INTERVAL
+
+
+class FinalLines:
+    """The lines of a stream, each of them once nothing will overwrite it any more."""
+
+    def __init__(self) -> None:
+        self._block: Block | None = None
+
+    @property
+    def text(self) -> str:
+        """The lines that may still change."""
+        return self._block.text if self._block else ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all lines are final."""
+        return self._block is None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the cursor stands below them, at the beginning of a line."""
+        return self._block is not None and self._block.is_complete
+
+    def draw(self, text: str) -> list[str]:
+        """Apply text; return the lines that became final."""
+        lines: list[str] = []
+        while text:
+            if self._block is None:
+                start = overwriting_start(text)
+                start = text.rfind("\n") + 1 if start is None else start
+                lines += [line.rstrip("\r") for line in text[:start].split("\n")[:-1]]
+                text = text[start:]
+                if not text:
+                    break
+                self._block = Block()
+            text = self._block.draw(text)
+            lines += self._block.take_final()
+            if text or self._block.is_ordinary:
+                lines += self.end()
+        return lines
+
+    def end(self) -> list[str]:
+        """Return the lines that were not final: new output goes below."""
+        if self._block is None:
+            return []
+        self._block.over = True
+        text, self._block = self.text, None
+        return text.split("\n") if text else []
 
 
 class Block:
@@ -85,7 +138,7 @@ class Block:
     Attributes
     ----------
     over
-        Whether an ordinary line has come below the block, which ends it.
+        Whether it has ended, as where an ordinary line has come below it.
     """
 
     def __init__(self, line: str = "") -> None:
@@ -94,12 +147,16 @@ class Block:
         self._overwrites = False  # the next text replaces the line
         self._at_line_start = False
         self._cursor_hidden = False
+        self._is_drawn = False  # it has more than a line that was printed in pieces
+        self._reach = 0  # the most rows that the cursor has gone up at once
+        self._final = 0  # the number of rows that nothing will overwrite
         self.over = False
 
     @property
     def text(self) -> str:
-        """Its present content."""
-        return "\n".join(row.rstrip() for row in self._rows).rstrip("\n")
+        """Its present content; in the end, without what the next ordinary line overwrites."""
+        rows = self._rows[:-1] if self.over and self.is_complete else self._rows
+        return "\n".join(row.rstrip() for row in rows).rstrip("\n")
 
     def draw(self, text: str) -> str:
         """Apply text; return the part of it that belongs below the block."""
@@ -117,14 +174,26 @@ class Block:
         is_last = self._row == len(self._rows) - 1
         return is_last and self._at_line_start and not self._cursor_hidden
 
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether it is a complete line that nothing has overwritten."""
+        return self.is_complete and not self._is_drawn
+
+    def take_final(self) -> list[str]:
+        """Remove the rows that nothing will overwrite any more, and return them."""
+        rows, self._rows = self._rows[: self._final], self._rows[self._final :]
+        self._row, self._final = self._row - len(rows), 0
+        return [row.rstrip() for row in rows]
+
     def _ends_with(self, part: str) -> bool:
         """Return whether the next part is an ordinary line below the block."""
-        if len(self._rows) > _LARGEST_BLOCK:
+        if len(self._rows) > _LARGEST_BLOCK or (self.is_ordinary and part):
             return True
         return self.is_complete and bool(part) and not _MOVES.fullmatch(part)
 
     def _apply(self, part: str) -> None:
         is_newline = part in ("\n", "\r\n")
+        self._is_drawn |= not is_newline and bool(_MOVES.fullmatch(part))
         self._at_line_start = is_newline or (self._at_line_start and part in ("", _HIDE, _SHOW))
         if is_newline:
             self._move_to(self._row + 1)
@@ -134,12 +203,17 @@ class Block:
             self._cursor_hidden = part == _HIDE
         elif part.startswith("\x1b[") and part[-1] in "AB":
             count = int(part[2:-1] or 1)
+            if part[-1] == "A":
+                self._reach = max(self._reach, min(count, self._row))
             self._move_to(self._row + (count if part[-1] == "B" else -count))
         elif part.startswith("\x1b[") and part.endswith("K"):
             # Erase the whole line or nothing, since columns are not tracked.
             if self._overwrites or part == "\x1b[2K":
                 self._rows[self._row] = ""
         elif part:
+            if self._overwrites and self._rows[self._row] and not self._cursor_hidden:
+                # What is below others, and drawn again, has left them behind if it can reach them.
+                self._final = max(self._final, self._row - self._reach)
             row = part if self._overwrites else self._rows[self._row] + part
             self._rows[self._row] = row[-_LONGEST_ROW:]
             self._overwrites = False

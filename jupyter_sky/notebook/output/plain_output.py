@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from jupyter_sky.notebook.output.decoding import OutputDecoder
 from jupyter_sky.notebook.output.flood import gap, skipped_displays
-from jupyter_sky.notebook.output.inplace_lines import Block, overwriting_start
+from jupyter_sky.notebook.output.inplace_lines import FinalLines
 from jupyter_sky.notebook.output.rank_label import label, label_width
 from jupyter_sky.transport.protocol.events import Display, Output
 
@@ -39,18 +39,18 @@ class PlainOutput:
         self._dropped = 0  # number of bytes dropped before these
         self._places: list[_Place] = []
         # The last line of each stream, or its bars, until something follows below.
-        self._blocks: dict[_Stream, Block] = {}
+        self._last: dict[_Stream, FinalLines] = {}
         self._decoder = OutputDecoder()
         self._clears_next = False
 
     @property
     def text(self) -> str:
         """The end of the output, as far as it is kept; callable from any thread."""
-        blocks = list(self._blocks.items())
-        last = "\n".join(self._labelled(rank, block.text) for (rank, _), block in blocks)
-        end = "\n" if blocks and blocks[-1][1].is_complete else ""
+        last = [(rank, lines) for (rank, _), lines in list(self._last.items()) if lines.text]
+        text = "\n".join(self._labelled(rank, lines.text) for rank, lines in last)
+        end = "\n" if last and last[-1][1].is_complete else ""
         # The kept output may begin in the middle of a character.
-        return (self._kept + f"{last}{end}".encode())[-_KEPT:].decode(errors="ignore")
+        return (self._kept + f"{text}{end}".encode())[-_KEPT:].decode(errors="ignore")
 
     def add(self, event: Output | Display) -> None:
         """Add output or a display of a rank."""
@@ -108,37 +108,24 @@ class PlainOutput:
     def _clear(self) -> None:
         self._places.clear()
         self._kept = b""
-        self._blocks.clear()
+        self._last.clear()
         self._clears_next = False
 
     def _write(self, key: _Stream, text: str) -> None:
-        while text:
-            if key not in self._blocks:
-                text = self._take_lines(key, text)
-                if not text:
-                    return
-                self._blocks[key] = Block()
-            text = self._blocks[key].draw(text)
-            if text:
-                self._end(key)
-
-    def _take_lines(self, key: _Stream, text: str) -> str:
-        """Keep lines that cannot be overwritten any more, and return the rest."""
-        start = overwriting_start(text)
-        start = text.rfind("\n") + 1 if start is None else start
-        if start:
-            self._keep(self._labelled(key[0], text[: start - 1]))
-        return text[start:]
+        lines = self._last.setdefault(key, FinalLines())
+        self._keep_lines(key, lines.draw(text))
+        if lines.is_empty:
+            del self._last[key]
 
     def _end_complete(self, rank: int, beside: str = "") -> None:
         """Finish complete lines of a rank's other streams: new output goes below."""
-        for key in list(self._blocks):
-            if key[0] == rank and key[1] != beside and self._blocks[key].is_complete:
-                self._end(key)
+        for key in list(self._last):
+            if key[0] == rank and key[1] != beside and self._last[key].is_complete:
+                self._keep_lines(key, self._last.pop(key).end())
 
-    def _end(self, key: _Stream) -> None:
-        if text := self._blocks.pop(key).text:
-            self._keep(self._labelled(key[0], text))
+    def _keep_lines(self, key: _Stream, lines: list[str]) -> None:
+        if lines:
+            self._keep(self._labelled(key[0], "\n".join(lines)))
 
     def _labelled(self, rank: int, text: str) -> str:
         if not self._width:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import sys
+import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -13,13 +14,14 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_sky.formatting import escaped
 from jupyter_sky.notebook.output.decoding import OutputDecoder
 from jupyter_sky.notebook.output.flood import FloodEnd, gap, skipped_displays
-from jupyter_sky.notebook.output.inplace_lines import InPlaceLines, overwriting_start
+from jupyter_sky.notebook.output.inplace_lines import FinalLines, InPlaceLines, overwriting_start
 from jupyter_sky.notebook.output.rank_label import label, label_width
 from jupyter_sky.notebook.output.rank_order import RankOrder
 from jupyter_sky.notebook.output.safe_display import safe_data, safe_metadata
 from jupyter_sky.transport.protocol.events import Display, Output
 
 _LONGEST_LINE = 1000  # most characters of an unfinished line to keep, in case it becomes a bar
+_PATIENCE = 0.5  # seconds after which a bar is over that another one may follow, and go back up to
 
 
 class Renderer:
@@ -54,6 +56,8 @@ class Renderer:
         self._width = label_width(ranks)
         self._decoder = OutputDecoder()
         self._unfinished: dict[tuple[int, str], str] = {}
+        self._lines: dict[tuple[int, str], FinalLines] = {}  # of several ranks
+        self._drawn: dict[tuple[int, str], float] = {}  # when something was last added to these
         self._bars: dict[str, InPlaceLines] = {}
         self._floods: dict[tuple[int, str], FloodEnd] = {}
         self._unflushed = False
@@ -75,24 +79,26 @@ class Renderer:
             self._print(event, _overwritten(self._decoder.decode(event)))
 
     def show_overdue(self) -> None:
-        """Show displays that have waited for their turn long enough; to be called repeatedly."""
+        """Show displays and bars that have waited long enough; to be called repeatedly."""
         if overdue := list(self._order.overdue()):
             for event in overdue:
                 self._render(event)
             self._unflushed = True
-            self.flush()
+        until = time.monotonic() - _PATIENCE
+        for key, lines in list(self._lines.items()):
+            if lines.is_complete and self._drawn[key] < until:
+                self._end_lines(key)
+        self.flush()
 
     def finish(self) -> None:
         """Show unfinished lines, and the final state of bars."""
         for event in self._order.finish():
             self._render(event)
-        for (rank, stream), text in self._unfinished.items():
-            if text and self._width:
-                self._unflushed = True
-                self._stream(stream).write(f"{self._label(rank)}{_last_state(text)}\n")
+        for key in list(self._lines):
+            self._end_lines(key)
         self._unfinished.clear()
         for bars in self._bars.values():
-            bars.show()
+            bars.end()
         self._bars.clear()
         self.flush()
         self._floods.clear()
@@ -110,6 +116,7 @@ class Renderer:
         """Clear the cell, except what is above its output."""
         self._bars.clear()
         self._unfinished.clear()
+        self._lines.clear()
         self._floods.clear()
         # With `wait` if something follows at once, so that the page keeps its height.
         wait = self._clears_next or self._on_clear is not None
@@ -123,8 +130,11 @@ class Renderer:
         flood = self._floods.get(key)
         # A terminal cannot replace its output: print a notice for each gap.
         if flood is None and event.skipped_bytes and hasattr(self._shell, "kernel"):
+            # The line in which the gap began is at its end.
+            if key in self._lines:
+                self._end_lines(key)
             if self._unfinished.get(key) or event.stream in self._bars:
-                self._write(event, "\n")  # ends the line in which the gap began
+                self._write(event, "\n")
             self.flush()
             flood = self._floods[key] = FloodEnd(self._shell, self._label(event.rank))
         if flood is not None:
@@ -141,13 +151,30 @@ class Renderer:
             line = (self._unfinished.get(key, "") + text).rpartition("\n")[2]
             self._unfinished[key] = line[-_LONGEST_LINE:]
             return
-        *lines, rest = (self._unfinished.get(key, "") + text).split("\n")
         # Bars of several ranks would draw over each other, so only the last state of each is shown;
         # the panel shows them while they move.
-        self._unfinished[key] = _last_state(rest) + "\r" * rest.endswith("\r")
-        label = self._label(event.rank)
-        ends = map(_last_state, lines)
-        self._write_to(event.stream, "".join(f"{label}{line}\n" for line in ends))
+        self._end_complete_lines(event.rank, beside=event.stream)
+        lines = self._lines.setdefault(key, FinalLines())
+        self._write_lines(key, lines.draw(text))
+        self._drawn[key] = time.monotonic()
+        if lines.is_empty:
+            del self._lines[key]
+
+    def _write_lines(self, key: tuple[int, str], lines: Sequence[str]) -> None:
+        """Write lines of one of several ranks."""
+        label = self._label(key[0])
+        self._write_to(key[1], "".join(f"{label}{_CURSOR.sub('', line)}\n" for line in lines))
+
+    def _end_lines(self, key: tuple[int, str]) -> None:
+        """Write what may still change of a stream of one of several ranks."""
+        self._unflushed = True
+        self._write_lines(key, self._lines.pop(key).end())
+
+    def _end_complete_lines(self, rank: int, beside: str = "") -> None:
+        """Finish complete bars of a rank's other streams: new output goes below."""
+        for key in ((rank, "stdout"), (rank, "stderr")):
+            if key[1] != beside and key in self._lines and self._lines[key].is_complete:
+                self._end_lines(key)
 
     def _write_to(self, name: str, text: str) -> None:
         """Write to one of the notebook's streams, after everything written to the other."""
@@ -163,7 +190,7 @@ class Renderer:
         """Finish complete bars of the other stream: new output goes below."""
         for other in [each for each in self._bars if each != stream]:
             if self._bars[other].is_complete:
-                self._bars.pop(other).show()
+                self._bars.pop(other).end()
 
     def _draw_in_place(self, event: Output, text: str) -> str:
         """Draw overwriting lines, and return the rest; a terminal draws these by itself."""
@@ -194,6 +221,7 @@ class Renderer:
         return sys.stderr if name == "stderr" else sys.stdout
 
     def _display(self, event: Display) -> None:
+        self._end_complete_lines(event.rank)
         self.flush()
         if event.kind == "clear":
             self._clears_next = bool(event.data.get("wait", False))
@@ -251,11 +279,6 @@ def _overwritten(text: str) -> str:
 # The first carriage return has to stay, since it overwrites what was shown before this text. Text
 # with an escape sequence stays, since it may move to another line.
 _OVERWRITTEN = re.compile(r"(?<=\r)[^\r\n\x1b]*\r(?!\n)")
-
-
-def _last_state(line: str) -> str:
-    """Return what a terminal shows of a line in the end, where a bar was drawn again and again."""
-    return _CURSOR.sub("", line.rstrip("\r").rpartition("\r")[2])
 
 
 # What moves the cursor or hides it, which has no meaning below a label.

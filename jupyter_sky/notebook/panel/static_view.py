@@ -1,8 +1,12 @@
-"""A static view of a run, for saved notebooks, exports and terminals."""
+"""A static view of a run, for saved notebooks, exports and terminals.
+
+It may be read long after it was made, so it has nothing of a running run that changes soon.
+"""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Sequence
 from html import escape
 
@@ -21,7 +25,6 @@ from jupyter_sky.formatting import (
     format_count,
     format_elapsed,
     format_ranks,
-    format_share,
 )
 from jupyter_sky.notebook.panel import static_curves
 
@@ -36,7 +39,7 @@ _INVISIBLE = re.compile(
 )
 _STATES = {
     RunState.WAITING: "… waiting for its turn",
-    RunState.RUNNING: "▸ running for",
+    RunState.RUNNING: "▸ running since",
     RunState.OK: "✓ finished after",
     RunState.ERROR: "✗ failed after",
     RunState.INTERRUPTED: "■ stopped after",
@@ -64,12 +67,13 @@ def headline(snapshot: Snapshot) -> str:
     parts = [_state(run)]
     if attempt := run["attempt"]:
         parts.append("attempt {} of {}".format(*attempt))
-    if run["progress"] and run["progress"]["part"] < 1:
+    is_over = not _is_going_on(run)
+    if is_over and run["progress"] and run["progress"]["part"] < 1:
         parts.append(f"{100 * run['progress']['part']:.0f} %")
     parts.append(f"{format_ranks(run['ranks'])} of {made}")
-    if snapshot["sent_bytes"] >= _WORTH_SAYING:
+    if is_over and snapshot["sent_bytes"] >= _WORTH_SAYING:
         parts.append(f"{format_bytes(snapshot['sent_bytes'])} sent")
-    if run["cost"] is not None:
+    if is_over and run["cost"] is not None:
         parts.append(format_cost(run["cost"], cluster["unit"]))
     if run["trouble"]:
         parts.append(run["trouble"])
@@ -130,20 +134,27 @@ def _curves(snapshot: Snapshot) -> list[CurveView]:
     return [{**curve, "name": plain(curve["name"])} for curve in snapshot["curves"]]
 
 
+def _is_going_on(run: RunView) -> bool:
+    return run["state"] in (RunState.RUNNING, RunState.WAITING)
+
+
 def _state(run: RunView) -> str:
-    if run["state"] is RunState.WAITING:
-        return _STATES[run["state"]]
-    return f"{_STATES[RunState(run['state'])]} {format_elapsed(run['seconds'])}"
+    words = _STATES[RunState(run["state"])]
+    if run["state"] == RunState.WAITING:
+        return words
+    if run["state"] == RunState.RUNNING:
+        return f"{words} {time.strftime('%Y-%m-%d %H:%M', time.localtime(run['started']))}"
+    return f"{words} {format_elapsed(run['seconds'])}"
 
 
 def _rows(snapshot: Snapshot) -> Iterator[Sequence[str]]:
-    """Yield the cells for each rank, ending with its last line of output."""
-    gpus = {node["node"]: plain(node["gpu"] or "CPU") for node in snapshot["nodes"]}
+    """Yield the cells for each rank of a run that is over, ending with its last line of output."""
     run = snapshot["run"]
-    # The present usage of a node says nothing about a run that is over.
-    is_live = run is None or run["state"] in (RunState.RUNNING, RunState.WAITING)
+    if run is None or _is_going_on(run):
+        return
+    gpus = {node["node"]: plain(node["gpu"] or "CPU") for node in snapshot["nodes"]}
     for rank in snapshot["ranks"]:
-        memory, outcome = rank["memory"], rank["outcome"]
+        outcome = rank["outcome"]
         line = rank["error"] or rank["trouble"] or rank["line"]
         yield [
             f"rank {rank['rank']}",
@@ -152,7 +163,6 @@ def _rows(snapshot: Snapshot) -> Iterator[Sequence[str]]:
             _OUTCOMES[RankOutcome(outcome)] if outcome else rank["phase"],
             _mark(rank),
             format_elapsed(rank["seconds"]) if rank["seconds"] is not None else "",
-            format_share(*memory) if memory and is_live else "",
             plain(line)[:_LONGEST] if line else "",
         ]
 

@@ -91,14 +91,12 @@ class RankExited(Event):
 
     Attributes
     ----------
-    reason
-        How it ended, in words.
+    reason, tail
+        How it ended, in words; the last lines of its log.
     run
         The run that it was executing, if any.
-    tail
-        The last lines of its log.
-    again
-        Whether a new process replaces it.
+    again, ignored_stop
+        Whether a new process replaces it; whether it was ended as it did not react to Stop.
     """
 
     rank: int
@@ -107,6 +105,7 @@ class RankExited(Event):
     run: str | None
     tail: str
     again: bool = True
+    ignored_stop: bool = False
 
 
 @dataclass(frozen=True, slots=True)

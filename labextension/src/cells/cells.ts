@@ -4,6 +4,7 @@
 import type { CodeCell } from '@jupyterlab/cells';
 import type { IOutput } from '@jupyterlab/nbformat';
 import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
+import { JSONExt, type PartialJSONObject } from '@lumino/coreutils';
 import type { Record as RunRecord } from '../api.ts';
 import type { Place } from '../action.ts';
 import { MIME, toSaved, type RunOutput } from './record.ts';
@@ -54,6 +55,22 @@ export function runOf(output: IOutput): string | null {
 
 export function hasRun({ model }: CodeCell, run: string): boolean {
   return model.outputs.toJSON().some((output) => runOf(output) === run);
+}
+
+/** Updates the outputs that show a run where JupyterLab has not: it no longer knows the display of an
+    output whose cell was moved, copied, or deleted and brought back. */
+export function updateOutputs({ content }: NotebookPanel, run: string, data: PartialJSONObject): void {
+  for (const { model } of content.widgets) {
+    if (model.type === 'code') {
+      const { outputs } = model as CodeCell['model'];
+      outputs.toJSON().forEach((output, at) => {
+        const shown = output.data as PartialJSONObject | undefined;
+        if (runOf(output) === run && !JSONExt.deepEqual(shown![MIME]!, data[MIME]!)) {
+          outputs.set(at, { output_type: 'display_data', metadata: {}, data });
+        }
+      });
+    }
+  }
 }
 
 /** Returns printed outputs, those before the first of them, and the rest. */

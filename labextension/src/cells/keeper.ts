@@ -76,6 +76,11 @@ export class Keeper {
     this.#here.add(run);
   }
 
+  /** Whether the messages of a run come to this page. */
+  isHere(run: string): boolean {
+    return this.#here.has(run);
+  }
+
   /** Whether text of a strip's run did not reach this page. */
   isIncomplete({ run, snapshot }: RunStrip): boolean {
     if (!run || !snapshot?.run || this.#here.has(run) || this.#restored.has(run)) {

@@ -6,6 +6,7 @@ import { PageConfig } from '@jupyterlab/coreutils';
 import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import type { PartialJSONObject } from '@lumino/coreutils';
 import type { Action, Ask } from '../action.ts';
 import { ask, type Kernel } from '../kernel.ts';
 import { IClusters } from '../lab/clusters.ts';
@@ -14,11 +15,11 @@ import { SHOW } from '../lab/sidebar.ts';
 import { CHANGED } from '../panel.ts';
 import type { Snapshot } from '../snapshot.ts';
 import { plain } from '../text.ts';
-import { Cells } from './cells.ts';
+import { Cells, runOf, updateOutputs } from './cells.ts';
 import { Feed, isOver } from './feed.ts';
 import { Keeper } from './keeper.ts';
 import { takeBackQuestions } from './questions.ts';
-import { MIME, type RunOutput } from './record.ts';
+import { MIME } from './record.ts';
 import { RunStrip, type Page } from './strip.ts';
 
 /** Preferred to the widget of the same output, which a busy kernel cannot show. */
@@ -73,14 +74,16 @@ const plugin: JupyterFrontEndPlugin<void> = {
 
 export default plugin;
 
-/** Notes which runs send their messages to this page. */
-function listen({ sessionContext }: NotebookPanel, keeper: Keeper): void {
-  sessionContext.iopubMessage.connect((_, { header, content }) => {
-    if (header.msg_type === 'display_data') {
-      const data = (content as { data: { [type: string]: unknown } }).data;
-      const run = (data[MIME] as RunOutput | undefined)?.snapshot.run?.id;
-      if (run) {
+/** Notes which runs send their messages to this page, and whether these reach their cells. */
+function listen(panel: NotebookPanel, keeper: Keeper): void {
+  panel.sessionContext.iopubMessage.connect((_, { header, content }) => {
+    if (header.msg_type === 'display_data' || header.msg_type === 'update_display_data') {
+      const { data } = content as { data: PartialJSONObject };
+      const run = runOf({ output_type: 'display_data', data });
+      if (run && header.msg_type === 'display_data') {
         keeper.comesHere(run);
+      } else if (run && keeper.isHere(run)) {
+        updateOutputs(panel, run, data);
       }
     }
   });
@@ -212,7 +215,9 @@ class NotebookPage implements Page {
   }
 
   #tellKernel(strip: RunStrip, action: Action): boolean {
-    const session = this.#cells.notebookOf(strip.node)?.sessionContext.session;
+    // A strip may also be in a console.
+    const panel = [...this.#app.shell.widgets('main')].find(({ node }) => node.contains(strip.node));
+    const session = (panel as Partial<NotebookPanel> | undefined)?.sessionContext?.session;
     const kernel: Kernel | null | undefined = session?.kernel;
     return Boolean(kernel && ask(kernel, action));
   }

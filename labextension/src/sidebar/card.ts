@@ -164,8 +164,10 @@ export class Card {
     const name = plain(notebook);
     const busyness = busy ? trans.__('its kernel is busy') : trans.__('its kernel is idle');
     const title = `${path === null ? name : plain(path)} (${busyness})`;
+    const shown = element('span', 'jsky-file');
+    setName(shown, name);
     if (path === null) {
-      return element('span', 'jsky-user', { title }, icon('notebook'), name);
+      return element('span', 'jsky-user', { title }, icon('notebook'), shown);
     }
     const label = trans.__('Go to %1', title);
     const link = element('button', 'jsky-user jsky-link', {
@@ -173,7 +175,7 @@ export class Card {
       'aria-label': label,
       title: label
     });
-    link.append(icon('notebook'), element('span', '', {}, name));
+    link.append(icon('notebook'), shown);
     link.addEventListener('click', () => this.#page.go(path));
     return link;
   }

@@ -92,10 +92,14 @@ export class LogPane {
     }
     this.#arrange(ranks);
     const named = span([...ranks]).replaceAll(' ', '');
+    const waiting = this.#trans.__('waiting for output');
+    let hasText = false;
+    setSentence(this.#end, waiting);
     const unfollow = this.#page.follow(named, ({ entries, end }, isFirst) => {
       if (this.#unfollow === unfollow) {
         this.#add(entries, isFirst);
-        setSentence(this.#end, end);
+        hasText ||= entries.some(({ run }) => run === null);
+        setSentence(this.#end, end ?? (hasText ? null : waiting));
       }
     });
     this.#unfollow = unfollow;

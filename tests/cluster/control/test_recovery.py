@@ -91,9 +91,13 @@ def test_who_waits_is_told(new) -> None:
 
 def test_a_cluster_of_which_nothing_is_left_is_lost(new) -> None:
     cells = new(nodes=2, framework=False, replace=True)
-    kill_agent(cells, 0)
+    run = cells.start("import time\nprint('here', flush=True)\ntime.sleep(600)")
+    killing = itertools.count()
+    run.follow(lambda event: next(killing) or kill_agent(cells, 0))
     with pytest.raises(sky.ClusterLost, match="Run the cell again"):
-        cells.run("pass")
+        run.values()
+    shown = cells.cluster.snapshot(run=run.id)
+    assert [rank["outcome"] for rank in shown["ranks"]] == ["lost", "lost"]
 
 
 _LOST = "is lost: the agent of rank 1 ended.*`%sky restart`.*`--replace`"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import os
 import re
 import signal
@@ -180,6 +181,18 @@ def test_a_rank_that_does_not_react_is_ended(new) -> None:
     assert "rank 1 did not react yet: a rank that has not within 4 s is ended" in said
     cells.run("import torch, torch.distributed as dist\nx = torch.ones(1)\ndist.all_reduce(x)")
     assert cells.ask("x.item()") == [2.0] * 2
+
+    # So it is where another place stops it, which does not wait in this kernel.
+    deaf = "import time\nwhile True:\n    try: time.sleep(600)\n    except KeyboardInterrupt: pass"
+    run = cells.start(f"print('here')\n{deaf}", ranks=[1], show=[1])
+    stopping = itertools.count()
+    run.follow(lambda event: next(stopping) or cells.cluster.interrupt_run(run.id))
+    with pytest.raises(Interrupted, match="the process of rank 1 had to be ended"):
+        run.values()
+    shown = cells.cluster.snapshot(run=run.id)
+    assert shown["run"]["state"] == "interrupted"
+    error = "it did not react to Stop within 4 s, and was ended"
+    assert [rank["error"] for rank in shown["ranks"] if rank["rank"] == 1] == [error]
 
 
 def test_a_connection_of_the_user_survives_a_broken_collective(cells) -> None:

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from jupyter_sky.notebook.output.inplace_lines import InPlaceLines, overwriting_start
+from jupyter_sky.notebook.output.inplace_lines import FinalLines, InPlaceLines, overwriting_start
 from tests.installed import skip_without
 from tests.notebook.kernels import LiveNotebook
 
 ERASE = "\x1b[2K"
 UP = f"{ERASE}\x1b[1A{ERASE}"
+# Below an outer bar, an inner one moves, takes its place in the end, and has it below again.
+LEFT = "\router\n\rinner\x1b[A\n\rinner\x1b[A\rinner {}\n\router"
 
 
 class Publisher:
@@ -60,6 +62,31 @@ def _whole(text: str, size: int) -> list[str]:
     return ["".join(units[at : at + size]) for at in range(0, len(units), size)]
 
 
+@pytest.mark.parametrize("size", [1, 3, 1000])
+@pytest.mark.parametrize(
+    ("text", "final", "rest"),
+    [
+        ("one\n\ntwo\r\nth", ["one", "", "two"], ["th"]),
+        ("\r1/2\r2/2\n\r1/2\r2/2", ["2/2"], ["2/2"]),
+        (
+            "\router 0\n\rinner 0\x1b[A\n\rinner 1\x1b[A\router 1\n\rinner 0",
+            [],
+            ["outer 1", "inner 0"],
+        ),
+        (f"{LEFT.format(0)}{LEFT.format(1)}", ["inner 0"], ["inner 1", "outer"]),
+        (LEFT.format(0).removesuffix("\router"), [], ["inner 0"]),
+        (f"\x1b[?25l\r{ERASE}a 0\nb 0\r{UP}a 1\nb 1", [], ["a 1", "b 1"]),
+    ],
+    ids=["lines", "one after the other", "tqdm in tqdm", "tqdm in tqdm, left", "cut", "rich"],
+)
+def test_what_nothing_overwrites_any_more(
+    text: str, final: list[str], rest: list[str], size: int
+) -> None:
+    lines = FinalLines()
+    assert [line for piece in _whole(text, size) for line in lines.draw(piece)] == final
+    assert lines.end() == rest
+
+
 def test_where_a_block_begins() -> None:
     assert overwriting_start("line\nother\n") is None
     assert overwriting_start("windows\r\n") is None
@@ -84,6 +111,12 @@ def test_bars_are_lines_in_the_file(pair: LiveNotebook) -> None:
 def test_bars_of_several_ranks_are_shown_when_they_are_full(pair: LiveNotebook) -> None:
     cell = pair.succeed("%%sky --stdout all\nfrom tqdm import trange\nfor _ in trange(50): pass")
     assert sorted(line[:8] for line in cell.stderr.splitlines()) == ["0 │ 100%", "1 │ 100%"]
+    nested = "for _ in trange(20, desc='epochs'):\n    for _ in trange(90, leave=False): pass"
+    cell = pair.succeed(f"%%sky --stdout all\n{nested}")
+    assert sorted(line[:16] for line in cell.stderr.splitlines()) == [
+        "0 │ epochs: 100%",
+        "1 │ epochs: 100%",
+    ]
     code = "for step in range(3): print(f'\\r{rank}: {step}', end='', flush=True); time.sleep(0.01)"
     cell = pair.succeed(f"%%sky --stdout all\n{code}")
     assert sorted(cell.stdout.split("\n")) == ["", "0 │ 0: 2", "1 │ 1: 2"]

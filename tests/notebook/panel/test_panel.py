@@ -6,6 +6,7 @@ import copy
 import functools
 import json
 import operator
+from datetime import datetime
 from html.parser import HTMLParser
 from typing import Any
 
@@ -210,27 +211,30 @@ class Tags(HTMLParser):
 def test_a_saved_notebook_has_html_and_text() -> None:
     shown = changed(
         snapshot(),
-        run={"progress": {**BAR, "part": 0.4}},
+        run={"state": "interrupted", "progress": {**BAR, "part": 0.4}},
         rank_1={"began_empty": True},
         rank_2={"restarted": True},
     )
     assert as_text(shown).splitlines() == [
-        "▸ running for 1:23 · 40 % · ranks 0-3 of digits-3f2a, 4 local nodes · 12.4 MB sent",
-        "  rank 0  node 0  CPU  running                      1.2 / 16 GB  "
-        "epoch 11: loss 0.310, accuracy 0.930",
-        "  rank 1  node 1  CPU  running  began empty         1.2 / 16 GB  "
-        "epoch 11: loss 0.318, accuracy 0.926",
-        "  rank 2  node 2  CPU  running  restarted, empty    1.2 / 16 GB  "
-        "epoch 11: loss 0.326, accuracy 0.922",
-        "  rank 3  node 3  CPU  running                      1.2 / 16 GB  "
-        "epoch 11: loss 0.334, accuracy 0.918",
+        "■ stopped after 1:23 · 40 % · ranks 0-3 of digits-3f2a, 4 local nodes · 12.4 MB sent",
+        "  rank 0  node 0  CPU  running                      epoch 11: loss 0.310, accuracy 0.930",
+        "  rank 1  node 1  CPU  running  began empty         epoch 11: loss 0.318, accuracy 0.926",
+        "  rank 2  node 2  CPU  running  restarted, empty    epoch 11: loss 0.326, accuracy 0.922",
+        "  rank 3  node 3  CPU  running                      epoch 11: loss 0.334, accuracy 0.918",
     ]
     html = Tags(as_html(shown)).text
     assert all(line.strip() in html for line in as_text(shown).splitlines())
 
 
+def test_a_notebook_saved_in_the_middle_of_a_run_has_what_stays_true() -> None:
+    shown = changed(snapshot(), run={"progress": {**BAR, "part": 0.4}, "cost": 1.37})
+    began = datetime.fromtimestamp(shown["run"]["started"]).strftime("%Y-%m-%d %H:%M")
+    assert as_text(shown) == (f"▸ running since {began} · ranks 0-3 of digits-3f2a, 4 local nodes")
+    assert Tags(as_html(shown)).text == as_text(shown)
+
+
 def test_many_ranks_take_little_room_in_a_saved_notebook() -> None:
-    shown = snapshot(256)
+    shown = changed(snapshot(256), run={"state": "ok"})
     assert len(as_html(shown)) < 1.1 * len(as_text(shown))
 
 
@@ -259,6 +263,7 @@ def test_how_a_run_ended_is_said(ending: str) -> None:
 def test_nothing_from_a_rank_becomes_markup() -> None:
     shown = changed(
         snapshot(2),
+        run={"state": "ok"},
         cluster={"name": HOSTILE, "provider": HOSTILE, "gpu": HOSTILE},
         nodes=[{"node": 0, "addr": HOSTILE, "gpu": HOSTILE}],
         rank_0={"line": HOSTILE},
