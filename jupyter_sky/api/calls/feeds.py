@@ -46,6 +46,11 @@ def with_feeds(
     return replace(pending, args=args, kwargs=kwargs) if feeds else pending, feeds
 
 
+def can_begin_again(pending: PendingCompute[Any]) -> bool:
+    """Return whether none of the iterators of a call is used up by an attempt at it."""
+    return all(iter(source) is not source for source in with_feeds(pending)[1])
+
+
 class Feeder:
     """Feeds items of iterators to the ranks that ask for them; each rank gets all items.
 

@@ -185,6 +185,8 @@ def _serve(answer: Answer, pipe: Any, printed: Sequence[int]) -> None:
         return told
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # A call may start processes, as workers of a DataLoader. To this rank it stays a daemon.
+    multiprocessing.current_process().daemon = False
     for fd, pipe_end in zip((1, 2), printed, strict=True):
         os.dup2(pipe_end, fd)
         os.close(pipe_end)
