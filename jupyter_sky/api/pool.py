@@ -18,6 +18,7 @@ from jupyter_sky.api.calls import streams
 from jupyter_sky.api.calls.batches import Batches
 from jupyter_sky.api.calls.feeds import Feeder, can_begin_again, with_feeds
 from jupyter_sky.api.calls.futures import Futures
+from jupyter_sky.api.calls.needs import find_needs
 from jupyter_sky.api.calls.program import program_words
 from jupyter_sky.api.calls.streams import Stream
 from jupyter_sky.api.calls.terminal import debugging, write
@@ -360,7 +361,7 @@ class ComputePool:
         place = f"the call of {pending.function.__name__}"
         call = pickling.dump(pending.call(decorators_of(self.plugins), is_stream), place)
         packed, parts = blobs.pack(call)
-        update = cluster.sync.update(call.needs, pickling.main_namespace(), ranks, limit=None)
+        update = find_needs(cluster, call.needs, call.modules, ranks)
         task = Task(
             ranks=ranks,
             call=packed,
