@@ -147,6 +147,12 @@ RATE = 1
 def rate(times=1): return RATE * times
 @sky.compute
 def rate_there(): return RATE
+def hook(info):
+    global entered
+    entered = True
+    yield
+@sky.compute
+def entered_there(): return entered
 """
 
 
@@ -161,9 +167,11 @@ def test_functions_of_the_users_own_modules(
     script.write_text("import settings\ndef main():\n    settings.RATE = 2")
     monkeypatch.syspath_prepend(tmp_path)
     own, other = map(importlib.import_module, names)
-    provider = sky.Local(shares_files=False)
+    plugins = [sky.Plugin("own", around_process=own.hook)]
+    pool = sky.ComputePool(provider=sky.Local(shares_files=False), nodes=2, plugins=plugins)
     try:
-        with shared_registry(workplace), sky.ComputePool(provider=provider, nodes=2) as pool:
+        with shared_registry(workplace), pool:
+            assert own.entered_there() @ pool == [True, True]
             assert own.rate_there() @ pool == [1, 1]
             assert pool.map(own.rate, [3]) == [3]
             called = sky.compute(lambda functions: [each() for each in functions])
