@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 import jupyter_sky as sky
@@ -568,6 +569,17 @@ def test_a_call_in_a_process_may_start_processes(pool: sky.ComputePool) -> None:
 
     with worker(pool, Worker(executor="process")):
         assert pool.map(in_another, [3]) == [6]
+
+
+def test_each_process_draws_numbers_of_its_own(pool: sky.ComputePool, tmp_path: Path) -> None:
+    def draw(folder: Path, name: str) -> float:
+        meet.local(folder, name, 3)  # in a process each
+        return float(numpy.random.rand())
+
+    _ = sky.compute(numpy.random.rand)() @ pool  # the ranks have imported it before they fork
+    with worker(pool, Worker(concurrency=2, executor="process")):
+        calls = [sky.compute(draw)(tmp_path, str(n)) for n in range(4)]
+        assert len(set(sky.gather(*calls) >> pool)) == 4
 
 
 def test_a_pool_is_used_by_the_process_that_started_it(
