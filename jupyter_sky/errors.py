@@ -29,6 +29,7 @@ listed with its file::
             NoAnswer         server/kernel_client.py: a kernel did not answer
         RemoteError          cluster/errors.py: raised on a rank
             RankLost         cluster/errors.py: a rank's process ended in a run
+        RemoteTraceback      cluster/errors.py: where it was raised, as the cause of a remote error
         ProtocolError        transport/frames.py: the bytes received are not a message
         HelpRequested        notebook/options/parser.py: the line asks for help
         ObjectGone           serialization/object_tokens.py: a rank has dropped an object

@@ -37,8 +37,8 @@ class CellNames:
         Names of attributes that the cell looks up: whatever follows a dot.
     targets : frozenset of str
         Attributes that the cell assigns, or what it assigns or deletes something in:
-        ``config.sizes`` for ``config.sizes["x"] = 1`` and ``config.sizes.update(x=1)``, and
-        ``sizes`` for ``sizes["x"] = 1``.
+        ``config.sizes`` for ``config.sizes["x"] = 1``, ``config.sizes.update(x=1)`` and
+        ``setattr(config, "sizes", {})``, and ``sizes`` for ``sizes["x"] = 1``.
     """
 
     reads: frozenset[str]
@@ -130,6 +130,8 @@ def _targets(tree: ast.AST) -> Iterator[str]:
         match node:
             case ast.Call(func=ast.Attribute(value, method)) if method in _CHANGING:
                 yield from _path(value)
+            case ast.Call(func=ast.Name("setattr"), args=[value, ast.Constant(str(attribute)), _]):
+                yield from _path(ast.Attribute(value, attribute))
             case ast.Attribute() | ast.Subscript() if not isinstance(node.ctx, ast.Load):
                 yield from _path(node)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 from collections.abc import Generator
 from typing import Any, TypeVar
@@ -19,4 +18,6 @@ class CallFuture(concurrent.futures.Future[R]):
     """
 
     def __await__(self) -> Generator[Any, None, R]:
+        import asyncio  # imported here, since ranks that read a call do not need it
+
         return asyncio.wrap_future(self).__await__()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -15,25 +16,27 @@ from weakref import WeakSet
 from jupyter_sky.api import accelerators, pools_up
 from jupyter_sky.api.calls import streams
 from jupyter_sky.api.calls.batches import Batches
-from jupyter_sky.api.calls.feeds import Feeder, with_feeds
+from jupyter_sky.api.calls.feeds import Feeder, can_begin_again, with_feeds
 from jupyter_sky.api.calls.futures import Futures
+from jupyter_sky.api.calls.needs import find_needs
 from jupyter_sky.api.calls.program import program_words
 from jupyter_sky.api.calls.streams import Stream
 from jupyter_sky.api.calls.terminal import debugging, write
 from jupyter_sky.api.calls.worker import Worker
 from jupyter_sky.api.compute import ComputeFunction, PendingCompute, PendingGroup, computed, gather
-from jupyter_sky.api.display.start import start
+from jupyter_sky.api.display.start import start_first
 from jupyter_sky.api.future import CallFuture
 from jupyter_sky.api.plugin import Plugin, check_plugins, decorators_of
 from jupyter_sky.api.prompts.prompter import Prompter
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.cluster.inventory import owed_ends
 from jupyter_sky.cluster.runs.task import Task, no_debugging
 from jupyter_sky.cluster.runtime_env import ClientHooks
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count
 from jupyter_sky.providers.buckets.volume import Volume, check_volumes
-from jupyter_sky.providers.choice import Candidate, Selection, Spec, check_places, in_order
+from jupyter_sky.providers.choice import Candidate, Selection, Spec, check_places
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec, Image
 from jupyter_sky.serialization import blobs, pickling
@@ -141,6 +144,7 @@ class ComputePool:
         self._candidates = [each for spec in specs for each in spec.candidates(self.spec)]
         self._selection: Selection = selection
         self._cluster: Cluster | None = None
+        self._process = 0  # which has started the cluster
         self._client: ClientHooks | None = None
         self._turns = itertools.count()
         if not isinstance(worker, Worker | None):
@@ -153,7 +157,10 @@ class ComputePool:
     def __enter__(self) -> ComputePool:
         if self._cluster is not None:
             raise SkyError("this pool is already up.")
-        self._cluster = self._start()
+        place = Candidate(self.provider, self.spec)
+        place, self._cluster = start_first(place, self._candidates, self._selection, self.plugins)
+        self.provider, self.spec = place.provider, place.spec
+        self._process = os.getpid()
         pools_up.begin(self._cluster)
         self._batches = Batches(self._cluster, self.plugins, self.worker, write, self._talking)
         self._futures = Futures(self._batches)
@@ -168,34 +175,14 @@ class ComputePool:
             raise
         return self
 
-    def _start(self) -> Cluster:
-        """Start a cluster at the first provider that has machines for it."""
-        tried = [Candidate(self.provider, self.spec)]
-        refused: list[str] = []
-        if self._candidates:
-            found, refused = in_order(self._candidates, self._selection)
-            tried = [each for each, _ in found]
-        for each in tried:
-            self.provider, self.spec = each.provider, each.spec
-            try:
-                cluster = start(each, self.plugins)
-            except SkyError as error:
-                if len(self._candidates) < 2:
-                    raise
-                refused.append(f"{each.name}: {error}".rstrip("."))
-                continue
-            if refused:
-                sentence = f"{cluster.name} is on {each.name}, because of {'; '.join(refused)}."
-                warnings.warn(sentence, stacklevel=3)
-            return cluster
-        raise SkyError(f"no nodes at any of {len(tried)} places: {'; '.join(refused)}.")
-
     def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._process != os.getpid():
+            return  # a forked process leaves the pool to the one that started it
         try:
             if self._client:
                 self._client.leave()
@@ -228,6 +215,11 @@ class ComputePool:
         if self._cluster is None:
             raise SkyError(
                 "this pool is not up: run the call inside `with sky.ComputePool(...) as pool:`."
+            )
+        if self._process != os.getpid():  # both would read from the same connections
+            raise SkyError(
+                "this pool belongs to the process that started it, which has forked this one: make "
+                "the call there, in a thread if need be, or start another pool here."
             )
         return self._cluster
 
@@ -284,9 +276,16 @@ class ComputePool:
 
         Values of a generator arrive as they are yielded.
         """
-        ranks = self.cluster.all_ranks
-        rank = ranks[next(self._turns) % len(ranks)]
-        results = self._run(pending, (rank,), with_ranks=False)
+        retries = pending.retries if pending.retries and can_begin_again(pending) else 0
+        for left in range(retries, -1, -1):
+            ranks = self.cluster.all_ranks
+            rank = ranks[next(self._turns) % len(ranks)]
+            try:
+                results = self._run(pending, (rank,), with_ranks=False)
+                break
+            except RankLost:
+                if not left:
+                    raise
         return cast("R", results[rank] if isinstance(results, dict) else results)
 
     def submit(self, pending: PendingCompute[R]) -> CallFuture[R]:
@@ -362,7 +361,7 @@ class ComputePool:
         place = f"the call of {pending.function.__name__}"
         call = pickling.dump(pending.call(decorators_of(self.plugins), is_stream), place)
         packed, parts = blobs.pack(call)
-        update = cluster.sync.update(call.needs, pickling.main_namespace(), ranks, limit=None)
+        update = find_needs(cluster, call.needs, call.modules, ranks)
         task = Task(
             ranks=ranks,
             call=packed,

@@ -92,6 +92,13 @@ class RankLost(RemoteError):
     """A rank's process ended in the middle of a run."""
 
 
+class RemoteTraceback(Exception):
+    """The cause of a remote error, where Python formats it: in a script, in logs and in tests."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
 class Interrupted(KeyboardInterrupt):
     """The user stopped a run."""
 
@@ -166,6 +173,8 @@ def remote_error(
     error.args = tuple(first.error["args"])
     error.rank, error.host = first.rank, first.host
     error.remote_traceback = "\n".join(first.error["traceback"])
+    if "\n" in error.remote_traceback:  # more than the error itself
+        error.__cause__ = RemoteTraceback(_COLOUR.sub("", error.remote_traceback))
     error.failures = tuple(failures)
     for name, value in first.error["attributes"].items():
         if not name.startswith("_") and isinstance(getattr(type(error), name, None), MEMBERS):

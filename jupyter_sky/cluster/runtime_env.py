@@ -49,8 +49,8 @@ class RuntimeEnv:
         ``None`` if no rank will enter it, as for a cluster that is only observed.
     blobs
         Its large parts, by digest.
-    needs
-        Names of the notebook that it uses.
+    needs, needed_modules
+        Names of the notebook that it uses, and the modules that its hooks are from.
     plugins
         Names of the plugins.
     preload
@@ -74,6 +74,7 @@ class RuntimeEnv:
     life: Packed | None
     blobs: Mapping[str, memoryview] = field(default_factory=dict)
     needs: frozenset[str] = frozenset()
+    needed_modules: frozenset[str] = frozenset()
     plugins: tuple[str, ...] = ()
     preload: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()

@@ -40,6 +40,17 @@ class ModuleReference:
         return _first, (self._module, *(sys.modules[name] for name in self._submodules))
 
 
+def module_of(obj: object) -> object:
+    """Return the name of the module that an object says it is from, or else its class.
+
+    What has ``@sky.compute``, for example, is pickled as its name in that module.
+    """
+    try:
+        return object.__getattribute__(obj, "__module__")  # not what a proxy stands for
+    except AttributeError:
+        return None
+
+
 def reached_submodules(module: ModuleType, attributes: Collection[str]) -> set[str]:
     """Return the imported submodules that code can reach through a module.
 

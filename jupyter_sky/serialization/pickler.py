@@ -26,7 +26,7 @@ from jupyter_sky.serialization import cell_sources, object_tokens
 from jupyter_sky.serialization.cell_sources import Cells
 from jupyter_sky.serialization.models import sharded
 from jupyter_sky.serialization.models.wrapped import reduce_compiled
-from jupyter_sky.serialization.module_reference import imported_in, is_replaced_enum
+from jupyter_sky.serialization.module_reference import imported_in, is_replaced_enum, module_of
 from jupyter_sky.serialization.reducers import reduce, reduce_function, with_tree
 from jupyter_sky.serialization.type_hints import lazy_annotations
 
@@ -161,6 +161,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         else:
             if isinstance(obj, types.ModuleType):
                 self._add_module(obj.__name__)
+            self._add_module(module_of(obj))
             reduced = reduce(obj)
             if reduced is not NotImplemented and reduced[0] is pkgutil.resolve_name:
                 self._add_module(reduced[1][0].partition(":")[0])

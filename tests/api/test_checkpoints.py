@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 import time
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,13 @@ def test_a_new_save_takes_the_place_of_the_former_one(place: str) -> None:
     if "://" not in place:
         save = json.loads(Path(place, "checkpoint.json").read_text())["save"]
         assert {path.name for path in Path(place).iterdir()} == {"checkpoint.json", save}
+
+
+def test_a_save_can_be_sent_once_it_is_over(tmp_path: Path) -> None:
+    saving = sky.save(str(tmp_path / "run"), wait=False, step=3)
+    sent = pickle.loads(pickle.dumps(saving))
+    sent.wait()
+    assert saving.done and sent.done and (sent.path, repr(sent)) == (saving.path, repr(saving))
 
 
 @pytest.mark.parametrize("wait", [True, False])

@@ -162,8 +162,9 @@ def test_what_the_notebook_sets_in_a_module_travels(pair: LiveNotebook) -> None:
     assert cell.shown == ["(False, True)"]
     pair.succeed("from settings_of_mine import modes; modes['x'] = 1")
     assert pair.succeed("%%sky\nmine.modes").shown == ["{'x': 1}"]
-    pair.succeed("mine.steps.append(2); del mine.names['a']")
-    assert pair.succeed("%%sky\nmine.steps, mine.names").shown == ["([1, 2], {})"]
+    pair.succeed("mine.steps.append(2); del mine.names['a']; setattr(mine, 'kind', 'set')")
+    cell = pair.succeed("%%sky\nmine.steps, mine.names, getattr(mine, 'kind', 0)")
+    assert cell.shown == ["([1, 2], {}, 'set')"]
     file.write_text(f"{CONFIG}\nadded = 1")
     cell = pair.succeed(f"{seen}, mine.model.weight is first, mine.added")
     assert cell.shown == ["(0.5, {'a': 1, 'b': 2}, 1.5, True, 1)"]

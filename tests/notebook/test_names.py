@@ -210,3 +210,17 @@ def test_a_call_is_given_the_object_that_ranks_have_under_a_name(notebook: Noteb
         "print([there and x is MISSING for there, x in found_here], other[0])"
     )
     assert said.splitlines()[-1] == "[True, True, True, True] False"
+
+
+def test_a_call_has_what_its_own_cell_has_set_in_a_module(
+    notebook: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "settings_of_calls.py").write_text("RATE = 1\ndef rate(): return RATE\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    said = notebook.run(
+        "import jupyter_sky as sky, settings_of_calls\n"
+        "with sky.ComputePool(nodes=2) as pool:\n"
+        "    settings_of_calls.RATE = 2\n"
+        "    print(sky.compute(settings_of_calls.rate)() @ pool)"
+    )
+    assert said.splitlines()[-1] == "[2, 2]"

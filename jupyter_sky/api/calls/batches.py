@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from jupyter_sky.api.calls.feeds import CallFeeds, with_feeds
+from jupyter_sky.api.calls.needs import find_needs
 from jupyter_sky.api.calls.program import program_words
 from jupyter_sky.api.calls.progress import ProgressBar
 from jupyter_sky.api.calls.worker import Worker
@@ -76,7 +77,8 @@ class Batches:
         UsageError
             If one of them cannot be pickled.
         """
-        needs: dict[str, None] = {}
+        names: set[str] = set()
+        modules: set[str] = set()
         digests: dict[tuple[int, int], str] = {}
         packed_calls = []
         feeds = {}
@@ -84,18 +86,18 @@ class Batches:
             pending, sources = with_feeds(call)
             if sources:
                 feeds[index] = sources
-            name = f"the call of {_place(calls, index)}"
-            pickled = pickling.dump(pending.call(self._decorators), name)
+            place = f"the call of {_place(calls, index)}"
+            pickled = pickling.dump(pending.call(self._decorators), place)
             packed, parts = blobs.pack(pickled, digests)
-            needs.update(dict.fromkeys(pickled.needs))
+            names |= pickled.needs
+            modules |= pickled.modules
             retries = RETRIES if pending.retries is None else pending.retries
             packed_calls.append(
                 PackedCall(packed, parts, pickled.cells, pending.timeout, retries, bool(sources))
             )
-        namespace, ranks = pickling.main_namespace(), self._cluster.all_ranks
         batch = Batch(
             calls=packed_calls,
-            update=self._cluster.sync.update(needs, namespace, ranks, limit=None),
+            update=find_needs(self._cluster, names, modules, self._cluster.all_ranks),
             serving=self._worker.serving,
             ahead=self._worker.buffer,
             title=_title(calls),

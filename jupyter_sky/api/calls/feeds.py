@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from jupyter_sky.api.call import Fed
+from jupyter_sky.api.calls.needs import find_needs
 from jupyter_sky.api.compute import PendingCompute
 from jupyter_sky.cluster.calls.batch import Asked
 from jupyter_sky.cluster.cluster import Cluster
@@ -44,6 +45,11 @@ def with_feeds(
     args = tuple(argument(at, value) for at, value in enumerate(pending.args))
     kwargs = {name: argument(name, value) for name, value in pending.kwargs.items()}
     return replace(pending, args=args, kwargs=kwargs) if feeds else pending, feeds
+
+
+def can_begin_again(pending: PendingCompute[Any]) -> bool:
+    """Return whether none of the iterators of a call is used up by an attempt at it."""
+    return all(iter(source) is not source for source in with_feeds(pending)[1])
 
 
 class Feeder:
@@ -106,7 +112,7 @@ class Feeder:
             for rank in self._ranks:
                 self._handle.tell(rank, "items_end", feed=number)
             return
-        message, update = _pack(self._cluster, item, feed.position, self._ranks)
+        message, update = _pack(self._cluster, feed, item, self._ranks)
         if update:
             self._updates.append(update)
         feed.position += 1
@@ -166,7 +172,7 @@ class CallFeeds:
             feed.is_over = True
             self._cluster.calls.tell(asked, "items_end")
             return None
-        message, update = _pack(self._cluster, item, feed.position, (asked.rank,))
+        message, update = _pack(self._cluster, feed, item, (asked.rank,))
         feed.position += 1
         self._cluster.calls.tell(asked, "item", message, update)
         left = min(asked.count, AHEAD) - 1
@@ -220,6 +226,7 @@ class _Feed:
         self.items = items
         self.asked = dict.fromkeys(ranks, 0)
         self.position = 0
+        self.modules: frozenset[str] = frozenset()  # which ranks got with earlier items
         self.is_over = False
 
     def is_next_wanted(self, by: Collection[int]) -> bool:
@@ -228,14 +235,15 @@ class _Feed:
 
 
 def _pack(
-    cluster: Cluster, item: Any, position: int, ranks: Sequence[int]
+    cluster: Cluster, feed: _Feed, item: Any, ranks: Sequence[int]
 ) -> tuple[Message, NamespaceUpdate | None]:
-    """Return a packed item, and the names that ranks need for it, if any."""
-    pickled = pickling.dump((position, item), "an item of an iterator")
+    """Return the next item packed, and what ranks lack of what it needs, if anything."""
+    pickled = pickling.dump((feed.position, item), "an item of an iterator")
     packed, parts = blobs.pack(pickled)
-    if not pickled.needs:
+    if not pickled.needs and pickled.modules <= feed.modules:
         return Message(packed, parts, pickled.cells), None
-    update = cluster.sync.update(pickled.needs, pickling.main_namespace(), ranks, limit=None)
+    feed.modules |= pickled.modules
+    update = find_needs(cluster, pickled.needs, pickled.modules, ranks)
     update.outdated.clear()  # ranks are not told of that with an item
     cluster.sync.sent(update)
     return Message(packed, {**parts, **update.blobs}, pickled.cells, update.groups), update

@@ -21,6 +21,8 @@ from jupyter_sky.transport.volumes.asking import find_volume
 class Saving:
     """A checkpoint that is being saved, or was.
 
+    A function may return it: the notebook gets it once it is saved.
+
     Attributes
     ----------
     path
@@ -78,12 +80,26 @@ class Saving:
             told = explained(self._error, f"the checkpoint {self.path} was not saved")
             warnings.warn(str(told), stacklevel=4)
 
+    def __reduce__(self) -> Any:
+        self._over.wait()
+        error = self._error and explained(self._error, "it was not saved")
+        return _saved, (self.path, self._step, self._seconds, error)
+
     def __repr__(self) -> str:
         if not self.done:
             return f"<checkpoint {self.path}: being saved>"
         if self._error:
             return f"<checkpoint {self.path}: not saved>"
         return f"<checkpoint {self.path}: saved in {format_duration(self._seconds)}>"
+
+
+def _saved(path: str, step: float | None, seconds: float, error: SkyError | None) -> Saving:
+    """Return what is known of a checkpoint that is saved, or has failed, in another process."""
+    saving = Saving.__new__(Saving)
+    saving.path, saving._step, saving._seconds, saving._error = path, step, seconds, error
+    saving._over, saving._was_told = threading.Event(), True
+    saving._over.set()
+    return saving
 
 
 def _not_written(path: str) -> SkyError | None:

@@ -1,4 +1,4 @@
-"""Starts the cluster of a pool, and shows the progress."""
+"""Starts the cluster of a pool where there are machines for it, and shows the progress."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from jupyter_sky.api.environment.imports import modules_in, modules_typed
 from jupyter_sky.api.environment.resolve import able_to_complete, makes_environments, resolve
 from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.providers.choice import Candidate
+from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.choice import Candidate, Selection, in_order
 from jupyter_sky.serialization import pickling
 
 
@@ -53,6 +54,47 @@ def start(place: Candidate, plugins: Sequence[Plugin]) -> Cluster:
             cluster.down()
             raise
     return cluster
+
+
+def start_first(
+    place: Candidate,
+    candidates: Sequence[Candidate],
+    selection: Selection,
+    plugins: Sequence[Plugin],
+) -> tuple[Candidate, Cluster]:
+    """Start a cluster at the first provider that has machines for it; return which one it is.
+
+    Parameters
+    ----------
+    place
+        The provider, if there are no others to choose from.
+    candidates, selection
+        The providers to choose from, and which of them to try first.
+    plugins
+        The plugins.
+
+    Raises
+    ------
+    UsageError, SkyError
+        As for `start`.
+    """
+    tried, refused = [place], list[str]()
+    if candidates:
+        found, refused = in_order(candidates, selection)
+        tried = [each for each, _ in found]
+    for each in tried:
+        try:
+            cluster = start(each, plugins)
+        except SkyError as error:
+            if len(candidates) < 2:
+                raise
+            refused.append(f"{each.name}: {error}".rstrip("."))
+            continue
+        if refused:
+            sentence = f"{cluster.name} is on {each.name}, because of {'; '.join(refused)}."
+            warnings.warn(sentence, stacklevel=3)
+        return each, cluster
+    raise SkyError(f"no nodes at any of {len(tried)} places: {'; '.join(refused)}.")
 
 
 def _modules() -> frozenset[str]:

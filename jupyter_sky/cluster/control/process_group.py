@@ -19,6 +19,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.errors import GroupBroken, RankLost
 from jupyter_sky.cluster.network import broadcast
@@ -148,8 +149,9 @@ async def _enter(controller: Controller, topology: Topology, ranks: tuple[int, .
     """Let ranks enter the group of a topology, and wait until they have."""
     runtime_env, sync = controller.runtime_env, controller.sync
     # In a thread: the names for plugins' hooks are pickled, which may wait for the user's thread.
+    hooks = CellNames(frozenset(), frozenset(), modules=runtime_env.needed_modules)
     update = await asyncio.to_thread(
-        partial(sync.update, runtime_env.needs, main_namespace(), ranks, at_once=True)
+        partial(sync.update, runtime_env.needs, main_namespace(), ranks, cell=hooks, at_once=True)
     )
     update.outdated.clear()  # ranks are not told of that here
     assert runtime_env.life is not None

@@ -251,6 +251,7 @@ class ForkServer:
     def _become_rank(self, fork_server: int, request: ForkRequest, fds: list[int]) -> None:
         from jupyter_sky.node.rank import streams
         from jupyter_sky.node.rank.inspection.inspector import Inspector
+        from jupyter_sky.node.rank.seeds import draw_seeds
         from jupyter_sky.node.rank.worker import RankWorker
 
         end_with_parent()
@@ -276,7 +277,7 @@ class ForkServer:
         with contextlib.suppress(OSError):
             os.chdir(self._spec.cwd)  # which may have been replaced since this process started
         sys.argv = [""]  # a script that parses its arguments must not see those of the fork server
-        _draw_seeds()
+        draw_seeds()
         RankWorker(
             request["rank"],
             self._shell,
@@ -314,17 +315,6 @@ class ForkServer:
         kill_descendants()
         shutil.rmtree(self._spec.blobs, ignore_errors=True)
         Path(self._spec.socket).unlink(missing_ok=True)
-
-
-def _draw_seeds() -> None:
-    """Renew the seeds of libraries that were seeded on import, before the fork.
-
-    Otherwise all ranks, even of later clusters, would shuffle, drop out and augment alike.
-    """
-    with contextlib.suppress(KeyError, AttributeError):
-        sys.modules["torch"].default_generator.seed()
-    with contextlib.suppress(KeyError, AttributeError):
-        sys.modules["numpy.random"].seed()
 
 
 def end_with_parent() -> None:

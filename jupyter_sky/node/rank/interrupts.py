@@ -28,8 +28,9 @@ the stack or it is not; there is no moment in between.
 Where a ``with`` statement is about to be entered, an interrupt comes again a moment later: raised
 there, it would leave a lock held that ``__enter__`` has taken, and what needs the lock next would
 wait for ever. Until Python 3.13 this was so in managers written in Python, like conditions and
-queues; since Python 3.14 also for locks themselves. A manager that waits is interrupted all the
-same, after `_MOST_DEFERRALS`.
+queues; since Python 3.14 also for locks themselves. So it does where a module is imported: raised
+there, it would leave a part of a package behind, which is imported no more, and what needs the rest
+would fail until the rank is restarted. What takes longer is interrupted all the same.
 
 See https://github.com/python-trio/trio/blob/main/src/trio/_core/_ki.py
 """
@@ -38,6 +39,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import importlib
 import opcode
 import signal
 import sys
@@ -62,10 +64,11 @@ _CLEANS_UP = 5.0
 
 _DEFERRED = signal.SIGRTMAX - 3
 
-_MOST_DEFERRALS = 100
+_LONGEST_ENTERING = 0.1
+"""Seconds for which interrupts are deferred at most where a ``with`` statement is entered."""
 
-_DEFERRAL = 0.001
-"""Seconds until an interrupt comes again."""
+_LONGEST_IMPORT = 1.0
+"""The same where a module is imported."""
 
 LONGEST_PAUSE = 60.0
 """Seconds that the user's code is paused at most."""
@@ -108,7 +111,7 @@ class Interrupts:
         # Without a handler SIGINT would end the process: it may arrive before the first run.
         signal.signal(_REPEAT, self._on_repeat)
         signal.signal(_DEFERRED, self._on_deferred)
-        self._deferrals = 0
+        self._deferred_since = 0.0
         self._deferred: Handler = self._on_interrupt
 
     def run_interruptible(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -117,7 +120,7 @@ class Interrupts:
         for number, handler in self._handlers:
             _set_handler(number, handler)
         self.was_requested = self.was_raised = self._is_pending = self._force = False
-        self._deferrals = 0
+        self._deferred_since = 0.0
         return function(*args, **kwargs)
 
     def run_step(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -215,21 +218,23 @@ class Interrupts:
 
     def _defer(self, frame: FrameType | None, handler: Handler) -> bool:
         """Return whether a handler is called again in a moment, and raises nothing now."""
-        if self._deferrals < _MOST_DEFERRALS and _is_entering(frame):
+        now = time.monotonic()
+        since, longest = self._deferred_since or now, _longest_deferral(frame)
+        if now - since < longest:
             # Not `threading`, whose own locks may be what is about to be entered.
             with contextlib.suppress(RuntimeError):  # no thread can be started
-                _thread.start_new_thread(self._send_deferred, ())
-                self._deferrals, self._deferred = self._deferrals + 1, handler
+                _thread.start_new_thread(self._send_deferred, (longest / 100,))
+                self._deferred_since, self._deferred = since, handler
                 return True
-        self._deferrals = 0
+        self._deferred_since = 0.0
         return False
 
-    def _send_deferred(self) -> None:
-        time.sleep(_DEFERRAL)
+    def _send_deferred(self, delay: float) -> None:
+        time.sleep(delay)
         signal.pthread_kill(self._main, _DEFERRED)
 
     def _on_deferred(self, signum: int, frame: FrameType | None) -> None:
-        if self._deferrals:  # otherwise its run has ended meanwhile
+        if self._deferred_since:  # otherwise its run has ended meanwhile
             self._deferred(signum, frame)
 
     def _on_repeat(self, signum: int, frame: FrameType | None) -> None:
@@ -267,19 +272,24 @@ def _is_interruptible(frame: FrameType | None) -> bool | None:
     return None
 
 
-def _is_entering(frame: FrameType | None) -> bool:
-    """Return whether a stack, up to a marked frame, is about to enter a ``with`` statement."""
+def _longest_deferral(frame: FrameType | None) -> float:
+    """Return for how many seconds an interrupt of a stack may be deferred; 0 if it need not be."""
+    longest = 0.0
     while frame is not None and frame.f_code is not _INTERRUPTIBLE and frame.f_code is not _STEP:
         code, at = frame.f_code.co_code, frame.f_lasti
         if at >= 2 and (code[at] == _BEFORE_WITH or code[at - 2 : at] == _LOAD_ENTER):
-            return True
+            longest = max(longest, _LONGEST_ENTERING)
+        if frame.f_code is _IMPORTING:
+            longest = _LONGEST_IMPORT
         frame = frame.f_back
-    return False
+    return longest
 
 
 # The instruction that calls `__enter__`, and since Python 3.14 the one before a call of it.
 _BEFORE_WITH = opcode.opmap.get("BEFORE_WITH")
 _LOAD_ENTER = bytes((opcode.opmap["LOAD_SPECIAL"], 0)) if not _BEFORE_WITH else None
+
+_IMPORTING = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
 
 _INTERRUPTIBLE = Interrupts.run_interruptible.__code__
 _STEP = Interrupts.run_step.__code__

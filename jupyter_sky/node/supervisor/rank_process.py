@@ -14,6 +14,7 @@ from typing import Any, cast
 from jupyter_sky.node.supervisor.output.display_limiter import DisplayLimiter
 from jupyter_sky.node.supervisor.output.log_file import LogFile
 from jupyter_sky.node.supervisor.output.rate_limiter import RateLimiter
+from jupyter_sky.node.supervisor.waiting import Waiting
 from jupyter_sky.transport.frames import Message, SharedFields, encode
 from jupyter_sky.transport.link import Link
 from jupyter_sky.transport.protocol.calls import TellRequest
@@ -63,8 +64,8 @@ class RankProcess:
     ----------
     pid
         Its process id and process group; ``None`` until it is forked.
-    run
-        The run that it is executing, if any.
+    run, waiting
+        The run that it is executing, if any, and whether this waits for its notebook.
     ended
         The run that it has come to the end of last, if any.
     is_ending
@@ -102,6 +103,7 @@ class RankProcess:
         self.log = log
         self.pid: int | None = None
         self.run: str | None = None
+        self.waiting = Waiting()
         self.ended: str | None = None
         self.is_ending = False
         self.ignored_stop = self.run_began = 0.0
@@ -234,7 +236,7 @@ class RankProcess:
         gpus
             The GPUs of its node.
         """
-        self.run = request["run"]
+        self.run, self.waiting = request["run"], Waiting(request)
         self.run_began = asyncio.get_running_loop().time()
         self.log.end_line()
         self.run_offset = self.log.size
@@ -257,6 +259,7 @@ class RankProcess:
 
     def send_tell(self, request: TellRequest) -> None:
         """Send the rank a message in the middle of its run."""
+        self.waiting.on_tell(request)
         if request["kind"] == "cancel":  # its main thread may be executing that call
             run, number = request["run"], request["number"]
             self.send_aside({"op": "cancel", "run": run, "number": number})

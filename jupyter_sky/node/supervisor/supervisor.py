@@ -93,7 +93,7 @@ class Supervisor:
         self._logs = logs
         self._specs: dict[int, RankSpec] = {}
         self._fork_server = ForkClient(fork_server, self)
-        self._publish = publish
+        self._publish, self._is_attended = publish, is_attended
         self._output = OutputForwarder(publish)
         self._on_lost = on_lost
         self._removed: list[RankProcess] = []
@@ -110,8 +110,11 @@ class Supervisor:
 
     @property
     def is_busy(self) -> bool:
-        """Whether any rank has something to do."""
-        return any(process.run for process in self.ranks.values())
+        """Whether any rank has something to do, and does not wait for a notebook that is gone."""
+        runs = [process for process in self.ranks.values() if process.run]
+        if self._is_attended():
+            return bool(runs)
+        return not all(process.waiting.is_for_notebook for process in runs)
 
     # Starting and ending ranks
 
@@ -271,6 +274,8 @@ class Supervisor:
                 if message["generation"] in process.formations:
                     process.formations.remove(message["generation"])
                 process.generation = 0 if message["error"] else message["generation"]
+            case "told":
+                process.waiting.on_told(message)
             case "prompted":
                 self.prompting.on_prompted(process, message)
             case "display":

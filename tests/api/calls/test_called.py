@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import operator
 import pickle
+import sys
+import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import jupyter_sky as sky
 from tests.api.calls.test_calls import double, join
+from tests.conftest import shared_registry
 
 
 def test_map_takes_any_function(pool: sky.ComputePool) -> None:
@@ -134,3 +139,49 @@ def test_bound_methods_are_alike_where_their_objects_are_the_same() -> None:
     assert len({model.add, model.add}) == 1
     assert model.add != Model(3).add
     assert pickle.loads(pickle.dumps(Same.named)) == Same.named
+
+
+OWN_MODULE = """
+import jupyter_sky as sky
+RATE = 1
+def rate(times=1): return RATE * times
+@sky.compute
+def rate_there(): return RATE
+def hook(info):
+    global entered
+    entered = True
+    yield
+@sky.compute
+def entered_there(): return entered
+"""
+
+
+def test_functions_of_the_users_own_modules(
+    workplace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script calls them, on nodes that do not see its files."""
+    names = [f"mine_{uuid.uuid4().hex[:8]}" for _ in range(2)]
+    for name in names:
+        (tmp_path / f"{name}.py").write_text(OWN_MODULE)
+    script = tmp_path / "script.py"
+    script.write_text("import settings\ndef main():\n    settings.RATE = 2")
+    monkeypatch.syspath_prepend(tmp_path)
+    own, other = map(importlib.import_module, names)
+    plugins = [sky.Plugin("own", around_process=own.hook)]
+    pool = sky.ComputePool(provider=sky.Local(shares_files=False), nodes=2, plugins=plugins)
+    try:
+        with shared_registry(workplace), pool:
+            assert own.entered_there() @ pool == [True, True]
+            assert own.rate_there() @ pool == [1, 1]
+            assert pool.map(own.rate, [3]) == [3]
+            called = sky.compute(lambda functions: [each() for each in functions])
+            assert called(iter([other.rate])) >> pool == [1]
+            monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
+            monkeypatch.setattr(sys.modules["__main__"], "settings", own, raising=False)
+            own.RATE = 2
+            assert own.rate_there() @ pool == [2, 2]
+            own.RATE = 3
+            assert pool.map(own.rate, [3]) == [9]
+    finally:
+        for name in names:
+            del sys.modules[name]

@@ -8,6 +8,7 @@ import concurrent.futures
 import contextlib
 import errno
 import gc
+import multiprocessing
 import os
 import pickle
 import signal
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 import jupyter_sky as sky
@@ -221,6 +223,26 @@ def test_a_call_whose_rank_is_lost_is_tried_again(pool: sky.ComputePool, tmp_pat
     error: Any = caught.value
     assert error.index == 1
     assert pool.map(double, range(3)) == [0, 2, 4]
+
+
+def test_a_call_on_one_rank_is_tried_again_as_often_as_it_says(
+    pool: sky.ComputePool, tmp_path: Path
+) -> None:
+    assert die_once(tmp_path / "died", 1).with_retries(1) >> pool == 1
+
+    def count(items: Iterator[int], marker: Path) -> int:
+        found = list(items)
+        if not marker.exists():
+            marker.touch()
+            os._exit(9)
+        return len(found)
+
+    call = sky.compute(retries=1)(count)
+    assert call([1, 2], tmp_path / "list") >> pool == 2  # an iterable gives its items once more
+    with pytest.raises(sky.RemoteError, match="is lost"):
+        call(iter([1, 2]), tmp_path / "iterator") >> pool
+    with pytest.raises(sky.RemoteError, match="is lost"):
+        die_once(tmp_path / "again", 1) >> pool  # which says nothing of it
 
 
 def test_a_rank_that_was_lost_takes_calls_again(pool: sky.ComputePool, tmp_path: Path) -> None:
@@ -556,6 +578,45 @@ def test_a_process_that_ends_takes_no_rank_with_it(pool: sky.ComputePool, tmp_pa
         calls = [die_once(tmp_path / "died", n) for n in range(4)]
         assert sky.gather(*calls) >> pool == (0, 1, 2, 3)
     assert rank_pids(pool) == pids
+
+
+def test_a_call_in_a_process_may_start_processes(pool: sky.ComputePool) -> None:
+    def in_another(x: int) -> int:
+        with multiprocessing.get_context("fork").Pool(1) as others:
+            return others.map(double.local, [x])[0]
+
+    with worker(pool, Worker(executor="process")):
+        assert pool.map(in_another, [3]) == [6]
+
+
+def test_each_process_draws_numbers_of_its_own(pool: sky.ComputePool, tmp_path: Path) -> None:
+    def draw(folder: Path, name: str) -> float:
+        meet.local(folder, name, 3)  # in a process each
+        return float(numpy.random.rand())
+
+    _ = sky.compute(numpy.random.rand)() @ pool  # the ranks have imported it before they fork
+    with worker(pool, Worker(concurrency=2, executor="process")):
+        calls = [sky.compute(draw)(tmp_path, str(n)) for n in range(4)]
+        assert len(set(sky.gather(*calls) >> pool)) == 4
+
+
+def test_a_pool_is_used_by_the_process_that_started_it(
+    pool: sky.ComputePool, tmp_path: Path
+) -> None:
+    child = os.fork()
+    if not child:
+        signal.alarm(int(PATIENCE))  # both would wait for the other's answers
+        try:
+            with contextlib.ExitStack() as stack:
+                stack.push(pool.__exit__)
+                double(1) >> pool
+        except BaseException as error:
+            (tmp_path / "error").write_text(str(error))
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert "belongs to the process that started it" in (tmp_path / "error").read_text()
+    assert double(1) @ pool == [2, 2]
 
 
 def test_arguments_of_a_worker_are_checked() -> None:

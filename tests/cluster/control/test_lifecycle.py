@@ -256,12 +256,26 @@ def test_a_run_keeps_a_cluster_alive_without_notebook(new, tmp_path: Path) -> No
     assert done.exists()
 
 
-def test_a_killed_notebook_leaves_a_cluster_that_ends_itself(home: Path) -> None:
-    script = """
+# The ranks wait for more calls, for somebody to read, and for items.
+WAITING = {
+    "calls": "calls = map(sky.compute(abs), range(1000))\n"
+    "for n in sky.gather(*calls, stream=True) >> pool: killed(n)",
+    "values": "next(sky.compute(count)() @ pool)",
+    "items": "sky.compute(list)(map(killed, count())) >> pool",
+}
+
+
+@pytest.mark.parametrize("waiting", WAITING)
+def test_a_killed_notebook_leaves_a_cluster_that_ends_itself(home: Path, waiting: str) -> None:
+    script = f"""
 import jupyter_sky as sky, os, signal
 pool = sky.ComputePool(name="killed", nodes=2, provider=sky.Local(grace=0.2)).__enter__()
 from jupyter_sky.cluster.inventory import registry
 print(registry.find(pool.cluster.name).machines[0]["pid"], flush=True)
+def killed(n): n < 40 or os.kill(os.getpid(), signal.SIGKILL)
+def count():
+    for n in range(1000): yield n
+{WAITING[waiting]}
 os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import pickle
+import traceback
 from dataclasses import replace
 
 import pytest
@@ -25,6 +26,8 @@ def test_the_original_type_with_rank_and_traceback(cells) -> None:
     assert (error.rank, error.host) == (2, "node 2")
     assert "raise ValueError(f'only rank {r}')" in _plain(error.remote_traceback)
     assert "check(rank)" in _plain(error.remote_traceback)
+    # As Python shows it, and logging, and pytest.
+    assert "----> 4 check(rank)" in "".join(traceback.format_exception(error))
 
 
 def test_peers_of_a_failed_rank_are_released(cells) -> None:

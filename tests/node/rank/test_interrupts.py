@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -148,6 +150,40 @@ def test_wherever_it_comes_no_lock_stays_held(interrupts: Interrupts) -> None:
         with pytest.raises(KeyboardInterrupt):
             interrupts.run_interruptible(hold)
         assert not lock.locked()
+
+
+def test_what_is_imported_is_imported_whole(
+    interrupts: Interrupts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As `asyncio` does it: after an interrupt, `first` would be no attribute of the package.
+    package = tmp_path / "imported_whole"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .first import *\nfrom .second import *\nfirst")
+    (package / "first.py").touch()
+    once = "import os, signal\nif os.environ.pop('INTERRUPT', ''): signal.raise_signal(2)"
+    (package / "second.py").write_text(once)
+    monkeypatch.setenv("INTERRUPT", "1")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def cell() -> None:
+        import imported_whole  # noqa: F401
+
+        time.sleep(60)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.run_interruptible(cell)
+    assert importlib.import_module("imported_whole").first
+
+
+def test_an_import_that_goes_on_and_on_is_interrupted(
+    interrupts: Interrupts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jupyter_sky.node.rank.interrupts._LONGEST_IMPORT", 0.05)
+    loop = "import signal, time\nsignal.raise_signal(signal.SIGINT)\nwhile True: time.sleep(60)"
+    (tmp_path / "imported_on_and_on.py").write_text(loop)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.run_interruptible(importlib.import_module, "imported_on_and_on")
 
 
 def test_it_is_raised_where_a_lock_is_waited_for(interrupts: Interrupts) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jupyter_sky.node.rank import streams
+from jupyter_sky.node.rank.seeds import draw_seeds
 from jupyter_sky.transport.protocol.calls import TellFields
 from jupyter_sky.transport.protocol.events import Told
 from jupyter_sky.transport.protocol.rank_messages import TellCommand
@@ -185,6 +186,9 @@ def _serve(answer: Answer, pipe: Any, printed: Sequence[int]) -> None:
         return told
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # A call may start processes, as workers of a DataLoader. To this rank it stays a daemon.
+    multiprocessing.current_process().daemon = False
+    draw_seeds()
     for fd, pipe_end in zip((1, 2), printed, strict=True):
         os.dup2(pipe_end, fd)
         os.close(pipe_end)
