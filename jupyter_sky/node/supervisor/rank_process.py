@@ -303,13 +303,7 @@ class RankProcess:
     # Messages from the rank
 
     def confirm_names(self, arrived: Sequence[str] | None) -> None:
-        """Forget the names that the rank did not bind after all.
-
-        Parameters
-        ----------
-        arrived
-            The shipments of the run that it bound; ``None`` if it has not come to that.
-        """
+        """Forget names that the rank did not bind: those of the run's shipments but ``arrived``."""
         if arrived is None:
             return
         lost: set[str] = set()
