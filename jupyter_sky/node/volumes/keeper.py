@@ -109,7 +109,8 @@ class Keeper:
                         self._trees.remove(each)
                         each.remove()
                     return {"trouble": str(error), "notes": []}
-        return {"trouble": "", "notes": [each.note for each in made if each.note]}
+        notes = [note for each in made for note in (each.note, _left_out(each)) if note]
+        return {"trouble": "", "notes": notes}
 
     def write_back(self, path: str | None = None, quietly: bool = False) -> WriteBackAnswer:
         """Write changes of ranks back to the bucket.
@@ -198,6 +199,17 @@ def _matches(name: str, patterns: list[str] | None) -> bool:
     from fnmatch import fnmatchcase
 
     return any(fnmatchcase(name, each) or name.startswith(f"{each}/") for each in patterns)
+
+
+def _left_out(tree: Tree) -> str:
+    """Say which files of a bucket have no place on a disk; empty if all have one."""
+    if not tree.skipped:
+        return ""
+    more = len(tree.skipped) - 1
+    return (
+        f"{tree.path} lacks {min(tree.skipped)}{f' and {more} more' * bool(more)} of "
+        f"{tree.bucket.url}: no disk has such a name, or has it beside the others"
+    )
 
 
 def _state(tree: Tree) -> VolumeState:
