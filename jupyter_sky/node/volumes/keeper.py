@@ -122,9 +122,10 @@ class Keeper:
         quietly
             Whether no notebook is told now; the next one that asks will be.
         """
+        tells = path is None and not quietly
         with self._turn:
             trees = [each for each in self._trees if path in (None, str(each.path))]
-            written = [write_back(each, self._fetcher, self._writers) for each in trees]
+            written = [write_back(each, self._fetcher, self._writers, tells) for each in trees]
             for each in written if path is None else ():
                 files, size = self._untold.pop(each["path"], (0, 0))
                 each["files"], each["size"] = each["files"] + files, each["size"] + size
