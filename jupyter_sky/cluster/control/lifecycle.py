@@ -111,11 +111,13 @@ async def start(controller: Controller, progress: Progress) -> None:
     SkyError
         If one of these fails. Nothing is launched if a volume cannot be made.
     """
-    rented: list[tuple[float, Rented]] = []
+    rented: list[Rented] = []
 
     def say(said: str | Preparation) -> None:
         if isinstance(said, Rented):
-            rented.append((time.time(), said))
+            # Nobody pays while machines are chosen, or the user is asked.
+            controller.meter = CostMeter(0.0, time.time())
+            rented.append(said)
         progress(said)
 
     try:
@@ -127,15 +129,15 @@ async def start(controller: Controller, progress: Progress) -> None:
             await down(controller)
         finally:
             if rented and not is_recorded:
-                await blocking(_record_rent, controller, *rented[-1])
+                await blocking(_record_rent, controller, rented[-1])
         raise
 
 
-def _record_rent(controller: Controller, since: float, rented: Rented) -> None:
+def _record_rent(controller: Controller, rented: Rented) -> None:
     """Write down what machines have cost that did not become nodes."""
-    place = controller.place or controller.provider.name
-    price = rented.price or 0.0
-    spent = Spent(controller.spec.name, place, since, time.time(), price, rented.nodes, rented.gpus)
+    place, since = controller.place or controller.provider.name, controller.meter.since
+    counts = rented.price or 0.0, rented.nodes, rented.gpus
+    spent = Spent(controller.spec.name, place, since, time.time(), *counts)
     with contextlib.suppress(registry.RegistryError), registry.opened() as database:
         ledger.write(database, spent)
 
@@ -153,8 +155,9 @@ async def _launch(controller: Controller, progress: Progress) -> None:
     controller.launch = asyncio.get_running_loop().create_task(launch)
     machines = await shielded(controller.launch)
     rows = [machine.row() for machine in machines]
-    since = time.time() if counts_hours(controller.provider) else None  # not in the queue
-    controller.meter = controller.meter if since is None else CostMeter(0.0, since)
+    if counts_hours(controller.provider):
+        controller.meter = CostMeter(0.0, time.time())  # not in the queue
+    since = controller.meter.since
 
     def record_machines() -> None:
         registry.record_machines(controller.id, rows, since)

@@ -241,7 +241,7 @@ def record(identity: str, name: str, provider: str, spec: dict[str, Any]) -> Non
 def record_machines(
     identity: str, machines: Sequence[dict[str, Any]], since: float | None = None
 ) -> None:
-    """Record the machines of a cluster, that count from then on, or since they were asked for."""
+    """Record the machines of a cluster, that count from then on, or since its row was made."""
     meter = json.dumps(None if since is None else [0.0, since])
     with opened() as database:
         database.execute(

@@ -41,6 +41,7 @@ def test_a_cluster_whose_machine_has_ended_itself(
     clients.ec2.terminate_instances(InstanceIds=[instance])
     row = registry.find(cells.cluster.name)
     assert row is not None
+    assert row.meter.since > row.created, "nobody pays while machines are chosen"
     [result] = probe([row], providers())
     assert result.phase is ProbePhase.GONE
     row = registry.find(cells.cluster.name)
