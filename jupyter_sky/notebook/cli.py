@@ -235,9 +235,11 @@ def _only_cluster(command: str, argument: Argument) -> str:
 
 def _up(context: CommandContext, options: Any) -> None:
     """Start a cluster, and say when it ends by itself: this process detaches from it at once."""
-    is_new = not options.dry_run and registry.find(options.cluster or "") is None
+    before = registry.find(options.cluster or "")
     lifecycle.up(context, options)
     if cluster := context.session.connected(options.cluster):
+        # What was left of another of its name is no cluster that is up.
+        is_new = before is None or before.id != cluster.id
         what = local_end(cluster) if is_new else f"{describe(cluster)}, up already"
         if what:
             print(f"{cluster.name}: {what}", file=sys.stderr)

@@ -161,7 +161,12 @@ NONE_RUNNING = f"no cluster is running: {STARTED_BY} starts one."
 
 def no_cluster(name: str | None, to: str = "") -> str:
     """Return a sentence that there is no such cluster, listing those that exist."""
-    names = [row.name for row in registry.rows()]
+    rows = registry.rows()
+    if there := next((row for row in rows if row.name == name), None):
+        if there.is_starting:
+            return f"cluster {name} is being started by another notebook: wait for it."
+        return f"cluster {name} did not come up: `%sky gc` removes what is left of it."
+    names = [row.name for row in rows]
     # These were not contacted: one of them may be gone, and wait for `%sky gc`.
     known = f"there {'is' if len(names) == 1 else 'are'} {format_list(names)}"
     known = known if names else "none is running"

@@ -43,6 +43,29 @@ class Step:
         return self.failed or self.share >= 1
 
 
+class Rented(str):
+    """Words about machines that cost money from now on, whether or not they become nodes.
+
+    Attributes
+    ----------
+    price
+        Dollars an hour of all of them; ``None`` if that is not known.
+    nodes, gpus
+        How many they are, and how many GPUs they have together.
+    """
+
+    price: float | None = None
+    nodes: int = 0
+    gpus: int = 0
+
+    @classmethod
+    def of(cls, text: str, price: float | None, nodes: int, gpus: int) -> Rented:
+        """Return the words with what they are about."""
+        made = cls(text)
+        made.price, made.nodes, made.gpus = price, nodes, gpus
+        return made
+
+
 @dataclass(frozen=True)
 class Preparation:
     """The steps of all nodes of a cluster while it starts.

@@ -15,7 +15,8 @@ from jupyter_sky.cluster.control.attach import restore
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.shutdown import end
 from jupyter_sky.cluster.cost_meter import CostMeter
-from jupyter_sky.cluster.inventory import later, owed_ends, probe, registry, stops
+from jupyter_sky.cluster.inventory import later, ledger, owed_ends, probe, registry, stops
+from jupyter_sky.cluster.inventory.ledger import Spent
 from jupyter_sky.cluster.inventory.owed_ends import Origin
 from jupyter_sky.cluster.inventory.stops import ClusterStopped
 from jupyter_sky.cluster.network import health
@@ -28,7 +29,7 @@ from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
 from jupyter_sky.providers.base import AgentGone, Machine, Progress, Provider, counts_hours
 from jupyter_sky.providers.buckets.looking import check_there
 from jupyter_sky.providers.cloud import CloudProvider, Queueing
-from jupyter_sky.providers.progress import Preparation
+from jupyter_sky.providers.progress import Preparation, Rented
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.event_loop import call
 from jupyter_sky.transport.tasks import blocking, shielded
@@ -110,11 +111,35 @@ async def start(controller: Controller, progress: Progress) -> None:
     SkyError
         If one of these fails. Nothing is launched if a volume cannot be made.
     """
+    rented: list[Rented] = []
+
+    def say(said: str | Preparation) -> None:
+        if isinstance(said, Rented):
+            # Nobody pays while machines are chosen, or the user is asked.
+            controller.meter = CostMeter(0.0, time.time())
+            rented.append(said)
+        progress(said)
+
     try:
-        await _launch(controller, progress)
+        await _launch(controller, say)
     except BaseException:
-        await down(controller)
+        # What machines cost that are in the registry is written down as it is removed there.
+        is_recorded = bool(controller.connections)
+        try:
+            await down(controller)
+        finally:
+            if rented and not is_recorded:
+                await blocking(_record_rent, controller, rented[-1])
         raise
+
+
+def _record_rent(controller: Controller, rented: Rented) -> None:
+    """Write down what machines have cost that did not become nodes."""
+    place, since = controller.place or controller.provider.name, controller.meter.since
+    counts = rented.price or 0.0, rented.nodes, rented.gpus
+    spent = Spent(controller.spec.name, place, since, time.time(), *counts)
+    with contextlib.suppress(registry.RegistryError), registry.opened() as database:
+        ledger.write(database, spent)
 
 
 async def _launch(controller: Controller, progress: Progress) -> None:
@@ -130,8 +155,9 @@ async def _launch(controller: Controller, progress: Progress) -> None:
     controller.launch = asyncio.get_running_loop().create_task(launch)
     machines = await shielded(controller.launch)
     rows = [machine.row() for machine in machines]
-    since = time.time() if counts_hours(controller.provider) else None  # not in the queue
-    controller.meter = controller.meter if since is None else CostMeter(0.0, since)
+    if counts_hours(controller.provider):
+        controller.meter = CostMeter(0.0, time.time())  # not in the queue
+    since = controller.meter.since
 
     def record_machines() -> None:
         registry.record_machines(controller.id, rows, since)

@@ -12,7 +12,7 @@ from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.listener import lost_agent
 from jupyter_sky.cluster.control.shutdown import origin
 from jupyter_sky.cluster.errors import GroupBroken
-from jupyter_sky.cluster.inventory import owed_ends
+from jupyter_sky.cluster.inventory import owed_ends, scalers
 from jupyter_sky.cluster.network import peer_checks
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import NoConnection, SkyError
@@ -57,6 +57,7 @@ async def make_whole(controller: Controller) -> None:
             controller.repair = None
             if not controller.alive:
                 raise controller.loss.anew()
+            check_up_to_date(controller)
         try:
             return await process_group.ensure_formed(controller)
         except NoConnection:
@@ -65,6 +66,20 @@ async def make_whole(controller: Controller) -> None:
             tries += 1
             if tries == _FORMATIONS:
                 raise
+
+
+def check_up_to_date(controller: Controller) -> None:
+    """Refuse a cluster whose nodes another kernel has changed.
+
+    Raises
+    ------
+    SkyError
+        With what to do.
+    """
+    if controller.outdated:
+        raise SkyError(
+            f"cluster {controller.spec.name} was changed by another kernel: run the cell again."
+        )
 
 
 async def renew(controller: Controller, ranks: Sequence[int]) -> None:
@@ -213,15 +228,17 @@ def agent_lost(controller: Controller, connection: Connection) -> bool:
 
 
 async def replace_lost(controller: Controller) -> None:
-    """Replace all lost nodes; if that fails, the cluster is lost."""
+    """Replace all lost nodes, unless another process does; if that fails, the cluster is lost."""
     for _ in range(_TRIES):
         lost = [connection for connection in controller.connections if connection.is_over]
-        if not lost or not controller.alive:
+        if not lost or not controller.alive or controller.outdated:
             return
         names = ", ".join(connection.name for connection in lost)
         controller.activity = f"replacing {names}"
         try:
-            await _replace(controller, lost, names)
+            async with scalers.turn(controller.id, waits=True):
+                if not controller.outdated:
+                    await _replace(controller, lost, names)
         except Exception as error:  # whatever the error, all waiting tasks must be told
             if {each for each in controller.connections if each.is_over} == set(lost):
                 controller.mark_lost(

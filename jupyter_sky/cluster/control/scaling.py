@@ -18,7 +18,7 @@ from jupyter_sky.cluster.control import process_group
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.listener import lost_agent
 from jupyter_sky.cluster.control.shutdown import end, origin
-from jupyter_sky.cluster.inventory import owed_ends, registry
+from jupyter_sky.cluster.inventory import owed_ends, registry, scalers
 from jupyter_sky.cluster.network import health
 from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
 from jupyter_sky.cluster.network.first_link import open_link
@@ -67,10 +67,13 @@ async def scale(
     SkyError
         If nodes do not start; the cluster is then as it was.
     """
-    if nodes < len(controller.state.nodes):
-        return await uninterrupted(_shrink(controller, nodes, provider))
-    await grow(controller, replace(controller.spec, nodes=nodes), provider, progress)
-    return []
+    async with scalers.turn(controller.id):
+        if controller.outdated:
+            raise SkyError("another notebook has changed its nodes meanwhile: try again.")
+        if nodes < len(controller.state.nodes):
+            return await uninterrupted(_shrink(controller, nodes, provider))
+        await grow(controller, replace(controller.spec, nodes=nodes), provider, progress)
+        return []
 
 
 async def grow(
@@ -80,7 +83,7 @@ async def grow(
     progress: Progress,
     lost: Sequence[Connection] = (),
 ) -> None:
-    """Add nodes until the cluster matches ``spec``.
+    """Add nodes until the cluster matches ``spec``, in this process's `scalers.turn`.
 
     Parameters
     ----------
@@ -105,15 +108,9 @@ async def grow(
         [node for connection in lost for node in connection.machine.nodes],
         (await there[0].request("authority"))["authority"],
     )
-    await blocking(registry.record_growth, controller.id, True)
-    try:
-        growth = await provider.add_nodes(running, progress)
-    except BaseException:
-        await _record_end_of_growth(controller)
-        raise
+    growth = await provider.add_nodes(running, progress)
     expansion = _Expansion(controller, provider, growth, lost)
     try:
-        await _record_end_of_growth(controller)
         await expansion.join(progress)
         await expansion.commit(spec)
     except BaseException as error:
@@ -121,12 +118,6 @@ async def grow(
         if isinstance(error, OSError):
             raise SkyError(f"a new node does not answer: {error}") from None
         raise expansion.trouble or error from None
-
-
-async def _record_end_of_growth(controller: Controller) -> None:
-    # Without this, `gc` would spare the leftovers of a killed kernel for longer.
-    with contextlib.suppress(registry.RegistryError):
-        await blocking(registry.record_growth, controller.id, False)
 
 
 class _Expansion(ConnectionListener):

@@ -155,6 +155,13 @@ class Row:
         return self._is_scaled and not self.is_scaled_here
 
     @property
+    def is_changed_elsewhere(self) -> bool:
+        """Whether another process of this computer is adding or removing machines."""
+        grower = self.spec.get("grower") or {}
+        is_other = grower.get("pid") != os.getpid() and _is_there(grower, grower.get("since", 0.0))
+        return is_other or self.is_being_scaled
+
+    @property
     def is_scaled_here(self) -> bool:
         """Whether this process is scaling it."""
         return self._is_scaled and self.spec["scaler"].get("pid") == os.getpid()
@@ -234,7 +241,7 @@ def record(identity: str, name: str, provider: str, spec: dict[str, Any]) -> Non
 def record_machines(
     identity: str, machines: Sequence[dict[str, Any]], since: float | None = None
 ) -> None:
-    """Record the machines of a cluster, that count from then on, or since they were asked for."""
+    """Record the machines of a cluster, that count from then on, or since its row was made."""
     meter = json.dumps(None if since is None else [0.0, since])
     with opened() as database:
         database.execute(
@@ -277,11 +284,6 @@ def record_size(
             "'$.leaving', json(?), '$.meter', json(?), '$.scaler', json(?)) WHERE id = ?",
             (json.dumps(machines), *changes, identity),
         )
-
-
-def record_growth(identity: str, goes_on: bool) -> None:
-    """Record that machines are about to be started for a cluster, or that this is over."""
-    record_in_spec(identity, "grower", {**starter(), "since": time.time()} if goes_on else None)
 
 
 def record_in_spec(identity: str, name: str, value: object) -> None:

@@ -37,10 +37,7 @@ def check_ranks(controller: Controller, task: Task) -> None:
         raise SkyError(
             f"{format_ranks(departed)} left the cluster before the run began: run it again."
         )
-    if controller.outdated:
-        raise SkyError(
-            f"cluster {controller.spec.name} was changed by another kernel: run the cell again."
-        )
+    recovery.check_up_to_date(controller)
 
 
 async def send_once_whole(controller: Controller, run: Run, begin: Callable[[Run], object]) -> None:

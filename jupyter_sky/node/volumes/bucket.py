@@ -18,6 +18,7 @@ _OBJECT_STORES = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
 """Schemes that go through obstore, which needs no other package."""
 
 _FOLDERS = ("file", "local")
+_MOST_ASKED = 50  # empty files of which it is asked whether they stand for folders
 _RENEWED_WITHIN = 120.0  # seconds to wait for new credentials
 
 
@@ -64,6 +65,7 @@ class Bucket:
 
     def list(self) -> dict[str, Listed]:
         """Return all files, by name relative to the address."""
+        is_plain = self._scheme in _OBJECT_STORES
         with self._in_words("listed"):
             self._files.invalidate_cache()
             if self._scheme in _FOLDERS and not Path(self._root).is_dir():
@@ -71,15 +73,36 @@ class Bucket:
             try:
                 found = self._files.find(self._root, detail=True)
             except FileNotFoundError:
-                if self._scheme not in _OBJECT_STORES:
+                if not is_plain:
                     raise
                 return {}  # a bucket has no folders: nothing was written below it so far
         start = len(self._root) + 1
-        return {
+        files = {
             path[start:]: Listed(int(info["size"] or 0), _tag(info))
             for path, info in found.items()
             if info["type"] == "file" and len(path) > start and not path.endswith("/")
         }
+        return self._without_folders(files) if is_plain else files
+
+    def _without_folders(self, files: dict[str, Listed]) -> dict[str, Listed]:
+        """Leave out what stands for folders: empty files `name/`, which obstore calls `name`.
+
+        Consoles make these; as a file, each would be in the way of what is in its folder.
+        """
+        folders: set[str] = set()
+        for name in files:
+            while (name := name.rpartition("/")[0]) and name not in folders:
+                folders.add(name)
+        alone = [name for name in files if not files[name].size and name not in folders]
+        # Of many it is not asked: most buckets with many empty files have no such folders.
+        folders.update(filter(self._is_folder, alone if len(alone) <= _MOST_ASKED else ()))
+        return {name: each for name, each in files.items() if each.size or name not in folders}
+
+    def _is_folder(self, name: str) -> bool:
+        try:
+            return bool(self._files.info(f"{self._root}/{name}")["type"] == "directory")
+        except Exception:  # such as of who may list files, and not read them
+            return False
 
     def info(self, name: str) -> Listed:
         """Return the present state of a file."""

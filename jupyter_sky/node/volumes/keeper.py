@@ -109,7 +109,8 @@ class Keeper:
                         self._trees.remove(each)
                         each.remove()
                     return {"trouble": str(error), "notes": []}
-        return {"trouble": "", "notes": [each.note for each in made if each.note]}
+        notes = [note for each in made for note in (each.note, _left_out(each)) if note]
+        return {"trouble": "", "notes": notes}
 
     def write_back(self, path: str | None = None, quietly: bool = False) -> WriteBackAnswer:
         """Write changes of ranks back to the bucket.
@@ -121,9 +122,10 @@ class Keeper:
         quietly
             Whether no notebook is told now; the next one that asks will be.
         """
+        tells = path is None and not quietly
         with self._turn:
             trees = [each for each in self._trees if path in (None, str(each.path))]
-            written = [write_back(each, self._fetcher, self._writers) for each in trees]
+            written = [write_back(each, self._fetcher, self._writers, tells) for each in trees]
             for each in written if path is None else ():
                 files, size = self._untold.pop(each["path"], (0, 0))
                 each["files"], each["size"] = each["files"] + files, each["size"] + size
@@ -198,6 +200,17 @@ def _matches(name: str, patterns: list[str] | None) -> bool:
     from fnmatch import fnmatchcase
 
     return any(fnmatchcase(name, each) or name.startswith(f"{each}/") for each in patterns)
+
+
+def _left_out(tree: Tree) -> str:
+    """Say which files of a bucket have no place on a disk; empty if all have one."""
+    if not tree.skipped:
+        return ""
+    more = len(tree.skipped) - 1
+    return (
+        f"{tree.path} lacks {min(tree.skipped)}{f' and {more} more' * bool(more)} of "
+        f"{tree.bucket.url}: no disk has such a name, or has it beside the others"
+    )
 
 
 def _state(tree: Tree) -> VolumeState:

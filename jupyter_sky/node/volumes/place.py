@@ -8,7 +8,7 @@ import json
 import os
 import stat
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from jupyter_sky.formatting import format_list
@@ -16,6 +16,7 @@ from jupyter_sky.node.volumes.entry import is_in_the_bucket
 from jupyter_sky.transport.volumes.asking import ABSENT, NEW, note_places
 
 _NAMED = 3  # most files to name in a sentence
+_LONGEST_NAME = 255  # bytes
 _ANYBODY_WRITES = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -157,6 +158,12 @@ def _set_aside(path: Path, left: Sequence[Path]) -> str:
         f"what a volume at {path} had not written back when its process was killed is in {aside} "
         f"now: {format_list([*names, *more])}"
     )
+
+
+def is_place(name: str) -> bool:
+    """Return whether a disk can have a file of this name, from its folder."""
+    parts = PurePosixPath(name).parts
+    return ".." not in parts and all(len(os.fsencode(part)) <= _LONGEST_NAME for part in parts)
 
 
 def _remove_empty(path: Path) -> None:

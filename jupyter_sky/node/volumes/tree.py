@@ -16,13 +16,13 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.node.volumes.bucket import Bucket, BucketError, Listed
 from jupyter_sky.node.volumes.entry import Entry, mark_of, write_down
 from jupyter_sky.node.volumes.leases import Leases
-from jupyter_sky.node.volumes.place import VolumeError, make_place, remove_place
+from jupyter_sky.node.volumes.place import VolumeError, is_place, make_place, remove_place
 from jupyter_sky.transport.volumes.asking import ABSENT, NEW, note_places
 from jupyter_sky.transport.volumes.requests import VolumeOrder
 
@@ -61,7 +61,7 @@ class Tree:
         self.entries: dict[str, Entry] = {}
         self.by_fd: dict[int, Entry] = {}
         self.told: set[str] = set()
-        self.skipped: list[str] = []
+        self.skipped: set[str] = set()
         self.lock = threading.RLock()
         self.here = 0
         self.fetched = 0
@@ -120,6 +120,9 @@ class Tree:
             before = self.entries.get(name)
             if before and before.listed == listing[name]:
                 continue
+            if not is_place(name):
+                self.skipped.add(name)
+                continue
             if before is None and (self.path / name).exists():
                 continue  # a rank has written it, and it was not written back yet
             if before and not self._is_as_was(before):
@@ -132,16 +135,14 @@ class Tree:
                     self.forget(entry)
 
     def _show(self, name: str, listed: Listed) -> None:
-        parts = PurePosixPath(name).parts
-        if ".." in parts or name.startswith("/") or self._is_ours(f"{self.path}/{name}"):
-            self.skipped.append(name)
+        if name.startswith("/") or self._is_ours(f"{self.path}/{name}"):
             return
         try:
             (self.path / name).parent.mkdir(parents=True, exist_ok=True)
             if (self.path / name).is_dir():
                 raise IsADirectoryError
         except (FileExistsError, NotADirectoryError, IsADirectoryError):
-            self.skipped.append(name)  # a bucket can have `a` and `a/b`, a disk cannot
+            self.skipped.add(name)  # a bucket can have `a` and `a/b`, a disk cannot
             return
         before = self.entries.get(name)
         entry = Entry(name, listed, name)

@@ -17,11 +17,16 @@ MARKER = "checkpoint.json"
 _ATTEMPTS = 3  # attempts at a file that is being written meanwhile
 
 
-def write_back(tree: Tree, fetcher: Fetcher, workers: Executor) -> WrittenVolume:
+def write_back(tree: Tree, fetcher: Fetcher, workers: Executor, tells: bool) -> WrittenVolume:
     """Write files that exist only on the node to the bucket, and return the result.
 
     Files that the bucket had before are never removed. Files that this node wrote there are removed
     if ranks have removed them.
+
+    Parameters
+    ----------
+    tells
+        Whether a notebook is told the result: it hears once of each link that is not written.
     """
     names = tree.changed()
     answer: WrittenVolume = {
@@ -58,7 +63,8 @@ def write_back(tree: Tree, fetcher: Fetcher, workers: Executor) -> WrittenVolume
             answer["trouble"] = answer["trouble"] or str(error)
         else:
             tree.forget(tree.entries[name])
-    answer["trouble"] = answer["trouble"] or _say_links(tree)
+    if tells and not answer["trouble"]:
+        answer["trouble"] = _say_links(tree)
     return answer
 
 

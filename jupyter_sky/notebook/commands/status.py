@@ -96,7 +96,7 @@ def costs(context: CommandContext, options: Namespace) -> None:
     print("used: hours of GPUs, or of nodes without; not those in a queue")
     if in_all.dollars:
         print(
-            "cost: instances, from when they were asked for, at the price that was shown then, and "
+            "cost: instances, from when they ran, at the price that was shown then, and "
             "disks while these were stopped; spot may have cost less, and traffic and disks of "
             "instances that ran cost more: AWS's own bill has them"
         )

@@ -28,6 +28,7 @@ _NOT_USED = (
     "volumes",
 )
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|([A-Za-z_]\w*))")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CHOICES = ("any_of", "ordered")
 _RESOURCES_NOT_USED = (
     "_cluster_config_overrides",
@@ -143,7 +144,8 @@ def _load(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        documents = list(yaml.safe_load_all(path.read_text()))
+        text = path.read_text()
+        documents = [each for each in yaml.safe_load_all(text) if each is not None]
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -151,6 +153,11 @@ def _load(path: Path) -> dict[str, Any]:
         line = f", line {where.line + 1}" if where else ""
         what = getattr(error, "problem", None) or "it is no text"
         raise UsageError(f"{path}{line}: this is no YAML ({what}).") from None
+    except ValueError as error:  # of a value that looks like a date or number
+        raise UsageError(
+            f"{path}: a value in it looks like a date or number, and is none ({error}): put it in "
+            "quotes."
+        ) from None
     if len(documents) > 1:
         raise UsageError(f"{path} has several tasks, a pipeline: make a file of each.")
     said = documents[0] if documents else {}
@@ -197,6 +204,13 @@ def _variables(path: Path, said: Mapping[str, Any], given: Mapping[str, str]) ->
             f"{path} leaves {format_list(missing)} without a value: set "
             f"{'it' if len(missing) == 1 else 'them'} here and add `{' '.join(options)}`."
         )
+    for name, value in found.items():
+        if not _NAME.fullmatch(name):
+            raise UsageError(
+                f"{path}: {name!r} is no name of a variable: take letters, digits and `_`."
+            )
+        if isinstance(value, list | dict) or "\0" in str(value):
+            raise UsageError(f"{path}: the value of {name} should be text: put it in quotes.")
     return {name: str(value) for name, value in found.items()}
 
 
@@ -268,6 +282,12 @@ def _options(path: Path, resources: Mapping[str, Any], where: str) -> dict[str, 
 
 # Resources, each as options of a cell
 
+_PLACES = {"local": (), "ssh": (), "aws": ("region", "zone"), "slurm": ()}
+"""What `infra` may name below a provider, as options."""
+
+_AUTOSTOP = ("down", "hook", "hook_timeout", "idle_minutes", "wait_for")
+_USUAL_MINUTES = 5
+
 _Reader = Callable[[Path, str, Any], dict[str, Any]]
 
 
@@ -301,25 +321,38 @@ def _accelerators(path: Path, key: str, value: Any) -> dict[str, Any]:
 
 def _infra(path: Path, key: str, value: Any) -> dict[str, Any]:
     provider, *place = str(value).split("/")
-    found = {"provider": _convert(path, key, types.PROVIDER, provider)}
-    names = ("region", "zone") if provider == "aws" else ()
+    found = _cloud(path, key, provider)
+    names = _PLACES[found["provider"]]
+    if len(place) > len(names):
+        known = "/".join([provider, *(name.upper() for name in names)])
+        raise UsageError(
+            f'{path}: {key} is "{value}", of which {known} is understood here: leave the rest out, '
+            "and type it as an option, like --hosts or --partition."
+        )
     given = [(name, part) for name, part in zip(names, place, strict=False) if part != "*"]
     return {**found, **{name: _convert(path, key, types.WORD, part) for name, part in given}}
 
 
+def _cloud(path: Path, key: str, value: Any) -> dict[str, Any]:
+    return {"provider": _convert(path, key, types.PROVIDER, str(value).lower())}
+
+
 def _autostop(path: Path, key: str, value: Any) -> dict[str, Any]:
     if isinstance(value, dict):
-        value = value.get("idle_minutes", 5)
+        _check_keys(path, f"{key}.", value, _AUTOSTOP)
+        value = value.get("idle_minutes")
+        value = _USUAL_MINUTES if value is None else value
     if isinstance(value, bool):
-        return {"idle_timeout": 300.0} if value else {}
-    text = f"{value}m" if str(value).isdecimal() else value
-    return {"idle_timeout": _convert(path, key, types.TIME, text)}
+        return {"idle_timeout": 60.0 * _USUAL_MINUTES} if value else {}
+    # A number is one of minutes, and 1.5 no seconds.
+    is_number = isinstance(value, float) or str(value).isdecimal()
+    return {"idle_timeout": _convert(path, key, types.TIME, f"{value}m" if is_number else value)}
 
 
 _RESOURCES: Mapping[str, _Reader] = {
     "accelerators": _accelerators,
     "autostop": _autostop,
-    "cloud": _as("provider", types.PROVIDER),
+    "cloud": _cloud,
     "cpus": _as("cpus", types.AMOUNT),
     "image_id": _as("image_id", types.WORD),
     "infra": _infra,

@@ -35,6 +35,20 @@ _THROTTLED = (
 _TRANSIENT = ("RequestTimeout", "RequestTimeoutException", "PriorRequestNotComplete")
 _TRANSIENT_STATUS = (429, 500, 502, 503, 504)
 
+_USES_NEW = (
+    "AuthorizeSecurityGroupEgress",
+    "AuthorizeSecurityGroupIngress",
+    "RunInstances",
+)
+"""Operations that name what was made a moment ago, as one server of AWS learns after the other."""
+
+_NOT_KNOWN_YET = (
+    "InvalidGroup.NotFound",
+    "InvalidKeyPair.NotFound",
+    "InvalidPlacementGroup.Unknown",
+    "InvalidSecurityGroupID.NotFound",
+)
+
 _stopping: ContextVar[threading.Event | None] = ContextVar("stopping", default=None)
 
 
@@ -64,16 +78,14 @@ def is_throttled(code: str) -> bool:
     return code in _THROTTLED or "Throttl" in code
 
 
-def _decide(
-    most: int,
-    attempts: int,
-    response: tuple[Any, dict[str, Any]] | None = None,
-    caught_exception: Exception | None = None,
-    **_: Any,
-) -> float | None:
-    """Wait and return 0 to repeat a call; return ``None`` not to."""
-    if attempts >= most or not _may_pass(response, caught_exception):
-        return None
+def pause_after(attempts: int) -> None:
+    """Wait before another attempt, the longer the more there were.
+
+    Raises
+    ------
+    Stopped
+        When the user stops the work.
+    """
     # With jitter: calls that are throttled together should not be repeated together.
     pause = min(_LONGEST_PAUSE, random.uniform(0.3, 1.0) * 2 ** (attempts - 1))
     stopping = _stopping.get()
@@ -81,11 +93,25 @@ def _decide(
         time.sleep(pause)
     elif stopping.wait(pause):
         raise Stopped("it was stopped.")
+
+
+def _decide(
+    most: int,
+    attempts: int,
+    operation: Any,
+    response: tuple[Any, dict[str, Any]] | None = None,
+    caught_exception: Exception | None = None,
+    **_: Any,
+) -> float | None:
+    """Wait and return 0 to repeat a call; return ``None`` not to."""
+    if attempts >= most or not _may_pass(operation.name, response, caught_exception):
+        return None
+    pause_after(attempts)
     return 0.0
 
 
 def _may_pass(
-    response: tuple[Any, dict[str, Any]] | None, caught_exception: Exception | None
+    operation: str, response: tuple[Any, dict[str, Any]] | None, caught_exception: Exception | None
 ) -> bool:
     from botocore.exceptions import ConnectionError, HTTPClientError
 
@@ -97,4 +123,6 @@ def _may_pass(
         return True
     if code.startswith(_REFUSALS) or code.endswith(_REFUSALS):
         return False
+    if operation in _USES_NEW and code in _NOT_KNOWN_YET:
+        return True
     return code in _TRANSIENT or http.status_code in _TRANSIENT_STATUS

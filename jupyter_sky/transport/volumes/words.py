@@ -7,6 +7,11 @@ import re
 # The first match counts: a refusal may mention credentials, too.
 _LASTING = (
     (
+        r'invalid path: (Error parsing )?Path "(?P<name>[^"]*)"',
+        "{url} has a file or folder that no volume can have, `{name}`: rename it there, or name "
+        "a folder of the bucket that is without it",
+    ),
+    (
         r"NoSuchBucket|bucket does not exist",
         "there is no bucket {bucket}: check its name, or make it first",
     ),
@@ -57,8 +62,8 @@ def lasting(text: str, url: str) -> str:
     """
     bucket = url.partition("://")[2].partition("/")[0]
     for pattern, sentence in _LASTING:
-        if re.search(pattern, text):
-            return sentence.format(bucket=bucket, url=url)
+        if found := re.search(pattern, text):
+            return sentence.format(bucket=bucket, url=url, **found.groupdict())
     return ""
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -16,7 +17,7 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RankLost
-from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory import registry, scalers
 from jupyter_sky.cluster.runtime_env import RuntimeEnv
 from jupyter_sky.providers.local import Local
 from tests.cluster.conftest import Cells
@@ -68,6 +69,42 @@ def test_who_comes_while_a_node_is_lost_takes_nothing_away(new, visits: bool) ->
     agent.wait()
     with pytest.raises(sky.SkyError, match="has lost a node, which the notebook that uses it"):
         Cluster.attach(row, Local(), RuntimeEnv(life={}), visits=visits)
+    assert_is_whole(cells, 2, keep=[0, None], framework=False)
+
+
+def test_of_two_kernels_only_one_adds_nodes(new, monkeypatch) -> None:
+    """Each would pay for machines of which the other, and the registry, know nothing."""
+    monkeypatch.setattr(scalers, "LOOK_EVERY", 0.01)
+    cells = new(nodes=2, framework=False, provider=Local(machines=2), replace=True)
+    cluster, looked = cells.cluster, threading.Event()
+    prepare(cells)
+
+    def begin(identity: str) -> bool:
+        looked.set()
+        return usual(identity)
+
+    usual = scalers.begin
+    monkeypatch.setattr(scalers, "begin", begin)
+    other = {**registry.starter(), "pid": os.getppid(), "since": time.time()}
+    registry.record_in_spec(cluster.id, "grower", other)
+    with pytest.raises(sky.SkyError, match="stays with 2 nodes: another notebook is adding or"):
+        cluster.scale(3)
+    looked.clear()
+    before = registry.find(cluster.name).machines
+    lose_node(cells, 1)
+    assert looked.wait(10)
+    assert registry.find(cluster.name).machines == before
+    # It has replaced the node, which this kernel learns of as of any change by another.
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(cells.run, "pass")
+        until(lambda: cluster.snapshot()["run"] or waiting.done())
+        cluster._controller.outdated = True
+        registry.record_in_spec(cluster.id, "grower", None)
+        with pytest.raises(sky.SkyError, match="was changed by another kernel: run the cell agai"):
+            waiting.result()
+    assert registry.find(cluster.name).machines == before
+    # It has not, and is gone.
+    cluster._controller.outdated = False
     assert_is_whole(cells, 2, keep=[0, None], framework=False)
 
 

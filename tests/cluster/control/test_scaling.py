@@ -274,20 +274,20 @@ def test_stop_at_any_change_leaves_the_old_cluster_or_the_new_one(new, machines:
 
 def test_stop_just_when_new_nodes_are_there_ends_them(new, home: Path, monkeypatch) -> None:
     cells = new(nodes=2, provider=Local(machines=3), framework=False)
-    usual = registry.record_growth
+    usual = registry.record_size
 
     def is_cancelled() -> bool:
         return any(task.cancelling() for task in asyncio.all_tasks(event_loop.loop()))
 
-    def record(cluster: str, is_growing: bool) -> None:
-        if not is_growing:
+    def record(cluster: str, nodes: int, *machines: object) -> None:
+        if not is_cancelled():
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
             until(is_cancelled)
-        usual(cluster, is_growing)
+        usual(cluster, nodes, *machines)
 
     prepare(cells)
     before = {*processes_of(home)}
-    monkeypatch.setattr(registry, "record_growth", record)
+    monkeypatch.setattr(registry, "record_size", record)
     with pytest.raises(KeyboardInterrupt):
         cells.cluster.scale(3)
     monkeypatch.undo()

@@ -143,6 +143,8 @@ def test_links_are_said_to_stay_here_once_and_are_not_left(keeper: Keeper, bucke
     (keeper.data / "steps/1").write_bytes(b"1")
     (keeper.data / "latest").symlink_to("steps")
     (keeper.data / "steps/last").symlink_to("1")
+    # The node writes back after each run, too, which no notebook hears of.
+    assert keeper.ask("write_back", quietly=True)["volumes"][0]["trouble"] == ""
     [written] = keeper.ask("write_back")["volumes"]
     assert (written["files"], written["left"]) == (1, [])
     assert written["trouble"] == (
@@ -152,6 +154,30 @@ def test_links_are_said_to_stay_here_once_and_are_not_left(keeper: Keeper, bucke
     assert keeper.ask("write_back")["volumes"][0]["trouble"] == ""
     keeper.end()
     assert not keeper.data.exists()  # or no volume could be made there again
+
+
+def test_names_that_no_disk_has_and_what_stands_for_folders(
+    keeper: Keeper, bucket: Buckets
+) -> None:
+    # Consoles make empty files of such names, which stand for folders.
+    folders = {"d/made/": b"", "d/made/in/": b"", "d/made/in/x": b"1", "d/later/": b""}
+    bucket.put({**folders, "d/empty": b"", "d/a": b"file", "d/a/b": b"2", f"d/{'n' * 256}": b"3"})
+    assert keeper.mount("s3://photos/d") == ""
+    assert keeper.notes == [
+        f"{keeper.data} lacks a/b and 1 more of s3://photos/d: no disk has such a name, or has it "
+        "beside the others"
+    ]
+    files = {str(each.relative_to(keeper.data)) for each in keeper.data.rglob("[!.]*")}
+    assert files == {"a", "empty", "made", "made/in", "made/in/x"}
+    assert (keeper.data / "made/in/x").read_bytes() == b"1"
+    (keeper.data / "later").mkdir()
+    (keeper.data / "later/y").write_bytes(b"4")
+    keeper.ask("write_back")
+    assert bucket.get("d/later/y") == b"4"
+    bucket.put({"e//x": b"1"})
+    assert "has a file or folder that no volume can have, `e//`: rename it" in keeper.mount(
+        "s3://photos/e", path=f"{keeper.data}-2"
+    )
 
 
 @pytest.mark.parametrize("read_only", [True, False])

@@ -349,6 +349,13 @@ def test_several_clusters_are_told_apart_by_name(opened: Open) -> None:
     notebook.succeed("%sky down two")
 
 
+def kill_agent() -> None:
+    [machine] = registry.rows()[0].machines
+    agent = psutil.Process(machine["pid"])
+    agent.kill()
+    agent.wait(PATIENCE)
+
+
 def test_it_says_when_a_cluster_ends_that_it_starts(tmp_path: Path) -> None:
     profile = tmp_path / "profile_default"
     profile.mkdir()
@@ -356,10 +363,11 @@ def test_it_says_when_a_cluster_ends_that_it_starts(tmp_path: Path) -> None:
     words = ("up", "--nodes", "1", "--plugin", "none", "--cluster", f"said-{os.getpid()}")
     said, again = (sky(*words, IPYTHONDIR=str(tmp_path)) for _ in range(2))
     # Nobody was connected to it when it was lost.
-    [machine] = registry.rows()[0].machines
-    agent = psutil.Process(machine["pid"])
-    agent.kill()
-    agent.wait(PATIENCE)
+    kill_agent()
+    anew = sky(*words, IPYTHONDIR=str(tmp_path))
+    assert "up already" not in anew.err
+    assert f"{words[-1]}: a local cluster ends 8 h 00 min after the last notebook" in anew.err
+    kill_agent()
     lost = sky("restart", "--cluster", words[-1])
     assert lost.err.startswith(f"cluster {words[-1]} is gone, with what its ranks had: ")
     assert lost.status == 2 and registry.rows() == []

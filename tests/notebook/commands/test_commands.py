@@ -320,3 +320,12 @@ def test_attach_and_down_reach_clusters_of_other_kernels(
         notebook.run("%sky attach nowhere")
     with pytest.raises(UsageError, match="there is no cluster nowhere to end"):
         notebook.run("%sky down nowhere")
+    # One that has no machines yet, or never came to have some.
+    registry.record("0123abcd", "soon", "local", registry.describe(ClusterSpec("soon"), []))
+    for command in ("logs --cluster soon", "scale 2 --cluster soon", "attach soon"):
+        with pytest.raises(UsageError, match="cluster soon is being started by another notebook"):
+            notebook.run(f"%sky {command}")
+    registry.clear_starter("0123abcd")
+    with pytest.raises(UsageError, match="cluster soon did not come up: `%sky gc` removes what"):
+        notebook.run("%sky attach soon")
+    registry.remove("0123abcd")

@@ -182,6 +182,12 @@ def test_a_task_runs_on_the_resources_that_are_there(notebook: Notebook, tmp_pat
             "leaves A and B without a value: set them here and add `--env A --secret B`",
         ),
         ("file_mounts: {/data: 's3://bucket'}", "buckets are not mounted"),
+        ("envs: {A B: 1}", "'A B' is no name of a variable: take letters"),
+        ("envs: {A: [1]}", "the value of A should be text: put it in quotes"),
+        ('envs: {A: "x\\0"}', "the value of A should be text"),
+        ("envs: {DAY: 2024-02-30}", "looks like a date or number, and is none .*: put it in"),
+        ("resources: {autostop: {idle_minuts: 1}}", r"autostop.idle_minuts \(did you mean idle"),
+        ("resources: {infra: slurm/c1/gpus}", "of which slurm is understood here: .*--partition"),
         ("a: [", "line 1: this is no YAML"),
         ("run: a\n---\nrun: b", "has several tasks"),
         ("just text", "is no task file"),
@@ -192,6 +198,15 @@ def test_what_is_wrong_in_a_file_is_one_line(tmp_path: Path, text: str, sentence
     file.write_text(text)
     with pytest.raises(UsageError, match=sentence):
         read_task(file, {})
+
+
+def test_what_skypilot_takes_too(tmp_path: Path) -> None:
+    file = tmp_path / "task.yaml"
+    file.write_text("---\nresources: {cloud: AWS, autostop: 1.5}\nrun: x\n---\n")
+    assert read_task(file, {}).options == ({"provider": "aws", "idle_timeout": 90.0},)
+    file.write_text("resources: {infra: AWS/us-east-1, autostop: {idle_minutes: null}}")
+    [options] = read_task(file, {}).options
+    assert options == {"provider": "aws", "region": "us-east-1", "idle_timeout": 300.0}
 
 
 def test_a_secret_is_no_argument(notebook: Notebook, folder: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.providers.aws.clients import Clients
 from tests.notebook.kernels import LiveNotebook
 from tests.paths import ROOT
@@ -126,6 +127,7 @@ def test_spot_or_on_demand_after_prices_were_compared(
 def test_stop_while_machines_boot_leaves_nothing(
     notebook: LiveNotebook, account: Account, machines: Machines, left: Callable[[], list[str]]
 ) -> None:
+    spent_before = sum(each.dollars for each in registry.all_spent())
     # They are rented, and never switched on.
     account.on_run = lambda instance, address, params: None
     cell = notebook.start("%%sky --provider aws --nodes 2\npass")
@@ -134,4 +136,7 @@ def test_stop_while_machines_boot_leaves_nothing(
     notebook.interrupt()
     assert "was stopped; nothing is left running" in notebook.finish(cell).sentence
     assert left() == []
+    # What they have cost until then is not forgotten.
+    assert sum(each.dollars for each in registry.all_spent()) > spent_before
+    assert "node hours" in notebook.succeed("%sky costs").stdout
     assert "No cluster" in notebook.succeed("%sky status").stdout

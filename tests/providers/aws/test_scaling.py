@@ -13,6 +13,7 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.paths import home
 from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
 from tests.cluster.control.test_scaling import assert_is_whole, prepare
 from tests.providers.aws.conftest import Start
 from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
@@ -94,6 +95,13 @@ def test_what_aws_has_not_leaves_the_cluster_as_it_was(
     with pytest.raises(SkyError, match=r"AWS no longer knows the instance i-\w+: end the clu"):
         cells.cluster.scale(2)
     account.fault = None
+    # Another notebook ends the cluster meanwhile, and its keys with it.
+    keys = keys_of(cells.cluster.id).folder
+    gone = keys.rename(keys.with_name("gone"))
+    with pytest.raises(SkyError, match="keys of the cluster are gone: it was ended from elsewhere"):
+        cells.cluster.scale(2)
+    gone.rename(keys)
+    assert running(clients) == 1
 
 
 def test_max_price_holds_for_all_nodes_together(

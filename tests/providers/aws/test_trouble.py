@@ -16,7 +16,7 @@ from jupyter_sky.providers.aws import AWS, rented, retries
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.renting.rent import rent as rent_there
 from jupyter_sky.providers.spec import ClusterSpec
-from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
+from tests.providers.aws.stand_in.account import Account, Answer, Call, CutConnection, refusal
 from tests.providers.aws.stand_in.faults import without_spot_price
 from tests.providers.aws.starting import SPEC, Booting
 
@@ -116,6 +116,43 @@ def test_another_zone_is_tried_where_aws_takes_back_some_of_those_that_it_gave(
     found = clients.ec2.describe_instances(Filters=[*there, *alive])["Reservations"]
     assert [each["InstanceId"] for some in found for each in some["Instances"]] == gone[:1]
     rented.acknowledge("0123abcd", gone)  # moto ends no instance twice that has an interface
+
+
+def test_what_was_just_made_is_not_known_to_each_server_of_aws(
+    account: Account, given_back: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to what made the group is lost, too."""
+    monkeypatch.setattr(retries, "_LONGEST_PAUSE", 0.01)
+    not_known = {
+        "AuthorizeSecurityGroupIngress": ["InvalidGroup.NotFound"],
+        "AuthorizeSecurityGroupEgress": ["InvalidGroup.NotFound"],
+        "RunInstances": [
+            "InvalidKeyPair.NotFound",
+            "InvalidGroup.NotFound",
+            "InvalidPlacementGroup.Unknown",
+        ],
+    }
+    looks: list[Answer] = []
+
+    def unaware(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        if codes := not_known.get(call.action):
+            return refusal(codes.pop(), "It does not exist")
+        answer = carry_out()
+        if call.action == "CreateSecurityGroup" and answer.status.startswith("200"):
+            raise CutConnection
+        if call.action == "DescribeSecurityGroups" and not looks:
+            looks.append(answer)
+            answer.body = re.sub(rb"<item>.*</item>", b"", answer.body, flags=re.S)
+        return answer
+
+    account.fault = unaware
+    try:
+        with pytest.raises(Booting):
+            rent()
+    finally:
+        account.fault = None
+    assert looks
+    assert not any(not_known.values())
 
 
 def test_no_capacity_anywhere(account: Account, given_back: None, left: Left) -> None:

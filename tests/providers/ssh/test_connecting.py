@@ -572,7 +572,7 @@ def test_a_stranger_is_not_listened_to_for_long(client: Path) -> None:
 def test_a_server_that_says_nothing_is_not_said_to_speak_something_else(
     client: Path, said: bytes, closes: bool, sentence: str
 ) -> None:
-    write(client, "Host *\n  ConnectTimeout 1\n")
+    write(client, f"Host *\n  ConnectTimeout {CONNECT_WITHIN if closes else 1:g}\n")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         connection = SSHConnection(parse_one(f"127.0.0.1:{listener.getsockname()[1]}"))
         with ThreadPoolExecutor() as pool:

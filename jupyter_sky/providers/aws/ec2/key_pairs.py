@@ -6,6 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.aws.local_store import folder
 
 
@@ -36,13 +37,13 @@ class ClusterKeys:
     @property
     def public(self) -> str:
         """The public half of the key that logs in."""
-        return Path(f"{self.private}.pub").read_text().strip()
+        return _read(Path(f"{self.private}.pub")).strip()
 
     @property
     def host_key(self) -> tuple[str, str]:
         """The host key that instances boot with: its private and its public half."""
         path = self.folder / "host_key"
-        return path.read_text(), Path(f"{path}.pub").read_text().strip()
+        return _read(path), _read(Path(f"{path}.pub")).strip()
 
     def expect(self, addresses: dict[str, str]) -> None:
         """Expect these public keys of instances, by address, from now on."""
@@ -91,6 +92,13 @@ def _pair() -> tuple[str, str]:
     private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
     public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
     return private.decode(), public.decode()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        raise SkyError("the keys of the cluster are gone: it was ended from elsewhere.") from None
 
 
 def _write(path: Path, text: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jupyter_sky.errors import UsageError
+from jupyter_sky.providers.aws import retries
 from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
 from jupyter_sky.providers.aws.tags import ID, tag_specification
 
@@ -171,9 +172,14 @@ def _group(clients: Clients, name: str, vpc: str, tags: Mapping[str, str]) -> st
         if error.code != "InvalidGroup.Duplicate":
             raise
     filters = [{"Name": "group-name", "Values": [name]}, {"Name": "vpc-id", "Values": [vpc]}]
-    with explain_errors():
-        [found] = clients.ec2.describe_security_groups(Filters=filters)["SecurityGroups"]
-    return str(found["GroupId"])
+    for attempt in range(1, retries.ATTEMPTS):
+        with explain_errors():
+            found = clients.ec2.describe_security_groups(Filters=filters)["SecurityGroups"]
+        if found:
+            return str(found[0]["GroupId"])
+        # Not each of AWS's servers knows of it yet.
+        retries.pause_after(attempt)
+    raise AWSError(f"AWS says that there is a security group {name}, and does not find it.")
 
 
 def _allow(function: Callable[..., Any], group: str, rule: Mapping[str, Any]) -> None:

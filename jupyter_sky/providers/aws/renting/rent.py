@@ -18,6 +18,7 @@ from jupyter_sky.providers.aws.renting.budget import Budget
 from jupyter_sky.providers.aws.settings import Settings
 from jupyter_sky.providers.aws.tags import REQUEST
 from jupyter_sky.providers.base import RunningCluster
+from jupyter_sky.providers.progress import Rented
 from jupyter_sky.providers.spec import ClusterSpec
 
 
@@ -73,7 +74,9 @@ def _rent(
     local_store.add_location(there.location)
     request = choice.request(there, settings, spec, identity, acceptable, image)
     rented = launch.rent(there, request, report)
-    report(f"{_described(rented)}, {_an_hour(rented)}")
+    price, gpus = _price(rented), sum(each.gpus for each in rented)
+    cost = "price unknown" if price is None else f"{format_dollars(price)} an hour"
+    report(Rented.of(f"{_described(rented)}, {cost}", price, len(rented), gpus))
     return rented
 
 
@@ -126,6 +129,6 @@ def _described(rented: Sequence[RentedInstance]) -> str:
     return f"{len(rented)} × {first.type} in {first.zone}"
 
 
-def _an_hour(rented: Sequence[RentedInstance]) -> str:
+def _price(rented: Sequence[RentedInstance]) -> float | None:
     prices = [each.price for each in rented if each.price is not None]
-    return f"{format_dollars(sum(prices))} an hour" if prices else "price unknown"
+    return sum(prices) if prices else None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_sky.cluster.inventory import cloud_resources, registry
+from jupyter_sky.cluster.inventory import cloud_resources, registry, scalers
 from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers import providers
@@ -41,6 +41,7 @@ def test_a_cluster_whose_machine_has_ended_itself(
     clients.ec2.terminate_instances(InstanceIds=[instance])
     row = registry.find(cells.cluster.name)
     assert row is not None
+    assert row.meter.since > row.created, "nobody pays while machines are chosen"
     [result] = probe([row], providers())
     assert result.phase is ProbePhase.GONE
     row = registry.find(cells.cluster.name)
@@ -85,9 +86,9 @@ def test_an_answer_that_is_lost_while_it_grows(
         SubnetId=first["SubnetId"],
         TagSpecifications=specification,
     )
-    registry.record_growth(cells.cluster.id, goes_on=True)
+    assert scalers.begin(cells.cluster.id)
     assert not [each for each in cloud_resources.find()[0] if each.is_orphaned]
-    registry.record_growth(cells.cluster.id, goes_on=False)
+    scalers.end(cells.cluster.id)
     [rental] = [each for each in cloud_resources.find()[0] if each.is_orphaned]
     assert "1 instance of which it does not know in us-east-1" in str(rental)
     rental.remove()
