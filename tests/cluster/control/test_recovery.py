@@ -91,7 +91,7 @@ def test_of_two_kernels_only_one_adds_nodes(new, monkeypatch) -> None:
         cluster.scale(3)
     looked.clear()
     before = registry.find(cluster.name).machines
-    lose_node(cells, 1)
+    kill_agent(cells, 1)
     assert looked.wait(10)
     assert registry.find(cluster.name).machines == before
     # It has replaced the node, which this kernel learns of as of any change by another.
