@@ -144,7 +144,7 @@ class ComputePool:
         self._candidates = [each for spec in specs for each in spec.candidates(self.spec)]
         self._selection: Selection = selection
         self._cluster: Cluster | None = None
-        self._process = 0  # which has started the cluster
+        self._process = os.getpid()  # which starts the cluster
         self._client: ClientHooks | None = None
         self._turns = itertools.count()
         if not isinstance(worker, Worker | None):

@@ -252,8 +252,9 @@ class World:
             found = values[job.ranks[0]]
             assert found == expected, f"{job.tag} gave {found}, not {expected}"
             self.notebook.names.update(found)
-            update = job.handle.task.update
-            self.notebook.cluster.sync.returned(out, self.notebook.names, update, job.handle.bound)
+            handle, sync = job.handle, self.notebook.cluster.sync
+            has = {rank: done.bound.keys() for rank, done in handle.done.items()}
+            sync.returned(out, self.notebook.names, handle.task.update, has)
 
     def here(self, code: str) -> None:
         """Run a cell in the notebook."""

@@ -71,7 +71,8 @@ class Notebook:
         for name in options.get("gather", ()):
             bound[name] = [values[rank][name] for rank in run.task.ranks]
         self.names.update(bound)
-        self.cluster.sync.returned(bound, self.names, run.task.update, run.bound)
+        has = {rank: done.bound.keys() for rank, done in run.done.items()}
+        self.cluster.sync.returned(bound, self.names, run.task.update, has)
         return [values[rank] for rank in sorted(values)]
 
     def ask(self, expression: str, **options: Any) -> list[Any]:
