@@ -198,9 +198,9 @@ class CallRun:
             if is_there:
                 self._teller.tell(rank, kind, number, feed, message, on_trouble)
 
-        if not call.packed.is_fed:
+        if not call.packed.is_fed or call.is_cancelled:  # its rank is told to stop it
             return
-        if call.is_cancelled or assigned.is_settled:
+        if assigned.is_settled:
             tell("items_broken", 0, None, None)
         else:
             asked = Asked(call.position, number, rank, event.feed, event.count, tell)
