@@ -135,6 +135,11 @@ def format_command(command: str, longest: int = 60) -> str:
     return f"`{first[:longest]}{'…' if more or len(first) > longest else ''}`"
 
 
+def shortened(text: str, longest: int) -> str:
+    """Return a text of so many characters at most; one that is cut ends in an ellipsis."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
 def last_line(text: str, otherwise: str = "it printed nothing") -> str:
     """Return the last line that a command printed, or ``otherwise`` if it printed nothing."""
     return (text.strip().splitlines() or [otherwise])[-1]

@@ -7,6 +7,7 @@ import re
 from functools import lru_cache
 
 from jupyter_sky.analysis.ipython_syntax import parse
+from jupyter_sky.formatting import shortened
 
 _LONGEST = 60  # characters
 
@@ -27,7 +28,7 @@ def cell_title(source: str) -> str:
     lines = source.splitlines()
     first = next((line.strip() for line in lines if line.strip()), "")
     if comment := re.match(r"#[#%\s]*(\w.*)", first):
-        return _shortened(comment[1])
+        return shortened(comment[1], _LONGEST)
     try:
         statements = parse(source).body
     except SyntaxError:
@@ -36,18 +37,14 @@ def cell_title(source: str) -> str:
         # Of equals the last one: it uses what the earlier ones prepare.
         chosen = max(reversed(statements), key=lambda each: (_weight(each), _length(each)))
         first = lines[chosen.lineno - 1].strip()
-    return _shortened(first.rstrip(":"))
+    return shortened(first.rstrip(":"), _LONGEST)
 
 
 def shell_title(source: str) -> str:
     """Return a title for a shell text: the comment that it begins with, or its first command."""
     lines = [line.strip() for line in source.splitlines()]
     lines = [line for line in lines if line and not line.startswith(("#!", "set -", "set +"))]
-    return _shortened(lines[0].lstrip("# ")) if lines else ""
-
-
-def _shortened(line: str) -> str:
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+    return shortened(lines[0].lstrip("# "), _LONGEST) if lines else ""
 
 
 def _weight(statement: ast.stmt) -> int:

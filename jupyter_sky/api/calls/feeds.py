@@ -49,7 +49,11 @@ def with_feeds(
 
 def can_begin_again(pending: PendingCompute[Any]) -> bool:
     """Return whether none of the iterators of a call is used up by an attempt at it."""
-    return all(iter(source) is not source for source in with_feeds(pending)[1])
+    return all(map(_begins_again, with_feeds(pending)[1]))
+
+
+def _begins_again(source: Iterable[Any]) -> bool:
+    return iter(source) is not source
 
 
 class Feeder:
@@ -196,7 +200,7 @@ class _FedCall:
         self._sources = sources
         self._attempt = 0
         self.feeds: list[_Feed] = []
-        self.can_begin_again = [iter(source) is not source for source in sources]
+        self.can_begin_again = [*map(_begins_again, sources)]
 
     def begin(self, asked: Asked) -> bool:
         """Return whether a rank gets an item; restart the iterators for a new attempt.

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from jupyter_sky.cluster.snapshot import CurveView
+from jupyter_sky.formatting import shortened
 
 _MOST = 12  # most charts; a table has the others
 _WIDTH, _HEIGHT, _MARGIN = 200, 80, 3
@@ -99,7 +100,7 @@ def _path(
 
 
 def _cut(name: str) -> str:
-    return escape(name if len(name) <= 24 else f"{name[:23]}…")
+    return escape(shortened(name, 24))
 
 
 def _figure(value: float | None, digits: int = 4) -> str:

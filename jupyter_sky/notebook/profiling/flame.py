@@ -17,7 +17,7 @@ from jupyter_sky.cluster.profiling.profile import (
     RankSamples,
     percent,
 )
-from jupyter_sky.formatting import format_ranks
+from jupyter_sky.formatting import format_ranks, shortened
 from jupyter_sky.notebook.profiling.drawing import COLOURS, ROW, box, clean, picture, words
 from jupyter_sky.notebook.profiling.text import heading, line_of
 
@@ -75,7 +75,7 @@ def _bars(groups: Sequence[Alike]) -> str:
     used = [each for each in ACTIVITIES if any(group.shares[each] >= 0.005 for group in groups)]
     for group in groups[:_MOST_GROUPS]:
         name = format_ranks(group.ranks)
-        parts.append(words(0, y, _short(name, 22), title=name))
+        parts.append(words(0, y, shortened(name, 22), title=name))
         x = _LABELS
         for activity in used:
             width = group.shares[activity] * (1 - _LABELS)
@@ -107,7 +107,7 @@ def _flames(profile: Profile, groups: Sequence[Alike]) -> str:
         width = len(group.ranks) / total
         root = _tree([by_rank[rank] for rank in group.ranks])
         name = format_ranks(group.ranks)
-        label = _short(name, max(4, int(width * 120)))
+        label = shortened(name, max(4, int(width * 120)))
         parts.append(box(x, 0, max(width - 0.003, 0.001), "#e9e4d8", label, name))
         boxes = list(_boxes(root, x, width - 0.003, 1, name))
         for depth, drawn in boxes[: _MOST_BOXES // min(len(groups), _MOST_GROUPS)]:
@@ -172,12 +172,13 @@ def _lines(profile: Profile) -> str:
         if line.share < 0.005:
             break
         code = f"<code>{clean(line.frame.text)}</code>" if line.frame.text else ""
+        ranks = shortened(format_ranks(line.ranks), 40)
         rows.append(
             '<tr style="background: none">'
             f'<td style="text-align: right">{percent(line.share)}</td>'
             f'<td style="text-align: left">{clean(line_of(line.frame, has_text=False))}</td>'
             f'<td style="text-align: left">{code}</td>'
-            f'<td style="text-align: left">{clean(_short(format_ranks(line.ranks), 40))}</td></tr>'
+            f'<td style="text-align: left">{clean(ranks)}</td></tr>'
         )
     if not rows:
         return ""
@@ -191,7 +192,3 @@ def _lines(profile: Profile) -> str:
 def _small_print(profile: Profile) -> str:
     silent = "".join(f"; rank {rank}: {why}" for rank, why in profile.silent.items())
     return f"{profile.came}{silent}."
-
-
-def _short(text: str, longest: int) -> str:
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jupyter_sky.cluster.profiling.profile import ACTIVITIES, Frame, Profile, percent
-from jupyter_sky.formatting import aligned, format_elapsed, format_ranks
+from jupyter_sky.formatting import aligned, format_elapsed, format_ranks, shortened
 
 _MOST_GROUPS = 16
 _LONGEST = 60  # most characters of a list of ranks
@@ -38,8 +38,7 @@ def _lines(profile: Profile, title: str) -> Iterator[str]:
     if groups:
         rows = [["", *(ACTIVITIES[each] for each in used)]]
         for group in groups[:_MOST_GROUPS]:
-            name = format_ranks(group.ranks)
-            name = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+            name = shortened(format_ranks(group.ranks), _LONGEST)
             rows.append([name, *(percent(group.shares[each]) for each in used)])
         yield from (f"   {row}" for row in aligned(rows))
         if len(groups) > _MOST_GROUPS:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from jupyter_sky.cluster.profiling.profile import percent
 from jupyter_sky.cluster.profiling.trace import PARTS, WORDS, Row, Trace, missing_text
-from jupyter_sky.formatting import aligned, format_elapsed, format_ranks
+from jupyter_sky.formatting import aligned, format_elapsed, format_ranks, shortened
 from jupyter_sky.notebook.profiling.drawing import COLOURS, ROW, box, clean, picture, words
 
 _LABELS = 0.12  # fraction of the width for the names of ranks beside their rows
@@ -114,7 +114,7 @@ def _rows(found: Trace) -> list[list[str]]:
     slowest = [f"rank {rank}" for rank in ranks] if len(ranks) <= 4 else ["least", "most"]
     rows = [["operation", "calls", "all ranks", *slowest]]
     for row in found.operations():
-        name = row.name if len(row.name) <= _WIDEST else f"{row.name[: _WIDEST - 1]}…"
+        name = shortened(row.name, _WIDEST)
         rows.append([name, f"{row.calls:,}", format_elapsed(row.total), *_by_rank(row, ranks)])
     return rows
 

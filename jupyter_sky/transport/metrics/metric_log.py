@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import shortened
 from jupyter_sky.transport.metrics.script_metrics import PATH, ScriptMetrics
 
 NAMES = 256
@@ -143,7 +144,7 @@ def log_some(values: Mapping[Any, Any], step: Any) -> None:
 def _name(name: Any) -> str:
     if not isinstance(name, str) or not name.strip():
         raise UsageError(f"sky.log: {name!r} is no name for a curve: give a text.")
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+    return shortened(name, LONGEST)
 
 
 def _number(name: str, value: Any) -> float:
