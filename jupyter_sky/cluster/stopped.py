@@ -67,7 +67,7 @@ def _what_stopped(run: Run, deadline: float, untold: Sequence[Connection]) -> st
         text += f"; {format_ranks(away)} will hear of it when {names} {answer} again"
     if run.trouble:  # it ended with the cluster, before ranks could react
         text += f"; {run.trouble}".rstrip(".")
-    return f"{text}. {seen_before(run.findings)}".rstrip()
+    return f"{text}. {seen_before(run.hang.findings)}".rstrip()
 
 
 def seen_before(found: Findings | None) -> str:

@@ -145,7 +145,7 @@ class Monitor:
         """Find out where the ranks are; the present run shows it from now on."""
         found = await inspect(self._controller)
         if recorder := self._recorders.get(self._current or ""):
-            recorder.run.show_where(found)
+            recorder.run.hang.show(found)
             self._controller.wake()
         return found
 

@@ -258,7 +258,7 @@ class RunRecorder:
             "progress": progress,
             "cost": None if self.rate is None else self.rate * seconds / 3600,
             "trouble": str(run.trouble) if run.trouble else None,
-            "where": run.where,
+            "where": run.hang.text,
             "attempt": (attempt.number, attempt.limit) if attempt.number > 1 else None,
         }
 

@@ -19,6 +19,7 @@ from jupyter_sky.cluster.errors import BEFORE_LAST_LINES, Failure, RankLost
 from jupyter_sky.cluster.inspection.findings import Findings
 from jupyter_sky.cluster.metrics.curves import Curves
 from jupyter_sky.cluster.network.transfer import TransferProgress
+from jupyter_sky.cluster.runs.hang_report import HangReport
 from jupyter_sky.cluster.runs.talk import Talk
 from jupyter_sky.cluster.runs.task import HangNotice, RunNotice, Task
 from jupyter_sky.errors import SkyError
@@ -34,9 +35,7 @@ from jupyter_sky.transport.protocol.events import (
 )
 from jupyter_sky.transport.tasks import Flag
 
-_JUST_BEFORE = 6.0  # seconds
 _LONGEST = 1000  # characters of the path of a checkpoint
-_ASK = "`jupyter sky where` in a terminal shows the stacks"
 
 Queued = Output | Display | Told | Prompted | TransferProgress | RunNotice | HangNotice | None
 """What the user's thread reads; ``None`` is the end."""
@@ -133,10 +132,8 @@ class Run:
         Set when all nodes were told of it, or it is over.
     over
         Set when it is over.
-    findings
-        Where its ranks are, while one waits for another.
-    where
-        The same in words, if the user should know or has asked; or who waits at a prompt.
+    hang
+        Where its ranks are, while one waits for another or for the user.
     prompts
         The prompts at which its ranks wait for the user.
     metrics
@@ -171,15 +168,11 @@ class Run:
         self.sent = False
         self.told = Flag()
         self.over = asyncio.Event()
-        self.findings: Findings | None = None
-        self.where: str | None = None
+        self.hang = HangReport()
         self.metrics = Curves(task.attempt.metrics, task.attempt.step)
         self.saved: tuple[Saved, float] | None = None
         self.prompts = Prompts(self._on_prompts_changed)
-        self._last_found: tuple[Findings, float] | None = None
         self._failed_at: float | None = None
-        self._shows_stacks = False
-        self._told_hang = ("", 0.0)
         self._host_of = host_of
         self._on_finish = on_finish
         self._reforms = reforms
@@ -236,15 +229,9 @@ class Run:
 
     @property
     def last_findings(self) -> Findings | None:
-        """Where its ranks were when one last waited for another, if that was just before its end.
-
-        An error arrives some time after the wait that it ended.
-        """
+        """Where its ranks were when one last waited for another, if just before its end."""
         over = self._failed_at or self._ended
-        if self._last_found is None or over is None:
-            return None
-        found, at = self._last_found
-        return found if over - at < _JUST_BEFORE else None
+        return None if over is None else self.hang.just_before(over)
 
     def redirect(self, sink: Sink, on_end: Callable[[], None]) -> None:
         """Pass output to ``sink`` instead of the queue, and call ``on_end`` when the run ends."""
@@ -278,7 +265,7 @@ class Run:
 
     def _on_prompts_changed(self) -> None:
         """Update who waits for the user; also called in the user's thread, when it answers."""
-        self.where = self.prompts.sentence or None
+        self.hang.text = self.prompts.sentence or None
 
     def on_rank_done(self, event: RankDone) -> None:
         """Handle that a rank has finished."""
@@ -325,38 +312,9 @@ class Run:
 
     def on_where(self, found: Findings | None, is_long: bool) -> None:
         """Handle where its ranks are while some wait for others; the cell shows long waits."""
-        if found and found.has_failed:
-            # Until its error arrives, the findings before it say who waited for whom.
-            if self.findings:
-                self._last_found = (self.findings, time.monotonic())
-            return
-        before, self.findings = self.findings, found
-        if found:
-            self._last_found = (found, time.monotonic())
-        if asked := self.prompts.sentence:
-            # Others wait for a rank that waits for the user: that is no hang.
-            self.where = f"{found.sentence}." if found else asked
-            return
-        key, seconds = self._told_hang
-        if found and is_long:
-            self.where = found.text if self._shows_stacks else f"{found.sentence}."
-            # Not every second, which would fill a file or a terminal.
-            if found.key != key or found.seconds > 2 * seconds:
-                self._told_hang = (found.key, found.seconds)
-                # Another cell would have to wait for this one; its strip has a button for stacks.
-                self._tell_hang(f"{found.sentence}; {_ASK}")
-        elif key:
-            self.where, self._told_hang, self._shows_stacks = None, ("", 0.0), False
-            past = f": {before.past}" if before else ""
-            self._tell_hang(f"the ranks have gone on{past}", is_over=True)
-
-    def show_where(self, found: Findings) -> None:
-        """Show where its ranks are, with their stacks, because the user has asked."""
-        self.where, self._shows_stacks = found.text, True
-
-    def _tell_hang(self, text: str, is_over: bool = False) -> None:
-        if not self._sink:
-            self.queue.put(HangNotice(text, is_over))
+        notice = self.hang.update(found, is_long, self.prompts.sentence)
+        if notice and not self._sink:
+            self.queue.put(notice)
 
     def end(self, trouble: SkyError | None = None) -> None:
         """End the run before its ranks have finished; ``trouble`` says why, if they do not."""
@@ -379,7 +337,7 @@ class Run:
             self.over.set()
             self.told.set()
             self.prompts.close()
-            self.where = self.where if self._shows_stacks else None  # stays for who has asked
+            self.hang.end()
             # In this order: when the user's thread hears of the end, the record is complete.
             self._on_finish(self)
             self.queue.put(None)
