@@ -553,7 +553,9 @@ def test_a_call_that_interrupts_itself_is_answered(pool: sky.ComputePool, way: W
         assert errors[1].remote_traceback == "KeyboardInterrupt"
 
 
-def test_a_call_for_which_no_process_can_be_started_says_so(pool: sky.ComputePool) -> None:
+def test_a_call_for_which_no_process_can_be_started_says_so(
+    pool: sky.ComputePool, tmp_path: Path
+) -> None:
     def forbid_next_fork() -> None:
         usual = os.fork
 
@@ -565,7 +567,10 @@ def test_a_call_for_which_no_process_can_be_started_says_so(pool: sky.ComputePoo
 
     _ = sky.compute(forbid_next_fork)() @ pool
     with worker(pool, Worker(executor="process")):
-        futures = [double(n) > pool for n in range(6)]
+        # What can be started waits, so that no rank is left without a call.
+        futures = [wait_for(tmp_path / "now") > pool for _ in range(6)]
+        until(lambda: sum(future.done() for future in futures) == 2)
+        (tmp_path / "now").touch()
         errors = [future.exception(timeout=PATIENCE) for future in futures]
     failed = [str(error) for error in errors if error]
     assert len(failed) == 2 and len(set(failed)) == 2  # one of each rank, which then goes on
