@@ -246,6 +246,15 @@ def test_folders_and_files_are_small() -> None:
     assert {folder: count for folder, count in counts.items() if count > LARGEST_FOLDER} == {}
 
 
+def test_a_name_is_that_of_one_class() -> None:
+    places: dict[str, list[str]] = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in parsed(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
 def test_what_is_of_one_provider_stays_in_its_folder() -> None:
     """Beside its folder, only the notebook, where its options are typed, knows a provider."""
     own = re.compile(r"\b(aws|ec2|boto3?|amazon|moto|slurm|sbatch|srun)\b", re.IGNORECASE)

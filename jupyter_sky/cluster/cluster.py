@@ -14,7 +14,7 @@ from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.files import Files
 from jupyter_sky.cluster.control.listener import NoRuns
 from jupyter_sky.cluster.control.packages import Packages
-from jupyter_sky.cluster.control.shells import Shells
+from jupyter_sky.cluster.control.shells import NodeShells
 from jupyter_sky.cluster.control.signals import as_interrupt
 from jupyter_sky.cluster.inspection.findings import Findings
 from jupyter_sky.cluster.inventory import registry
@@ -62,7 +62,7 @@ class Cluster:
         self.calls, self.profiler = Calls(self._scheduler), Profiler(controller)
         self.looks, self.usage = Looks(controller), controller.usage
         self.packages, self.plugins = Packages(controller), Plugins(controller)
-        self.files, self.shells = Files(controller), Shells(controller)
+        self.files, self.shells = Files(controller), NodeShells(controller)
         self.mounts, self.power = Mounts(controller), Power(controller)
 
     @classmethod
@@ -93,7 +93,7 @@ class Cluster:
     @classmethod
     def attach(
         cls,
-        row: registry.Row,
+        row: registry.RegistryRow,
         provider: Provider,
         runtime_env: RuntimeEnv,
         timeouts: Timeouts = USUAL,
@@ -118,12 +118,12 @@ class Cluster:
         return cluster if wait(lifecycle.attach(cluster._controller, row)) else None
 
     @classmethod
-    def visit(cls, row: registry.Row, provider: Provider) -> Cluster | None:
+    def visit(cls, row: registry.RegistryRow, provider: Provider) -> Cluster | None:
         """Return the cluster of a row to observe it, without keeping it up or marking runs seen."""
         return cls.attach(row, provider, RuntimeEnv(life=None), visits=True)
 
     @staticmethod
-    def remove(row: registry.Row, provider: Provider) -> list[str]:
+    def remove(row: registry.RegistryRow, provider: Provider) -> list[str]:
         """End a cluster that cannot be attached, as far as it can be reached, and remove its row.
 
         Returns

@@ -21,7 +21,7 @@ class Unit(StrEnum):
 
 
 @dataclass(frozen=True)
-class Rate:
+class CostRate:
     """The cost of a cluster per hour.
 
     Attributes
@@ -62,7 +62,7 @@ class CostMeter:
         return None if rate is None else self.spent + rate * max(0.0, now - self.since) / 3600
 
 
-def rate_of(nodes: Sequence[Mapping[str, Any]], counts_hours: bool) -> Rate:
+def rate_of(nodes: Sequence[Mapping[str, Any]], counts_hours: bool) -> CostRate:
     """Return the cost of nodes per hour, from their data in messages and the registry.
 
     Parameters
@@ -71,9 +71,9 @@ def rate_of(nodes: Sequence[Mapping[str, Any]], counts_hours: bool) -> Rate:
         Whether to count the hours of their GPUs, or of nodes without GPUs.
     """
     if not counts_hours:
-        return Rate(total_price(node.get("price") for node in nodes))
+        return CostRate(total_price(node.get("price") for node in nodes))
     gpus = gpus_of(nodes)
-    return Rate(gpus, Unit.GPU_HOURS) if gpus else Rate(len(nodes) or None, Unit.NODE_HOURS)
+    return CostRate(gpus, Unit.GPU_HOURS) if gpus else CostRate(len(nodes) or None, Unit.NODE_HOURS)
 
 
 def gpus_of(nodes: Iterable[Mapping[str, Any]]) -> int:

@@ -236,7 +236,7 @@ class VariableRow(TypedDict):
     differs: bool
 
 
-class Profile(TypedDict):
+class ProfileView(TypedDict):
     """A profile of the ranks, as a picture without scripts; a page requests it."""
 
     html: str

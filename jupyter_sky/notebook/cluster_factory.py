@@ -58,7 +58,7 @@ _MEANINGLESS = {
 
 
 @dataclass(frozen=True)
-class Place(Candidate):
+class ClusterPlace(Candidate):
     """A provider for a cluster, and what the cluster starts with there.
 
     Attributes
@@ -113,7 +113,7 @@ class ClusterFactory:
 
     def places(
         self, name: str, choices: Sequence[CellOptions], modules: Callable[[], Set[str]]
-    ) -> list[Place]:
+    ) -> list[ClusterPlace]:
         """Return the possible places of a new cluster, in the order of the options.
 
         Parameters
@@ -140,7 +140,7 @@ class ClusterFactory:
                     else:
                         provider = able_to_complete(provider, plugins, modules)
                     spec, runtime_env = self.new_spec(name, here, provider, image)
-                    found.append(Place(provider, spec, runtime_env, here, left_out))
+                    found.append(ClusterPlace(provider, spec, runtime_env, here, left_out))
         return found
 
     def provider(self, options: CellOptions) -> Provider:
@@ -271,7 +271,7 @@ def check_provider_options(options: CellOptions, completed: CellOptions) -> None
 # A running cluster: what it was started with, by its row in the registry
 
 
-def attached_provider(row: registry.Row) -> Provider:
+def attached_provider(row: registry.RegistryRow) -> Provider:
     """Return the provider of a running cluster.
 
     Raises
@@ -287,7 +287,7 @@ def attached_provider(row: registry.Row) -> Provider:
     return providers()[row.provider]
 
 
-def attached_spec(row: registry.Row) -> tuple[ClusterSpec, RuntimeEnv]:
+def attached_spec(row: registry.RegistryRow) -> tuple[ClusterSpec, RuntimeEnv]:
     """Return the specification of a running cluster, including its image and plugins."""
     typed = _line_options(row)
     base = row.spec.get("base") or {}
@@ -305,7 +305,7 @@ def attached_spec(row: registry.Row) -> tuple[ClusterSpec, RuntimeEnv]:
     return spec, replace(runtime_env, added=tuple(row.spec.get("added", ())))
 
 
-def attached_options(row: registry.Row) -> CellOptions:
+def attached_options(row: registry.RegistryRow) -> CellOptions:
     """Return the options with which a running cluster would be started again."""
     typed = _line_options(row)
     return replace(
@@ -326,7 +326,7 @@ def attached_options(row: registry.Row) -> CellOptions:
     )
 
 
-def attached_hosts(row: registry.Row) -> tuple[str, ...]:
+def attached_hosts(row: registry.RegistryRow) -> tuple[str, ...]:
     """Return the hosts of a cluster in the syntax of ``--hosts``, with their numbers of ranks."""
     return tuple(
         f"{machine['host']}:{len(machine['nodes'][0]['ranks'])}"
@@ -335,14 +335,14 @@ def attached_hosts(row: registry.Row) -> tuple[str, ...]:
     )
 
 
-def _line_options(row: registry.Row) -> CellOptions:
+def _line_options(row: registry.RegistryRow) -> CellOptions:
     """Return the options of the line that started a cluster, if the registry has it."""
     with contextlib.suppress(UsageError):
         return parse_cell(row.spec.get("line", ""))
     return CellOptions()
 
 
-def _attached_plugins(row: registry.Row) -> tuple[str, ...]:
+def _attached_plugins(row: registry.RegistryRow) -> tuple[str, ...]:
     """Return the plugins of a running cluster, as typed if they were typed."""
     names = tuple(row.spec.get("plugins", ()))
     typed = _line_options(row).plugin or ()

@@ -11,7 +11,7 @@ from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.errors import Declined, SkyError
 from jupyter_sky.formatting import format_dollars, format_duration
-from jupyter_sky.notebook.cluster_factory import Place
+from jupyter_sky.notebook.cluster_factory import ClusterPlace
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.choice import Selection, in_order
@@ -21,11 +21,11 @@ from jupyter_sky.transport.event_loop import StillCleaningUp
 
 
 def start_at_one(
-    places: Sequence[Place],
+    places: Sequence[ClusterPlace],
     selection: Selection | None,
     timeouts: Timeouts,
     progress: Progress,
-) -> tuple[Place, Cluster]:
+) -> tuple[ClusterPlace, Cluster]:
     """Start a cluster at the first place that has nodes for it; return the cluster and the place.
 
     Parameters
@@ -68,11 +68,11 @@ def start_at_one(
 
 def start_named(
     name: str,
-    places: Sequence[Place],
+    places: Sequence[ClusterPlace],
     selection: Selection | None,
     timeouts: Timeouts,
     progress: Progress,
-) -> tuple[Place, Cluster]:
+) -> tuple[ClusterPlace, Cluster]:
     """Start a cluster like `start_at_one`; Ctrl-C stops the start, with a message that names it.
 
     Raises
@@ -93,13 +93,13 @@ def start_named(
         raise Interrupted(f"the start of {name} was stopped; nothing is left running.") from None
 
 
-def say_left_out(name: str, places: Sequence[Place]) -> None:
+def say_left_out(name: str, places: Sequence[ClusterPlace]) -> None:
     """Say what nodes will not have at these places, each thing once."""
     for each in dict.fromkeys(each for place in places for each in place.left_out):
         print(f"{name}: {each}", file=sys.stderr)
 
 
-def usual_selection(places: Sequence[Place]) -> Selection:
+def usual_selection(places: Sequence[ClusterPlace]) -> Selection:
     """Return which place to try first: in the order of regions, or else the cheapest."""
     is_one = len({place.provider.name for place in places}) == 1
     regions = {place.options.region for place in places}
@@ -123,7 +123,7 @@ def stays_up(cluster: Cluster) -> str:
     return f"{cluster.name} stays up: {'; '.join(filter(None, ends))}"
 
 
-def _start(place: Place, timeouts: Timeouts, progress: Progress) -> Cluster:
+def _start(place: ClusterPlace, timeouts: Timeouts, progress: Progress) -> Cluster:
     return Cluster.start(place.spec, place.provider, place.runtime_env, progress, timeouts)
 
 

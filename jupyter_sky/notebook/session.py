@@ -21,7 +21,7 @@ from jupyter_sky.formatting import format_list
 from jupyter_sky.notebook import cluster_factory
 from jupyter_sky.notebook.cells.cluster_start import ClusterStart
 from jupyter_sky.notebook.client_plugins import SessionObserver
-from jupyter_sky.notebook.cluster_factory import ClusterFactory, Place
+from jupyter_sky.notebook.cluster_factory import ClusterFactory, ClusterPlace
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.errors import gone, no_cluster
 from jupyter_sky.notebook.kernel import cluster_name
@@ -154,7 +154,7 @@ class Session:
         self._current = name
         return begun
 
-    def places(self, options: CellOptions) -> tuple[str, list[Place]]:
+    def places(self, options: CellOptions) -> tuple[str, list[ClusterPlace]]:
         """Return the name of the cluster that options mean, and where it could come from."""
         name = options.cluster or self.current_name
         return name, self._places(name, [self._start_options(name, options)])
@@ -337,7 +337,7 @@ class Session:
                 raise
         return self._take_up(place, cluster)
 
-    def _take_up(self, place: Place, cluster: Cluster) -> Cluster:
+    def _take_up(self, place: ClusterPlace, cluster: Cluster) -> Cluster:
         """Make a cluster that was started one of the notebook's."""
         registry.record_line(cluster.id, as_line(place.options))
         self.connect(cluster, place.options, is_new=True)
@@ -348,7 +348,7 @@ class Session:
                 print(f"{cluster.name}: {error}", file=sys.stderr)
         return cluster
 
-    def _places(self, name: str, choices: Sequence[CellOptions]) -> list[Place]:
+    def _places(self, name: str, choices: Sequence[CellOptions]) -> list[ClusterPlace]:
         return self.factory.places(name, choices, lambda: imported_modules(self._shell))
 
     def _check_fit(self, cluster: Cluster, choices: Sequence[CellOptions]) -> CellOptions:

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Any
 
-from jupyter_sky.cluster.inventory.registry import Row
+from jupyter_sky.cluster.inventory.registry import RegistryRow
 from jupyter_sky.errors import SkyError
 from jupyter_sky.server import cli_process, kernel_client
 from jupyter_sky.server.cluster_list import NO_CLUSTER, ClusterInventory
@@ -201,7 +201,7 @@ async def _execute(
     row = inventory.row(identity)
     if row is None:
         raise SkyError(NO_CLUSTER)
-    if not isinstance(row, Row) and action != "down":
+    if not isinstance(row, RegistryRow) and action != "down":
         raise SkyError(f"the registry entry of {row.name} cannot be read: end the cluster.")
     said = await cli_process.run(*command_line(action, row.name, options), or_progress=True)
     return said.rstrip() if action == "where" else _last_line(said)

@@ -18,7 +18,7 @@ from jupyter_sky import __version__
 from jupyter_sky.cluster.cost_meter import Unit
 from jupyter_sky.cluster.inventory import registry, stops
 from jupyter_sky.cluster.inventory.kernel_files import KernelFile
-from jupyter_sky.cluster.inventory.registry import Broken, Row
+from jupyter_sky.cluster.inventory.registry import Broken, RegistryRow
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import as_sentence, format_duration
 from jupyter_sky.paths import home
@@ -53,24 +53,24 @@ class ClusterInventory:
         The folder of the registry; ``None`` if it cannot be read.
     """
 
-    rows: Sequence[Row | Broken]
+    rows: Sequence[RegistryRow | Broken]
     reports: Mapping[str, Sequence[CheckedReport]]
     problems: Sequence[str]
     home: str | None
 
     @property
-    def unattended(self) -> list[Row]:
+    def unattended(self) -> list[RegistryRow]:
         """The clusters with machines that no live kernel reports on."""
         return [
             row
             for row in self.rows
-            if isinstance(row, Row)
+            if isinstance(row, RegistryRow)
             and row.machines
             and not row.is_elsewhere
             and not self.live_reports(row.id)
         ]
 
-    def row(self, identity: str) -> Row | Broken | None:
+    def row(self, identity: str) -> RegistryRow | Broken | None:
         """Return the registry's row of a cluster."""
         return next((row for row in self.rows if row.id == identity), None)
 
@@ -91,7 +91,7 @@ class ClusterInventory:
 def read_inventory(kernel_reports: KernelReports) -> ClusterInventory:
     """Read the registry and the kernels' files; this blocks."""
     reports, problems = kernel_reports.all()
-    rows: Sequence[Row | Broken] = ()
+    rows: Sequence[RegistryRow | Broken] = ()
     registry_home = None
     try:
         rows = registry.read()
@@ -150,14 +150,14 @@ def _entry(
 ) -> schema.Entry:
     row, live = inventory.row(identity), inventory.live_reports(identity)
     reports = live or inventory.last_report(identity)
-    if isinstance(row, Row) and row.spec.get("stopped"):
+    if isinstance(row, RegistryRow) and row.spec.get("stopped"):
         live = reports = []  # of what it was
     usable = next((each for each in reports if not each.flaw), None)
     snapshot = usable.cluster.snapshot if usable else None
     shown = snapshot["cluster"] if snapshot else {}
     facts = _registry_facts(row)
     state = _state(row, live, snapshot, states)
-    stoppable = isinstance(row, Row) and row.spec.get("stoppable") is True
+    stoppable = isinstance(row, RegistryRow) and row.spec.get("stoppable") is True
     failure = failures.get(identity, "")
     return {
         "id": identity,
@@ -173,7 +173,7 @@ def _entry(
         "cost": shown.get("cost") if facts.cost is None else facts.cost,
         "unit": shown.get("unit", facts.unit) if facts.cost is None else facts.unit,
         "stoppable": stoppable,
-        "running_price": row.running_price if isinstance(row, Row) else None,
+        "running_price": row.running_price if isinstance(row, RegistryRow) else None,
         "idle": _idle(row, live, state),
         "line": facts.line,
         "snapshot": snapshot,
@@ -196,8 +196,8 @@ class _RegistryFacts:
     line: str | None = None
 
 
-def _registry_facts(row: Row | Broken | None) -> _RegistryFacts:
-    if not isinstance(row, Row):
+def _registry_facts(row: RegistryRow | Broken | None) -> _RegistryFacts:
+    if not isinstance(row, RegistryRow):
         return _RegistryFacts(row.name if row else "")
     nodes = [
         node for machine in row.machines for node in machine["nodes"] if isinstance(node, dict)
@@ -218,19 +218,19 @@ def _registry_facts(row: Row | Broken | None) -> _RegistryFacts:
 
 
 def _state(
-    row: Row | Broken | None,
+    row: RegistryRow | Broken | None,
     live: Sequence[CheckedReport],
     snapshot: Mapping[str, Any] | None,
     states: Mapping[str, ClusterStatus],
 ) -> ClusterStatus:
-    if isinstance(row, Row) and row.spec.get("stopped"):
+    if isinstance(row, RegistryRow) and row.spec.get("stopped"):
         return "stopped"
-    if isinstance(row, Row) and row.machines and row.is_starting:
+    if isinstance(row, RegistryRow) and row.machines and row.is_starting:
         return "starting"
     if live and snapshot:
         phase: ClusterStatus = snapshot["cluster"]["phase"]
         return "running" if live[0].is_running else phase
-    if live or not isinstance(row, Row) or row.is_elsewhere:
+    if live or not isinstance(row, RegistryRow) or row.is_elsewhere:
         return "unknown"
     if not row.machines:
         return "starting" if row.is_starting else "lost"
@@ -240,7 +240,7 @@ def _state(
 
 
 def _notes(
-    row: Row | Broken | None,
+    row: RegistryRow | Broken | None,
     live: Sequence[CheckedReport],
     reports: Sequence[CheckedReport],
     state: ClusterStatus,
@@ -325,9 +325,9 @@ def _path_below(root: Path, notebook: str) -> str | None:
 
 
 def _idle(
-    row: Row | Broken | None, live: Sequence[CheckedReport], state: ClusterStatus
+    row: RegistryRow | Broken | None, live: Sequence[CheckedReport], state: ClusterStatus
 ) -> schema.IdleTimeout | None:
-    spec = row.spec if isinstance(row, Row) else {}
+    spec = row.spec if isinstance(row, RegistryRow) else {}
     timeout = spec.get("idle_timeout")
     if not _is_number(timeout):
         return None

@@ -29,7 +29,7 @@ from tornado.web import HTTPError, authenticated
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.server.context import ServerContext
-from jupyter_sky.server.page_ways import PageWays, Way
+from jupyter_sky.server.page_ways import PageWay, PageWays
 
 _LARGEST_HEAD = 64 * 1024  # bytes
 _LARGEST_BODY = 16 * 2**30  # bytes of a piece of an answer, which is passed on piece by piece
@@ -151,7 +151,7 @@ class ForwardHandler(JupyterHandler):  # type: ignore[misc, unused-ignore]
 
     # Requests
 
-    def _headers_for(self, way: Way) -> HTTPHeaders:
+    def _headers_for(self, way: PageWay) -> HTTPHeaders:
         headers = HTTPHeaders()
         for name, value in self.request.headers.get_all():
             if name.lower() not in _HOP_BY_HOP | _OF_THE_USER:

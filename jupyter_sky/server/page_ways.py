@@ -22,7 +22,7 @@ _BUFFER = 1024 * 1024  # bytes
 
 
 @dataclass(frozen=True)
-class Way:
+class PageWay:
     """The way to a page, as given by `jupyter_sky.cluster.network.pages`."""
 
     port: int
@@ -34,10 +34,12 @@ class PageWays:
     """The known ways to pages; a kernel is only asked again if a way no longer works."""
 
     def __init__(self) -> None:
-        self._ways: dict[tuple[str, str], Way] = {}
+        self._ways: dict[tuple[str, str], PageWay] = {}
         self._asking: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def open(self, context: ServerContext, cluster: str, name: str) -> tuple[Way, IOStream]:
+    async def open(
+        self, context: ServerContext, cluster: str, name: str
+    ) -> tuple[PageWay, IOStream]:
         """Return a new connection to a page.
 
         Raises
@@ -61,7 +63,7 @@ class PageWays:
             raise SkyError("the kernel that leads to this page does not answer.") from None
 
 
-async def _connect(way: Way) -> IOStream:
+async def _connect(way: PageWay) -> IOStream:
     async with asyncio.timeout(_OPEN_WITHIN):
         stream = await TCPClient().connect("127.0.0.1", way.port, max_buffer_size=_BUFFER)
         try:
@@ -75,7 +77,7 @@ async def _connect(way: Way) -> IOStream:
     return stream
 
 
-async def _ask(context: ServerContext, cluster: str, name: str) -> Way:
+async def _ask(context: ServerContext, cluster: str, name: str) -> PageWay:
     inventory = await context.inventory()
     trouble = SkyError("no notebook is connected to the cluster of this page: attach it first.")
     for report in inventory.live_reports(cluster):
@@ -84,7 +86,7 @@ async def _ask(context: ServerContext, cluster: str, name: str) -> Way:
         try:
             async with asyncio.timeout(_ASKED_WITHIN):
                 told = json.loads(await kernel_client.request(file, message))
-            return Way(int(told["port"]), str(told["host"]), bytes.fromhex(told["key"]))
+            return PageWay(int(told["port"]), str(told["host"]), bytes.fromhex(told["key"]))
         except TimeoutError:
             trouble = SkyError("the kernel that leads to this page does not answer.")
         except SkyError as error:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from jupyter_sky.cluster.inventory import probe
-from jupyter_sky.cluster.inventory.registry import Row
+from jupyter_sky.cluster.inventory.registry import RegistryRow
 from jupyter_sky.errors import SkyError
 from jupyter_sky.server import cli_process
 from jupyter_sky.server.schema import ClusterStatus
@@ -34,7 +34,7 @@ class StatusPoller:
         self._here = _Poll(lambda rows: asyncio.to_thread(probe.probe_local, rows), interval=2.0)
         self._elsewhere = _Poll(_ask_command_line, interval=30.0)
 
-    async def states(self, rows: Sequence[Row]) -> dict[str, ClusterStatus]:
+    async def states(self, rows: Sequence[RegistryRow]) -> dict[str, ClusterStatus]:
         """Return the states of clusters, by id, as far as they are known."""
         tasks = [
             self._here.start_if_due([row for row in rows if row.provider == "local"]),
@@ -60,14 +60,14 @@ class _Poll:
         The last result.
     """
 
-    ask: Callable[[Sequence[Row]], Awaitable[dict[str, str]]]
+    ask: Callable[[Sequence[RegistryRow]], Awaitable[dict[str, str]]]
     interval: float
     phases: dict[str, str] = field(default_factory=dict)
     _asked: frozenset[str] = frozenset()
     _last: float = 0.0
     _task: asyncio.Task[None] | None = None
 
-    def start_if_due(self, rows: Sequence[Row]) -> asyncio.Task[None] | None:
+    def start_if_due(self, rows: Sequence[RegistryRow]) -> asyncio.Task[None] | None:
         """Ask again if it is time; return the task in progress."""
         asked = frozenset(row.id for row in rows)
         due = asked - self._asked or time.monotonic() > self._last + self.interval
@@ -76,12 +76,12 @@ class _Poll:
             self._task = asyncio.create_task(self._run(rows))
         return self._task
 
-    async def _run(self, rows: Sequence[Row]) -> None:
+    async def _run(self, rows: Sequence[RegistryRow]) -> None:
         with contextlib.suppress(SkyError, OSError, ValueError):
             self.phases = await self.ask(rows)
 
 
-async def _ask_command_line(rows: Sequence[Row]) -> dict[str, str]:
+async def _ask_command_line(rows: Sequence[RegistryRow]) -> dict[str, str]:
     """Ask remote nodes in a separate process: the server never imports SSH and AWS libraries."""
     found = json.loads(await cli_process.run("status", "--json"))
     return {each["id"]: each["state"] for each in found}

@@ -28,7 +28,7 @@ _WEIGHT = 0.3  # weight of a new measurement in the moving average
 _PAUSE, _LONGEST_PAUSE = 8, 512  # most pieces between two samples of data that does not compress
 
 
-class Rate:
+class LinkRate:
     """A moving average of a link's rate, in bytes per second.
 
     Attributes
@@ -71,7 +71,7 @@ class Compressor:
         The rate of the link that they are sent on.
     """
 
-    def __init__(self, rate: Rate) -> None:
+    def __init__(self, rate: LinkRate) -> None:
         self._rate = rate
         self._speed = 0.0
         self._ratio = 1.0

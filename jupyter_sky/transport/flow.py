@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from jupyter_sky.transport.compression import Rate
+from jupyter_sky.transport.compression import LinkRate
 from jupyter_sky.transport.link import Link
 
 _MOMENT = 0.5  # most seconds' worth of data in flight
@@ -26,7 +26,7 @@ class Flow:
     """
 
     def __init__(self) -> None:
-        self.rate = Rate()
+        self.rate = LinkRate()
         self._in_flight = self._unasked = 0
         self._since = 0.0
         self._was_idle = True

@@ -97,7 +97,7 @@ class Changes:
         await changed
 
 
-class Batch(Generic[T]):
+class Coalescer(Generic[T]):
     """Collects the items of one turn of the event loop, and hands them on together.
 
     Parameters

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jupyter_sky.cluster.inventory.registry import Row
+from jupyter_sky.cluster.inventory.registry import RegistryRow
 from jupyter_sky.server.actions import ClusterActions
 from jupyter_sky.server.cluster_list import answer, read_inventory
 from jupyter_sky.server.kernel_reports import KernelReports
@@ -28,7 +28,7 @@ def entry(world: World) -> Mapping[str, Any]:
     return found
 
 
-async def _states(rows: Sequence[Row]) -> dict[str, ClusterStatus]:
+async def _states(rows: Sequence[RegistryRow]) -> dict[str, ClusterStatus]:
     """Ask until agents have answered: a page does not wait for those that are slow."""
     poller, deadline = StatusPoller(), time.monotonic() + PATIENCE
     while True:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_sky.cluster.cost_meter import CostMeter, Rate, Unit, rate_of, total_price
+from jupyter_sky.cluster.cost_meter import CostMeter, CostRate, Unit, rate_of, total_price
 
 
 @pytest.mark.parametrize(
@@ -30,10 +30,12 @@ def test_cost_goes_on_from_where_the_price_has_changed() -> None:
 
 def test_what_has_no_price_may_cost_hours() -> None:
     gpus = [{"accelerators": 4, "price": None}, {"accelerators": 2, "price": None}]
-    assert rate_of(gpus, counts_hours=True) == Rate(6, Unit.GPU_HOURS)
-    assert rate_of(gpus, counts_hours=False) == Rate(None, Unit.DOLLARS)
+    assert rate_of(gpus, counts_hours=True) == CostRate(6, Unit.GPU_HOURS)
+    assert rate_of(gpus, counts_hours=False) == CostRate(None, Unit.DOLLARS)
     # Nobody else waits for a GPU of nodes that have none; a row may be damaged.
-    assert rate_of([{}, {"accelerators": "many"}], counts_hours=True) == Rate(2, Unit.NODE_HOURS)
+    assert rate_of([{}, {"accelerators": "many"}], counts_hours=True) == CostRate(
+        2, Unit.NODE_HOURS
+    )
     assert rate_of([], counts_hours=True).amount is None
     assert rate_of([{"price": 2.0}], counts_hours=False).price == 2.0
     assert rate_of(gpus, counts_hours=True).price is None

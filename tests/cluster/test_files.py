@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_sky.cluster.files import bring
-from jupyter_sky.cluster.files.bring import Place, place_in
+from jupyter_sky.cluster.files.bring import Download, place_in
 from jupyter_sky.errors import SkyError
 from jupyter_sky.node.files import reader
 from jupyter_sky.notebook.project.files import matches
@@ -107,7 +107,7 @@ def test_a_file_goes_on_where_it_was_stopped(notebook: Notebook, tmp_path: Path)
     source.write_bytes(content)
     folder.mkdir()
     [file] = cluster.files.find(0, [str(source)])["files"]
-    place = Place(file, place_in(folder, file["name"]))
+    place = Download(file, place_in(folder, file["name"]))
     # What is there of the same version is not asked for again; of another one, it is no use.
     begun = bring._part(place)
     begun.write_bytes(bytes(1_000_000))
@@ -124,5 +124,5 @@ def test_a_file_goes_on_where_it_was_stopped(notebook: Notebook, tmp_path: Path)
         cluster.files.bring(0, [place], counts.append)
     assert not place.path.exists()
     [file] = cluster.files.find(0, ["/proc/version"])["files"]
-    cluster.files.bring(0, [Place(file, folder / "version")], counts.append)
+    cluster.files.bring(0, [Download(file, folder / "version")], counts.append)
     assert (folder / "version").read_bytes() == Path("/proc/version").read_bytes()

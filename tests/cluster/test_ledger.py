@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_sky.cluster.cost_meter import Rate, Unit
+from jupyter_sky.cluster.cost_meter import CostRate, Unit
 from jupyter_sky.cluster.inventory import ledger, registry
 from jupyter_sky.cluster.inventory.ledger import Spent
 from tests.notebook.conftest import Notebook, notebook
@@ -81,7 +81,7 @@ def test_hours_are_counted_where_there_is_no_price() -> None:
     queue("a", "train", [4, 4], hours_ago=2)
     row = registry.find("train")
     assert row is not None
-    assert (row.price, row.rate) == (None, Rate(8, Unit.GPU_HOURS))
+    assert (row.price, row.rate) == (None, CostRate(8, Unit.GPU_HOURS))
     assert row.cost(time.time()) == pytest.approx(16.0, rel=ABOUT)
     registry.record_size("a", 1, machines([4]))
     row = registry.find("train")

@@ -27,7 +27,7 @@ def none_left() -> Iterator[None]:
     """End the clusters of a test, whoever started them."""
     yield
     for row in registry.read():
-        if isinstance(row, registry.Row) and row.provider in providers() and row.machines:
+        if isinstance(row, registry.RegistryRow) and row.provider in providers() and row.machines:
             Cluster.remove(row, providers()[row.provider])
         registry.remove(row.id)
 

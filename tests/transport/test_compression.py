@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jupyter_sky.transport.compression import Compressor, Rate
+from jupyter_sky.transport.compression import Compressor, LinkRate
 
 EASY = memoryview(b"step 12, loss 0.4711, learning rate 0.001\n" * 10_000)
 HARD = memoryview(np.random.default_rng(0).integers(0, 255, 400_000, np.uint8).tobytes())
@@ -19,7 +19,7 @@ SLOW, FAST = 1e6, 1e9  # bytes per second
 
 def sizes(link: float, *pieces: memoryview) -> list[int]:
     """Return how many bytes of each piece are sent on a link."""
-    rate = Rate()
+    rate = LinkRate()
     rate.measured(int(link), 1.0)
     compressor = Compressor(rate)
 

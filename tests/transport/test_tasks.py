@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from jupyter_sky.transport import event_loop
-from jupyter_sky.transport.tasks import Batch, Changes, Flag, blocking, cancel_all
+from jupyter_sky.transport.tasks import Changes, Coalescer, Flag, blocking, cancel_all
 from tests.waiting import PATIENCE
 
 
@@ -111,7 +111,7 @@ def test_what_comes_at_one_time_is_handed_on_as_one_and_before_what_belongs_behi
     taken: list[list[int]] = []
 
     async def scenario() -> None:
-        batch = Batch(taken.append)
+        batch = Coalescer(taken.append)
         batch.add(1)
         batch.add(2)
         assert taken == []

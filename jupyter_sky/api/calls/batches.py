@@ -15,7 +15,7 @@ from jupyter_sky.api.calls.progress import ProgressBar
 from jupyter_sky.api.calls.worker import Worker
 from jupyter_sky.api.compute import PendingCompute
 from jupyter_sky.api.plugin import Plugin, decorators_of
-from jupyter_sky.cluster.calls.batch import Answer, Asked, Batch, PackedCall
+from jupyter_sky.cluster.calls.batch import Asked, Batch, CallResult, PackedCall
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted, remote_error
 from jupyter_sky.errors import SkyError
@@ -28,7 +28,7 @@ RETRIES = 1
 
 _SLICE = 0.5  # seconds
 
-Event = Answer | Asked | Output | Display
+Event = CallResult | Asked | Output | Display
 
 
 class Batches:
@@ -179,13 +179,13 @@ class Batches:
 
     def _next_answer(
         self, events: queue.SimpleQueue[Event], feeds: CallFeeds, bar: ProgressBar
-    ) -> Answer:
+    ) -> CallResult:
         while True:
             try:
                 event = events.get(timeout=_SLICE)
             except queue.Empty:
                 continue  # so that Ctrl-C is noticed
-            if isinstance(event, Answer):
+            if isinstance(event, CallResult):
                 return event
             if isinstance(event, Asked):
                 if left := feeds.on_ask(event):
@@ -194,7 +194,7 @@ class Batches:
             bar.clear()
             self.write(event)
 
-    def value(self, answer: Answer, calls: Sequence[PendingCompute[Any]]) -> Any:
+    def value(self, answer: CallResult, calls: Sequence[PendingCompute[Any]]) -> Any:
         """Return the result of a call, or raise its error."""
         if answer.trouble:
             raise answer.trouble

@@ -11,7 +11,7 @@ from jupyter_sky.api.calls.batches import Batches, Event
 from jupyter_sky.api.calls.feeds import CallFeeds
 from jupyter_sky.api.compute import PendingCompute
 from jupyter_sky.api.future import CallFuture
-from jupyter_sky.cluster.calls.batch import Answer, Asked, Batch
+from jupyter_sky.cluster.calls.batch import Asked, Batch, CallResult
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.protocol.events import Display, Output
 
@@ -128,7 +128,7 @@ class Futures:
         if isinstance(event, BaseException):
             future.set_exception(event)
             return
-        assert isinstance(event, Answer)
+        assert isinstance(event, CallResult)
         assert submitted.pending is not None
         try:
             value = self._batches.value(event, [submitted.pending])

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.api.checkpoints.folder import CheckpointFolder
 from jupyter_sky.api.checkpoints.saving import Saving, explained
-from jupyter_sky.api.checkpoints.together import Together
+from jupyter_sky.api.checkpoints.together import CheckpointGroup
 from jupyter_sky.errors import UsageError
 from jupyter_sky.transport import present_run
 from jupyter_sky.transport.metrics import metric_log
@@ -72,7 +72,7 @@ def save(path: str | PathLike[str], *, wait: bool = True, **values: Any) -> Savi
     global _latest
     checkpoint, began = _checkpoint(), time.monotonic()
     _finish_latest()
-    together = Together()
+    together = CheckpointGroup()
     # A further attempt does not repeat these steps: their metrics must not be lost with a node.
     metric_log.flush()
     together.meet("sky.save")
@@ -143,7 +143,7 @@ def load(path: str | PathLike[str], **values: Any) -> dict[str, Any]:
     """
     checkpoint = _checkpoint()
     _finish_latest()
-    together = Together()
+    together = CheckpointGroup()
     together.meet("sky.load")
     folder = CheckpointFolder.open(str(path), together)
     _check_names(values, folder)
@@ -282,7 +282,7 @@ def _written(
     checkpoint: Any,
     state: dict[str, Any],
     folder: CheckpointFolder,
-    together: Together,
+    together: CheckpointGroup,
     wait: bool,
 ) -> Future[Any]:
     """Write the state; return a future, which is done already if the caller waits."""
@@ -305,7 +305,7 @@ def _written(
     return future
 
 
-def _alone(function: Any, together: Together) -> dict[str, bool]:
+def _alone(function: Any, together: CheckpointGroup) -> dict[str, bool]:
     """Return arguments that tell torch that this rank is alone; before 2.9, torch knows itself."""
     takes = inspect.signature(function).parameters
     return {"no_dist": not together} if "no_dist" in takes else {}

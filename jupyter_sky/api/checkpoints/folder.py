@@ -24,7 +24,7 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_ranks
 
 if TYPE_CHECKING:
-    from jupyter_sky.api.checkpoints.together import Together
+    from jupyter_sky.api.checkpoints.together import CheckpointGroup
 
 _MARKER = "checkpoint.json"
 _BEGUN = "begun"
@@ -57,10 +57,12 @@ class CheckpointFolder:
     is_first: bool
     is_own: bool = False
     parts: Parts | None = None
-    together: Together | None = None
+    together: CheckpointGroup | None = None
 
     @classmethod
-    def begin(cls, path: str, names: Mapping[str, str], together: Together) -> CheckpointFolder:
+    def begin(
+        cls, path: str, names: Mapping[str, str], together: CheckpointGroup
+    ) -> CheckpointFolder:
         """Prepare a new save, for all ranks at once.
 
         Raises
@@ -88,7 +90,7 @@ class CheckpointFolder:
         return cls(path, names, _Place.of(path), save, together.is_first, is_own=not is_seen)
 
     @classmethod
-    def open(cls, path: str, together: Together) -> CheckpointFolder:
+    def open(cls, path: str, together: CheckpointGroup) -> CheckpointFolder:
         """Find the valid save, for all ranks at once.
 
         Raises

@@ -19,7 +19,7 @@ from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_ranks
 
 if TYPE_CHECKING:
-    from jupyter_sky.api.checkpoints.together import Together
+    from jupyter_sky.api.checkpoints.together import CheckpointGroup
 
 METADATA = ".metadata"
 _CHUNK = 16 * 1024 * 1024
@@ -73,7 +73,7 @@ class Parts:
         return next(rank for rank, names in enumerate(self.seen) if name in names)
 
 
-def make_reader(parts: Parts, together: Together) -> Any:
+def make_reader(parts: Parts, together: CheckpointGroup) -> Any:
     """Return torch's reader for files that are spread over nodes; all ranks call this together."""
     from torch.distributed.checkpoint import FileSystemReader
 

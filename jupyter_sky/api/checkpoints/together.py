@@ -19,7 +19,7 @@ _background: tuple[Any, Any] | None = None
 """The process group, and one of the same ranks for what goes on beside it."""
 
 
-class Together:
+class CheckpointGroup:
     """The ranks of the process group; falsy without a group, when this process is alone."""
 
     def __init__(self) -> None:

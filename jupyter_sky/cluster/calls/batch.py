@@ -71,7 +71,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Answer:
+class CallResult:
     """The result of a call.
 
     Attributes
@@ -127,7 +127,7 @@ class Batch:
     serving: Serving
     ahead: int
     title: str
-    sink: Callable[[Answer | Asked | Output | Display], object]
+    sink: Callable[[CallResult | Asked | Output | Display], object]
     program: tuple[str, ...] | None
     tries: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     cancelled: set[int] = field(default_factory=set)
@@ -176,5 +176,5 @@ class BatchedCall:
         failure: Failure | None = None,
         trouble: SkyError | None = None,
     ) -> None:
-        """Tell the batch its result, or why there is none; see `Answer`."""
-        self.batch.sink(Answer(self.position, rank, values, failure, trouble))
+        """Tell the batch its result, or why there is none; see `CallResult`."""
+        self.batch.sink(CallResult(self.position, rank, values, failure, trouble))

@@ -15,7 +15,7 @@ from typing import Any
 from jupyter_sky.cluster import version_check
 from jupyter_sky.cluster.control.listener import ClusterListener, Done, lost_agent
 from jupyter_sky.cluster.control.preemption import PreemptionMonitor
-from jupyter_sky.cluster.cost_meter import CostMeter, Rate, rate_of
+from jupyter_sky.cluster.cost_meter import CostMeter, CostRate, rate_of
 from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.cluster.metrics.usage import Usage
 from jupyter_sky.cluster.namespace.sync import NamespaceSync
@@ -48,7 +48,7 @@ from jupyter_sky.transport.protocol.events import (
 )
 from jupyter_sky.transport.protocol.messages import Welcome
 from jupyter_sky.transport.protocol.topology import Topology
-from jupyter_sky.transport.tasks import BackgroundTasks, Batch, Changes
+from jupyter_sky.transport.tasks import BackgroundTasks, Changes, Coalescer
 
 _RUN_AGAIN = "Run the cell again to start a new one."
 _LEFT_WITHIN = 1.0  # most seconds that the user waits for tasks to end
@@ -139,8 +139,8 @@ class Controller(ConnectionListener):
         cloud = getattr(config.provider, "cloud", "its provider")
         self._preemptions = PreemptionMonitor(self.spawn, self.notify, self.wake, cloud)
         self._changes = Changes(self.observers)
-        self._done: Batch[Done] = Batch(self._on_ranks_done)
-        self._rate: tuple[tuple[Node, ...], Rate] | None = None
+        self._done: Coalescer[Done] = Coalescer(self._on_ranks_done)
+        self._rate: tuple[tuple[Node, ...], CostRate] | None = None
         self._tasks = BackgroundTasks()
 
     # State
@@ -156,7 +156,7 @@ class Controller(ConnectionListener):
         return tuple(rank.rank for rank in self.state.ranks)
 
     @property
-    def rate(self) -> Rate:
+    def rate(self) -> CostRate:
         """Its cost per hour."""
         nodes = self.state.nodes
         if self._rate is None or self._rate[0] is not nodes:

@@ -40,7 +40,7 @@ class Files:
         return wait(bring.find(self._controller.connection(rank), patterns))
 
     def bring(
-        self, rank: int, places: Sequence[bring.Place], arrived: Callable[[int], object]
+        self, rank: int, places: Sequence[bring.Download], arrived: Callable[[int], object]
     ) -> None:
         """Download files from the node of a rank; ``arrived`` is called in another thread.
 

@@ -39,7 +39,7 @@ _LEAVE_WITHIN = 3.0
 
 
 def config_of(
-    row: registry.Row,
+    row: registry.RegistryRow,
     provider: Provider,
     runtime_env: RuntimeEnv,
     timeouts: Timeouts | None = None,
@@ -222,7 +222,7 @@ async def get_ready(
     controller.state = replace(controller.state, phase=ClusterPhase.READY)
 
 
-async def attach(controller: Controller, row: registry.Row) -> bool:
+async def attach(controller: Controller, row: registry.RegistryRow) -> bool:
     """Attach to a cluster that another kernel started; if it is gone, remove what is left of it.
 
     Returns
@@ -343,7 +343,7 @@ async def down(
     return untold
 
 
-async def _refuse_elsewhere(provider: Provider, row: registry.Row) -> None:
+async def _refuse_elsewhere(provider: Provider, row: registry.RegistryRow) -> None:
     """Refuse to end rented machines that were started elsewhere: a copied row may be outdated.
 
     Raises

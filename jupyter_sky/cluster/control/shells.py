@@ -24,7 +24,7 @@ _AT_ONCE = 2
 _LOOK_AFTER = 0.5  # seconds
 
 
-class Shells:
+class NodeShells:
     """Opens shells on the nodes of a cluster.
 
     Parameters

@@ -16,7 +16,7 @@ from jupyter_sky.transport.protocol.debugging import AnswerKind
 from jupyter_sky.transport.protocol.events import Prompted
 
 
-class Answers:
+class PromptAnswers:
     """The user's side of the prompts of a run; for the user's thread.
 
     Parameters

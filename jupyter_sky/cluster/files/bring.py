@@ -34,7 +34,7 @@ _MOST_IN_ONE = 256  # small files
 
 
 @dataclass(frozen=True)
-class Place:
+class Download:
     """A file of a node, and where it is to be here."""
 
     file: FoundFile
@@ -89,7 +89,7 @@ def place_in(folder: Path, name: str, inside: set[Path] | None = None) -> Path:
 
 
 async def bring(
-    connection: Connection, places: Sequence[Place], arrived: Callable[[int], object]
+    connection: Connection, places: Sequence[Download], arrived: Callable[[int], object]
 ) -> None:
     """Bring files; ``arrived`` is told how many bytes have come, also those of former tries.
 
@@ -100,7 +100,7 @@ async def bring(
     """
     turns = asyncio.Semaphore(_AT_ONCE)
 
-    async def in_turn(batch: Sequence[Place]) -> None:
+    async def in_turn(batch: Sequence[Download]) -> None:
         async with turns:
             await _bring_batch(connection, batch, arrived)
 
@@ -112,9 +112,9 @@ async def bring(
         raise
 
 
-def _batches(places: Sequence[Place]) -> Iterator[list[Place]]:
+def _batches(places: Sequence[Download]) -> Iterator[list[Download]]:
     """Yield files that are asked for together: several small ones, or a large one."""
-    batch: list[Place] = []
+    batch: list[Download] = []
     size = 0
     for place in places:
         if batch and (size + place.file["size"] > PART or len(batch) >= _MOST_IN_ONE):
@@ -127,7 +127,7 @@ def _batches(places: Sequence[Place]) -> Iterator[list[Place]]:
 
 
 async def _bring_batch(
-    connection: Connection, batch: Sequence[Place], arrived: Callable[[int], object]
+    connection: Connection, batch: Sequence[Download], arrived: Callable[[int], object]
 ) -> None:
     for folder in {place.path.parent for place in batch}:
         folder.mkdir(parents=True, exist_ok=True)
@@ -149,7 +149,7 @@ async def _bring_batch(
 
 
 async def _bring_large(
-    connection: Connection, place: Place, arrived: Callable[[int], object]
+    connection: Connection, place: Download, arrived: Callable[[int], object]
 ) -> None:
     file, part = place.file, _part(place)
     with part.open("ab") as target:
@@ -186,7 +186,9 @@ async def _read(
     return data
 
 
-def _whole(connection: Connection, place: Place, data: memoryview | None, size: int) -> memoryview:
+def _whole(
+    connection: Connection, place: Download, data: memoryview | None, size: int
+) -> memoryview:
     if data is None or len(data) != size:
         raise SkyError(
             f"{place.file['name']} was removed or changed on {connection.name} while it was "
@@ -195,13 +197,13 @@ def _whole(connection: Connection, place: Place, data: memoryview | None, size: 
     return data
 
 
-def _part(place: Place) -> Path:
+def _part(place: Download) -> Path:
     """Return where a file is until all of it has come; another version of it has another name."""
     version = f"{place.file['changed']:x}-{place.file['size']:x}"
     return place.path.with_name(f".{place.path.name[:100]}.{version}.sky-part")
 
 
-def _finish(place: Place, part: Path) -> None:
+def _finish(place: Download, part: Path) -> None:
     if place.file["executable"]:
         part.chmod(part.stat().st_mode | 0o100)
     with contextlib.suppress(OSError, OverflowError, ValueError):

@@ -117,7 +117,7 @@ def _of(provider: CloudProvider, holdings: Sequence[CloudResources]) -> list[Ren
     return found
 
 
-def _strays(held: CloudResources, row: registry.Row | None) -> tuple[str, ...]:
+def _strays(held: CloudResources, row: registry.RegistryRow | None) -> tuple[str, ...]:
     """Return the instances of a cluster that is up of which its row does not know."""
     if row is None or not held.is_ours or row.is_starting or row.may_grow or row.is_being_scaled:
         return ()

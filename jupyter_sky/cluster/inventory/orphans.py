@@ -124,7 +124,7 @@ def find() -> list[Orphan]:
     return [*gone, *(each for each in found.values() if each.id not in alive)]
 
 
-def _gone_elsewhere(rows: Sequence[registry.Row]) -> Iterator[Orphan]:
+def _gone_elsewhere(rows: Sequence[registry.RegistryRow]) -> Iterator[Orphan]:
     """Find clusters on other machines that have lost an agent for good."""
     every = providers()
     # What is rented is more than its agents: `cloud_resources` finds it.

@@ -52,7 +52,7 @@ class Origin:
     unattended: float = UNATTENDED
 
     @classmethod
-    def of_row(cls, row: registry.Row, provider: Provider) -> Origin:
+    def of_row(cls, row: registry.RegistryRow, provider: Provider) -> Origin:
         """Return what the registry says of it."""
         return cls(row.id, row.name, provider, row.spec.get("unattended", UNATTENDED))
 

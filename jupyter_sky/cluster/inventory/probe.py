@@ -108,7 +108,9 @@ _PHASES = {
 }
 
 
-def probe(rows: Sequence[registry.Row], providers: Mapping[str, Provider]) -> list[ProbeResult]:
+def probe(
+    rows: Sequence[registry.RegistryRow], providers: Mapping[str, Provider]
+) -> list[ProbeResult]:
     """Probe clusters, all at once.
 
     Parameters
@@ -125,14 +127,14 @@ def probe(rows: Sequence[registry.Row], providers: Mapping[str, Provider]) -> li
     return event_loop.wait(probe_all())
 
 
-def probe_local(rows: Sequence[registry.Row]) -> dict[str, str]:
+def probe_local(rows: Sequence[registry.RegistryRow]) -> dict[str, str]:
     """Return the phases of those clusters whose nodes are on this computer, by their ids."""
     here = [row for row in rows if row.provider == Local.name and not row.is_elsewhere]
     results = probe(here, {Local.name: Local()})
     return {row.id: result.phase for row, result in zip(here, results, strict=True)}
 
 
-async def has_agent(row: registry.Row, provider: Provider) -> bool:
+async def has_agent(row: registry.RegistryRow, provider: Provider) -> bool:
     """Return whether any agent of a cluster is there, or may be where that cannot be seen."""
     if row.provider != provider.name or row.is_elsewhere:
         return True
@@ -147,7 +149,7 @@ async def has_agent(row: registry.Row, provider: Provider) -> bool:
     return False
 
 
-async def _probe(row: registry.Row, providers: Mapping[str, Provider]) -> ProbeResult:
+async def _probe(row: registry.RegistryRow, providers: Mapping[str, Provider]) -> ProbeResult:
     if row.provider not in providers:
         return ProbeResult(ProbePhase.UNKNOWN)
     if row.is_starting:
@@ -181,7 +183,7 @@ async def _probe(row: registry.Row, providers: Mapping[str, Provider]) -> ProbeR
 
 
 async def _probe_stopped(
-    row: registry.Row, provider: Stoppable, machines: Sequence[Machine]
+    row: registry.RegistryRow, provider: Stoppable, machines: Sequence[Machine]
 ) -> ProbePhase:
     """Return how a stopped cluster is: machines that run are not taken for stopped."""
     try:
@@ -196,7 +198,7 @@ async def _probe_stopped(
 
 
 async def _has_stopped(
-    row: registry.Row, provider: Provider, machines: Sequence[Machine]
+    row: registry.RegistryRow, provider: Provider, machines: Sequence[Machine]
 ) -> ProbePhase | None:
     """Return how a cluster is of which machines do not answer, if they are off or about to be."""
     if not isinstance(provider, Stoppable):
@@ -212,7 +214,9 @@ async def _has_stopped(
     return None
 
 
-async def _ended(row: registry.Row, provider: Provider, machines: Sequence[Machine]) -> set[int]:
+async def _ended(
+    row: registry.RegistryRow, provider: Provider, machines: Sequence[Machine]
+) -> set[int]:
     """Return which of some machines have ended that do not answer, as far as their provider says.
 
     When all have, what the cluster costs has ended with the last of them.

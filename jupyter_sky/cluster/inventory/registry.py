@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from jupyter_sky.cluster.cost_meter import CostMeter, Rate, gpus_of, rate_of, total_price
+from jupyter_sky.cluster.cost_meter import CostMeter, CostRate, gpus_of, rate_of, total_price
 from jupyter_sky.cluster.inventory import asked_names, ledger, tables
 from jupyter_sky.cluster.inventory.ledger import Spent
 from jupyter_sky.errors import SkyError
@@ -40,7 +40,7 @@ class RegistryError(SkyError):
 
 
 @dataclass(frozen=True)
-class Row:
+class RegistryRow:
     """A cluster in the registry; ``spec`` and ``machines`` are plain data."""
 
     id: str
@@ -83,9 +83,9 @@ class Row:
         return total_price(node.get("price") for node in self.nodes)
 
     @property
-    def rate(self) -> Rate:
+    def rate(self) -> CostRate:
         """What it costs an hour, in dollars or other units."""
-        return rate_of(self.nodes, True) if self.spec.get("counts_hours") else Rate(self.price)
+        return rate_of(self.nodes, True) if self.spec.get("counts_hours") else CostRate(self.price)
 
     @property
     def meter(self) -> CostMeter:
@@ -214,7 +214,7 @@ def describe(spec: ClusterSpec, plugins: Sequence[str]) -> dict[str, Any]:
     return row
 
 
-def recorded_spec(row: Row) -> ClusterSpec:
+def recorded_spec(row: RegistryRow) -> ClusterSpec:
     """Return the spec that a row keeps."""
     known = {field.name for field in fields(ClusterSpec)} & row.spec.keys()
     return ClusterSpec(name=row.name, **{name: row.spec[name] for name in known})
@@ -325,7 +325,7 @@ def remove(identity: str) -> None:
     asked_names.forget(identity)
 
 
-def find(name: str) -> Row | None:
+def find(name: str) -> RegistryRow | None:
     """Return the cluster of that name."""
     return next((row for row in rows() if row.name == name), None)
 
@@ -335,9 +335,9 @@ def find_broken(name: str) -> Broken | None:
     return next((row for row in read() if isinstance(row, Broken) and row.name == name), None)
 
 
-def rows() -> list[Row]:
+def rows() -> list[RegistryRow]:
     """Return all clusters, oldest first."""
-    return [row for row in read() if isinstance(row, Row)]
+    return [row for row in read() if isinstance(row, RegistryRow)]
 
 
 def all_spent() -> list[Spent]:
@@ -348,7 +348,7 @@ def all_spent() -> list[Spent]:
     return [*gone, *(each for each in here if each.is_something)]
 
 
-def read() -> list[Row | Broken]:
+def read() -> list[RegistryRow | Broken]:
     """Return all rows, oldest first, also those that cannot be read."""
     with opened() as database:
         found = database.execute(
@@ -359,9 +359,11 @@ def read() -> list[Row | Broken]:
 
 def _row(
     identity: str, name: str, provider: str, spec: str, machines: str, created: float
-) -> Row | Broken:
+) -> RegistryRow | Broken:
     try:
-        made = Row(identity, name, provider, json.loads(spec), json.loads(machines), created)
+        made = RegistryRow(
+            identity, name, provider, json.loads(spec), json.loads(machines), created
+        )
     except (TypeError, ValueError):
         return Broken(str(identity), str(name))
     sound = (

@@ -11,7 +11,7 @@ from typing import Any
 
 from jupyter_sky.cluster.cost_meter import CostMeter
 from jupyter_sky.cluster.inventory import ledger, registry
-from jupyter_sky.cluster.inventory.registry import Row
+from jupyter_sky.cluster.inventory.registry import RegistryRow
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.base import Machine, Provider
 from jupyter_sky.providers.cloud import Stoppable
@@ -53,7 +53,7 @@ def sentence(name: str) -> str:
     )
 
 
-async def refuse(row: Row, provider: Provider) -> None:
+async def refuse(row: RegistryRow, provider: Provider) -> None:
     """Refuse to take a cluster for lost, and to end it, whose machines are only stopped.
 
     Raises
@@ -78,7 +78,7 @@ async def refuse(row: Row, provider: Provider) -> None:
         )
 
 
-async def find_stopped(row: Row, provider: Stoppable, machines: Sequence[Machine]) -> bool:
+async def find_stopped(row: RegistryRow, provider: Stoppable, machines: Sequence[Machine]) -> bool:
     """Return whether all machines of a cluster are stopped, and record it if that is new."""
     times = [each for each in await provider.stopped_at(machines) if each is not None]
     if not machines or len(times) < len(machines):
@@ -110,12 +110,12 @@ def record_possible(identity: str) -> None:
         )
 
 
-def disk_cost(row: Row, now: float) -> DiskCost:
+def disk_cost(row: RegistryRow, now: float) -> DiskCost:
     """Return what the disks of a stopped cluster cost, and what is left of its ``--max-cost``."""
     return DiskCost(row.price, money_left(row, now))
 
 
-def money_left(row: Row, now: float) -> float | None:
+def money_left(row: RegistryRow, now: float) -> float | None:
     """Return the dollars that a cluster may cost yet which was stopped; ``None`` without a limit.
 
     Its disks count as far as their price is known. If it was never stopped, its machines know.
@@ -147,7 +147,7 @@ def record_stop(identity: str, when: float, cost: DiskCost) -> None:
     _write(row, when, changes)
 
 
-def record_begin(row: Row, money: float | None = None) -> CostMeter:
+def record_begin(row: RegistryRow, money: float | None = None) -> CostMeter:
     """Record that this process is about to start the machines of a stopped cluster.
 
     Parameters
@@ -179,11 +179,11 @@ def record_start(identity: str, machines: Sequence[dict[str, Any]]) -> None:
         )
 
 
-def _row(identity: str) -> Row | None:
+def _row(identity: str) -> RegistryRow | None:
     return next((row for row in registry.rows() if row.id == identity), None)
 
 
-def _write(row: Row, when: float, changes: dict[str, Any]) -> None:
+def _write(row: RegistryRow, when: float, changes: dict[str, Any]) -> None:
     """Write changes after which a cluster has another price."""
     changes = {**changes, "meter": [row.cost(when) or row.meter.spent, when]}
     places = ", ".join(f"'$.{name}', json(?)" for name in changes)

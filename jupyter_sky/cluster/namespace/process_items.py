@@ -6,13 +6,13 @@ import logging
 from collections.abc import Mapping
 
 from jupyter_sky.cluster.namespace.packing import NamespaceItem
-from jupyter_sky.serialization.process.environment import Environment, EnvironmentWatch
+from jupyter_sky.serialization.process.environment import EnvironmentChanges, EnvironmentWatch
 from jupyter_sky.serialization.process.library_settings import LibrarySettings, LibraryWatch
 from jupyter_sky.serialization.process.log_settings import LogSettings
 from jupyter_sky.serialization.process.warning_filters import WarningFilters
 from jupyter_sky.serialization.user_modules import ImportPaths
 
-_UNCHANGED = Environment({}, {})
+_UNCHANGED = EnvironmentChanges({}, {})
 
 
 class ProcessItems:
@@ -39,7 +39,7 @@ class ProcessItems:
             Whether the ranks see the notebook's files, and import from the same folders.
         """
         variables, logs = self._environment.changed(), LogSettings.of(logging.root)
-        environment = Environment(dict(variables), dict(self._asked_variables))
+        environment = EnvironmentChanges(dict(variables), dict(self._asked_variables))
         filters, libraries = WarningFilters.here(), self._libraries.changed()
         found = [
             self._item("environment variables", environment, environment == _UNCHANGED),

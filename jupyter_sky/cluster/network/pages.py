@@ -52,7 +52,7 @@ class Page:
 
 
 @dataclass(frozen=True)
-class Way:
+class PageRoute:
     """How Jupyter's server reaches a page.
 
     Attributes
@@ -94,7 +94,7 @@ class Pages:
         self._machine = machine
         self._changed = changed
         self._pages: dict[str, Page] = {}
-        self._forwards: dict[str, tuple[Forward, Way]] = {}
+        self._forwards: dict[str, tuple[Forward, PageRoute]] = {}
 
     def show(self, page: Page) -> None:
         """Make a page available, in place of a former one of its name."""
@@ -114,7 +114,7 @@ class Pages:
         for name in list(self._pages):
             self.hide(name)
 
-    def way(self, name: str) -> Way:
+    def way(self, name: str) -> PageRoute:
         """Return the way to a page; blocks for a moment, so never in the background loop.
 
         Raises
@@ -131,7 +131,7 @@ class Pages:
                 self._machine(page.rank), page.addr, page.port, key=key, secure=page.secure
             )
             host = f"[{page.addr}]" if ":" in page.addr else page.addr
-            self._forwards[name] = forward, Way(forward.port, f"{host}:{page.port}", key)
+            self._forwards[name] = forward, PageRoute(forward.port, f"{host}:{page.port}", key)
         return self._forwards[name][1]
 
     def views(self) -> list[PageView]:

@@ -28,7 +28,7 @@ _MOST_EVENTS = 300_000  # most events in a file, of all ranks
 
 
 @dataclass(frozen=True)
-class Row:
+class OperationRow:
     """A torch operation: its calls, and the seconds in it alone on each rank."""
 
     name: str
@@ -92,7 +92,7 @@ class Trace:
             parts.append(f"the file has the longest {kept:,} of {format_count(found, 'event')}")
         return "; ".join(parts)
 
-    def operations(self, most: int = 12) -> list[Row]:
+    def operations(self, most: int = 12) -> list[OperationRow]:
         """Return the operations that took the most time on all ranks, the longest first."""
         seconds: defaultdict[str, dict[int, float]] = defaultdict(dict)
         calls: defaultdict[str, int] = defaultdict(int)
@@ -101,7 +101,7 @@ class Trace:
                 time = each["device"] if record["has_device"] else each["own"]
                 seconds[each["name"]][rank] = max(0, time) / 1e9
                 calls[each["name"]] += each["calls"]
-        rows = [Row(name, calls[name], by_rank) for name, by_rank in seconds.items()]
+        rows = [OperationRow(name, calls[name], by_rank) for name, by_rank in seconds.items()]
         return sorted(rows, key=lambda each: (-each.total, each.name))[:most]
 
     def write(self, file: Path) -> None:

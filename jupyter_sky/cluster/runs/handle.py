@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from jupyter_sky.cluster.debugging.answers import Answers
+from jupyter_sky.cluster.debugging.answers import PromptAnswers
 from jupyter_sky.cluster.errors import Interrupted, heard_interrupts, remote_error
 from jupyter_sky.cluster.loss import Loss, find_loss
 from jupyter_sky.cluster.metrics.curves import Curves
@@ -59,7 +59,7 @@ class RunHandle:
         self._scheduler = scheduler
         self._begun = False
         self._teller = Teller(scheduler.controller, run.id)
-        self.answers = Answers(scheduler.controller, run.id, run.prompts)
+        self.answers = PromptAnswers(scheduler.controller, run.id, run.prompts)
 
     def begin(self) -> None:
         """Start the run, unless it was started.

@@ -68,7 +68,9 @@ class Power:
         wait_uninterrupted(_stop(self._controller, cost))
 
     @as_interrupt()
-    def start(self, row: registry.Row, progress: Progress, money: float | None = None) -> None:
+    def start(
+        self, row: registry.RegistryRow, progress: Progress, money: float | None = None
+    ) -> None:
         """Start the machines of a registry row, and wait until the ranks are ready.
 
         Parameters
@@ -143,7 +145,7 @@ async def _stop(controller: Controller, cost: DiskCost) -> None:
 
 
 async def _start(
-    controller: Controller, row: registry.Row, progress: Progress, money: float | None
+    controller: Controller, row: registry.RegistryRow, progress: Progress, money: float | None
 ) -> None:
     provider = _stoppable(controller.provider)
     if row.is_starting:

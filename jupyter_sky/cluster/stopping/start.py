@@ -13,7 +13,7 @@ from jupyter_sky.providers.spec import ClusterSpec
 
 
 def start_stopped(
-    row: registry.Row,
+    row: registry.RegistryRow,
     spec: ClusterSpec,
     provider: Provider,
     runtime_env: RuntimeEnv,

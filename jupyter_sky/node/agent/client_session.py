@@ -23,7 +23,7 @@ from jupyter_sky.transport.metrics.usage_history import Samples
 from jupyter_sky.transport.protocol.agent_requests import FetchRequest, ReadRequest
 from jupyter_sky.transport.protocol.messages import Hello, Welcome
 from jupyter_sky.transport.tasks import shielded
-from jupyter_sky.transport.together.ranks_done import Brief, Together
+from jupyter_sky.transport.together.ranks_done import Brief, JoinedEvents
 
 SILENCE = 30.0
 """Seconds without a sign of life after which a client is taken to be gone."""
@@ -204,9 +204,9 @@ class ClientSession:
         if parts:
             link.send_encoded(parts[0] if len(parts) == 1 else b"".join(parts))
 
-    def _together(self) -> Together | None:
+    def _together(self) -> JoinedEvents | None:
         """Return the next events that can be joined to one message, if any."""
-        together = Together(self._asked, cast(int, self._next), self._host.journal.brief)
+        together = JoinedEvents(self._asked, cast(int, self._next), self._host.journal.brief)
         is_end = together.count and together.last == self._host.journal.last
         return together if together.has_ranks or is_end else None
 

@@ -10,13 +10,13 @@ from typing import Any, cast
 
 from jupyter_sky.node.agent.event_publisher import EventPublisher
 from jupyter_sky.node.agent.idle import IdleTimer
-from jupyter_sky.node.agent.usage.metrics import Metrics
+from jupyter_sky.node.agent.usage.metrics import UsageMeter
 from jupyter_sky.node.blobs.relay import BlobRelay
 from jupyter_sky.node.blobs.rooms import BlobRooms
 from jupyter_sky.node.blobs.store import BlobStore
 from jupyter_sky.node.files import reader
 from jupyter_sky.node.network import interfaces, port_check
-from jupyter_sky.node.network.peers import Peers
+from jupyter_sky.node.network.peers import PeerAgents
 from jupyter_sky.node.packages.installer import PackageInstaller
 from jupyter_sky.node.shells.shells import Shells
 from jupyter_sky.node.supervisor.supervisor import Supervisor
@@ -100,10 +100,10 @@ class RequestHandlers:
         supervisor: Supervisor,
         store: BlobStore,
         relay: BlobRelay,
-        peers: Peers,
+        peers: PeerAgents,
         events: EventPublisher,
         idle: IdleTimer,
-        metrics: Metrics,
+        metrics: UsageMeter,
         installer: PackageInstaller,
         shells: Shells,
         volumes: Volumes,

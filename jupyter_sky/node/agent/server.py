@@ -26,12 +26,12 @@ from jupyter_sky.node.agent.journal import Journal
 from jupyter_sky.node.agent.listener import listen
 from jupyter_sky.node.agent.request_cache import Answer, RequestCache
 from jupyter_sky.node.agent.requests import RequestHandlers
-from jupyter_sky.node.agent.usage.metrics import Metrics
+from jupyter_sky.node.agent.usage.metrics import UsageMeter
 from jupyter_sky.node.agent.usage.recorder import UsageRecorder
 from jupyter_sky.node.blobs.relay import BlobRelay
 from jupyter_sky.node.blobs.store import BlobStore, default_disk, default_limit
 from jupyter_sky.node.forking.ending import end_of
-from jupyter_sky.node.network.peers import HANDSHAKE_WITHIN, Peers, Stream
+from jupyter_sky.node.network.peers import HANDSHAKE_WITHIN, PeerAgents, PeerStream
 from jupyter_sky.node.packages.installer import PackageInstaller
 from jupyter_sky.node.shells.shells import Shells
 from jupyter_sky.node.supervisor.output.log_file import RankLogs
@@ -117,9 +117,9 @@ class Agent:
             on_lost=self.end,
             is_attended=self._sessions.has_notebook,
         )
-        self._metrics = Metrics(spec.ranks)
+        self._metrics = UsageMeter(spec.ranks)
         self._usage = UsageRecorder(self._metrics)
-        self._peers = Peers(folder, self._serve_peer)
+        self._peers = PeerAgents(folder, self._serve_peer)
         if spec.credentials:
             self._peers.set_credentials(spec.credentials)
         self._relay = BlobRelay(self.store, self._peers)
@@ -266,7 +266,7 @@ class Agent:
     async def _warn_others(self, event: Leaving) -> None:
         await self._peers.ask_all({**event.message(), "op": "leaving"})
 
-    async def _serve_peer(self, stream: Stream) -> None:
+    async def _serve_peer(self, stream: PeerStream) -> None:
         """Answer another agent."""
         message, _ = await asyncio.wait_for(stream.receive(), HANDSHAKE_WITHIN)
         match message.get("op"):

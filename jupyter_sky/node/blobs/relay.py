@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Sequence
 
 from jupyter_sky.node.blobs.store import STALLED, BlobStore
-from jupyter_sky.node.network.peers import Peers, Stream
+from jupyter_sky.node.network.peers import PeerAgents, PeerStream
 from jupyter_sky.serialization.blobs import PIECE
-from jupyter_sky.transport.compression import Compressor, Rate, expand
+from jupyter_sky.transport.compression import Compressor, LinkRate, expand
 from jupyter_sky.transport.frames import Message, ProtocolError
 from jupyter_sky.transport.protocol.topology import AgentAddress
 
@@ -32,10 +32,10 @@ class BlobRelay:
         The other agents.
     """
 
-    def __init__(self, store: BlobStore, peers: Peers) -> None:
+    def __init__(self, store: BlobStore, peers: PeerAgents) -> None:
         self._store = store
         self._peers = peers
-        self._rates: dict[int, Rate] = {}
+        self._rates: dict[int, LinkRate] = {}
 
     async def pass_on(
         self, key: str, size: int, receivers: Sequence[AgentAddress]
@@ -62,7 +62,7 @@ class BlobRelay:
             failed.update(part)
         return failed
 
-    async def receive(self, message: Message, stream: Stream) -> None:
+    async def receive(self, message: Message, stream: PeerStream) -> None:
         """Receive a blob from a peer, and pass it on."""
         key, size = message["blob"], message["size"]
         offset = self._store.arrived(key)
@@ -108,7 +108,7 @@ class BlobRelay:
             await stream.send({"op": "blob", **about})
             answer, _ = await stream.receive()
             offset = answer["have"]
-            rate = self._rates.setdefault(peer["node"], Rate())
+            rate = self._rates.setdefault(peer["node"], LinkRate())
             compressor = Compressor(rate)
             loop = asyncio.get_running_loop()
             while offset < size:

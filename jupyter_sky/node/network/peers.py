@@ -40,7 +40,7 @@ MOST_PEERS = 1024
 _BUFFER = 4 * 1024 * 1024
 
 
-class Stream:
+class PeerStream:
     """A connection to another agent, which carries frames.
 
     Attributes
@@ -91,7 +91,7 @@ class Stream:
         self._writer.close()
 
 
-class Peers:
+class PeerAgents:
     """The other agents of a cluster, and the port on which they reach this one.
 
     An agent that is alone in its cluster has no credentials, and neither peers nor a port.
@@ -115,7 +115,7 @@ class Peers:
     def __init__(
         self,
         folder: Path,
-        serve: Callable[[Stream], Awaitable[None]],
+        serve: Callable[[PeerStream], Awaitable[None]],
         handshake_within: float = HANDSHAKE_WITHIN,
     ) -> None:
         self.authority = ""
@@ -200,7 +200,7 @@ class Peers:
             finally:
                 stream.close()
 
-    async def _greet(self, sock: socket.socket) -> Stream:
+    async def _greet(self, sock: socket.socket) -> PeerStream:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(_BUFFER)
         protocol = asyncio.StreamReaderProtocol(reader)
@@ -214,7 +214,7 @@ class Peers:
         except BaseException:
             sock.close()
             raise
-        return Stream(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+        return PeerStream(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
     def _known_contexts(self) -> _Contexts:
         if self._contexts is None:
@@ -304,7 +304,7 @@ class Peers:
             return answer
 
     @contextlib.asynccontextmanager
-    async def connect(self, peer: AgentAddress) -> AsyncIterator[Stream]:
+    async def connect(self, peer: AgentAddress) -> AsyncIterator[PeerStream]:
         """Connect to a peer; raise ``OSError`` if it is not there."""
         try:
             async with asyncio.timeout(REACH_WITHIN):
@@ -313,7 +313,7 @@ class Peers:
                 )
         except TimeoutError:
             raise OSError(f"no answer within {REACH_WITHIN:.0f} s") from None
-        stream = Stream(reader, writer)
+        stream = PeerStream(reader, writer)
         try:
             if stream.peer != peer["fingerprint"]:
                 raise OSError("another agent answers there")

@@ -20,7 +20,7 @@ from typing import Any, cast
 from jupyter_sky.errors import SkyError
 from jupyter_sky.node.rank import collective_abort, env_vars, preemption_hooks, scripts, streams
 from jupyter_sky.node.rank.calls import cancelling
-from jupyter_sky.node.rank.calls.conversation import Conversation
+from jupyter_sky.node.rank.calls.conversation import RankConversation
 from jupyter_sky.node.rank.calls.parts import RankParts
 from jupyter_sky.node.rank.calls.server import CallServer
 from jupyter_sky.node.rank.comparison.looker import Looker
@@ -309,7 +309,8 @@ class RankWorker:
         cell_sources.register(command["cells"])
         try:
             call = blobs.unpack(command["call"], self._folder)
-            return call(Conversation(self._parts(), command["run"])) if command["talks"] else call()
+            talk = (RankConversation(self._parts(), command["run"]),) if command["talks"] else ()
+            return call(*talk)
         except BaseException as error:
             self._shell.record_traceback(error, skip=own_frames(error.__traceback__))
             raise

@@ -15,7 +15,7 @@ Mark = tuple[int, int, int]
 
 
 @dataclass(eq=False)
-class Entry:
+class FileEntry:
     """A file of the bucket.
 
     Attributes

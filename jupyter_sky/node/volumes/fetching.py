@@ -9,7 +9,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from jupyter_sky.node.volumes.bucket import BucketError, Listed
-from jupyter_sky.node.volumes.entry import Entry
+from jupyter_sky.node.volumes.entry import FileEntry
 from jupyter_sky.node.volumes.leases import break_time
 from jupyter_sky.node.volumes.tree import Tree
 
@@ -37,7 +37,7 @@ class Fetcher:
         self.troubles: dict[str, str] = {}
         """Why files could not be fetched, by their paths, since this was last asked for."""
 
-    def begin(self, tree: Tree, entry: Entry, asked: float | None = None) -> Future[str]:
+    def begin(self, tree: Tree, entry: FileEntry, asked: float | None = None) -> Future[str]:
         """Fetch a file in the background.
 
         Parameters
@@ -52,7 +52,7 @@ class Fetcher:
         """
         return self._files.submit(self.fetch, tree, entry, asked)
 
-    def fetch(self, tree: Tree, entry: Entry, asked: float | None = None) -> str:
+    def fetch(self, tree: Tree, entry: FileEntry, asked: float | None = None) -> str:
         """Fetch a file, or wait for a fetch in progress; return why it failed, if it did."""
         with tree.lock:
             if entry.fd is None:
@@ -76,7 +76,7 @@ class Fetcher:
         finally:
             mine.set()
 
-    def _download(self, tree: Tree, entry: Entry, asked: float | None) -> int:
+    def _download(self, tree: Tree, entry: FileEntry, asked: float | None) -> int:
         """Fetch the content into the file; return its size.
 
         Raises
@@ -100,7 +100,7 @@ class Fetcher:
                 os.ftruncate(entry.fd, after.size)
                 return after.size
 
-    def _download_parts(self, tree: Tree, entry: Entry, size: int, until: float | None) -> None:
+    def _download_parts(self, tree: Tree, entry: FileEntry, size: int, until: float | None) -> None:
         for first in range(0, size, PART * _AT_ONCE):
             if until is not None and time.monotonic() > until:
                 raise BucketError(
@@ -115,7 +115,7 @@ class Fetcher:
             for start, part in zip(starts, parts, strict=True):
                 _write(tree, entry, part.result(), start)
 
-    def _read(self, tree: Tree, entry: Entry, start: int | None, end: int | None) -> bytes:
+    def _read(self, tree: Tree, entry: FileEntry, start: int | None, end: int | None) -> bytes:
         """Return a part of a file, retrying broken links within limits."""
         pause = _FIRST_PAUSE
         for left in reversed(range(_ATTEMPTS)):
@@ -129,7 +129,7 @@ class Fetcher:
         raise AssertionError
 
 
-def _write(tree: Tree, entry: Entry, data: bytes, start: int) -> None:
+def _write(tree: Tree, entry: FileEntry, data: bytes, start: int) -> None:
     """Write a part of a file; if the disk is full, drop other files to make room."""
     assert entry.fd is not None
     view, rest = memoryview(data), 0

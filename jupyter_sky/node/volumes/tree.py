@@ -20,7 +20,7 @@ from pathlib import Path
 
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.node.volumes.bucket import Bucket, BucketError, Listed
-from jupyter_sky.node.volumes.entry import Entry, mark_of, write_down
+from jupyter_sky.node.volumes.entry import FileEntry, mark_of, write_down
 from jupyter_sky.node.volumes.leases import Leases
 from jupyter_sky.node.volumes.place import VolumeError, is_place, make_place, remove_place
 from jupyter_sky.transport.volumes.asking import ABSENT, NEW, note_places
@@ -58,8 +58,8 @@ class Tree:
         self.order = order
         self.bucket = Bucket(order)
         self.path = Path(order["path"]).expanduser()
-        self.entries: dict[str, Entry] = {}
-        self.by_fd: dict[int, Entry] = {}
+        self.entries: dict[str, FileEntry] = {}
+        self.by_fd: dict[int, FileEntry] = {}
         self.told: set[str] = set()
         self.skipped: set[str] = set()
         self.lock = threading.RLock()
@@ -145,12 +145,12 @@ class Tree:
             self.skipped.add(name)  # a bucket can have `a` and `a/b`, a disk cannot
             return
         before = self.entries.get(name)
-        entry = Entry(name, listed, name)
+        entry = FileEntry(name, listed, name)
         self._place(entry)
         if before:
             self.forget(before, but=entry)
 
-    def _place(self, entry: Entry) -> None:
+    def _place(self, entry: FileEntry) -> None:
         """Create the file of an entry without content, atomically."""
         new = (self.path / entry.name).with_name(f".{next(self._numbers)}{NEW}")
         fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -175,7 +175,7 @@ class Tree:
             if entry.fd != fd:
                 os.close(fd)
 
-    def forget(self, entry: Entry, but: Entry | None = None) -> None:
+    def forget(self, entry: FileEntry, but: FileEntry | None = None) -> None:
         """Forget an entry whose file is gone."""
         with self.lock:
             if entry.fd is not None:
@@ -188,7 +188,7 @@ class Tree:
             if but is None and self.entries.get(entry.name) is entry:
                 del self.entries[entry.name]
 
-    def _is_as_was(self, entry: Entry) -> bool:
+    def _is_as_was(self, entry: FileEntry) -> bool:
         """Return whether no rank has changed a file since it was fetched or shown."""
         try:
             found = os.lstat(self.path / entry.name)
@@ -200,7 +200,7 @@ class Tree:
 
     # Content
 
-    def finish(self, entry: Entry, size: int) -> None:
+    def finish(self, entry: FileEntry, size: int) -> None:
         """Release programs that wait for a file whose content has arrived."""
         fd = entry.fd
         assert fd is not None
@@ -219,7 +219,7 @@ class Tree:
             os.close(fd)
         self._on_full()
 
-    def give_up(self, entry: Entry) -> None:
+    def give_up(self, entry: FileEntry) -> None:
         """Release programs that wait for a file that cannot be fetched: they find it empty.
 
         Opening it later fetches it again.
@@ -257,7 +257,7 @@ class Tree:
         if self.here > self.order["limit"]:
             self.drop(int(self.order["limit"] * _DOWN_TO))
 
-    def _note_use(self, entry: Entry) -> None:
+    def _note_use(self, entry: FileEntry) -> None:
         """Find out whether a file was read since the last check."""
         path = self.path / entry.name
         with contextlib.suppress(OSError):
@@ -269,7 +269,7 @@ class Tree:
                     # modification.
                     os.utime(path, ns=(found.st_mtime_ns - 10**9, found.st_mtime_ns))
 
-    def _drop(self, entry: Entry) -> None:
+    def _drop(self, entry: FileEntry) -> None:
         if entry.mark is None or not self._is_as_was(entry):
             return
         path = self.path / entry.name
@@ -329,7 +329,7 @@ class Tree:
             own = [each.name for each in self.entries.values() if each.is_own]
         return [name for name in own if not os.path.lexists(self.path / name)]
 
-    def _moved(self, inode: int) -> Entry | None:
+    def _moved(self, inode: int) -> FileEntry | None:
         return next((each for fd, each in self.by_fd.items() if os.fstat(fd).st_ino == inode), None)
 
     def is_written(self, name: str, before: os.stat_result) -> bool:
@@ -341,8 +341,8 @@ class Tree:
             if former := self.entries.get(name):
                 self.forget(former)
             write_down(self.path / name, name)
-            tag = f"written {found.st_mtime_ns}"
-            made = Entry(name, Listed(found.st_size, tag), name, mark=mark_of(found), is_own=True)
+            listed = Listed(found.st_size, f"written {found.st_mtime_ns}")
+            made = FileEntry(name, listed, name, mark=mark_of(found), is_own=True)
             made.used = time.time_ns()
             self.entries[name] = made
             self.here += found.st_size

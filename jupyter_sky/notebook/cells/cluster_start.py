@@ -12,11 +12,11 @@ from jupyter_sky.api.display.description import describe
 from jupyter_sky.api.display.progress_line import ProgressLine
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted, heard_interrupts
-from jupyter_sky.notebook.cluster_factory import Place
+from jupyter_sky.notebook.cluster_factory import ClusterPlace
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.transport import event_loop
 
-Started = tuple[Place, Cluster]
+Started = tuple[ClusterPlace, Cluster]
 
 
 class ClusterStart:

@@ -173,7 +173,9 @@ def _table(clusters: Iterable[Cluster], current: str) -> str:
     return "\n".join([text, *_ranks(here.state), *([f"   {note}"] if note else [])])
 
 
-def _statuses(rows: Sequence[registry.Row], known: Mapping[str, Cluster]) -> list[ProbeResult]:
+def _statuses(
+    rows: Sequence[registry.RegistryRow], known: Mapping[str, Cluster]
+) -> list[ProbeResult]:
     """Return the status of each cluster, as known here or as reported by its agents."""
     # For a lost cluster, find out when its machines ended, and so stopped costing money.
     unknown = [row for row in rows if row.id not in known or not known[row.id].alive]
@@ -182,7 +184,7 @@ def _statuses(rows: Sequence[registry.Row], known: Mapping[str, Cluster]) -> lis
     return [found[row.id] for row in rows]
 
 
-def _size(row: registry.Row) -> str:
+def _size(row: registry.RegistryRow) -> str:
     ranks = [len(node["ranks"]) for machine in row.machines for node in machine["nodes"]]
     ranks = ranks or [row.spec["procs_per_node"] or 1]
     each = f"{min(ranks)}-{max(ranks)}" if min(ranks) < max(ranks) else f"{ranks[0]}"
@@ -196,7 +198,7 @@ def _spent(total: ledger.Total) -> tuple[str, str]:
     return hours, format_dollars(total.dollars) if total.dollars else ""
 
 
-def _cost(row: registry.Row, now: float) -> str:
+def _cost(row: registry.RegistryRow, now: float) -> str:
     cost = row.cost(now)
     if cost is None:
         return ""
@@ -207,7 +209,7 @@ def _cost(row: registry.Row, now: float) -> str:
     return f"{format_dollars(cost)}, {format_dollars(row.price or 0.0)} an hour"
 
 
-def _running(row: registry.Row, cluster: Cluster | None, now: ProbeResult) -> str:
+def _running(row: registry.RegistryRow, cluster: Cluster | None, now: ProbeResult) -> str:
     if now.phase is ProbePhase.STOPPED:
         return f"`%sky start {row.name}` starts it again"
     if row.is_stopped and now.phase is ProbePhase.UNREACHABLE:

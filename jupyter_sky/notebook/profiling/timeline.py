@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from jupyter_sky.cluster.profiling.profile import percent
-from jupyter_sky.cluster.profiling.trace import PARTS, WORDS, Row, Trace, missing_text
+from jupyter_sky.cluster.profiling.trace import PARTS, WORDS, OperationRow, Trace, missing_text
 from jupyter_sky.formatting import aligned, format_elapsed, format_ranks, shortened
 from jupyter_sky.notebook.profiling.drawing import COLOURS, ROW, box, clean, picture, words
 
@@ -119,7 +119,7 @@ def _rows(found: Trace) -> list[list[str]]:
     return rows
 
 
-def _by_rank(row: Row, ranks: Sequence[int]) -> list[str]:
+def _by_rank(row: OperationRow, ranks: Sequence[int]) -> list[str]:
     if len(ranks) <= 4:
         return [format_elapsed(row.seconds.get(rank, 0.0)) for rank in ranks]
     order = sorted(ranks, key=lambda rank: row.seconds.get(rank, 0.0))

@@ -15,7 +15,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_sky.api.display.progress_line import ProgressLine
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
-from jupyter_sky.cluster.files.bring import Place, place_in
+from jupyter_sky.cluster.files.bring import Download, place_in
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_bytes, format_count, format_list, format_ranks
 from jupyter_sky.paths import working_folder
@@ -98,7 +98,7 @@ def bring(
         If there are none, too many, or newer ones here.
     """
     target = working_folder() / Path(to or "").expanduser()
-    places: dict[int, list[Place]] = {}
+    places: dict[int, list[Download]] = {}
     for rank in ranks:
         folder = target / f"rank{rank}" if len(ranks) > 1 else target
         places[rank] = list(_found(cluster, patterns, rank, folder))
@@ -164,7 +164,9 @@ def _sources(names: Sequence[str]) -> Iterator[Path]:
         yield from map(Path, found)
 
 
-def _found(cluster: Cluster, patterns: Sequence[str], rank: int, folder: Path) -> Iterator[Place]:
+def _found(
+    cluster: Cluster, patterns: Sequence[str], rank: int, folder: Path
+) -> Iterator[Download]:
     found = cluster.files.find(rank, patterns)
     host = next(node.host for node in cluster.state.nodes if rank in node.ranks)
     if found["missing"]:
@@ -180,10 +182,10 @@ def _found(cluster: Cluster, patterns: Sequence[str], rank: int, folder: Path) -
     for file in found["files"]:
         if file["size"] < 0 or not any(matches(file["name"], each) for each in patterns):
             raise SkyError(f"{host} has given {file['name']!r}, which was not asked for.")
-        yield Place(file, place_in(folder, file["name"], inside))
+        yield Download(file, place_in(folder, file["name"], inside))
 
 
-def _is_here(place: Place) -> bool:
+def _is_here(place: Download) -> bool:
     """Return whether a file was downloaded before, and equals the one on its node."""
     try:
         status = place.path.stat()
@@ -192,7 +194,7 @@ def _is_here(place: Place) -> bool:
     return (status.st_size, status.st_mtime_ns) == (place.file["size"], place.file["changed"])
 
 
-def _check_newer(places: Sequence[Place]) -> None:
+def _check_newer(places: Sequence[Download]) -> None:
     for place in places:
         if place.path.is_dir():
             raise UsageError(f"{place.path} is a folder here, and a file there: add `--to FOLDER`.")
@@ -203,7 +205,7 @@ def _check_newer(places: Sequence[Place]) -> None:
             )
 
 
-def _named(places: Sequence[Place]) -> str:
+def _named(places: Sequence[Download]) -> str:
     files: list[FoundFile] = [place.file for place in places]
     names = [file["name"] for file in files[:_NAMED]]
     if (more := len(files) - _NAMED) > 0:

@@ -18,7 +18,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_sky.api.display.progress_line import ProgressLine
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
-from jupyter_sky.cluster.files.bring import Place
+from jupyter_sky.cluster.files.bring import Download
 from jupyter_sky.cluster.network.transfer import TransferProgress
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.formatting import format_bytes
@@ -152,7 +152,7 @@ def _find(cluster: Cluster, rank: int, places: Sequence[PurePosixPath]) -> list[
 def _read_record(cluster: Cluster, rank: int, record: FoundFile) -> dict[str, list[Any]]:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder, "record")
-        cluster.files.bring(rank, [Place(record, place)], lambda count: None)
+        cluster.files.bring(rank, [Download(record, place)], lambda count: None)
         try:
             said = json.loads(place.read_text())
         except ValueError:

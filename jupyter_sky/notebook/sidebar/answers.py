@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.snapshot import History, Profile, Variables
+from jupyter_sky.cluster.snapshot import History, ProfileView, Variables
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.output.name_table import NameTable
 from jupyter_sky.notebook.profiling.flame import as_html
@@ -16,7 +16,7 @@ from jupyter_sky.notebook.profiling.flame import as_html
 PROFILED = 10.0
 """Seconds for which the button of a page has the ranks looked at."""
 
-Answer = History | Variables | Profile
+Answer = History | Variables | ProfileView
 
 
 def answer(cluster: Cluster, question: Mapping[str, object]) -> Answer:

@@ -20,7 +20,7 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.plugins.dask_cluster import on_rank
 from jupyter_sky.plugins.dask_cluster.client import PAGE, client_class
 from jupyter_sky.plugins.dask_cluster.progress import DaskProgress
-from jupyter_sky.plugins.dask_cluster.settings import Place, Role, WorkerOptions, security
+from jupyter_sky.plugins.dask_cluster.settings import Role, SchedulerPlace, WorkerOptions, security
 from jupyter_sky.providers.mtls import Credentials, issue_credentials
 from jupyter_sky.serialization import blobs, pickling
 
@@ -94,7 +94,7 @@ class Deployment:
         self.users = 0
         self._cluster = cluster
         self._options = options
-        self._place: Place | None = None
+        self._place: SchedulerPlace | None = None
         self._served: dict[int, int | None] = {}  # process ids of the ranks that have a worker
         self._head: int | None = None
         self._starting = threading.Lock()
@@ -158,7 +158,7 @@ class Deployment:
         """Start the scheduler and missing workers."""
         with self._starting:
             pids = self._pids()
-            place = self._place or Place(_credentials())
+            place = self._place or SchedulerPlace(_credentials())
             if pids.get(_HEAD) != self._head or self._place is None:
                 [place] = _call(
                     self._cluster, [_HEAD], partial(on_rank.start_scheduler, place)

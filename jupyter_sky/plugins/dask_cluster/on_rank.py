@@ -23,10 +23,10 @@ import jupyter_sky
 from jupyter_sky.api.instance import InstanceInfo, instance_info
 from jupyter_sky.errors import SkyError
 from jupyter_sky.plugins.dask_cluster.settings import (
-    Place,
     ProcessSettings,
     ProcessStarted,
     Role,
+    SchedulerPlace,
     WorkerOptions,
 )
 
@@ -39,10 +39,10 @@ _PAUSE = 1.0  # seconds until an ended process is restarted
 # As Dask's own command line does: a task must not use more threads than its worker has.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
-_started: dict[Role, tuple[Place, _KeptProcess]] = {}
+_started: dict[Role, tuple[SchedulerPlace, _KeptProcess]] = {}
 
 
-def start_scheduler(place: Place) -> Place:
+def start_scheduler(place: SchedulerPlace) -> SchedulerPlace:
     """Start the scheduler, unless it is running; return where it listens.
 
     Parameters
@@ -60,7 +60,7 @@ def start_scheduler(place: Place) -> Place:
     return place
 
 
-def start_worker(place: Place, options: WorkerOptions) -> None:
+def start_worker(place: SchedulerPlace, options: WorkerOptions) -> None:
     """Start a worker for the scheduler at ``place``, unless it is running; do not wait."""
     if "worker" in _started:
         former, process = _started.pop("worker")
@@ -160,7 +160,9 @@ class _KeptProcess:
             self._process.kill()
 
 
-def _settings(role: Role, place: Place, options: WorkerOptions | None = None) -> ProcessSettings:
+def _settings(
+    role: Role, place: SchedulerPlace, options: WorkerOptions | None = None
+) -> ProcessSettings:
     info, options = _info(), options or WorkerOptions()
     addr, credentials = _own_addr(info), place.credentials[role]
     beside = sum(len(peer.ranks) for peer in info.peers if peer.addr == addr)

@@ -29,7 +29,7 @@ class WorkerOptions:
 
 
 @dataclass(frozen=True, repr=False)
-class Place:
+class SchedulerPlace:
     """The addresses of a scheduler, and the credentials of everybody who connects to it.
 
     Attributes

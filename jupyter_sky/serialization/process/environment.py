@@ -38,7 +38,7 @@ _PREFIXES = (
 
 
 @dataclass(frozen=True)
-class Environment:
+class EnvironmentChanges:
     """Variables that were set or removed.
 
     Attributes

@@ -59,7 +59,7 @@ def brief_of(event: Message) -> Brief | None:
     return Brief(event["run"], event["rank"], event.get("seconds"), common)
 
 
-class Together:
+class JoinedEvents:
     """Events that leave a node as one message.
 
     Parameters

@@ -14,7 +14,7 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.api.calls.batches import Event
 from jupyter_sky.api.calls.worker import Worker
-from jupyter_sky.cluster.calls.batch import Answer
+from jupyter_sky.cluster.calls.batch import CallResult
 from jupyter_sky.transport.protocol.events import Display, Output
 from tests.api.calls.test_calls import worker
 from tests.waiting import until
@@ -103,7 +103,7 @@ def followed(pool: sky.ComputePool, calls: list[Any]) -> list[list[Event]]:
     for call, mine in zip(calls, events, strict=True):
         batch, _ = pool._batches.pack([call], mine.append)
         pool._batches.submit(batch)
-    until(lambda: all(isinstance(mine[-1], Answer) for mine in events if mine) and all(events))
+    until(lambda: all(isinstance(mine[-1], CallResult) for mine in events if mine) and all(events))
     return events
 
 

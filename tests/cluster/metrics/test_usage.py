@@ -15,7 +15,7 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.metrics.usage import Usage
 from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.snapshot import History, NodeHistory
-from jupyter_sky.node.agent.usage.metrics import Metrics
+from jupyter_sky.node.agent.usage.metrics import UsageMeter
 from jupyter_sky.node.agent.usage.recorder import UsageRecorder
 from jupyter_sky.providers.base import Node
 from jupyter_sky.providers.local import Local
@@ -154,7 +154,7 @@ def test_nodes_that_share_a_machine_are_their_ranks() -> None:
 
 
 def test_a_clock_that_is_set_moves_no_curve(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder, real = UsageRecorder(Metrics(())), time.time
+    recorder, real = UsageRecorder(UsageMeter(())), time.time
     for hours in (0, 1, -1):
         monkeypatch.setattr(time, "time", lambda hours=hours: real() + 3600 * hours)
         recorder.sample([])

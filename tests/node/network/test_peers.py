@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from jupyter_sky.node.network import peers
-from jupyter_sky.node.network.peers import Peers, Stream
+from jupyter_sky.node.network.peers import PeerAgents, PeerStream
 from jupyter_sky.providers.mtls import Credentials, issue_credentials
 from jupyter_sky.transport.certificates import fingerprint
 from tests.waiting import PATIENCE
@@ -24,16 +24,16 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "REACH_WITHIN", PATIENCE)
 
 
-async def answer(stream: Stream) -> None:
+async def answer(stream: PeerStream) -> None:
     await stream.receive()
     await stream.send({"op": "hello"})
 
 
-async def opened(folder: Path, credentials: Sequence[Credentials]) -> list[tuple[Peers, Any]]:
+async def opened(folder: Path, credentials: Sequence[Credentials]) -> list[tuple[PeerAgents, Any]]:
     """Return agents that listen, each with what others are told of it."""
     made = []
     for number, each in enumerate(credentials):
-        agent = Peers(Path(tempfile.mkdtemp(dir=folder)), answer)
+        agent = PeerAgents(Path(tempfile.mkdtemp(dir=folder)), answer)
         agent.set_credentials(asdict(each))
         port = await agent.listen("127.0.0.1")
         shown = fingerprint(each.certificate)

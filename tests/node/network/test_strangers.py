@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 
 from jupyter_sky.node.network import peers as network
-from jupyter_sky.node.network.peers import MOST_STRANGERS, Peers, Stream
+from jupyter_sky.node.network.peers import MOST_STRANGERS, PeerAgents, PeerStream
 from jupyter_sky.providers.mtls import Credentials, issue_credentials
 from jupyter_sky.transport.certificates import fingerprint
 from tests.waiting import PATIENCE
 
 
-async def greet(stream: Stream) -> None:
+async def greet(stream: PeerStream) -> None:
     await stream.receive()
     await stream.send({"op": "hello"})
 
 
-def peers(folder: Path, credentials: Credentials, within: float = PATIENCE) -> Peers:
+def peers(folder: Path, credentials: Credentials, within: float = PATIENCE) -> PeerAgents:
     folder.mkdir()
-    made = Peers(folder, greet, within)
+    made = PeerAgents(folder, greet, within)
     made.set_credentials(asdict(credentials))
     return made
 

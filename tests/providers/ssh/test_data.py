@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jupyter_sky.cluster.files.bring import Place
+from jupyter_sky.cluster.files.bring import Download
 from jupyter_sky.cluster.network.transfer import TransferProgress
 from jupyter_sky.serialization.blobs import PIECE, digest
 from jupyter_sky.transport.compression import expand
@@ -140,7 +140,7 @@ def test_what_comes_back_is_compressed_on_a_slow_link_where_it_helps(
         if way == "value":
             return slow.run("pass", values={0: [name]})[0][name]
         [found] = slow.cluster.files.find(0, [name])["files"]
-        slow.cluster.files.bring(0, [Place(found, tmp_path / name)], lambda count: None)
+        slow.cluster.files.bring(0, [Download(found, tmp_path / name)], lambda count: None)
         return (tmp_path / name).read_bytes()
 
     before = returned(lab)

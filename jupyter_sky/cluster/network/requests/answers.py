@@ -29,10 +29,10 @@ class Answers(Generic[Node]):
         self._error: SkyError | None = None
         self._all: asyncio.Future[None] | None = None
 
-    def expect(self, node: Node) -> Answer[Node]:
+    def expect(self, node: Node) -> NodeAnswer[Node]:
         """Expect the answer of one more node; return its receiver, a `pending.Answered`."""
         self._left += 1
-        return Answer(self, node)
+        return NodeAnswer(self, node)
 
     async def wait(self) -> None:
         """Wait until all have answered, or one has refused.
@@ -58,7 +58,7 @@ class Answers(Generic[Node]):
             self._all.set_result(None)
 
 
-class Answer(Generic[Node]):
+class NodeAnswer(Generic[Node]):
     """Receives the answer of one node, as a future would."""
 
     __slots__ = ("_is_done", "_node", "_of")

@@ -17,7 +17,7 @@ _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 _TAIL = 4096  # bytes in which the last line is searched
 
 
-class Metrics:
+class UsageMeter:
     """Measures the ranks of a node.
 
     Parameters

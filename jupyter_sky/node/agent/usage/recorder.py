@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import psutil
 
-from jupyter_sky.node.agent.usage.metrics import Metrics
+from jupyter_sky.node.agent.usage.metrics import UsageMeter
 from jupyter_sky.node.supervisor.rank_process import RankProcess
 from jupyter_sky.transport.metrics.usage_history import RankSample, Sample, Samples, Sizes
 
@@ -32,7 +32,7 @@ class UsageRecorder:
         The recorded samples.
     """
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: UsageMeter) -> None:
         self.samples = Samples()
         self._metrics = metrics
         self._processors = psutil.cpu_count() or 1

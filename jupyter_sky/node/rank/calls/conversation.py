@@ -21,7 +21,7 @@ from jupyter_sky.transport.protocol.messages import Packed
 _BYTES_AHEAD = 8 * 1024 * 1024
 
 
-class Conversation:
+class RankConversation:
     """The notebook, from the perspective of a call on a rank.
 
     Parameters

@@ -19,7 +19,7 @@ from typing import Any
 from jupyter_sky.errors import SkyError
 from jupyter_sky.node.rank import streams
 from jupyter_sky.node.rank.calls import cancelling
-from jupyter_sky.node.rank.calls.conversation import Conversation
+from jupyter_sky.node.rank.calls.conversation import RankConversation
 from jupyter_sky.node.rank.calls.parts import RankParts
 from jupyter_sky.node.rank.calls.process import CallProcess, Mail
 from jupyter_sky.node.rank.namespace.namespace import own_frames
@@ -173,9 +173,9 @@ class CallServer:
         told
             The call.
         tell, wait
-            As for a `Conversation`.
+            As for a `RankConversation`.
         """
-        notebook = Conversation(self._rank, self._run, told["number"], tell, wait)
+        notebook = RankConversation(self._rank, self._run, told["number"], tell, wait)
         try:
             cell_sources.register(told["cells"])
             packed = told["packed"]

@@ -36,7 +36,7 @@ def prepare() -> None:
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(RECORDED))
 
 
-class Recorded:
+class CollectiveRecords:
     """Reads torch's records of the groups of this process."""
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import FrameType
 
-from jupyter_sky.node.rank.inspection.collectives import Recorded, prepare
+from jupyter_sky.node.rank.inspection.collectives import CollectiveRecords, prepare
 from jupyter_sky.node.rank.inspection.stacks import StackFile, frames_of_user
 from jupyter_sky.transport.protocol.rank_messages import InspectCommand, Inspected
 
@@ -25,7 +25,7 @@ class Inspector:
 
     def __init__(self, descriptor: int) -> None:
         self._stacks = StackFile(descriptor)
-        self.recorded = Recorded()
+        self.recorded = CollectiveRecords()
         prepare()
 
     def write_names(self) -> None:

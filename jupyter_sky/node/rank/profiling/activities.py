@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from jupyter_sky.node.rank.inspection.collectives import Recorded
+from jupyter_sky.node.rank.inspection.collectives import CollectiveRecords
 from jupyter_sky.transport.protocol.profiling import Activity
 
 _COMMUNICATION = (
@@ -64,7 +64,7 @@ def by_calls(files: Sequence[str]) -> Activity | None:
 class MainThread:
     """What the system and torch tell about the main thread."""
 
-    def __init__(self, recorded: Recorded) -> None:
+    def __init__(self, recorded: CollectiveRecords) -> None:
         self._recorded = recorded
         self._stat = -1
         with contextlib.suppress(OSError):

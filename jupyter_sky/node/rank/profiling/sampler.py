@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from types import CodeType, FrameType
 
 from jupyter_sky.node.rank.inspection import stacks
-from jupyter_sky.node.rank.inspection.collectives import Recorded
+from jupyter_sky.node.rank.inspection.collectives import CollectiveRecords
 from jupyter_sky.node.rank.profiling.activities import MainThread, by_calls
 from jupyter_sky.transport.protocol.inspection import SeenFrame
 from jupyter_sky.transport.protocol.profiling import Activity, SampleCommand, Sampled, SampledStack
@@ -42,7 +42,7 @@ class Sampler:
         The collectives that torch has recorded.
     """
 
-    def __init__(self, recorded: Recorded) -> None:
+    def __init__(self, recorded: CollectiveRecords) -> None:
         self._recorded = recorded
         self._over = threading.Event()
 
@@ -63,7 +63,7 @@ class _Sampling:
     """Sampling from one request."""
 
     def __init__(
-        self, command: SampleCommand, recorded: Recorded, send: Send, over: threading.Event
+        self, command: SampleCommand, recorded: CollectiveRecords, send: Send, over: threading.Event
     ) -> None:
         self._number = command["number"]
         self._seconds = command["seconds"]

@@ -17,7 +17,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from jupyter_sky.node.rank.inspection.collectives import Recorded
+from jupyter_sky.node.rank.inspection.collectives import CollectiveRecords
 from jupyter_sky.transport.protocol.error_report import is_of_collective
 from jupyter_sky.transport.protocol.profiling import Operation, TorchRecord, TraceEvent
 
@@ -97,7 +97,7 @@ class _Recorder:
         self._changing = threading.Lock()
         self._over = threading.Event()
         self._stopped: int | None = None
-        self._collectives = Recorded()
+        self._collectives = CollectiveRecords()
         self._collectives.begin()
         self._profiler, can_limit = _start()
         if can_limit:

@@ -85,7 +85,7 @@ def down(context: CommandContext, options: Namespace) -> None:
         print(f"{name}: forgotten; {_forget(session, row, provider)}")
 
 
-def _forget(session: Session, row: registry.Row, provider: Forgettable) -> str:
+def _forget(session: Session, row: registry.RegistryRow, provider: Forgettable) -> str:
     """Forget a cluster whose provider does not answer, and return what may be left of it."""
     registry.remove(row.id)
     session.drop(row.name)

@@ -132,7 +132,7 @@ def disks_cost(cost: DiskCost) -> str:
 
 
 def _as_before(
-    row: registry.Row, typed: dict[str, str]
+    row: registry.RegistryRow, typed: dict[str, str]
 ) -> tuple[ClusterSpec, RuntimeEnv, list[str]]:
     """Return the specification of a stopped cluster, whose variables' values were not kept.
 

@@ -16,7 +16,7 @@ from jupyter_sky.providers.aws.ec2.instance import Instance
 from jupyter_sky.providers.aws.ec2.key_pairs import ClusterKeys, keys_of
 from jupyter_sky.providers.aws.ec2.launch import RentedInstance
 from jupyter_sky.providers.aws.ec2.login import (
-    Way,
+    LoginRoute,
     connection_to,
     hang_up,
     renew_host_key,
@@ -131,11 +131,11 @@ class NodeBootstrap:
         return replace(added, machines=self._instances(added.machines, rented))
 
     @contextlib.asynccontextmanager
-    async def _beating(self) -> AsyncIterator[list[tuple[str, Way]]]:
+    async def _beating(self) -> AsyncIterator[list[tuple[str, LoginRoute]]]:
         """Tell hosts to stay, which are added to the list, as long as this goes on."""
-        hosts: list[tuple[str, Way]] = []
+        hosts: list[tuple[str, LoginRoute]] = []
 
-        def beat(host: str, way: Way) -> None:
+        def beat(host: str, way: LoginRoute) -> None:
             with contextlib.suppress(SkyError):
                 send_beat(host, keys_of(self.identity), way)
 
@@ -155,7 +155,7 @@ class NodeBootstrap:
         self,
         rented: Sequence[RentedInstance],
         progress: Progress,
-        logged_in: list[tuple[str, Way]],
+        logged_in: list[tuple[str, LoginRoute]],
     ) -> SSH:
         """Wait until instances show the host key that they booted with, and renew it."""
         hosts = [f"{each.user}@{each.address}" for each in rented]
@@ -171,7 +171,7 @@ class NodeBootstrap:
 
         keys.expect({each.address: boot_key for each in rented})
 
-        def log_in(host: str, keys: ClusterKeys, way: Way, *more: Any) -> None:
+        def log_in(host: str, keys: ClusterKeys, way: LoginRoute, *more: Any) -> None:
             wait_for_login(host, keys, way, *more)
             send_beat(host, keys, way)
             logged_in.append((host, way))
@@ -195,7 +195,7 @@ class NodeBootstrap:
                 await shielded(in_thread(hang_up, hosts, jobs))
             raise
 
-    def _way(self, instance: str) -> Way:
+    def _way(self, instance: str) -> LoginRoute:
         return way_to(instance, self.location, self.bastion, self.ssm)
 
     def _instances(

@@ -32,7 +32,7 @@ _SESSION_WITHIN = 30.0  # seconds for each step of connecting, of which the firs
 
 
 @dataclass(frozen=True)
-class Way:
+class LoginRoute:
     """How an instance is reached, if not at its address.
 
     Attributes
@@ -47,7 +47,7 @@ class Way:
     session: str | None = None
 
 
-def way_to(instance: str, location: str, bastion: str | None, ssm: bool) -> Way:
+def way_to(instance: str, location: str, bastion: str | None, ssm: bool) -> LoginRoute:
     """Return how an instance is reached.
 
     Parameters
@@ -58,15 +58,15 @@ def way_to(instance: str, location: str, bastion: str | None, ssm: bool) -> Way:
         As in `jupyter_sky.AWS`.
     """
     if not ssm:
-        return Way(bastion)
+        return LoginRoute(bastion)
     there = clients_at(location)
-    return Way(None, session.command(instance, there.region, there.profile))
+    return LoginRoute(None, session.command(instance, there.region, there.profile))
 
 
 def wait_for_login(
     host: str,
     keys: ClusterKeys,
-    way: Way,
+    way: LoginRoute,
     report: Callable[[str], None],
     renewed: bool = False,
     count: int = 1,
@@ -111,7 +111,7 @@ def wait_for_login(
         time.sleep(_SESSION_PAUSE if way.session else _PAUSE)
 
 
-def _what(way: Way, renewed: bool, keys: str) -> str:
+def _what(way: LoginRoute, renewed: bool, keys: str) -> str:
     if renewed:
         return f"show {keys}"
     return "boot and to connect to Systems Manager" if way.session else "boot"
@@ -127,7 +127,7 @@ def hang_up(hosts: Sequence[str], jobs: Sequence[Future[Any]]) -> None:
         time.sleep(_ABORT_EVERY)
 
 
-def renew_host_key(host: str, keys: ClusterKeys, way: Way) -> str:
+def renew_host_key(host: str, keys: ClusterKeys, way: LoginRoute) -> str:
     """Give an instance a host key that no other machine has seen, and return its public half."""
     connection = connection_to(host, keys, way)
     try:
@@ -137,12 +137,12 @@ def renew_host_key(host: str, keys: ClusterKeys, way: Way) -> str:
     return " ".join(key[:2])
 
 
-def send_beat(host: str, keys: ClusterKeys, way: Way) -> None:
+def send_beat(host: str, keys: ClusterKeys, way: LoginRoute) -> None:
     """Tell an instance to stay, as a node is made of it."""
     connection_to(host, keys, way).run(beat_script())
 
 
-def connection_to(host: str, keys: ClusterKeys, way: Way) -> SSHConnection:
+def connection_to(host: str, keys: ClusterKeys, way: LoginRoute) -> SSHConnection:
     """Return the connection to an instance, which uses the keys of its cluster from now on.
 
     Parameters

@@ -17,7 +17,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.files.bring import Place, place_in
+from jupyter_sky.cluster.files.bring import Download, place_in
 from jupyter_sky.notebook.project.sending import send_ahead, task_that_sends
 from jupyter_sky.serialization.folders import FolderIndex, read_folder
 from tests.benchmarks.cases.machines import cluster_on, switched_on
@@ -97,7 +97,7 @@ def _get(cluster: Cluster, name: str, folder: Path) -> None:
     folder.mkdir()
     found = cluster.files.find(0, [name])
     inside: set[Path] = set()
-    places = [Place(each, place_in(folder, each["name"], inside)) for each in found["files"]]
+    places = [Download(each, place_in(folder, each["name"], inside)) for each in found["files"]]
     cluster.files.bring(0, places, lambda count: None)
 
 

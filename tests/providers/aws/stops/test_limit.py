@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from jupyter_sky.cluster.inventory import registry, stops
-from jupyter_sky.cluster.inventory.registry import Row
+from jupyter_sky.cluster.inventory.registry import RegistryRow
 from jupyter_sky.cluster.inventory.stops import DiskCost
 from jupyter_sky.notebook.commands.life.stops import disks_cost
 
@@ -23,7 +23,7 @@ def cluster() -> Iterator[None]:
     registry.remove(ID)
 
 
-def row() -> Row:
+def row() -> RegistryRow:
     [found] = [each for each in registry.rows() if each.id == ID]
     return found
 

@@ -52,7 +52,7 @@ def _end_stopped(account: Account) -> Iterator[None]:
             Cluster.remove(row, providers()[row.provider])
 
 
-def row_of(cells: Cells) -> registry.Row:
+def row_of(cells: Cells) -> registry.RegistryRow:
     row = registry.find(cells.cluster.name)
     assert row is not None
     return row
