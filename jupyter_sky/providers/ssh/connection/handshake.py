@@ -122,7 +122,11 @@ class _Stranger:
 
     def recv(self, count: int) -> bytes:
         """Receive bytes, as a socket does."""
-        data: bytes = self._sock.recv(count)
+        try:
+            data: bytes = self._sock.recv(count)
+        except ConnectionError:  # it has closed with our greeting unread, which resets
+            self._has_ended = True
+            raise
         self._has_ended = not data
         if not self.is_known:
             self._left -= len(data)
