@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,6 +90,49 @@ def test_an_accelerator_that_was_made_here_finds_the_group(torch_pool: sky.Compu
     finally:
         AcceleratorState._reset_state(reset_partial_state=True)
     assert seen == [(rank, "DistributedDataParallel", "bf16") for rank in range(2)]
+
+
+@sky.compute
+def step_of_a_kept_accelerator(breaks: bool) -> list[float]:
+    import builtins
+
+    import torch
+    import torch.distributed as dist
+    from accelerate import Accelerator
+
+    kept: Any = builtins
+    if breaks:
+        accelerator = Accelerator()
+        kept.prepared = accelerator, accelerator.prepare(torch.nn.Linear(2, 1))
+        if accelerator.process_index == 1:
+            raise ValueError("no data")
+        dist.barrier()
+    accelerator, model = kept.prepared
+    accelerator.backward(model(torch.ones(1, 2)).float().sum() * accelerator.process_index)
+    gradient: list[float] = accelerator.gather(model.module.weight.grad).flatten().tolist()
+    return gradient
+
+
+def test_an_accelerator_goes_on_where_the_group_was_formed_again(
+    torch_pool: sky.ComputePool,
+) -> None:
+    with pytest.raises(ValueError, match="no data"):
+        step_of_a_kept_accelerator(breaks=True) @ torch_pool
+    assert step_of_a_kept_accelerator(breaks=False) @ torch_pool == [[0.5] * 4] * 2
+
+
+def test_accelerate_counts_the_ranks_again_where_there_are_more() -> None:
+    from accelerate import PartialState
+
+    from jupyter_sky.plugins import _former_group
+
+    try:
+        PartialState(cpu=True)
+        groups = [SimpleNamespace(rank=lambda: 0, size=size.__int__) for size in (2, 3)]
+        _former_group.replace(*groups)
+        assert not PartialState._shared_state
+    finally:
+        PartialState._reset_state()
 
 
 @sky.compute

@@ -1,6 +1,6 @@
 """Steps of training that an error has cut off: what torch keeps of them on each rank is dropped.
 
-FSDP2 remembers where in an iteration a model is. Where a Stop or an error ends one, that differs
+FSDP remembers where in an iteration a model is. Where a Stop or an error ends one, that differs
 from rank to rank: the next iteration would gather parameters that other ranks do not send, which
 ends a process, or would take the last one to be still on its way, and train nothing.
 """
@@ -19,13 +19,22 @@ _CUT_OFF = (
 
 
 def drop_unfinished_steps() -> None:
-    """Let models under FSDP2 begin anew with their next iteration, or say that they cannot."""
-    kind: Any = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
+    """Let models under FSDP begin anew with their next iteration, or say that they cannot."""
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is None:  # nothing is sharded: the objects, of which there may be millions, stay alone
+        return
+    kind: Any = getattr(fsdp, "FSDPModule", None)
     # Torch makes a class for the modules that it shards, of each class that they had.
     classes = set(kind.__subclasses__() if kind else ())
-    if not classes:  # nothing is sharded: the objects, of which there may be millions, stay alone
-        return
-    models = [each for each in gc.get_objects() if type(each) in classes]
+    objects = gc.get_objects()
+    _reset_fsdp2(kind, [each for each in objects if type(each) in classes])
+    for each in objects:
+        if issubclass(type(each), fsdp.FullyShardedDataParallel):
+            with contextlib.suppress(Exception):  # its next step says what is wrong
+                _reset_fsdp1(each)
+
+
+def _reset_fsdp2(kind: Any, models: list[Any]) -> None:
     if not hasattr(kind, "reset_iter_state"):
         if any(map(_is_in_a_step, models)):
             print(_CUT_OFF, file=sys.stderr)
@@ -34,6 +43,43 @@ def drop_unfinished_steps() -> None:
         # Inner ones are refused, and one with an unfinished gather that has failed fails with it.
         with contextlib.suppress(Exception):
             model.reset_iter_state()
+
+
+def _reset_fsdp1(model: Any) -> None:
+    """Do what torch does after a backward pass: the parameters are sharded, and nothing is awaited.
+
+    The gradients of the step are not kept: some are those of one rank, and some of all.
+    """
+    states = model._all_fsdp_states if model._is_root else ()
+    handles = [each._handle for each in states if each._handle]
+    if all(each.training_state.name == "IDLE" for each in states) and all(
+        each._training_state.name == "IDLE" for each in handles
+    ):
+        return
+    for state in states:
+        state.training_state = type(state.training_state).IDLE
+    for handle in handles:
+        _drop_gradients(handle.flat_param)
+        handle._training_state = type(handle._training_state).IDLE
+        # A gather that was cut off has the memory for the parameters, without their values.
+        handle.reshard(handle.uses_sharded_strategy and not handle.needs_unshard())
+        handle._ran_pre_backward_hook = False
+        handle._needs_pre_backward_unshard = False
+        handle._post_forward_index = None
+        handle._prefetched = False
+    model._exec_order_data.next_iter()
+    model._post_backward_callback_queued = False
+
+
+def _drop_gradients(parameter: Any) -> None:
+    if hasattr(parameter, "_post_backward_hook_state"):
+        parameter._post_backward_hook_state[-1].remove()
+        del parameter._post_backward_hook_state
+    if hasattr(parameter, "_saved_grad_shard"):
+        del parameter._saved_grad_shard
+    parameter._post_backward_called = False
+    for each in (parameter, *(parameter._params or ())):
+        each.grad = None
 
 
 def _is_in_a_step(model: Any) -> bool:

@@ -156,17 +156,58 @@ def test_a_collective_that_one_rank_has_begun_and_left_is_not_one_of_the_next_ce
     assert cells.ask("x.tolist()") == [[4.0] * 3] * 4
 
 
-def test_what_was_made_with_a_former_group_is_named(cells) -> None:
+BREAK = "dist.barrier() if rank else time.sleep(600)"
+"""Stop in this cell breaks the process group, which the next one finds formed again."""
+
+
+def test_a_wrapped_model_trains_on_where_stop_has_broken_the_group(cells) -> None:
     cells.run(
         "from torch.nn.parallel import DistributedDataParallel\n"
-        "former = DistributedDataParallel(torch.nn.Linear(2, 1))"
+        "from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook\n"
+        "model = DistributedDataParallel(torch.nn.Linear(2, 1))\n"
+        "model.register_comm_hook(None, allreduce_hook)\n"
+        "optimizer = torch.optim.SGD(model.parameters())\n"
+        "def step():\n"
+        "    optimizer.zero_grad()\n"
+        "    model(torch.full((1, 2), rank + 1.0)).sum().backward()\n"
+        "    optimizer.step()"
     )
-    stop(cells, "dist.barrier() if rank else time.sleep(600)")
-    use = "former(torch.ones(1, 2)).sum().backward()"
-    with pytest.raises(RuntimeError) as caught:
-        cells.run(use)
-    assert "What was made with the former one" in "".join(caught.value.__notes__)
-    cells.run(f"former = DistributedDataParallel(former.module)\n{use}")
+    # Some ranks have come to the optimizer's step, and others have not.
+    stop(cells, f"step()\nif rank: model.module.weight.data += 1\n{BREAK}")
+    alone = "with torch.no_grad(): evaluated = model(torch.ones(1, 2))"
+    cells.run(alone, ranks=[0])
+    cells.run("step()")
+    weights, gradients = cells.ask("model.module.weight.tolist()"), "model.module.weight.grad"
+    assert weights == weights[:1] * 4
+    assert cells.ask(f"{gradients}.tolist()") == [[[2.5, 2.5]]] * 4
+
+    cut_off = "hook = model.module.weight.register_hook(lambda _: time.sleep(600))"
+    stop(cells, f"if rank == 0: {cut_off}\nstep()")
+    cells.run("if rank == 0: hook.remove()\nstep(); step()")
+    assert cells.ask(f"{gradients}.tolist()") == [[[2.5, 2.5]]] * 4
+
+
+def test_all_that_refers_to_a_group_refers_to_the_one_in_its_place(cells) -> None:
+    cells.run(
+        "class Slotted:\n    __slots__ = 'group'\n"
+        "class Trainer:\n    def __init__(self): self.group = dist.group.WORLD\n"
+        "def closure(group): return lambda: group\n"
+        "slotted, trainer, listed = Slotted(), Trainer(), [dist.group.WORLD]\n"
+        "slotted.group, enclosed = dist.group.WORLD, closure(dist.group.WORLD)"
+    )
+    stop(cells, BREAK)
+    for group in ("trainer.group", "listed[0]", "enclosed()", "slotted.group"):
+        cells.run(f"x = torch.ones(1)\ndist.all_reduce(x, group={group})")
+        assert cells.ask("x.item()") == [4.0] * 4
+
+
+def test_what_was_made_with_a_former_group_is_named(cells) -> None:
+    cells.run("former = dist.new_group([0, 1, 2, 3])")
+    stop(cells, BREAK)
+    with pytest.raises(ValueError) as caught:
+        cells.run("dist.barrier(group=former)")
+    assert "groups of some of the ranks" in "".join(caught.value.__notes__)
+    cells.run("former = dist.new_group([0, 1, 2, 3])\ndist.barrier(group=former)")
     with pytest.raises(ValueError) as other:
         cells.run("raise ValueError('unlike')")
     assert "former" not in "".join(other.value.__notes__)
