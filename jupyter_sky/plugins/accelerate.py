@@ -11,9 +11,9 @@ from jupyter_sky.api.instance import InstanceInfo
 from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.errors import UsageError
 from jupyter_sky.plugins._environment import environment
-from jupyter_sky.plugins._former_group import forget_accelerate
 from jupyter_sky.plugins._install import check_installed, install, needs
-from jupyter_sky.plugins._process_group import is_formed, process_group
+from jupyter_sky.plugins.torch_group.formation import is_formed, process_group
+from jupyter_sky.plugins.torch_group.former import forget_accelerate
 from jupyter_sky.providers.spec import Image
 
 

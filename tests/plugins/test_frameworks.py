@@ -6,6 +6,7 @@ import dataclasses
 import os
 import pickle
 import signal
+import unittest.mock
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -124,12 +125,12 @@ def test_an_accelerator_goes_on_where_the_group_was_formed_again(
 def test_accelerate_counts_the_ranks_again_where_there_are_more() -> None:
     from accelerate import PartialState
 
-    from jupyter_sky.plugins import _former_group
+    from jupyter_sky.plugins.torch_group import former
 
     try:
         PartialState(cpu=True)
         groups = [SimpleNamespace(rank=lambda: 0, size=size.__int__) for size in (2, 3)]
-        _former_group.replace(*groups)
+        former.replace(*groups)
         assert not PartialState._shared_state
     finally:
         PartialState._reset_state()
@@ -217,6 +218,38 @@ def test_lightning_trains_in_the_group_that_is_there(torch_pool: sky.ComputePool
     one, other = train_with_lightning() @ torch_pool
     assert one == other
     assert (one["world"], one["batches"]) == (2, 8)  # 64 rows, 2 ranks, batches of 8, 2 epochs
+
+
+@sky.compute
+def places_in_lightning() -> tuple[int, list[str]]:
+    import lightning
+
+    settings: dict[str, Any] = {"accelerator": "cpu", "devices": 1}
+    # As on one node with two GPUs, in a step of Slurm's that has both ranks.
+    place = {"NODE_RANK": "0", "LOCAL_RANK": "0"}
+    step = {"SLURM_NTASKS": "1", "SLURM_PROCID": "0", "SLURM_JOB_NAME": "job"}
+    with unittest.mock.patch.dict(os.environ, place | step):
+        trainer = lightning.Trainer(strategy="ddp", num_nodes=2, logger=False, **settings)
+    said = []
+    for use in (
+        lambda: lightning.Trainer(strategy="ddp", logger=False, **settings),
+        lambda: lightning.Fabric(strategy="ddp_notebook", num_nodes=2, **settings).launch(print),
+    ):
+        try:
+            use()
+        except UsageError as error:
+            said.append(str(error))
+    return trainer.global_rank, said
+
+
+def test_lightning_knows_the_ranks_of_one_node_apart_and_starts_none(
+    torch_pool: sky.ComputePool,
+) -> None:
+    found = places_in_lightning() @ torch_pool
+    assert [rank for rank, _ in found] == [0, 1]
+    for _, (number, processes) in found:
+        assert number.startswith("Lightning counts 1 processes, and there are 2 ranks: type `str")
+        assert processes.startswith("the strategies `ddp_notebook`, `ddp_fork` and `ddp_spawn` st")
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from jupyter_sky.api.instance import InstanceInfo
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count
-from jupyter_sky.plugins import _former_group
 from jupyter_sky.plugins._environment import environment
 from jupyter_sky.plugins._install import needs
+from jupyter_sky.plugins.torch_group import former, lightning
 
 if TYPE_CHECKING:
     from torch.distributed import Store, TCPStore
@@ -177,15 +177,16 @@ def _form(info: InstanceInfo, backend: Backend | None, deadline: float) -> None:
     c10d._set_pg_timeout(normal)
     store.set_timeout(normal)
     _succeed()
+    lightning.install()
 
 
 def _succeed() -> None:
     """Put the group in the place of the former one, if there was one."""
     import torch.distributed as dist
 
-    former = _former and _former()
-    if former is not None:
-        _former_group.replace(former, dist.group.WORLD)
+    left = _former and _former()
+    if left is not None:
+        former.replace(left, dist.group.WORLD)
 
 
 def _leave() -> None:
