@@ -1,8 +1,10 @@
-"""Steps of training that an error has cut off: what torch keeps of them on each rank is dropped.
+"""Steps of training that were cut off: what torch keeps of them on each rank is dropped.
 
 FSDP remembers where in an iteration a model is. Where a Stop or an error ends one, that differs
 from rank to rank: the next iteration would gather parameters that other ranks do not send, which
 ends a process, or would take the last one to be still on its way, and train nothing.
+
+A loader of data with ``persistent_workers`` keeps its processes, also those that Stop has ended.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 _CUT_OFF = (
@@ -18,20 +22,49 @@ _CUT_OFF = (
 )
 
 
-def drop_unfinished_steps() -> None:
-    """Let models under FSDP begin anew with their next iteration, or say that they cannot."""
+def drop_unfinished_steps(interrupted: bool) -> None:
+    """Let models under FSDP and loaders of data begin anew, or say that they cannot.
+
+    Parameters
+    ----------
+    interrupted
+        Whether processes of this rank got the interrupt that ended the run, too.
+    """
     fsdp: Any = sys.modules.get("torch.distributed.fsdp")
-    if fsdp is None:  # nothing is sharded: the objects, of which there may be millions, stay alone
+    data: Any = sys.modules.get("torch.utils.data")
+    if data is None:  # all objects, of which there may be millions, stay alone
         return
+    # Torch makes a class for the modules that FSDP2 shards, of each class that they had.
     kind: Any = getattr(fsdp, "FSDPModule", None)
-    # Torch makes a class for the modules that it shards, of each class that they had.
-    classes = set(kind.__subclasses__() if kind else ())
+    loaders, of_fsdp1, of_fsdp2 = _instances(
+        (data.DataLoader,),
+        (fsdp.FullyShardedDataParallel,) if fsdp else (),
+        tuple(kind.__subclasses__()) if kind else (),
+    )
+    _reset_fsdp2(kind, of_fsdp2)
+    for reset, objects in (
+        (_reset_fsdp1, of_fsdp1),
+        (partial(_reset_loader, interrupted=interrupted), loaders),
+    ):
+        for each in objects:
+            with contextlib.suppress(Exception):  # its next use says what is wrong
+                reset(each)
+
+
+def _instances(*kinds: tuple[type, ...]) -> Iterator[list[Any]]:
+    """Yield the instances of each group of classes, without asking them what they are."""
     objects = gc.get_objects()
-    _reset_fsdp2(kind, [each for each in objects if type(each) in classes])
-    for each in objects:
-        if issubclass(type(each), fsdp.FullyShardedDataParallel):
-            with contextlib.suppress(Exception):  # its next step says what is wrong
-                _reset_fsdp1(each)
+    types = set(map(type, objects))
+    for classes in kinds:
+        wanted = {each for each in types if issubclass(each, classes)}
+        yield [each for each in objects if type(each) in wanted] if wanted else []
+
+
+def _reset_loader(loader: Any, interrupted: bool) -> None:
+    """Let a loader with ``persistent_workers`` start others, where an interrupt has ended them."""
+    workers = getattr(loader._iterator, "_workers", ())
+    if workers and (interrupted or not all(each.is_alive() for each in workers)):
+        loader._iterator = None
 
 
 def _reset_fsdp2(kind: Any, models: list[Any]) -> None:

@@ -187,6 +187,21 @@ def test_a_wrapped_model_trains_on_where_stop_has_broken_the_group(cells) -> Non
     assert cells.ask(f"{gradients}.tolist()") == [[[2.5, 2.5]]] * 4
 
 
+def test_a_loader_of_data_goes_on_whose_workers_stop_has_ended(cells) -> None:
+    cells.run(
+        "from torch.utils.data import DataLoader\n"
+        "loader = DataLoader(range(8), num_workers=1, persistent_workers=True)"
+    )
+    stop_at(cells.start("[*loader]\nprint('read')\ntime.sleep(600)"), b"read")
+    cells.run("first = [*loader]; workers = loader._iterator._workers")
+    # An error, after which the workers are there, leaves them.
+    with pytest.raises(ValueError):
+        cells.run("raise ValueError")
+    seen = cells.ask("(len(first), len([*loader]), loader._iterator._workers is workers)")
+    assert seen == [(8, 8, True)] * 4
+    cells.run("del loader, workers")
+
+
 def test_all_that_refers_to_a_group_refers_to_the_one_in_its_place(cells) -> None:
     cells.run(
         "class Slotted:\n    __slots__ = 'group'\n"
