@@ -38,7 +38,8 @@ class CellNames:
     targets : frozenset of str
         Attributes that the cell assigns, or what it assigns or deletes something in:
         ``config.sizes`` for ``config.sizes["x"] = 1``, ``config.sizes.update(x=1)`` and
-        ``setattr(config, "sizes", {})``, and ``sizes`` for ``sizes["x"] = 1``.
+        ``setattr(config, "sizes", {})``, and ``sizes`` for ``sizes["x"] = 1``. ``config.*`` stands
+        for any, as for ``setattr(config, name, 1)`` and ``vars(config).update(sizes)``.
     """
 
     reads: frozenset[str]
@@ -132,6 +133,8 @@ def _targets(tree: ast.AST) -> Iterator[str]:
                 yield from _path(value)
             case ast.Call(func=ast.Name("setattr"), args=[value, ast.Constant(str(attribute)), _]):
                 yield from _path(ast.Attribute(value, attribute))
+            case ast.Call(func=ast.Name("setattr"), args=[value, *_]):
+                yield from _path(ast.Attribute(value, "*"))
             case ast.Attribute() | ast.Subscript() if not isinstance(node.ctx, ast.Load):
                 yield from _path(node)
 
@@ -139,9 +142,15 @@ def _targets(tree: ast.AST) -> Iterator[str]:
 def _path(node: ast.AST) -> Iterator[str]:
     """Yield what is changed, as written; nothing if that is not a name or an attribute of one."""
     path: list[str] = []
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        # Of what is behind an index, nothing is known.
-        path = [node.attr, *path] if isinstance(node, ast.Attribute) else []
-        node = node.value
+    while True:
+        match node:
+            case ast.Subscript(node):  # of what is behind an index, nothing is known
+                path = []
+            case ast.Attribute(node, "__dict__") | ast.Call(ast.Name("vars"), [node]):
+                path = ["*"]
+            case ast.Attribute(node, attribute):
+                path = [attribute, *path]
+            case _:
+                break
     if isinstance(node, ast.Name):
         yield ".".join([node.id, *path])
