@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from types import CellType, MemberDescriptorType
 from typing import Any
 
+from jupyter_sky.plugins.torch_group.replicas import make_equal
+
 
 def replace(former: Any, new: Any) -> None:
     """Let a group take the place of another one of the same ranks, on this rank.
@@ -79,28 +81,20 @@ def _renew(model: Any, group: Any) -> None:
     model.__setstate__(model.__getstate__())
     for hook, state in getattr(model, "_comm_hooks", ()):
         dist._register_comm_hook(model.reducer, state, hook)
-    if _take_over_weights not in model._forward_pre_hooks.values():
-        model.register_forward_pre_hook(_take_over_weights)
+    if _make_equal not in model._forward_pre_hooks.values():
+        model.register_forward_pre_hook(_make_equal)
 
 
-def _take_over_weights(model: Any, inputs: Any) -> None:
-    """Give all ranks the weights of rank 0 before the first step, as when a model is wrapped.
+def _make_equal(model: Any, inputs: Any) -> None:
+    """Make the replicas equal before the first step, as when a model is wrapped.
 
-    What ended the former group may have come before the optimizer's step on some ranks, and after
-    it on others. An evaluation, which one rank may do alone, leaves this to the next step.
+    An evaluation, which one rank may do alone, leaves this to the next step.
     """
     import torch
-    from torch.distributed.utils import _sync_module_states
 
     if not (torch.is_grad_enabled() and model.require_backward_grad_sync):
         return
     hooks = model._forward_pre_hooks
-    for key in [key for key, hook in hooks.items() if hook is _take_over_weights]:
+    for key in [key for key, hook in hooks.items() if hook is _make_equal]:
         del hooks[key]
-    _sync_module_states(
-        model.module,
-        model.process_group,
-        model.broadcast_bucket_size,
-        0,
-        model.parameters_to_ignore,
-    )
+    make_equal(model)

@@ -160,25 +160,31 @@ BREAK = "dist.barrier() if rank else time.sleep(600)"
 """Stop in this cell breaks the process group, which the next one finds formed again."""
 
 
-def test_a_wrapped_model_trains_on_where_stop_has_broken_the_group(cells) -> None:
+def test_a_wrapped_model_trains_on_where_the_group_was_broken(cells) -> None:
     cells.run(
         "from torch.nn.parallel import DistributedDataParallel\n"
         "from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook\n"
         "model = DistributedDataParallel(torch.nn.Linear(2, 1))\n"
         "model.register_comm_hook(None, allreduce_hook)\n"
-        "optimizer = torch.optim.SGD(model.parameters())\n"
+        "optimizer = torch.optim.Adam(model.parameters(), lr=0.1)\n"
+        "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)\n"
         "def step():\n"
         "    optimizer.zero_grad()\n"
         "    model(torch.full((1, 2), rank + 1.0)).sum().backward()\n"
-        "    optimizer.step()"
+        "    optimizer.step(); scheduler.step()"
     )
     # Some ranks have come to the optimizer's step, and others have not.
-    stop(cells, f"step()\nif rank: model.module.weight.data += 1\n{BREAK}")
+    with pytest.raises(ValueError):
+        cells.run(
+            "step()\nif rank == 0: raise ValueError\n"
+            "optimizer.step(); scheduler.step(); dist.barrier()"
+        )
     alone = "with torch.no_grad(): evaluated = model(torch.ones(1, 2))"
     cells.run(alone, ranks=[0])
-    cells.run("step()")
-    weights, gradients = cells.ask("model.module.weight.tolist()"), "model.module.weight.grad"
-    assert weights == weights[:1] * 4
+    cells.run("step(); step()")
+    gradients, rate = "model.module.weight.grad", "optimizer.param_groups[0]['lr']"
+    seen = cells.ask(f"model.module.weight.tolist(), {rate}, scheduler.last_epoch")
+    assert seen == seen[:1] * 4 and seen[0][1:] == (pytest.approx(0.01), 3)
     assert cells.ask(f"{gradients}.tolist()") == [[[2.5, 2.5]]] * 4
 
     cut_off = "hook = model.module.weight.register_hook(lambda _: time.sleep(600))"
