@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -38,7 +38,10 @@ class CellNames:
     targets : frozenset of str
         Attributes that the cell assigns, or what it assigns or deletes something in:
         ``config.sizes`` for ``config.sizes["x"] = 1``, ``config.sizes.update(x=1)`` and
-        ``setattr(config, "sizes", {})``, and ``sizes`` for ``sizes["x"] = 1``.
+        ``setattr(config, "sizes", {})``, and ``sizes`` for ``sizes["x"] = 1``. ``config.*`` stands
+        for any, as for ``setattr(config, name, 1)`` and ``vars(config).update(sizes)``.
+    always_changed : frozenset of str
+        Names in whose value something is assigned or deleted on every path to the end of the cell.
     """
 
     reads: frozenset[str]
@@ -50,6 +53,7 @@ class CellNames:
     modules: frozenset[str] = frozenset()
     attributes: frozenset[str] = frozenset()
     targets: frozenset[str] = frozenset()
+    always_changed: frozenset[str] = frozenset()
 
 
 @lru_cache(maxsize=256)
@@ -93,6 +97,7 @@ def analyse(source: str) -> CellNames:
             node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
         ),
         targets=frozenset(_targets(tree)),
+        always_changed=frozenset(_changed(tree.body)),
     )
 
 
@@ -132,16 +137,44 @@ def _targets(tree: ast.AST) -> Iterator[str]:
                 yield from _path(value)
             case ast.Call(func=ast.Name("setattr"), args=[value, ast.Constant(str(attribute)), _]):
                 yield from _path(ast.Attribute(value, attribute))
+            case ast.Call(func=ast.Name("setattr"), args=[value, *_]):
+                yield from _path(ast.Attribute(value, "*"))
             case ast.Attribute() | ast.Subscript() if not isinstance(node.ctx, ast.Load):
                 yield from _path(node)
+
+
+def _changed(statements: Iterable[ast.stmt]) -> Iterator[str]:
+    """Yield names in whose value these assign or delete an item, or call a method that does."""
+    for statement in statements:
+        places: list[ast.expr] = []
+        match statement:
+            case ast.Assign() | ast.Delete():
+                places = [each for each in statement.targets if isinstance(each, ast.Subscript)]
+            case ast.AugAssign(target=ast.Subscript() as place):
+                places = [place]
+            case ast.Expr(ast.Call(ast.Attribute(place, method))) if method in _CHANGING:
+                places = [place]
+            case ast.With():
+                yield from _changed(statement.body)
+        for place in places:
+            while isinstance(place, ast.Subscript):
+                place = place.value
+            if isinstance(place, ast.Name):
+                yield place.id
 
 
 def _path(node: ast.AST) -> Iterator[str]:
     """Yield what is changed, as written; nothing if that is not a name or an attribute of one."""
     path: list[str] = []
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        # Of what is behind an index, nothing is known.
-        path = [node.attr, *path] if isinstance(node, ast.Attribute) else []
-        node = node.value
+    while True:
+        match node:
+            case ast.Subscript(node):  # of what is behind an index, nothing is known
+                path = []
+            case ast.Attribute(node, "__dict__") | ast.Call(ast.Name("vars"), [node]):
+                path = ["*"]
+            case ast.Attribute(node, attribute):
+                path = [attribute, *path]
+            case _:
+                break
     if isinstance(node, ast.Name):
         yield ".".join([node.id, *path])

@@ -134,15 +134,18 @@ class GroupBroken(SkyError):
 
 FORMER_GROUP = (
     "The process group was formed again since the cluster began, as after a Stop in a collective, "
-    "a lost rank or `%sky scale`. What was made with the former one, like a "
-    "DistributedDataParallel, a DeviceMesh or a Trainer, no longer reaches the other ranks: make "
-    "it again. A sharded model still has its weights: `sky.save` saves them, and `sky.load` gives "
-    "them to the new one."
+    "a lost rank or `%sky scale`. What was made with one of another size, like a "
+    "DistributedDataParallel or a Trainer, and groups of some of the ranks, like a DeviceMesh of "
+    "two dimensions, no longer reach the other ranks: make them again. A sharded model still has "
+    "its weights: `sky.save` saves them, and `sky.load` gives them to the new one."
 )
 """What to do where a connection failed on every rank, and nothing else did."""
 
-# What torch says of a group that was left, when it is looked up.
-_NO_SUCH_GROUP = "Could not resolve the process group registered"
+# What torch says of a group that was left, when it is looked up, and Accelerate of what it has
+# forgotten with a group of another size.
+_NO_SUCH_GROUP = re.compile(
+    "Could not resolve the process group registered|`AcceleratorState` object has no attribute"
+)
 
 
 def remote_error(
@@ -186,7 +189,7 @@ def remote_error(
         error.add_note(line)
     if before and _is_about_waiting(first):
         error.advice = before
-    elif reformed and (not causes or _NO_SUCH_GROUP in first.error["text"]):
+    elif reformed and (not causes or _NO_SUCH_GROUP.search(first.error["text"])):
         error.advice = FORMER_GROUP
     if error.advice:
         error.add_note(error.advice)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -13,7 +12,8 @@ from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.errors import UsageError
 from jupyter_sky.plugins._environment import environment
 from jupyter_sky.plugins._install import check_installed, install, needs
-from jupyter_sky.plugins._process_group import is_formed, process_group
+from jupyter_sky.plugins.torch_group.formation import is_formed, process_group
+from jupyter_sky.plugins.torch_group.former import forget_accelerate
 from jupyter_sky.providers.spec import Image
 
 
@@ -114,18 +114,22 @@ def _configured(
 
     group = nullcontext() if is_formed() else process_group(info, None, deadline, single_rank)
     with environment(variables), group:
-        try:
-            yield
-        finally:
-            _forget()
+        _apply_to_next()
+        yield
 
 
-def _forget() -> None:
-    """Let the next `Accelerator` examine the group and the variables again."""
-    if "accelerate.state" in sys.modules:
-        from accelerate.state import AcceleratorState
+_is_applied = False
 
-        AcceleratorState._reset_state(reset_partial_state=True)
+
+def _apply_to_next() -> None:
+    """Let the next `Accelerator` read the variables, if cells have made some without them.
+
+    When the group is formed again, those that there are go on.
+    """
+    global _is_applied
+    if not _is_applied:
+        forget_accelerate()
+        _is_applied = True
 
 
 # The configuration, as environment variables for Accelerate

@@ -165,6 +165,13 @@ def test_what_the_notebook_sets_in_a_module_travels(pair: LiveNotebook) -> None:
     pair.succeed("mine.steps.append(2); del mine.names['a']; setattr(mine, 'kind', 'set')")
     cell = pair.succeed("%%sky\nmine.steps, mine.names, getattr(mine, 'kind', 0)")
     assert cell.shown == ["([1, 2], {}, 'set')"]
+    pair.succeed(
+        "def override(**values):\n    for name in values: setattr(mine, name, values[name])\n"
+        "override(kind='computed')\nvars(mine).update(steps=[3])"
+    )
+    assert pair.succeed("%%sky\nmine.steps, mine.kind").shown == ["([3], 'computed')"]
+    pair.succeed("override(kind='later')")
+    assert pair.succeed("%%sky\nmine.steps, mine.kind").shown == ["([3], 'later')"]
     file.write_text(f"{CONFIG}\nadded = 1")
     cell = pair.succeed(f"{seen}, mine.model.weight is first, mine.added")
     assert cell.shown == ["(0.5, {'a': 1, 'b': 2}, 1.5, True, 1)"]

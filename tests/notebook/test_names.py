@@ -107,6 +107,16 @@ def test_runs_in_the_middle_of_a_cell_come_after_what_it_did_before(notebook: No
     assert notebook.run("%%sky\nprint(x, y)") == "201 202\n"
 
 
+def test_an_item_that_is_set_to_what_it_was_is_set_on_the_ranks(notebook: Notebook) -> None:
+    notebook.run("counts, steps = {'seen': 0}, []")
+    use = "%%sky\ncounts['seen'] += 1; steps.append(1)\nprint(counts, steps)"
+    assert notebook.run(use) == "{'seen': 1} [1]\n"
+    notebook.run("def reset(): counts['seen'] = 0\nif not counts: steps.clear()")
+    assert notebook.run(use) == "{'seen': 2} [1, 1]\n"
+    notebook.run("counts['seen'] = 0\nsteps.clear()")
+    assert notebook.run(use) == "{'seen': 1} [1]\n"
+
+
 def test_what_is_deleted_here_is_deleted_there(notebook: Notebook) -> None:
     notebook.run("list, x, y = [1], 2, 3")
     notebook.run("%%sky\nlist, x, y")

@@ -6,7 +6,9 @@ import dataclasses
 import os
 import pickle
 import signal
+import unittest.mock
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -92,6 +94,49 @@ def test_an_accelerator_that_was_made_here_finds_the_group(torch_pool: sky.Compu
 
 
 @sky.compute
+def step_of_a_kept_accelerator(breaks: bool) -> list[float]:
+    import builtins
+
+    import torch
+    import torch.distributed as dist
+    from accelerate import Accelerator
+
+    kept: Any = builtins
+    if breaks:
+        accelerator = Accelerator()
+        kept.prepared = accelerator, accelerator.prepare(torch.nn.Linear(2, 1))
+        if accelerator.process_index == 1:
+            raise ValueError("no data")
+        dist.barrier()
+    accelerator, model = kept.prepared
+    accelerator.backward(model(torch.ones(1, 2)).float().sum() * accelerator.process_index)
+    gradient: list[float] = accelerator.gather(model.module.weight.grad).flatten().tolist()
+    return gradient
+
+
+def test_an_accelerator_goes_on_where_the_group_was_formed_again(
+    torch_pool: sky.ComputePool,
+) -> None:
+    with pytest.raises(ValueError, match="no data"):
+        step_of_a_kept_accelerator(breaks=True) @ torch_pool
+    assert step_of_a_kept_accelerator(breaks=False) @ torch_pool == [[0.5] * 4] * 2
+
+
+def test_accelerate_counts_the_ranks_again_where_there_are_more() -> None:
+    from accelerate import PartialState
+
+    from jupyter_sky.plugins.torch_group import former
+
+    try:
+        PartialState(cpu=True)
+        groups = [SimpleNamespace(rank=lambda: 0, size=size.__int__) for size in (2, 3)]
+        former.replace(*groups)
+        assert not PartialState._shared_state
+    finally:
+        PartialState._reset_state()
+
+
+@sky.compute
 def train_with_hugging_face(folder: str) -> dict[str, Any]:
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
@@ -173,6 +218,38 @@ def test_lightning_trains_in_the_group_that_is_there(torch_pool: sky.ComputePool
     one, other = train_with_lightning() @ torch_pool
     assert one == other
     assert (one["world"], one["batches"]) == (2, 8)  # 64 rows, 2 ranks, batches of 8, 2 epochs
+
+
+@sky.compute
+def places_in_lightning() -> tuple[int, list[str]]:
+    import lightning
+
+    settings: dict[str, Any] = {"accelerator": "cpu", "devices": 1}
+    # As on one node with two GPUs, in a step of Slurm's that has both ranks.
+    place = {"NODE_RANK": "0", "LOCAL_RANK": "0"}
+    step = {"SLURM_NTASKS": "1", "SLURM_PROCID": "0", "SLURM_JOB_NAME": "job"}
+    with unittest.mock.patch.dict(os.environ, place | step):
+        trainer = lightning.Trainer(strategy="ddp", num_nodes=2, logger=False, **settings)
+    said = []
+    for use in (
+        lambda: lightning.Trainer(strategy="ddp", logger=False, **settings),
+        lambda: lightning.Fabric(strategy="ddp_notebook", num_nodes=2, **settings).launch(print),
+    ):
+        try:
+            use()
+        except UsageError as error:
+            said.append(str(error))
+    return trainer.global_rank, said
+
+
+def test_lightning_knows_the_ranks_of_one_node_apart_and_starts_none(
+    torch_pool: sky.ComputePool,
+) -> None:
+    found = places_in_lightning() @ torch_pool
+    assert [rank for rank, _ in found] == [0, 1]
+    for _, (number, processes) in found:
+        assert number.startswith("Lightning counts 1 processes, and there are 2 ranks: type `str")
+        assert processes.startswith("the strategies `ddp_notebook`, `ddp_fork` and `ddp_spawn` st")
 
 
 @pytest.mark.parametrize(

@@ -262,7 +262,7 @@ class RankWorker:
             # it, and they would hang or mix up their values. What has failed is closed for good.
             self._was_broken = self._left_collective = True
         if error is not None:
-            drop_unfinished_steps()
+            drop_unfinished_steps(self._interrupts.was_requested)
         self._debugger.end(error)
         streams.end_of_run()
         self._metrics.end()

@@ -21,6 +21,8 @@ class _Running:
     ----------
     surely
         The names that, by its syntax, it binds or deletes whenever it runs to its end.
+    containers
+        The names of those in which it surely assigns something.
     targets
         The attributes that it may assign.
     diff
@@ -28,6 +30,7 @@ class _Running:
     """
 
     surely: frozenset[str]
+    containers: frozenset[str]
     targets: frozenset[str]
     diff: NamespaceDiff
 
@@ -36,7 +39,8 @@ class AssignmentTracker:
     """Tells the clusters of a notebook which names were assigned or deleted here.
 
     Most assignments are visible in the namespace: the value is another object, or has other
-    content. ``x = 0`` in a cell that is run again is not, so the cell's syntax is examined as well.
+    content. ``x = 0`` in a cell that is run again is not, nor is ``counts["x"] = 0`` where it is 0
+    here and not on the ranks, so the cell's syntax is examined as well.
 
     Parameters
     ----------
@@ -64,7 +68,9 @@ class AssignmentTracker:
             changed, deleted = cell.diff.changed(), cell.diff.deleted()
             self._tell(changed | self._attributes(cell), deleted)
             rest = cell.surely - changed - deleted
-            self._running[-1] = _Running(rest, cell.targets, NamespaceDiff(self._shell.user_ns))
+            # Whether it has changed its containers before or will after the run is not known.
+            diff = NamespaceDiff(self._shell.user_ns)
+            self._running[-1] = _Running(rest, frozenset(), cell.targets, diff)
 
     def _on_pre_run_cell(self, info: Any) -> None:
         code = getattr(info, "transformed_cell", None) or info.raw_cell or ""
@@ -73,7 +79,9 @@ class AssignmentTracker:
         else:
             names = _analysed(code)
             diff = NamespaceDiff(self._shell.user_ns)
-            self._running.append(_Running(names.always_bound, names.targets, diff))
+            self._running.append(
+                _Running(names.always_bound, names.always_changed, names.targets, diff)
+            )
 
     def _on_post_run_cell(self, result: Any) -> None:
         # The cell that loaded the extension began before this was registered.
@@ -81,11 +89,17 @@ class AssignmentTracker:
         if cell:
             surely = cell.surely if result.success else frozenset()
             assigned = {*surely} & self._shell.user_ns.keys()
+            if result.success:
+                assigned |= {name for name in cell.containers if self._is_container(name)}
             assigned |= cell.diff.changed() | self._attributes(cell)
             self._tell(assigned, cell.diff.deleted() | (surely - assigned))
         if not self._running:  # a cell may run others
             for cluster in self._session.connected_clusters():
                 cluster.sync.cell_ended()
+
+    def _is_container(self, name: str) -> bool:
+        # What other objects do with an item is their matter, and they may be large.
+        return isinstance(self._shell.user_ns.get(name), dict | list | set)
 
     def _attributes(self, cell: _Running) -> frozenset[str]:
         """Return the attributes of modules that a cell has assigned, by their full names."""

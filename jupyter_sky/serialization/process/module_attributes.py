@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import PurePath
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -28,6 +29,8 @@ from jupyter_sky.serialization.user_modules import PROGRAMS, user_source_file
 # In the notebook
 
 _noted: dict[str, None] = {}  # in the order in which they were set
+_some_of: dict[str, None] = {}  # modules whose attributes were set by names that code computes
+_DATA = (type(None), bool, int, float, complex, str, bytes, PurePath, tuple, list, dict, set)
 _Imported = tuple[int, str]
 """How many modules there are, and the last one."""
 
@@ -41,7 +44,8 @@ def note(targets: Iterable[str], namespace: Mapping[str, Any]) -> frozenset[str]
     Parameters
     ----------
     targets
-        What it has assigned, as written, up to the first part that is no attribute: ``cfg.LR``.
+        What it has assigned, as written, up to the first part that is no attribute: ``cfg.LR``;
+        ``cfg.*`` for what only the running code knows.
     namespace
         The notebook's.
 
@@ -52,10 +56,22 @@ def note(targets: Iterable[str], namespace: Mapping[str, Any]) -> frozenset[str]
     """
     targets = list(targets)
     found = frozenset(filter(None, (_full_name(each, namespace) for each in targets)))
+    some_of = frozenset(each for each in found if each.endswith(":*"))
+    found -= some_of
+    _some_of.update(dict.fromkeys(map(_module, some_of)))
     _noted.update(dict.fromkeys(found))
     roots = {each.partition(".")[0] for each in targets}
     note_shared({name: namespace[name] for name in roots & namespace.keys()})
     return found
+
+
+def _data_of(modules: Iterable[str]) -> Iterator[str]:
+    """Yield the full names of what may have been set in modules: their data, not their code."""
+    for name in modules:
+        module = sys.modules.get(name)
+        for attribute, value in list(vars(module).items()) if module else ():
+            if isinstance(value, _DATA) and not attribute.startswith("__"):
+                yield f"{name}:{attribute}"
 
 
 def note_shared(values: Mapping[str, Any]) -> None:
@@ -187,6 +203,7 @@ def _imported() -> _Imported:
 def values() -> dict[str, Any]:
     """Return the values of what was noted, by full name."""
     found: dict[str, Any] = {}
+    _noted.update(dict.fromkeys(_data_of(_some_of)))
     for name in {**_collections, **_noted}:
         with suppress(ImportError, AttributeError, KeyError):  # it is there no longer
             holder, attribute = _place(name)

@@ -156,17 +156,79 @@ def test_a_collective_that_one_rank_has_begun_and_left_is_not_one_of_the_next_ce
     assert cells.ask("x.tolist()") == [[4.0] * 3] * 4
 
 
-def test_what_was_made_with_a_former_group_is_named(cells) -> None:
+BREAK = "dist.barrier() if rank else time.sleep(600)"
+"""Stop in this cell breaks the process group, which the next one finds formed again."""
+
+
+def test_a_wrapped_model_trains_on_where_the_group_was_broken(cells) -> None:
     cells.run(
         "from torch.nn.parallel import DistributedDataParallel\n"
-        "former = DistributedDataParallel(torch.nn.Linear(2, 1))"
+        "from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook\n"
+        "model = DistributedDataParallel(torch.nn.Linear(2, 1))\n"
+        "model.register_comm_hook(None, allreduce_hook)\n"
+        "optimizer = torch.optim.Adam(model.parameters(), lr=0.1)\n"
+        "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)\n"
+        "def step():\n"
+        "    optimizer.zero_grad()\n"
+        "    model(torch.full((1, 2), rank + 1.0)).sum().backward()\n"
+        "    optimizer.step(); scheduler.step()"
     )
-    stop(cells, "dist.barrier() if rank else time.sleep(600)")
-    use = "former(torch.ones(1, 2)).sum().backward()"
-    with pytest.raises(RuntimeError) as caught:
-        cells.run(use)
-    assert "What was made with the former one" in "".join(caught.value.__notes__)
-    cells.run(f"former = DistributedDataParallel(former.module)\n{use}")
+    # Some ranks have come to the optimizer's step, and others have not.
+    with pytest.raises(ValueError):
+        cells.run(
+            "step()\nif rank == 0: raise ValueError\n"
+            "optimizer.step(); scheduler.step(); dist.barrier()"
+        )
+    alone = "with torch.no_grad(): evaluated = model(torch.ones(1, 2))"
+    cells.run(alone, ranks=[0])
+    cells.run("step(); step()")
+    gradients, rate = "model.module.weight.grad", "optimizer.param_groups[0]['lr']"
+    seen = cells.ask(f"model.module.weight.tolist(), {rate}, scheduler.last_epoch")
+    assert seen == seen[:1] * 4 and seen[0][1:] == (pytest.approx(0.01), 3)
+    assert cells.ask(f"{gradients}.tolist()") == [[[2.5, 2.5]]] * 4
+
+    cut_off = "hook = model.module.weight.register_hook(lambda _: time.sleep(600))"
+    stop(cells, f"if rank == 0: {cut_off}\nstep()")
+    cells.run("if rank == 0: hook.remove()\nstep(); step()")
+    assert cells.ask(f"{gradients}.tolist()") == [[[2.5, 2.5]]] * 4
+
+
+def test_a_loader_of_data_goes_on_whose_workers_stop_has_ended(cells) -> None:
+    cells.run(
+        "from torch.utils.data import DataLoader\n"
+        "loader = DataLoader(range(8), num_workers=1, persistent_workers=True)"
+    )
+    stop_at(cells.start("[*loader]\nprint('read')\ntime.sleep(600)"), b"read")
+    cells.run("first = [*loader]; workers = loader._iterator._workers")
+    # An error, after which the workers are there, leaves them.
+    with pytest.raises(ValueError):
+        cells.run("raise ValueError")
+    seen = cells.ask("(len(first), len([*loader]), loader._iterator._workers is workers)")
+    assert seen == [(8, 8, True)] * 4
+    cells.run("del loader, workers")
+
+
+def test_all_that_refers_to_a_group_refers_to_the_one_in_its_place(cells) -> None:
+    cells.run(
+        "class Slotted:\n    __slots__ = 'group'\n"
+        "class Trainer:\n    def __init__(self): self.group = dist.group.WORLD\n"
+        "def closure(group): return lambda: group\n"
+        "slotted, trainer, listed = Slotted(), Trainer(), [dist.group.WORLD]\n"
+        "slotted.group, enclosed = dist.group.WORLD, closure(dist.group.WORLD)"
+    )
+    stop(cells, BREAK)
+    for group in ("trainer.group", "listed[0]", "enclosed()", "slotted.group"):
+        cells.run(f"x = torch.ones(1)\ndist.all_reduce(x, group={group})")
+        assert cells.ask("x.item()") == [4.0] * 4
+
+
+def test_what_was_made_with_a_former_group_is_named(cells) -> None:
+    cells.run("former = dist.new_group([0, 1, 2, 3])")
+    stop(cells, BREAK)
+    with pytest.raises(ValueError) as caught:
+        cells.run("dist.barrier(group=former)")
+    assert "groups of some of the ranks" in "".join(caught.value.__notes__)
+    cells.run("former = dist.new_group([0, 1, 2, 3])\ndist.barrier(group=former)")
     with pytest.raises(ValueError) as other:
         cells.run("raise ValueError('unlike')")
     assert "former" not in "".join(other.value.__notes__)

@@ -124,6 +124,44 @@ same = all(torch.allclose(each.full_tensor(), other) for each, other in pairs)
     assert all(found[rank]["same"] for rank in range(4))
 
 
+FSDP1 = """
+from functools import partial
+from torch.distributed.fsdp import FullyShardedDataParallel
+FSDP = partial(
+    FullyShardedDataParallel, device_id=torch.device("cpu"), use_orig_params={use_orig_params})
+
+def whole(model):
+    with FullyShardedDataParallel.summon_full_params(model, writeback=False):
+        return flat(model)
+
+def flat(model):
+    return torch.cat([each.detach().flatten() for each in model.parameters()])
+
+sharded = FSDP(nn.Sequential(*(FSDP(each) for each in made())))
+plain = made()
+"""
+
+
+@pytest.mark.parametrize("use_orig_params", [False, True])
+def test_a_model_under_fsdp1_trains_on_after_errors_in_the_middle_of_steps(
+    cells: Cells, use_orig_params: bool
+) -> None:
+    cells.run(SHARDED)
+    cells.run(FSDP1.format(use_orig_params=use_orig_params))
+    # The group is formed again after each of them, and parameters were gathered on some ranks.
+    for register in ("forward_hook", "forward_pre_hook", "full_backward_hook"):
+        with pytest.raises(RemoteError, match="cut off"):
+            cells.run(
+                "last = sharded.module[-1].module\n"
+                f"register = last.register_{register} if rank else last.register_forward_pre_hook\n"
+                "hook = register(cut)\n"
+                "train(sharded)"
+            )
+        cells.run("hook.remove()\nfor each in (sharded, plain): each.zero_grad(); train(each)")
+        same = "torch.allclose(whole(sharded), flat(plain), atol=1e-6)"
+        assert cells.ask(same) == [True] * 4
+
+
 def test_rpc_meets_where_the_group_has_met(cells: Cells) -> None:
     code = """
 from torch.distributed import rpc

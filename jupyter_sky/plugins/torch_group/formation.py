@@ -11,17 +11,19 @@ import json
 import os
 import socket
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from jupyter_sky.api.instance import InstanceInfo
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count
 from jupyter_sky.plugins._environment import environment
 from jupyter_sky.plugins._install import needs
+from jupyter_sky.plugins.torch_group import former, lightning
 
 if TYPE_CHECKING:
     from torch.distributed import Store, TCPStore
@@ -30,6 +32,9 @@ Backend = Literal["nccl", "gloo"]
 
 _CONNECT_WITHIN = 2.0  # seconds, for each attempt
 _ANSWER_WITHIN = 2.0  # seconds, of the head to a rank, and of a rank to the head
+
+_former: weakref.ref[Any] | None = None
+"""The group that was left, which has sockets: it is kept only if something else refers to it."""
 
 
 def check_backend(backend: object) -> None:
@@ -171,6 +176,17 @@ def _form(info: InstanceInfo, backend: Backend | None, deadline: float) -> None:
     normal = c10d._get_default_timeout(backend)
     c10d._set_pg_timeout(normal)
     store.set_timeout(normal)
+    _succeed()
+    lightning.install()
+
+
+def _succeed() -> None:
+    """Put the group in the place of the former one, if there was one."""
+    import torch.distributed as dist
+
+    left = _former and _former()
+    if left is not None:
+        former.replace(left, dist.group.WORLD)
 
 
 def _leave() -> None:
@@ -178,8 +194,10 @@ def _leave() -> None:
     import torch.distributed as dist
     from torch.distributed import distributed_c10d as c10d
 
+    global _former
     if not dist.is_initialized():
         return
+    _former = weakref.ref(dist.group.WORLD)
     try:
         dist.destroy_process_group()
     except RuntimeError:  # it is broken, but torch must forget it before the next one

@@ -1,0 +1,135 @@
+"""Replicas of a model are made equal again, with what optimizers and schedulers know of it.
+
+What ends a run may come before the optimizer's step on some ranks, and after it on others. As each
+step adds the same gradient to all replicas, they would stay different from then on, without a word.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import pickle
+from typing import Any, NamedTuple
+
+_SOURCE = 0
+_Signature = tuple[str, tuple[int, ...]]
+"""An optimizer on all ranks: the name of its class, and the positions of its parameters."""
+
+
+class _Sent(NamedTuple):
+    """Stands for a tensor that follows."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+class _Known(NamedTuple):
+    """What an optimizer knows, by parameter, and its schedulers, by the name of their class."""
+
+    settings: list[dict[str, Any]]
+    states: dict[int, dict[str, Any]]
+    schedules: dict[str, dict[str, Any]]
+
+
+def make_equal(model: Any) -> None:
+    """Give all ranks what the first one has; all call this for the same model.
+
+    Parameters
+    ----------
+    model
+        A DistributedDataParallel.
+    """
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.utils import _sync_module_states
+
+    group, ignored = model.process_group, model.parameters_to_ignore
+    size = model.broadcast_bucket_size
+    _sync_module_states(model.module, group, size, _SOURCE, ignored)
+    parameters = list(model.module.parameters())
+    optimizers = _optimizers({id(each): n for n, each in enumerate(parameters)})
+    is_source = group.rank() == _SOURCE
+    known = {}
+    if is_source:
+        for signature, optimizer in optimizers.items():
+            with contextlib.suppress(Exception):  # of a class of the user's
+                each = _known(optimizer, parameters)
+                pickle.dumps(each)  # an error while it is sent would leave the others waiting
+                known[signature] = each
+    box = [known]
+    dist.broadcast_object_list(box, _SOURCE, group)
+    for signature, each in box[0].items():
+        own: Any = optimizers.get(signature)
+        for position, state in each.states.items():
+            parameter = parameters[position]
+            for key, value in state.items():
+                if isinstance(value, _Sent):
+                    tensor = (
+                        own.state[parameter][key].contiguous()
+                        if is_source
+                        else torch.empty(value.shape, dtype=value.dtype, device=parameter.device)
+                    )
+                    dist.broadcast(tensor, _SOURCE, group)
+                    state[key] = tensor
+        if own is not None and not is_source:
+            _learn(own, each, parameters)
+
+
+def _optimizers(positions: dict[int, int]) -> dict[_Signature, Any]:
+    """Return the optimizers of these parameters alone, without those that look alike."""
+    from torch.optim import Optimizer
+
+    gc.collect()  # those of earlier cells may only refer to themselves
+    found: dict[_Signature, list[Any]] = {}
+    for each in gc.get_objects():
+        # Wrappers have the state of what they wrap.
+        if not issubclass(type(each), Optimizer) or "state" not in vars(each):
+            continue
+        of_it = [id(one) for part in each.param_groups for one in part["params"]]
+        if of_it and positions.keys() >= set(of_it):
+            signature = type(each).__qualname__, tuple(positions[one] for one in of_it)
+            found.setdefault(signature, []).append(each)
+    return {signature: alike[0] for signature, alike in found.items() if len(alike) == 1}
+
+
+def _known(optimizer: Any, parameters: list[Any]) -> _Known:
+    settings = [
+        {key: value for key, value in part.items() if key != "params"}
+        for part in optimizer.param_groups
+    ]
+    states = {
+        position: {key: _described(value, each) for key, value in optimizer.state[each].items()}
+        for position, each in enumerate(parameters)
+        if each in optimizer.state
+    }
+    return _Known(settings, states, {n: s.state_dict() for n, s in _schedulers(optimizer).items()})
+
+
+def _described(value: Any, parameter: Any) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor) and value.dim() and value.device == parameter.device:
+        return _Sent(tuple(value.shape), value.dtype)
+    return value
+
+
+def _schedulers(optimizer: Any) -> dict[str, Any]:
+    from torch.optim.lr_scheduler import LRScheduler
+
+    objects = [each for each in gc.get_objects() if issubclass(type(each), LRScheduler)]
+    return {
+        type(each).__qualname__: each
+        for each in objects
+        if vars(each).get("optimizer") is optimizer
+    }
+
+
+def _learn(optimizer: Any, known: _Known, parameters: list[Any]) -> None:
+    for part, settings in zip(optimizer.param_groups, known.settings, strict=True):
+        part.update(settings)
+    optimizer.state.clear()
+    for position, state in known.states.items():
+        optimizer.state[parameters[position]] = state
+    schedulers = _schedulers(optimizer)
+    for name in schedulers.keys() & known.schedules.keys():
+        schedulers[name].load_state_dict(known.schedules[name])
