@@ -306,9 +306,9 @@ def _walk(folder: str, place: str, rules: list[_Rule], nested: bool) -> Iterator
         if entry.name in _SKIPPED or _is_ignored(path, is_folder, rules):
             continue
         if is_folder:
-            for found in _walk(entry.path, f"{path}/", rules, nested):
+            for below in _walk(entry.path, f"{path}/", rules, nested):
                 is_empty = False
-                yield found
+                yield below
         elif entry.is_symlink() or entry.is_file():
             is_empty = False
             yield path, entry.stat(follow_symlinks=False)
