@@ -193,6 +193,15 @@ def test_ranks_may_be_restarted_often(new) -> None:
     assert len(seen) == 6
 
 
+def test_a_run_whose_ranks_somebody_restarts_says_so(new) -> None:
+    cells = new(nodes=1, framework=False)
+    run = cells.start("import time\ntime.sleep(600)")
+    until(lambda: cells.cluster.state.busy_runs)
+    cells.cluster.restart()
+    with pytest.raises(RankLost, match="rank 0 is lost: its process was ended on request, as by `"):
+        run.check()
+
+
 def lose_just_before(run: RunHandle, lost: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kill a rank and begin a run: the loop is held, and hears of the loss after it has sent it."""
     forks = psutil.Process(lost).parent()
