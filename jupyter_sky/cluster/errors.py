@@ -132,6 +132,10 @@ class GroupBroken(SkyError):
     """A rank was lost while the process group was formed; it can be formed again."""
 
 
+class BegunInPart(SkyError):
+    """Some ranks have begun a run, and others were lost before: its failures say which."""
+
+
 FORMER_GROUP = (
     "The process group was formed again since the cluster began, as after a Stop in a collective, "
     "a lost rank or `%sky scale`. What was made with one of another size, like a "

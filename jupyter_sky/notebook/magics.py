@@ -11,7 +11,7 @@ from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from jupyter_sky.analysis.cell_names import CellNames, analyse
 from jupyter_sky.api.prompts.keyboard import has_keyboard
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.errors import RemoteError
+from jupyter_sky.cluster.errors import Interrupted, RemoteError
 from jupyter_sky.cluster.runs.task import CellPlace
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.cells.attempts import Attempts
@@ -133,8 +133,13 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         attempts = Attempts(work, cluster)
         run = attempts.run_here(self._session)
         cluster = attempts.cluster
+        is_stopped = False
         try:
             work.bind(cluster, run, run.values())
+        except Interrupted as stop:
+            is_stopped = True
+            stop.args = (f"{stop} {not_brought(cluster, options.out)}".rstrip(),)
+            raise
         except RemoteError as error:
             asked_by = dict.fromkeys(options.out, "--out")
             asked_by |= dict.fromkeys(options.gather, "--gather")
@@ -143,7 +148,7 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
             error.advice = "\n".join(filter(None, advice))
             raise
         finally:
-            if cluster.alive and run.finished:
+            if cluster.alive and run.finished and not is_stopped:
                 say_written(self.shell, cluster, run.task.ranks)
                 say_written_back(self.shell, cluster)
 

@@ -217,7 +217,12 @@ def read_folder(
     entries = dict(_entries(source) if source.is_dir() else [(source.name, source.lstat())])
     is_link = {path: stat.S_ISLNK(status.st_mode) for path, status in entries.items()}
     links = {path: _target(root / path, root) for path in entries if is_link[path]}
-    statuses = {path: status for path, status in entries.items() if not is_link[path]}
+    empty = [path for path in entries if path.endswith("/")]
+    statuses = {
+        path: status
+        for path, status in entries.items()
+        if not is_link[path] and not path.endswith("/")
+    }
     _check_size(source, {path: status.st_size for path, status in statuses.items()}, limit)
     index = index or FolderIndex()
     files: dict[str, SentFile] = {}
@@ -243,7 +248,13 @@ def read_folder(
             "size": size,
             "executable": bool(status.st_mode & stat.S_IXUSR),
         }
-    folder: SentFolder = {"name": name, "target": target, "files": files, "links": links}
+    folder: SentFolder = {
+        "name": name,
+        "target": target,
+        "files": files,
+        "links": links,
+        "empty": empty,
+    }
     return FolderContent(folder, read, left, large)
 
 
@@ -265,14 +276,14 @@ def _read(path: Path, size: int) -> memoryview:
 
 
 _Entry = tuple[str, os.stat_result]
-"""Where a file or link is in the folder, and what the file system says of it."""
+"""Where something is in the folder, with a slash behind a folder, and what its status is."""
 
 _Rule = tuple[str, int, "GitIgnoreSpec"]
 """What a path below the root begins with for these rules, and where in it that is put."""
 
 
 def _entries(root: Path) -> Iterator[_Entry]:
-    """Yield the files and symbolic links below a folder that are not ignored."""
+    """Yield what is below a folder and not ignored: files, links and folders without those."""
     only = root / IGNORE_FILE
     if only.is_file():
         yield from _walk(str(root), "", [("", 0, _spec(only))], nested=False)
@@ -288,15 +299,21 @@ def _walk(folder: str, place: str, rules: list[_Rule], nested: bool) -> Iterator
         return
     if nested and ".gitignore" in names and (own := Path(folder, ".gitignore")).is_file():
         rules = [*rules, ("", len(place), _spec(own))]
+    is_empty = bool(place)
     for entry in entries:
         path = place + entry.name
         is_folder = entry.is_dir(follow_symlinks=False)
         if entry.name in _SKIPPED or _is_ignored(path, is_folder, rules):
             continue
         if is_folder:
-            yield from _walk(entry.path, f"{path}/", rules, nested)
+            for below in _walk(entry.path, f"{path}/", rules, nested):
+                is_empty = False
+                yield below
         elif entry.is_symlink() or entry.is_file():
+            is_empty = False
             yield path, entry.stat(follow_symlinks=False)
+    if is_empty:
+        yield place, Path(folder).lstat()
 
 
 def _is_ignored(path: str, is_folder: bool, rules: list[_Rule]) -> bool:

@@ -48,6 +48,8 @@ class SentFolder(TypedDict):
         Its files by their relative paths.
     links
         Its symbolic links and their targets.
+    empty
+        Its folders without anything that is sent, which a script may want to write into.
     force
         Whether to replace files of the node that are in the way.
     only
@@ -60,6 +62,7 @@ class SentFolder(TypedDict):
     target: str
     files: dict[str, SentFile]
     links: dict[str, str]
+    empty: list[str]
     force: NotRequired[bool]
     only: NotRequired[list[str]]
     more: NotRequired[bool]

@@ -105,6 +105,14 @@ def test_a_rank_for_which_there_is_no_process_comes_when_there_is_room(new, limi
     assert after[1] != before[1]
 
 
+def test_a_rank_starts_where_few_files_may_be_open(new) -> None:
+    cells = new(nodes=1, framework=False)
+    with descriptors(fork_server_of(cells), 64):
+        cells.cluster.restart()
+        cells.run("import resource\nprint(resource.getrlimit(resource.RLIMIT_NOFILE)[0])")
+        assert cells.text() == "64\n"
+
+
 def test_a_rank_for_which_no_process_comes_is_named(new) -> None:
     cells = new(nodes=2, framework=False)
     victim = pids(cells)[1]

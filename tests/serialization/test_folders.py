@@ -43,9 +43,11 @@ def test_what_git_leaves_out_is_not_sent(tmp_path: Path) -> None:
     write(tmp_path, "project/venv/pyvenv.cfg", "project/venv/lib/x.py", "project/x.pt")
     (tmp_path / ".gitignore").write_text("*.pt\n!keep.pt\n/data/\n")
     (tmp_path / "project/notes/.gitignore").write_text("*.log\n")
+    (tmp_path / "plots/new").mkdir(parents=True)
     files = sorted(read_folder(tmp_path).folder["files"])
     notes = ["project/notes/.gitignore", "project/notes/b.txt"]
     assert files == [".gitignore", "keep.pt", *notes, "project/train.py"]
+    assert read_folder(tmp_path).folder["empty"] == ["plots/new/"]
     # The rules of the repository hold for a folder in it.
     assert sorted(read_folder(tmp_path / "project").folder["files"]) == [
         "notes/.gitignore",

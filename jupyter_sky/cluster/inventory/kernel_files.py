@@ -103,7 +103,9 @@ class KernelFile:
             return False
         try:
             # Another process can have got the same id since.
-            return bool(abs(psutil.Process(self.pid).create_time() - self.begun) < 1.0)
+            there = psutil.Process(self.pid)
+            is_it = abs(there.create_time() - self.begun) < 1.0
+            return bool(is_it and there.status() != psutil.STATUS_ZOMBIE)
         except psutil.Error:
             return False
 

@@ -185,7 +185,8 @@ def _is_there(process: dict[str, Any], since: float) -> bool:
     if process.get("computer") != socket.gethostname():
         return False
     try:
-        return bool(psutil.Process(process["pid"]).create_time() < since)
+        there = psutil.Process(process["pid"])
+        return bool(there.create_time() < since and there.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False
 

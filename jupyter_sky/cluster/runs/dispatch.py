@@ -10,6 +10,7 @@ from functools import partial
 
 from jupyter_sky.cluster.control import recovery
 from jupyter_sky.cluster.control.controller import Controller
+from jupyter_sky.cluster.errors import BegunInPart
 from jupyter_sky.cluster.inventory import asked_names
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.cluster.network import broadcast
@@ -17,10 +18,11 @@ from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.requests.answers import Answers
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.runs.task import Task
-from jupyter_sky.cluster.state import not_begun, running
+from jupyter_sky.cluster.state import RankPhase, not_begun, running
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
 from jupyter_sky.formatting import format_bytes, format_ranks
 from jupyter_sky.transport.frames import SharedFields
+from jupyter_sky.transport.protocol.events import RankExited
 from jupyter_sky.transport.protocol.messages import NameGroup, RunRequest, Script, said
 from jupyter_sky.transport.rank_ranges import to_ranges
 
@@ -65,15 +67,31 @@ async def send_once_whole(controller: Controller, run: Run, begin: Callable[[Run
         try:
             await dispatch(controller, run)
             break
-        except SkyError:
-            # Where a rank was lost just before, as was not known here, it has begun nowhere.
+        except SkyError as why:
+            # Where a rank was lost just before, as was not known here, it has begun nowhere, or
+            # only on other nodes.
             may_have_begun = controller.state.group or run.id in controller.state.busy_runs
             if may_have_begun or run.finished or not is_first:
+                if _report_lost(controller, run):
+                    raise BegunInPart(str(why)) from None
                 raise
             run.sent = False
     run.told.set()
     if run.talk:
         run.talk.on_begun()
+
+
+def _report_lost(controller: Controller, run: Run) -> bool:
+    """Report the ranks that were lost before a run began there; return whether there are any."""
+    lost = [
+        rank
+        for rank in controller.state.ranks
+        if run.waits_for(rank.rank) and rank.generation != run.generation and rank.trouble
+    ]
+    for rank in lost:
+        again = rank.phase is not RankPhase.DEAD
+        run.on_rank_exited(RankExited(rank.rank, 0, rank.trouble or "", run.id, "", again))
+    return bool(lost)
 
 
 async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) -> None:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from jupyter_sky.cluster.control import recovery, scaling
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.listener import ClusterListener, Done
+from jupyter_sky.cluster.errors import BegunInPart
 from jupyter_sky.cluster.namespace.other_notebooks import OtherNotebooks
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
@@ -238,8 +239,9 @@ class Scheduler(ClusterListener):
             error = SkyError(f"the run could not be sent: {type(error).__name__}: {error}")
         error.__traceback__ = None  # it is kept, and its frames hold the user's values
         is_replaced = isinstance(error, ClusterLost) and self.controller.alive
-        # If the node is being replaced, the failures of its ranks say more.
-        self._fail(run, None if is_replaced and run.failed else error)
+        # If ranks were lost, or their node is being replaced, their failures say more.
+        is_said = run.failed and (is_replaced or isinstance(error, BegunInPart))
+        self._fail(run, None if is_said else error)
 
     def _fail(self, run: Run, trouble: SkyError | None) -> None:
         """End a run because one of its steps failed."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 
+from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_bytes
@@ -30,11 +31,22 @@ def load(packed: Packed, connection: Connection, learn: Callable[[dict[int, Any]
         The connection to its agent.
     learn
         Called with the mutable objects in it, by their tokens.
+
+    Raises
+    ------
+    Interrupted
+        If the user stops it while they are on their way.
     """
     parts: Sequence[Any] = [packed["stream"], *packed["buffers"]]
     if sizes := [part["size"] for part in parts if isinstance(part, dict)]:
         _check_room(sum(sizes))
-        parts = event_loop.wait(_fetch(parts, connection))
+        try:
+            parts = event_loop.wait(_fetch(parts, connection))
+        except KeyboardInterrupt:
+            raise Interrupted(
+                f"stopped while {format_bytes(sum(sizes))} were on their way from "
+                f"{connection.name}; the run itself is over."
+            ) from None
     # The memory of an array has to be writable, as bytes are not.
     stream, *buffers = (bytearray(part) if isinstance(part, bytes) else part for part in parts)
     value, memo = load_with_memo(stream, buffers)

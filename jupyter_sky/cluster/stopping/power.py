@@ -12,7 +12,7 @@ from jupyter_sky.cluster.control import lifecycle
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.signals import as_interrupt
 from jupyter_sky.cluster.inventory import registry, stops
-from jupyter_sky.cluster.inventory.stops import DiskCost
+from jupyter_sky.cluster.inventory.stops import ClusterStopped, DiskCost
 from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.errors import ClusterLost, SkyError, UsageError
 from jupyter_sky.providers.base import Machine, Progress, Provider
@@ -35,6 +35,8 @@ class Power:
         ------
         UsageError
             If it cannot be stopped, with what to do instead.
+        ClusterStopped
+            If it is stopped already, or about to be.
         """
         controller = self._controller
         if controller.state.busy_runs:
@@ -48,7 +50,13 @@ class Power:
 
         async def ask() -> DiskCost:
             price = await provider.storage_price(machines)
-            return DiskCost(price, await provider.money_left(machines))
+            try:
+                return DiskCost(price, await provider.money_left(machines))
+            except SkyError:
+                # Another notebook may be stopping them just now.
+                if any(await provider.stopped_at(machines)):
+                    raise ClusterStopped(stops.sentence(controller.spec.name)) from None
+                raise
 
         return wait(ask())
 

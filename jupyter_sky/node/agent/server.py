@@ -29,7 +29,7 @@ from jupyter_sky.node.agent.requests import RequestHandlers
 from jupyter_sky.node.agent.usage.metrics import UsageMeter
 from jupyter_sky.node.agent.usage.recorder import UsageRecorder
 from jupyter_sky.node.blobs.relay import BlobRelay
-from jupyter_sky.node.blobs.store import BlobStore, default_disk, default_limit
+from jupyter_sky.node.blobs.store import store_of_node
 from jupyter_sky.node.forking.ending import end_of
 from jupyter_sky.node.network.peers import HANDSHAKE_WITHIN, PeerAgents, PeerStream
 from jupyter_sky.node.packages.installer import PackageInstaller
@@ -53,7 +53,7 @@ REPORT_EVERY = 0.5
 """Seconds between two reports of what ranks use, while something runs."""
 
 LOOK_AROUND_EVERY = 10.0
-"""Seconds after which an agent without a notebook looks whether the others are there."""
+"""Seconds after which an agent without a notebook looks whether it can still be of use."""
 
 WRITE_BACK_WITHIN = 900.0
 """Seconds to write back what ranks have written, before a node ends that nobody uses."""
@@ -61,7 +61,7 @@ WRITE_BACK_WITHIN = 900.0
 TOUCH_EVERY = 3600.0
 """Seconds after which the folders that the node uses are marked as used again."""
 
-_MISSED = 2  # times that the other nodes were found gone
+_MISSED = 2  # times that nothing is found to stay for
 _HEARD_WITHIN = 2.0  # seconds within which a connected notebook shows a sign of life
 
 
@@ -105,7 +105,7 @@ class Agent:
         self._fork_server_pid = fork_server_pid
         logs = RankLogs(folder / "logs")
         self.journal = Journal(folder, logs.read)
-        self.store = _blob_store(folder, spec)
+        self.store = store_of_node(folder, Path(spec.blobs), spec.blob_limit)
         self._sessions = ClientSessions()
         self._idle = IdleTimer(spec.grace, spec.idle_timeout, spec.unattended, self)
         self._events = EventPublisher(self.journal, self.store, self._sessions, self._idle)
@@ -161,7 +161,7 @@ class Agent:
             loop.create_task(self._record_usage()),
             loop.create_task(self._touch_folders()),
             loop.create_task(self._tend_blobs()),
-            loop.create_task(self._end_as_the_last()),
+            loop.create_task(self._end_if_left()),
         ]
         if source := self._spec.notices:
             from jupyter_sky.node.agent import notices
@@ -246,14 +246,23 @@ class Agent:
                 self._events.publish_forgotten(self.store.restore())
                 stale_files.claim(self.store.folder)
 
-    async def _end_as_the_last(self) -> None:
-        """End after the other agents, if the notebook that ended them could not reach this one."""
-        missed = 0
-        while missed < _MISSED:
+    async def _end_if_left(self) -> None:
+        """End once no notebook can come any more, or will."""
+        why: list[str] = []
+        while len(why) < _MISSED:
             await asyncio.sleep(LOOK_AROUND_EVERY)
-            alone = not self.is_used and await self._peers.have_ended()
-            missed = missed + 1 if alone else 0
-        self.end_because("no notebook is connected, and the other nodes of its cluster have ended")
+            found = "" if self.is_used else await self._why_left()
+            why = [*why, found] if found else []
+        self.end_because(why[-1])
+
+    async def _why_left(self) -> str:
+        """Return why no notebook comes any more; an empty string if one may."""
+        if stale_files.is_removed(self._folder):
+            return "its folder was removed, without which no notebook finds it"
+        if await self._peers.have_ended():
+            # The notebook that ended them could not reach this one.
+            return "no notebook is connected, and the other nodes of its cluster have ended"
+        return ""
 
     def _on_notice(self, notice: Notice) -> None:
         """Tell clients, ranks and other agents that this node is about to be taken away."""
@@ -388,13 +397,3 @@ class Agent:
             return
         self._sessions.add(ClientSession(sock, self))
         self._idle.update()
-
-
-def _blob_store(folder: Path, spec: AgentSpec) -> BlobStore:
-    blobs = Path(spec.blobs)
-    return BlobStore(
-        blobs,
-        spec.blob_limit or default_limit(blobs),
-        default_disk(blobs, folder / "spilled"),
-        default_limit(folder),
-    )

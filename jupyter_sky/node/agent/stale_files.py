@@ -46,6 +46,17 @@ def is_abandoned(folder: Path) -> bool:
         os.close(fd)
 
 
+def is_removed(folder: Path) -> bool:
+    """Return whether a folder is gone; one that cannot be reached may come back."""
+    try:
+        folder.stat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def sweep(runtime: Path) -> None:
     """Remove what dead agents of this user have left.
 

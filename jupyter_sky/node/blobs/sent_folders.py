@@ -39,6 +39,7 @@ from jupyter_sky.transport.sent_folders import (
 
 _COPIED = 2**20  # bytes at once
 _ARROW = "-> "  # no digest begins like this
+_FOLDER = "/"
 
 
 def lay_down(folder: SentFolder, begun_in: Path, store: Path) -> Path:
@@ -98,7 +99,8 @@ def _locked(root: Path) -> Iterator[None]:
 class _Entry:
     """A file as it was last sent: its digest, and its status in the file system then.
 
-    For a symbolic link, the digest is an arrow followed by its target.
+    For a symbolic link, the digest is an arrow followed by its target, and for a folder that was
+    empty, a slash.
     """
 
     blob: str
@@ -131,11 +133,13 @@ class _Laying:
         """Write what is new, and remove what was removed at the source."""
         self._force = folder.get("force", False)
         links = {path: _Entry(_ARROW + target, 0, 0) for path, target in folder["links"].items()}
+        empty = {path.rstrip("/"): _Entry(_FOLDER, 0, 0) for path in folder["empty"]}
         recorded = self._read_record()
         before = {**recorded}
         # Remove first: a folder may now be where a file was, or the other way round.
         for path, entry in recorded.items():
-            if path not in (links if entry.blob.startswith(_ARROW) else folder["files"]):
+            kind = links if entry.blob.startswith(_ARROW) else folder["files"]
+            if path not in (empty if entry.blob == _FOLDER else kind):
                 self._remove(path, before.pop(path))
         after = {**before} if "only" in folder else {}
         for path in folder.get("only", folder["files"]):
@@ -146,7 +150,9 @@ class _Laying:
             return
         for path, target in folder["links"].items():
             self._lay_link(path, target)
-        if (after := after | links) != recorded:
+        for path in empty:
+            self._lay_empty(path)
+        if (after := after | links | empty) != recorded:
             self._write_record(after)
 
     def _lay_file(self, path: str, file: SentFile, sent: _Entry | None) -> _Entry | None:
@@ -218,19 +224,34 @@ class _Laying:
         place.unlink(missing_ok=True)
         place.symlink_to(target)
 
+    def _lay_empty(self, path: str) -> None:
+        place = self._place(path)
+        self._make_folder_of(path)
+        if _status(place) is None:
+            place.mkdir()
+        elif not place.is_dir():
+            self._refuse(path, was_sent=False)
+
     def _remove(self, path: str, sent: _Entry) -> None:
         place = self._place(path)
         here = _status(place)
         if here is None:
             return
-        if stat.S_ISLNK(here.st_mode):
+        is_folder = sent.blob == _FOLDER
+        if is_folder:
+            is_as_sent = stat.S_ISDIR(here.st_mode)
+        elif stat.S_ISLNK(here.st_mode):
             is_as_sent = _ARROW + str(place.readlink()) == sent.blob
         else:
             is_as_sent = (here.st_mtime_ns, here.st_size) == (sent.changed, sent.size)
         if not is_as_sent:
             return
-        place.unlink()
-        for folder in place.parents:
+        emptied = list(place.parents)
+        if is_folder:
+            emptied.insert(0, place)
+        else:
+            place.unlink()
+        for folder in emptied:
             if folder == self._root:
                 break
             try:

@@ -336,11 +336,22 @@ class _Spill:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def store_of_node(folder: Path, blobs: Path, limit: int | None) -> BlobStore:
+    """Return the store of a node.
+
+    Parameters
+    ----------
+    folder
+        The node's folder, where there is room for blobs on disk.
+    blobs
+        Where ranks find them.
+    limit
+        Most bytes to keep there, if the user has said so.
+    """
+    disk = folder / "spilled" if folder.stat().st_dev != blobs.stat().st_dev else None
+    return BlobStore(blobs, limit or default_limit(blobs), disk, default_limit(folder))
+
+
 def default_limit(folder: Path) -> int:
     """Return how many bytes of blobs a node keeps: half of the free space in their folder."""
     return shutil.disk_usage(folder).free // 2
-
-
-def default_disk(folder: Path, beside: Path) -> Path | None:
-    """Return the folder ``beside`` if it is on another disk than ``folder``."""
-    return beside if beside.parent.stat().st_dev != folder.stat().st_dev else None

@@ -11,6 +11,7 @@ import ctypes
 import fcntl
 import io
 import os
+import resource
 import sys
 import threading
 import traceback
@@ -21,7 +22,7 @@ from typing import Any
 from jupyter_sky.transport.streams import call_mark, mark
 
 _OUT_OF_THE_WAY = 64
-"""The least number of a descriptor that nobody counts on."""
+"""The least number of a descriptor that nobody counts on; half the limit, if that is lower."""
 
 _libc = ctypes.CDLL(None)
 
@@ -32,8 +33,10 @@ def redirect(out: int, err: int) -> None:
     for source, target in ((null, 0), (out, 1), (err, 2)):
         os.dup2(source, target)
         os.close(source)
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    least = _OUT_OF_THE_WAY if limit == resource.RLIM_INFINITY else min(_OUT_OF_THE_WAY, limit // 2)
     for fd in (1, 2):
-        _kept[fd] = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
+        _kept[fd] = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, least)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     order = _Order()
     sys.stdout = _streams[1] = _text_stream(1, order)

@@ -40,6 +40,8 @@ class ExitReasons:
             return f"{text} ({said})" if said else text
         if process.ignored_stop:
             return f"it did not react to Stop within {process.ignored_stop:g} s, and was ended"
+        if process.is_ending:
+            return "its process was ended on request, as by `%sky restart`"
         kills, self._oom_kills = self._oom_kills, _oom_kills(self._oom_kills)
         if -status == signal.SIGKILL and self._oom_kills > kills:
             return "the system killed it because there was no memory left"

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -321,6 +322,18 @@ def test_an_endless_run_that_no_notebook_looks_at_ends_after_its_time(new) -> No
     cells.cluster.close()
     while any(folder.exists() for folder in folders):
         time.sleep(0.01)
+
+
+def test_an_endless_run_that_no_notebook_can_find_any_more_ends(new) -> None:
+    cells = new(nodes=1, framework=False)
+    processes = everything(cells)
+    [machine] = registry.find(cells.cluster.name).machines
+    cells.start("print('here', flush=True)\nimport time\nwhile True: time.sleep(0.1)")
+    while "here" not in cells.cluster.snapshot()["output"]["text"]:
+        time.sleep(0.01)
+    cells.cluster.close()
+    shutil.rmtree(machine["folder"])  # as with the home of a user who is gone
+    assert_gone(processes)
 
 
 def test_a_node_cannot_end_another_that_a_notebook_is_connected_to(new) -> None:

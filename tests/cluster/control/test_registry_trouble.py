@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sqlite3
+import subprocess
 import threading
 from pathlib import Path
 
@@ -130,6 +132,27 @@ def test_a_notebook_that_may_open_no_more_files_is_told_so() -> None:
         pytest.raises(registry.RegistryError, match="as many files open as may be, close some"),
     ):
         registry.rows()
+
+
+def test_a_killed_kernel_that_nobody_waits_for_starts_nothing_any_more() -> None:
+    """Where the first process of a container waits for no orphans, they are zombies for ever."""
+    kernel = subprocess.Popen(["sleep", "600"])
+    starter = {"computer": socket.gethostname(), "pid": kernel.pid}
+    registry.record("0000000f", "orphan", "local", {"nodes": 1, "starter": starter})
+    try:
+        assert is_starting("orphan")
+        kernel.kill()
+        until(lambda: psutil.Process(kernel.pid).status() == psutil.STATUS_ZOMBIE)
+        assert not is_starting("orphan")
+    finally:
+        kernel.wait()
+        registry.remove("0000000f")
+
+
+def is_starting(name: str) -> bool:
+    row = registry.find(name)
+    assert row is not None
+    return row.is_starting
 
 
 @pytest.mark.parametrize(

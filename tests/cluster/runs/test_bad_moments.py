@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 import time
 
 import psutil
@@ -17,10 +18,11 @@ from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.panel.manager import NoStrip
+from jupyter_sky.providers.local import Local
 from jupyter_sky.transport import event_loop
-from tests.cluster.cells import SUMMED
+from tests.cluster.cells import PEERS, SUMMED, Cells
 from tests.cluster.runs.test_stop import stop, stop_at, stop_at_first_line
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 
 def in_background(run: RunHandle) -> BackgroundRun:
@@ -192,8 +194,39 @@ def test_ranks_may_be_restarted_often(new) -> None:
     assert len(seen) == 6
 
 
+def test_a_run_whose_ranks_somebody_restarts_says_so(new) -> None:
+    cells = new(nodes=1, framework=False)
+    run = cells.start("import time\ntime.sleep(600)")
+    until(lambda: cells.cluster.state.busy_runs)
+    cells.cluster.restart()
+    with pytest.raises(RankLost, match="rank 0 is lost: its process was ended on request, as by `"):
+        run.check()
+
+
+def lose_just_before(
+    cells: Cells, run: RunHandle, lost: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kill a rank and begin a run: the loop is held, and hears of the loss after it has sent it."""
+    until(lambda: not cells.cluster._scheduler._turn.locked())  # else the run waits, and it hears
+    forks = psutil.Process(lost).parent()
+    ranks = len(forks.children())
+    has_begun = threading.Event()
+
+    def lose_and_begin() -> None:
+        os.kill(lost, signal.SIGKILL)
+        until(
+            lambda: lost not in (pids := [e.pid for e in forks.children()]) and len(pids) == ranks
+        )
+        with monkeypatch.context() as at_once:
+            at_once.setattr(event_loop, "call", lambda function, *args: function(*args))
+            run.begin()
+        has_begun.set()
+
+    event_loop.call(lose_and_begin)
+    assert has_begun.wait(PATIENCE)  # to follow it begins it, too
+
+
 def test_a_cell_waits_for_a_rank_that_was_lost_just_before_it_was_sent(cells, monkeypatch) -> None:
-    """The loop is held from the loss to when the cell is sent: it hears of the loss after that."""
     cells.run("kept = 1")
     cells.namespace["x"] = 1
     cells.run("pass", names=["x"])
@@ -203,18 +236,24 @@ def test_a_cell_waits_for_a_rank_that_was_lost_just_before_it_was_sent(cells, mo
     values = {each: ["told"] for each in cells.cluster.all_ranks}
     run = cells.cluster.run(Task(cells.cluster.all_ranks, code=cell, update=update, values=values))
     [lost] = cells.ask("os.getpid()", ranks=[2])
-    forks = psutil.Process(lost).parent()
-
-    def lose_and_begin() -> None:
-        os.kill(lost, signal.SIGKILL)
-        until(lambda: lost not in (pids := [e.pid for e in forks.children()]) and len(pids) == 4)
-        with monkeypatch.context() as at_once:
-            at_once.setattr(event_loop, "call", lambda function, *args: function(*args))
-            run.begin()
-
-    event_loop.call(lose_and_begin)
+    lose_just_before(cells, run, lost, monkeypatch)
     run.follow()
     assert [run.values()[each]["told"] for each in range(4)] == [(1, 4.0)] * 4
+
+
+def test_a_cell_that_others_have_begun_says_which_rank_was_lost_before(new, monkeypatch) -> None:
+    cells = new(nodes=4, provider=Local(machines=2), framework=False)
+    cells.run("kept = 1")
+    update = cells.cluster.sync.update([], {}, cells.cluster.all_ranks)
+    cell = "import time\ntime.sleep(10)"
+    run = cells.cluster.run(Task(cells.cluster.all_ranks, code=cell, update=update))
+    [lost] = cells.ask("__import__('os').getpid()", ranks=[2])
+    lose_just_before(cells, run, lost, monkeypatch)
+    run.follow()
+    with pytest.raises(RankLost, match="rank 2 is lost: it was killed .* restarts with an empty"):
+        run.check()
+    assert cells.ask("globals().get('kept')") == [1, 1, None, 1]
+    assert cells.ask(PEERS) == [4] * 4
 
 
 def test_a_cell_waits_for_a_head_that_is_lost_while_it_reserves_a_port(cells) -> None:

@@ -60,13 +60,32 @@ def test_only_what_changed_is_written_and_what_is_gone_goes(sender: Sender) -> N
     root = sender.send()
     kept = (root / "train.py").stat().st_ino
     (root / "checkpoint").write_text("of the script")
-    (sender.here / "lib/old.py").unlink()
+    shutil.rmtree(sender.here / "lib")
     sender.write("new.py", "new")
     sender.send()
     assert (root / "train.py").stat().st_ino == kept
     assert not (root / "lib").exists()
     assert (root / "new.py").read_text() == "new"
     assert (root / "checkpoint").read_text() == "of the script"
+
+
+def test_a_folder_into_which_the_script_will_write_is_there_and_what_it_writes_stays(
+    sender: Sender,
+) -> None:
+    (sender.here / "runs/1").mkdir(parents=True)
+    sender.write("plots/old.png", "old")
+    root = sender.send()
+    (root / "runs/1/best.pt").write_text("of the script")
+    (sender.here / "plots/old.png").unlink()
+    (sender.here / "cache").mkdir()
+    sender.send()
+    assert (root / "plots").is_dir()
+    assert (root / "cache").is_dir()
+    shutil.rmtree(sender.here / "runs")
+    shutil.rmtree(sender.here / "cache")
+    sender.send()
+    assert (root / "runs/1/best.pt").read_text() == "of the script"
+    assert not (root / "cache").exists()
 
 
 def test_what_is_of_another_kind_now_takes_the_place(sender: Sender) -> None:

@@ -25,7 +25,7 @@ from tests.cluster.conftest import Cells
 from tests.lab import Lab
 from tests.notebook.kernels import LiveNotebook
 from tests.paths import ROOT
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 EASY = b"step 12, loss 0.4711, learning rate 0.001\n" * 200_000
 HARD = np.random.default_rng(0).integers(0, 255, 8_000_000, np.uint8).tobytes()
@@ -86,17 +86,37 @@ def test_what_has_arrived_is_said_host_by_host(lab: Lab, start: Callable[..., Ce
     assert len({int(10 * share) for share in between}) > 3, seen
 
 
-def test_the_user_sees_what_was_chosen_and_why(lab: Lab, tmp_path: Path) -> None:
+@pytest.fixture
+def slow_notebook(lab: Lab, tmp_path: Path) -> Iterator[LiveNotebook]:
+    """A notebook with a host at the end of a line of 20 Mbit/s."""
     notebook = LiveNotebook(tmp_path / "n.ipynb", HOME=str(lab.home), PYTHONPATH=str(ROOT))
     try:
         notebook.succeed(f"%load_ext jupyter_sky\n%config Sky.python = {sys.executable!r}")
         notebook.succeed("%%sky --hosts lab1 --plugin none\npass")
         lab.hosts[0].slow_down(20)
-        notebook.succeed(f"data = {EASY[:42]!r} * 1_000_000")
-        said = notebook.succeed("%%sky\nprint(len(data))").shown[0]
+        yield notebook
     finally:
         lab.hosts[0].speed_up()
         notebook.close()
+
+
+def test_stop_while_a_value_comes_back_says_how_to_get_it(
+    lab: Lab, slow_notebook: LiveNotebook
+) -> None:
+    before = returned(lab)
+    coming = slow_notebook.start("%%sky --out data\nimport os\ndata = os.urandom(20_000_000)")
+    until(lambda: returned(lab) > before + 2_000_000)
+    slow_notebook.interrupt()
+    assert slow_notebook.finish(coming).sentence == (
+        "KeyboardInterrupt: stopped while 20 MB were on their way from lab1; the run itself is "
+        "over. --out brought nothing: `%sky pull data` does."
+    )
+    assert slow_notebook.succeed("%%sky\nprint(len(data))").stdout == "20000000\n"
+
+
+def test_the_user_sees_what_was_chosen_and_why(slow_notebook: LiveNotebook) -> None:
+    slow_notebook.succeed(f"data = {EASY[:42]!r} * 1_000_000")
+    said = slow_notebook.succeed("%%sky\nprint(len(data))").shown[0]
     assert re.search(
         r"sending data \(42 MB\): sent in .* s \(compressed to \d+%, because the "
         r"connection takes [\d.]+ MB a second\)",

@@ -265,7 +265,7 @@ class SSHConnection:
         except TimeoutError:
             raise CommandError(f"a command said nothing for {within:.0f} s") from None
         except (OSError, EOFError) as error:
-            raise HostError(f"the connection broke ({error or 'end of file'})") from None
+            raise HostError(f"the connection broke ({str(error) or 'end of file'})") from None
         if not mark:
             raise HostError(runs_nothing(last_line((first + said).decode(errors="replace"))))
         if status:

@@ -119,6 +119,8 @@ def test_the_same_machines_come_back_at_new_addresses(
     stop(cells)
     assert states(clients, cells) == {"stopped"}
     assert not any(host.is_up for host in machines.hosts.values())
+    with pytest.raises(ClusterStopped, match="is stopped: `%sky start"):  # by another notebook
+        cells.cluster.power.check_stop()
     assert phase_of(cells) is ProbePhase.STOPPED
     row = row_of(cells)
     assert row.price == price
