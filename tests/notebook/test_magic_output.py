@@ -245,6 +245,31 @@ def test_a_rank_updates_its_own_display_alone(pair: LiveNotebook) -> None:
     ]
 
 
+def test_a_rank_clears_its_own_output_alone(pair: LiveNotebook) -> None:
+    plot = (
+        "%%sky --stdout all\n"
+        "from IPython.display import HTML, clear_output, display\n"
+        "if rank == 1:\n    print('of rank 1')\n"
+        "for step in range(3):\n"
+        "    dist.barrier()\n"
+        "    if rank in {ranks}:\n        clear_output(wait={wait})\n"
+        "    display(HTML(f'<p>{{step}}</p>'))\n    print('step', step)"
+    )
+    for wait in (True, False):
+        cell = pair.succeed(plot.format(ranks=(0, 1), wait=wait))
+        assert sorted(cell.stdout.splitlines()) == ["0 │ step 2", "1 │ step 2"]
+        shown = [data["text/html"] for data in cell.data]
+        assert shown == [
+            "<strong>rank 0</strong>",
+            "<p>2</p>",
+            "<strong>rank 1</strong>",
+            "<p>2</p>",
+        ]
+    cell = pair.succeed(plot.format(ranks=(0,), wait=True))
+    lines = ["0 │ step 2", "1 │ of rank 1", *(f"1 │ step {step}" for step in range(3))]
+    assert sorted(cell.stdout.splitlines()) == sorted(lines)
+
+
 def test_text_with_a_place_is_updated_there_below_its_label(pair: LiveNotebook) -> None:
     code = (
         "from IPython.display import display\n"
