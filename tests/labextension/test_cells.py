@@ -69,7 +69,7 @@ def test_a_later_cell_leaves_the_strip_of_an_earlier_one(
     user.wait_for_state(console, "Stopped")
 
 
-def test_what_clears_the_output_leaves_the_strip(open_notebook: Open) -> None:
+def test_what_clears_the_output_leaves_the_strip(open_notebook: Open, tmp_path: Path) -> None:
     user = open_notebook("lab", "cleared")
     user.run(LOAD)
     cell = user.run(
@@ -79,6 +79,16 @@ def test_what_clears_the_output_leaves_the_strip(open_notebook: Open) -> None:
     user.wait_for_state(cell, "Finished")
     cell.locator(".jp-RenderedText").get_by_text("after").wait_for()
     assert cell.get_by_text("before").count() == 1, "in the code alone"
+
+    # The user clears what an earlier cell and a running one show.
+    running = user.start(ENDLESS.format(end=str(tmp_path / "never")).replace(" --nodes 2", ""))
+    running.locator(".jp-RenderedText").get_by_text("step 3").wait_for()
+    user.page.evaluate("() => jupyterapp.commands.execute('notebook:clear-all-cell-outputs')")
+    running.get_by_text("step 3", exact=True).wait_for(state="detached")
+    user.wait_for_state(running, "Running")
+    assert cell.locator(".jp-OutputArea-output").count() == 0
+    user.strip(running).get_by_role("button", name="Stop", exact=True).click()
+    user.wait_for_state(running, "Stopped")
 
 
 @pytest.mark.parametrize("saved", [True, False], ids=["saved", "not saved"])

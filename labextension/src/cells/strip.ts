@@ -1,7 +1,9 @@
 /* The strip of a run as an output of a cell: JupyterLab makes one for each output of our type. */
 
+import type { IOutput } from '@jupyterlab/nbformat';
 import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import type { TranslationBundle } from '@jupyterlab/translation';
+import type { PartialJSONObject } from '@lumino/coreutils';
 import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import type { Action, Ask } from '../action.ts';
@@ -47,6 +49,7 @@ export class RunStrip extends Widget implements IRenderMime.IRenderer {
   readonly #page: Page;
   readonly #trans: TranslationBundle;
   #output: { open: boolean; snapshot: Snapshot } | null = null;
+  #data: PartialJSONObject = {};
 
   constructor(feed: Feed, page: Page, trans: TranslationBundle) {
     super();
@@ -60,6 +63,11 @@ export class RunStrip extends Widget implements IRenderMime.IRenderer {
   /** The run that it shows. */
   get run(): string | null {
     return this.#output?.snapshot.run?.id ?? null;
+  }
+
+  /** The output of the cell that it is. */
+  get output(): IOutput | null {
+    return this.#output && { output_type: 'display_data', metadata: {}, data: this.#data };
   }
 
   /** Whether the notebook has the end of the run. */
@@ -79,6 +87,7 @@ export class RunStrip extends Widget implements IRenderMime.IRenderer {
       return;
     }
     this.#output = { open: output.open, snapshot: fromSaved(output.snapshot) };
+    this.#data = model.data as PartialJSONObject;
     this.#feed.take(this.#output.snapshot, 'output');
     this.show_();
   }
