@@ -116,6 +116,19 @@ def test_programs_and_c_code_write_to_the_cell(pair: LiveNotebook) -> None:
     assert cell.stderr == "error\n"
 
 
+def test_warnings_and_printed_tracebacks_say_which_cell_they_are_from(pair: LiveNotebook) -> None:
+    pair.succeed("import traceback, warnings\n\ndef step():\n    warnings.warn('small')")
+    said = pair.succeed(
+        "%%sky\n\n\nwarnings.warn('large')\nstep()\n"
+        "try:\n    1 / 0\nexcept ZeroDivisionError:\n    traceback.print_exc()"
+    ).stderr
+    printed = re.search(r'File "<ipython-input-(\d+)-\w+>", line 7, in <module>\n +1 / 0\n', said)
+    assert printed, said
+    second = int(printed[1])
+    assert f"Cell In[{second}], line 4: UserWarning: large\n  warnings.warn('large')\n" in said
+    assert f"Cell In[{second - 1}], line 4: UserWarning: small\n  warnings.warn('small')\n" in said
+
+
 def test_a_whole_cell_of_shell(pair: LiveNotebook) -> None:
     cell = pair.succeed("%%sky --stdout all\n%%bash\necho node $SKYPILOT_NODE_RANK")
     assert sorted(cell.stdout.splitlines()) == ["0 │ node 0", "1 │ node 1"]
