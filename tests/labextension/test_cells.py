@@ -91,6 +91,50 @@ def test_what_clears_the_output_leaves_the_strip(open_notebook: Open, tmp_path: 
     user.wait_for_state(running, "Stopped")
 
 
+def test_a_loop_that_clears_its_output_leaves_the_strip_in_the_users_hands(
+    open_notebook: Open,
+) -> None:
+    user = open_notebook("lab", "live-plot")
+    user.run(LOAD)
+    cell = user.start(
+        "%%sky --nodes 2\nimport itertools, time\nfrom IPython.display import clear_output\n"
+        "for step in itertools.count():\n    clear_output(wait=True)\n"
+        "    print(f'step {step};')\n    time.sleep(0.05)"
+    )
+    shown = cell.locator(".jp-RenderedText")
+    strip = user.strip(cell)
+
+    def further() -> None:
+        """Wait until the output was cleared several times."""
+        shown.get_by_text(re.compile(r"^step \d+;")).wait_for()
+        steps = "node => Number(/step (\\d+);/.exec(node.innerText)?.[1] ?? 0)"
+        now = cell.evaluate(steps)
+        handle = cell.element_handle()
+        user.page.wait_for_function(
+            f"([node, now]) => ({steps})(node) > now + 3", arg=[handle, now]
+        )
+
+    def press(name: str, role: str = "button") -> None:
+        """Press a button of the mouse as long as a hand does."""
+        place = strip.get_by_role(role, name=name, exact=role == "button")
+        x, y = place.evaluate(
+            "node => (({ x, y, height }) => [x + 9, y + height / 2])(node.getBoundingClientRect())"
+        )
+        user.page.mouse.move(x, y)
+        user.page.mouse.down()
+        further()
+        user.page.mouse.up()
+
+    further()
+    press("rank 1,", role="option")
+    chosen = strip.get_by_role("option", name="rank 1,", selected=True)
+    chosen.wait_for()
+    further()
+    assert strip.evaluate("node => node.contains(document.activeElement)")
+    press("Stop")
+    user.wait_for_state(cell, "Stopped")
+
+
 @pytest.mark.parametrize("saved", [True, False], ids=["saved", "not saved"])
 def test_a_reload_in_the_middle_of_a_run(
     open_notebook: Open, shots: Path, tmp_path: Path, saved: bool
