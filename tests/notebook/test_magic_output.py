@@ -283,6 +283,17 @@ def test_a_rank_clears_its_own_output_alone(pair: LiveNotebook) -> None:
     assert sorted(cell.stdout.splitlines()) == sorted(lines)
 
 
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_loop_that_clears_very_often_ends_with_what_came_last(
+    pair: LiveNotebook, wait: bool
+) -> None:
+    cell = pair.succeed(
+        "%%sky\nfrom IPython.display import clear_output\n"
+        f"for step in range(1500):\n    clear_output(wait={wait})\n    print('step', step)"
+    )
+    assert cell.stdout == "step 1499\n"
+
+
 def test_text_with_a_place_is_updated_there_below_its_label(pair: LiveNotebook) -> None:
     code = (
         "from IPython.display import display\n"

@@ -54,7 +54,7 @@ class Renderer:
         self._clears_next: set[int] = set()  # ranks that clear when they show something more
         self._left_out: set[str] = set()
         self._order = RankOrder(ranks)
-        self._kept = RankOutputs()  # of several ranks in a notebook
+        self._kept = RankOutputs()  # in a notebook
         self._last_stream: Any = None
         self._width = label_width(ranks)
         self._decoder = OutputDecoder()
@@ -83,7 +83,7 @@ class Renderer:
         if event.rank in self._clears_next:
             self._clear_rank(event.rank, wait=True)
         text = _overwritten(self._decoder.decode(event)) if isinstance(event, Output) else ""
-        if self._width and hasattr(self._shell, "kernel"):
+        if hasattr(self._shell, "kernel"):
             self._kept.add(event, text)
             if self._kept.is_outdated:
                 return
@@ -111,8 +111,7 @@ class Renderer:
         """Show unfinished lines, and the final state of bars."""
         for event in self._order.finish():
             self._take(event)
-        if self._kept.is_outdated:
-            self._draw_again()
+        self.flush(waits=False)
         for key in list(self._lines):
             self._end_lines(key)
         self._unfinished.clear()
@@ -122,9 +121,15 @@ class Renderer:
         self.flush()
         self._floods.clear()
 
-    def flush(self) -> None:
-        """Flush stdout and stderr, if anything was written since the last time."""
-        if self._kept.is_due:
+    def flush(self, waits: bool = True) -> None:
+        """Flush stdout and stderr, if anything was written since the last time.
+
+        Parameters
+        ----------
+        waits
+            Whether a cell that was cleared may be drawn some moments later.
+        """
+        if self._kept.is_due or (self._kept.is_outdated and not waits):
             self._draw_again()
         if self._unflushed:
             sys.stdout.flush()
@@ -134,12 +139,12 @@ class Renderer:
         self._unflushed = False
 
     def _clear_rank(self, rank: int, wait: bool) -> None:
-        """Clear what a rank has shown; of several ranks, `flush` does it."""
+        """Clear what a rank has shown, when `flush` is called next."""
         self._clears_next.discard(rank)
-        if not self._width:
-            self._clear_cell(wait)
-        elif hasattr(self._shell, "kernel"):  # a terminal cannot clear lines
+        if hasattr(self._shell, "kernel"):
             self._kept.clear(rank)
+        elif not self._width:  # a terminal clears only an unfinished line, which several ranks lack
+            self._clear_cell(wait)
 
     def _draw_again(self) -> None:
         """Clear the cell, and show again what the ranks have not cleared."""

@@ -29,6 +29,20 @@ def test_ranks_that_clear_in_each_step_are_drawn_once_for_all_of_them() -> None:
     assert outputs.is_due
 
 
+def test_a_loop_that_clears_all_the_time_is_drawn_as_often_as_it_can_be_seen() -> None:
+    now = drawn = 0
+    outputs = RankOutputs(lambda: now / 1000)
+    for now in range(1000):  # milliseconds
+        outputs.clear(0)
+        add(outputs, 0, f"step {now}")
+        if outputs.is_due:
+            [(_, text)] = outputs.draw()
+            assert text == f"step {now}"
+            drawn += 1
+    assert drawn == 20
+    assert outputs.is_outdated, "the end is shown when the run is over"
+
+
 def test_what_is_not_kept_is_counted() -> None:
     outputs = RankOutputs()
     for _ in range(3):

@@ -1,7 +1,7 @@
-"""What each of several ranks has shown in a cell, so that it can clear its own output there.
+"""What ranks have shown in a cell, so that each can clear its own output there.
 
 A page can only clear a whole cell. What the other ranks have shown is then shown again, rank by
-rank.
+rank, and not more often than a user can see.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from jupyter_sky.transport.protocol.events import Display, Output
 
 _KEPT = 128 * 1024  # characters of a rank's output, at most; earlier ones are not shown again
 _COST = 8 * 1024  # as many characters as a display counts, whatever it shows
+
+INTERVAL = 0.05
+"""Seconds between two times at which a cell is drawn, however often ranks clear it."""
 
 PATIENCE = 0.3
 """Seconds that a cell waits at most for the ranks that usually clear with the one that has."""
@@ -58,7 +61,7 @@ class _OfRank:
 
 
 class RankOutputs:
-    """Keeps what several ranks show, until they clear it.
+    """Keeps what ranks show, until they clear it.
 
     Parameters
     ----------
@@ -72,6 +75,7 @@ class RankOutputs:
         self._clearing: set[int] = set()  # ranks that have cleared something before
         self._cleared: set[int] = set()  # and since the cell was last drawn
         self._since = 0.0
+        self._drawn = -INTERVAL
 
     @property
     def is_outdated(self) -> bool:
@@ -81,7 +85,7 @@ class RankOutputs:
     @property
     def is_due(self) -> bool:
         """Whether to do so now: once for all ranks, where each clears in every step of a loop."""
-        if not self._cleared:
+        if not self._cleared or self._clock() < self._drawn + INTERVAL:
             return False
         return self._cleared >= self._clearing or self._clock() > self._since + PATIENCE
 
@@ -106,6 +110,7 @@ class RankOutputs:
     def draw(self) -> list[tuple[Output | Display, str]]:
         """Return what is to be shown in the cleared cell, rank by rank."""
         self._cleared.clear()
+        self._drawn = self._clock()
         again: list[tuple[Output | Display, str]] = []
         for rank, of_rank in sorted(self._of.items()):
             if of_rank.bytes:
