@@ -7,6 +7,7 @@ import { element, setAttribute, setOptional, setShown, setText } from './dom.ts'
 import { Usage } from './usage.ts';
 import { keepKeys } from './keys.ts';
 import { More } from './more.ts';
+import { keepClicks } from './moving.ts';
 import type { Address } from './pages.ts';
 import { OutputPane } from './output.ts';
 import { RankList } from './ranks.ts';
@@ -58,6 +59,17 @@ export function render(
   view.show(snapshot, place);
 }
 
+/** Moves the view of another host into `host`, as the user has it. */
+export function takeOver(from: HTMLElement, host: HTMLElement, act: (action: Action) => void): void {
+  const view = views.get(from);
+  if (view) {
+    views.delete(from);
+    views.set(host, view);
+    view.act = act;
+    host.replaceChildren(view.element);
+  }
+}
+
 /** Takes the view out of `host` again. */
 export function release(host: HTMLElement): void {
   views.get(host)?.release();
@@ -67,7 +79,7 @@ export function release(host: HTMLElement): void {
 
 class View {
   readonly element: HTMLElement;
-  readonly #act: (action: Action) => void;
+  act: (action: Action) => void;
   readonly #trans: Translation;
   readonly #isCell: boolean;
   readonly #strip: Strip;
@@ -87,17 +99,18 @@ class View {
   #open: boolean;
 
   constructor(act: (action: Action) => void, trans: Translation, place: Place) {
-    this.#act = act;
+    this.act = act;
+    const forward = (action: Action) => this.act(action);
     this.#trans = trans;
     this.#isCell = place.kind === 'cell';
     this.#open = place.open ?? true;
-    this.#strip = new Strip(trans, place.kind, act, {
+    this.#strip = new Strip(trans, place.kind, forward, {
       toggle: () => this.#toggle(),
       inspect: (rank) => this.#inspect(rank)
     });
     this.#curves = new Curves(trans);
     this.#ranks = new RankList(trans, this.#isCell, (rank) => this.#choose(rank));
-    this.#output = new OutputPane(trans, undefined, (place) => act({ kind: 'go', place }));
+    this.#output = new OutputPane(trans, undefined, (place) => forward({ kind: 'go', place }));
     this.#more = new More(trans, place.usage ?? new Usage());
     const parts = [this.#ranks.element, this.#output.element, this.#more.element];
     this.#body = element('div', 'jsky-ranks-body', {}, ...parts);
@@ -125,6 +138,7 @@ class View {
       }
     });
     this.#giveKeysBack = keepKeys(this.element);
+    keepClicks(this.element);
   }
 
   show(snapshot: Snapshot, place: Place): void {
@@ -157,7 +171,7 @@ class View {
 
   #toggle(): void {
     this.#open = !this.#open;
-    this.#act({ kind: 'open', open: this.#open });
+    this.act({ kind: 'open', open: this.#open });
     if (!this.#open && this.#selected !== null) {
       this.#select(null);
     }
@@ -178,7 +192,7 @@ class View {
 
   #select(rank: number | null): void {
     this.#selected = rank;
-    this.#act({ kind: 'select', run: this.#snapshot?.run?.id ?? null, rank });
+    this.act({ kind: 'select', run: this.#snapshot?.run?.id ?? null, rank });
     if (this.#snapshot) {
       this.#showRanks(this.#snapshot);
     }

@@ -69,7 +69,7 @@ def test_a_later_cell_leaves_the_strip_of_an_earlier_one(
     user.wait_for_state(console, "Stopped")
 
 
-def test_what_clears_the_output_leaves_the_strip(open_notebook: Open) -> None:
+def test_what_clears_the_output_leaves_the_strip(open_notebook: Open, tmp_path: Path) -> None:
     user = open_notebook("lab", "cleared")
     user.run(LOAD)
     cell = user.run(
@@ -79,6 +79,60 @@ def test_what_clears_the_output_leaves_the_strip(open_notebook: Open) -> None:
     user.wait_for_state(cell, "Finished")
     cell.locator(".jp-RenderedText").get_by_text("after").wait_for()
     assert cell.get_by_text("before").count() == 1, "in the code alone"
+
+    # The user clears what an earlier cell and a running one show.
+    running = user.start(ENDLESS.format(end=str(tmp_path / "never")).replace(" --nodes 2", ""))
+    running.locator(".jp-RenderedText").get_by_text("step 3").wait_for()
+    user.page.evaluate("() => jupyterapp.commands.execute('notebook:clear-all-cell-outputs')")
+    running.get_by_text("step 3", exact=True).wait_for(state="detached")
+    user.wait_for_state(running, "Running")
+    assert cell.locator(".jp-OutputArea-output").count() == 0
+    user.strip(running).get_by_role("button", name="Stop", exact=True).click()
+    user.wait_for_state(running, "Stopped")
+
+
+def test_a_loop_that_clears_its_output_leaves_the_strip_in_the_users_hands(
+    open_notebook: Open,
+) -> None:
+    user = open_notebook("lab", "live-plot")
+    user.run(LOAD)
+    cell = user.start(
+        "%%sky --nodes 2\nimport itertools, time\nfrom IPython.display import clear_output\n"
+        "for step in itertools.count():\n    clear_output(wait=True)\n"
+        "    print(f'step {step};')\n    time.sleep(0.05)"
+    )
+    shown = cell.locator(".jp-RenderedText")
+    strip = user.strip(cell)
+
+    def further() -> None:
+        """Wait until the output was cleared several times."""
+        shown.get_by_text(re.compile(r"^step \d+;")).wait_for()
+        steps = "node => Number(/step (\\d+);/.exec(node.innerText)?.[1] ?? 0)"
+        now = cell.evaluate(steps)
+        handle = cell.element_handle()
+        user.page.wait_for_function(
+            f"([node, now]) => ({steps})(node) > now + 3", arg=[handle, now]
+        )
+
+    def press(name: str, role: str = "button") -> None:
+        """Press a button of the mouse as long as a hand does."""
+        place = strip.get_by_role(role, name=name, exact=role == "button")
+        x, y = place.evaluate(
+            "node => (({ x, y, height }) => [x + 9, y + height / 2])(node.getBoundingClientRect())"
+        )
+        user.page.mouse.move(x, y)
+        user.page.mouse.down()
+        further()
+        user.page.mouse.up()
+
+    further()
+    press("rank 1,", role="option")
+    chosen = strip.get_by_role("option", name="rank 1,", selected=True)
+    chosen.wait_for()
+    further()
+    assert strip.evaluate("node => node.contains(document.activeElement)")
+    press("Stop")
+    user.wait_for_state(cell, "Stopped")
 
 
 @pytest.mark.parametrize("saved", [True, False], ids=["saved", "not saved"])

@@ -116,6 +116,19 @@ def test_programs_and_c_code_write_to_the_cell(pair: LiveNotebook) -> None:
     assert cell.stderr == "error\n"
 
 
+def test_warnings_and_printed_tracebacks_say_which_cell_they_are_from(pair: LiveNotebook) -> None:
+    pair.succeed("import traceback, warnings\n\ndef step():\n    warnings.warn('small')")
+    said = pair.succeed(
+        "%%sky\n\n\nwarnings.warn('large')\nstep()\n"
+        "try:\n    1 / 0\nexcept ZeroDivisionError:\n    traceback.print_exc()"
+    ).stderr
+    printed = re.search(r'File "<ipython-input-(\d+)-\w+>", line 7, in <module>\n +1 / 0\n', said)
+    assert printed, said
+    second = int(printed[1])
+    assert f"Cell In[{second}], line 4: UserWarning: large\n  warnings.warn('large')\n" in said
+    assert f"Cell In[{second - 1}], line 4: UserWarning: small\n  warnings.warn('small')\n" in said
+
+
 def test_a_whole_cell_of_shell(pair: LiveNotebook) -> None:
     cell = pair.succeed("%%sky --stdout all\n%%bash\necho node $SKYPILOT_NODE_RANK")
     assert sorted(cell.stdout.splitlines()) == ["0 │ node 0", "1 │ node 1"]
@@ -252,6 +265,42 @@ def test_a_rank_updates_its_own_display_alone(pair: LiveNotebook) -> None:
     ]
 
 
+def test_a_rank_clears_its_own_output_alone(pair: LiveNotebook) -> None:
+    plot = (
+        "%%sky --stdout all\n"
+        "from IPython.display import HTML, clear_output, display\n"
+        "if rank == 1:\n    print('of rank 1')\n"
+        "for step in range(3):\n"
+        "    dist.barrier()\n"
+        "    if rank in {ranks}:\n        clear_output(wait={wait})\n"
+        "    display(HTML(f'<p>{{step}}</p>'))\n    print('step', step)"
+    )
+    for wait in (True, False):
+        cell = pair.succeed(plot.format(ranks=(0, 1), wait=wait))
+        assert sorted(cell.stdout.splitlines()) == ["0 │ step 2", "1 │ step 2"]
+        shown = [data["text/html"] for data in cell.data]
+        assert shown == [
+            "<strong>rank 0</strong>",
+            "<p>2</p>",
+            "<strong>rank 1</strong>",
+            "<p>2</p>",
+        ]
+    cell = pair.succeed(plot.format(ranks=(0,), wait=True))
+    lines = ["0 │ step 2", "1 │ of rank 1", *(f"1 │ step {step}" for step in range(3))]
+    assert sorted(cell.stdout.splitlines()) == sorted(lines)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_loop_that_clears_very_often_ends_with_what_came_last(
+    pair: LiveNotebook, wait: bool
+) -> None:
+    cell = pair.succeed(
+        "%%sky\nfrom IPython.display import clear_output\n"
+        f"for step in range(1500):\n    clear_output(wait={wait})\n    print('step', step)"
+    )
+    assert cell.stdout == "step 1499\n"
+
+
 def test_text_with_a_place_is_updated_there_below_its_label(pair: LiveNotebook) -> None:
     code = (
         "from IPython.display import display\n"
@@ -352,7 +401,7 @@ def test_tasks_that_a_cell_leaves_go_on_between_cells(pair: LiveNotebook, tmp_pa
     # A cell that awaits nothing may run a loop of its own, as scripts do.
     cell = pair.succeed("%%sky --ranks 0\nprint(task.result(), asyncio.run(begin()))")
     assert cell.stdout == "worked worked\n"
-    cell = pair.run("%%sky\ndef later():\n    asyncio.get_running_loop()\nlater()")
+    cell = pair.run("%%sky --ranks 0\ndef later():\n    asyncio.get_running_loop()\nlater()")
     assert cell.traceback.endswith("write `await` in this cell, as in `await asyncio.sleep(0)`")
 
 

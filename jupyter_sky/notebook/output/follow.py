@@ -72,7 +72,7 @@ def follow(
         if notice.is_over or not strip.is_output:
             hang.update(notice.text)
 
-    ask = Prompter(run, renderer.flush, asks_all)
+    ask = Prompter(run, partial(renderer.flush, waits=False), asks_all)
     try:
         run.follow(
             lambda event: renderer.render(event, flush=run.nothing_waits),

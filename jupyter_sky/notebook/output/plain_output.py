@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jupyter_sky.notebook.output.decoding import OutputDecoder
 from jupyter_sky.notebook.output.flood import gap, skipped_displays
 from jupyter_sky.notebook.output.inplace_lines import FinalLines
-from jupyter_sky.notebook.output.rank_label import label, label_width
+from jupyter_sky.notebook.output.ranks.label import label, label_width
 from jupyter_sky.transport.protocol.events import Display, Output
 
 _KEPT = 64 * 1024  # bytes, at most
+_JOINED = 4 * 1024  # bytes up to which lines of a rank are joined
 _Stream = tuple[int, str]  # of a rank
 
 
 @dataclass
-class _Place:
-    """The position of an updatable display, in bytes since the beginning of the output."""
+class _Piece:
+    """A part of the output of one rank; ``place`` is the id of a display that can be updated."""
 
-    key: tuple[int, object]
-    start: int
-    end: int
+    rank: int | None
+    data: bytes
+    place: object = None
+
+    def joins(self, other: _Piece) -> bool:
+        """Return whether it can take in what comes next."""
+        is_text = self.place is None and other.place is None
+        return is_text and self.rank == other.rank and len(self.data) < _JOINED
 
 
 class PlainOutput:
@@ -30,18 +37,18 @@ class PlainOutput:
     Parameters
     ----------
     ranks
-        The shown ranks. If there are several, each line begins with its rank.
+        The shown ranks. If there are several, each line begins with its rank, and a rank that
+        clears the output clears its own.
     """
 
     def __init__(self, ranks: Sequence[int]) -> None:
         self._width = label_width(ranks)
-        self._kept = b""
-        self._dropped = 0  # number of bytes dropped before these
-        self._places: list[_Place] = []
+        self._pieces: deque[_Piece] = deque()
+        self._size = 0
         # The last line of each stream, or its bars, until something follows below.
         self._last: dict[_Stream, FinalLines] = {}
         self._decoder = OutputDecoder()
-        self._clears_next = False
+        self._clears_next: set[int] = set()  # ranks that clear when they show something more
 
     @property
     def text(self) -> str:
@@ -49,18 +56,19 @@ class PlainOutput:
         last = [(rank, lines) for (rank, _), lines in list(self._last.items()) if lines.text]
         text = "\n".join(self._labelled(rank, lines.text) for rank, lines in last)
         end = "\n" if last and last[-1][1].is_complete else ""
+        kept = b"".join(piece.data for piece in list(self._pieces))
         # The kept output may begin in the middle of a character.
-        return (self._kept + f"{text}{end}".encode())[-_KEPT:].decode(errors="ignore")
+        return (kept + f"{text}{end}".encode())[-_KEPT:].decode(errors="ignore")
 
     def add(self, event: Output | Display) -> None:
         """Add output or a display of a rank."""
         if isinstance(event, Display) and event.kind == "clear":
-            self._clears_next = bool(event.data.get("wait", False))
-            if not self._clears_next:
-                self._clear()
+            self._clears_next.add(event.rank)
+            if not event.data.get("wait", False):
+                self._clear(event.rank)
             return
-        if self._clears_next:
-            self._clear()
+        if event.rank in self._clears_next:
+            self._clear(event.rank)
         if isinstance(event, Output):
             self._end_complete(event.rank, beside=event.stream)
             self._write((event.rank, event.stream), f"{gap(event)}{self._decoder.decode(event)}")
@@ -70,46 +78,30 @@ class PlainOutput:
 
     def say(self, line: str) -> None:
         """Add a line that does not come from a rank."""
-        self._keep(line)
+        self._keep(None, line)
 
     def _show(self, event: Display) -> None:
         """Keep a display, replacing the one that it updates if that is still kept."""
         if notice := skipped_displays(event).rstrip("\n"):
-            self._keep(self._labelled(event.rank, notice))
+            self._keep(event.rank, self._labelled(event.rank, notice))
         text = self._labelled(event.rank, str(event.data.get("text/plain", "")))
-        identity = event.transient.get("display_id")
-        key = event.rank, identity
-        known = [each for each in self._places if each.key == key and each.start >= self._dropped]
-        if event.kind == "update" and known:
-            for place in known:
-                self._replace(place, _encoded(text))
-            return
-        if identity:
-            self._places = [each for each in self._places if each.start >= self._dropped]
-            start = self._dropped + len(self._kept)
-            self._places.append(_Place(key, start, start + len(_encoded(text))))
-        self._keep(text)
+        place = event.transient.get("display_id")
+        pieces = self._pieces if place and event.kind == "update" else ()
+        known = [each for each in pieces if (each.rank, each.place) == (event.rank, place)]
+        for piece in known:
+            self._size -= len(piece.data)
+            piece.data = _encoded(f"{text}\n")
+            self._size += len(piece.data)
+        if not known:
+            self._keep(event.rank, text, place)
+        self._drop_oldest()
 
-    def _replace(self, place: _Place, data: bytes) -> None:
-        start, end = place.start - self._dropped, place.end - self._dropped
-        if start < 0:  # it was dropped when an earlier one became longer
-            return
-        longer = len(data) - (end - start)
-        place.end += longer
-        for each in self._places:
-            if each.start > place.start:
-                each.start, each.end = each.start + longer, each.end + longer
-        self._set_kept(self._kept[:start] + data + self._kept[end:])
-
-    def _set_kept(self, data: bytes) -> None:
-        self._dropped += max(0, len(data) - _KEPT)
-        self._kept = data[-_KEPT:]
-
-    def _clear(self) -> None:
-        self._places.clear()
-        self._kept = b""
-        self._last.clear()
-        self._clears_next = False
+    def _clear(self, rank: int) -> None:
+        """Remove what a rank has shown."""
+        self._clears_next.discard(rank)
+        self._pieces = deque(each for each in self._pieces if each.rank != rank)
+        self._size = sum(len(each.data) for each in self._pieces)
+        self._last = {key: lines for key, lines in self._last.items() if key[0] != rank}
 
     def _write(self, key: _Stream, text: str) -> None:
         lines = self._last.setdefault(key, FinalLines())
@@ -125,7 +117,7 @@ class PlainOutput:
 
     def _keep_lines(self, key: _Stream, lines: list[str]) -> None:
         if lines:
-            self._keep(self._labelled(key[0], "\n".join(lines)))
+            self._keep(key[0], self._labelled(key[0], "\n".join(lines)))
 
     def _labelled(self, rank: int, text: str) -> str:
         if not self._width:
@@ -133,8 +125,25 @@ class PlainOutput:
         begin = label(rank, self._width)
         return "\n".join(f"{begin}{line}" for line in text.split("\n"))
 
-    def _keep(self, text: str) -> None:
-        self._set_kept(self._kept + _encoded(f"{text}\n"))
+    def _keep(self, rank: int | None, text: str, place: object = None) -> None:
+        data = _encoded(f"{text}\n")
+        piece = _Piece(rank, data, place)
+        if self._pieces and self._pieces[-1].joins(piece):
+            self._pieces[-1].data += data
+        else:
+            self._pieces.append(piece)
+        self._size += len(data)
+        self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        """Drop what there is no room for."""
+        while (excess := self._size - _KEPT) > 0:
+            first = self._pieces[0]
+            dropped = min(excess, len(first.data))
+            self._size -= dropped
+            first.data, first.place = first.data[dropped:], None
+            if not first.data:
+                self._pieces.popleft()
 
 
 def _encoded(text: str) -> bytes:

@@ -15,8 +15,9 @@ from jupyter_sky.formatting import escaped
 from jupyter_sky.notebook.output.decoding import OutputDecoder
 from jupyter_sky.notebook.output.flood import FloodEnd, gap, skipped_displays
 from jupyter_sky.notebook.output.inplace_lines import FinalLines, InPlaceLines, overwriting_start
-from jupyter_sky.notebook.output.rank_label import label, label_width
-from jupyter_sky.notebook.output.rank_order import RankOrder
+from jupyter_sky.notebook.output.ranks.label import label, label_width
+from jupyter_sky.notebook.output.ranks.order import RankOrder
+from jupyter_sky.notebook.output.ranks.outputs import RankOutputs
 from jupyter_sky.notebook.output.safe_display import safe_data, safe_metadata
 from jupyter_sky.transport.protocol.events import Display, Output
 
@@ -32,7 +33,8 @@ class Renderer:
     shell
         The shell of the notebook.
     ranks
-        The ranks whose output is shown. If there are several, each line begins with its rank.
+        The ranks whose output is shown. If there are several, each line begins with its rank, and
+        a rank that clears the output clears its own.
     is_safe
         Whether to display nothing that could run code in the page.
     on_clear
@@ -49,9 +51,10 @@ class Renderer:
         self._shell = shell
         self._is_safe = is_safe
         self._on_clear = on_clear
-        self._clears_next = False
+        self._clears_next: set[int] = set()  # ranks that clear when they show something more
         self._left_out: set[str] = set()
         self._order = RankOrder(ranks)
+        self._kept = RankOutputs()  # in a notebook
         self._last_stream: Any = None
         self._width = label_width(ranks)
         self._decoder = OutputDecoder()
@@ -65,24 +68,38 @@ class Renderer:
     def render(self, event: Output | Display, flush: bool = True) -> None:
         """Show one event, at once if ``flush`` is set."""
         for each in self._order.add(event) if self._width else (event,):
-            self._render(each)
+            self._take(each)
         self._unflushed = True
         if flush:
             self.flush()
 
-    def _render(self, event: Output | Display) -> None:
-        if self._clears_next and not (isinstance(event, Display) and event.kind == "clear"):
-            self._clear()
+    def _take(self, event: Output | Display) -> None:
+        """Show an event in its turn."""
+        if isinstance(event, Display) and event.kind == "clear":
+            self._clears_next.add(event.rank)
+            if not event.data.get("wait", False):
+                self._clear_rank(event.rank, wait=False)
+            return
+        if event.rank in self._clears_next:
+            self._clear_rank(event.rank, wait=True)
+        text = _overwritten(self._decoder.decode(event)) if isinstance(event, Output) else ""
+        if hasattr(self._shell, "kernel"):
+            self._kept.add(event, text)
+            if self._kept.is_outdated:
+                return
+        self._render(event, text)
+
+    def _render(self, event: Output | Display, text: str) -> None:
         if isinstance(event, Display):
             self._display(event)
         else:
-            self._print(event, _overwritten(self._decoder.decode(event)))
+            self._print(event, text)
 
     def show_overdue(self) -> None:
         """Show displays and bars that have waited long enough; to be called repeatedly."""
         if overdue := list(self._order.overdue()):
             for event in overdue:
-                self._render(event)
+                self._take(event)
             self._unflushed = True
         until = time.monotonic() - _PATIENCE
         for key, lines in list(self._lines.items()):
@@ -93,7 +110,8 @@ class Renderer:
     def finish(self) -> None:
         """Show unfinished lines, and the final state of bars."""
         for event in self._order.finish():
-            self._render(event)
+            self._take(event)
+        self.flush(waits=False)
         for key in list(self._lines):
             self._end_lines(key)
         self._unfinished.clear()
@@ -103,8 +121,16 @@ class Renderer:
         self.flush()
         self._floods.clear()
 
-    def flush(self) -> None:
-        """Flush stdout and stderr, if anything was written since the last time."""
+    def flush(self, waits: bool = True) -> None:
+        """Flush stdout and stderr, if anything was written since the last time.
+
+        Parameters
+        ----------
+        waits
+            Whether a cell that was cleared may be drawn some moments later.
+        """
+        if self._kept.is_due or (self._kept.is_outdated and not waits):
+            self._draw_again()
         if self._unflushed:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -112,16 +138,30 @@ class Renderer:
                 flood.show()
         self._unflushed = False
 
-    def _clear(self) -> None:
+    def _clear_rank(self, rank: int, wait: bool) -> None:
+        """Clear what a rank has shown, when `flush` is called next."""
+        self._clears_next.discard(rank)
+        if hasattr(self._shell, "kernel"):
+            self._kept.clear(rank)
+        elif not self._width:  # a terminal clears only an unfinished line, which several ranks lack
+            self._clear_cell(wait)
+
+    def _draw_again(self) -> None:
+        """Clear the cell, and show again what the ranks have not cleared."""
+        again = self._kept.draw()
+        self._clear_cell(wait=bool(again))
+        for event, text in again:
+            self._render(event, text)
+        self._unflushed = True
+
+    def _clear_cell(self, wait: bool) -> None:
         """Clear the cell, except what is above its output."""
         self._bars.clear()
         self._unfinished.clear()
         self._lines.clear()
         self._floods.clear()
         # With `wait` if something follows at once, so that the page keeps its height.
-        wait = self._clears_next or self._on_clear is not None
-        self._clears_next = False
-        self._shell.display_pub.clear_output(wait=wait)
+        self._shell.display_pub.clear_output(wait=wait or self._on_clear is not None)
         if self._on_clear:
             self._on_clear()
 
@@ -223,11 +263,6 @@ class Renderer:
     def _display(self, event: Display) -> None:
         self._end_complete_lines(event.rank)
         self.flush()
-        if event.kind == "clear":
-            self._clears_next = bool(event.data.get("wait", False))
-            if not self._clears_next:
-                self._clear()
-            return
         if event.skipped:
             sys.stdout.write(skipped_displays(event))
             self.flush()

@@ -50,6 +50,11 @@ export class Keeper {
       clearInterval(this.#timer);
       this.#timer = undefined;
     }
+    const cell = this.#cells.cellOf(strip.node);
+    if (cell) {
+      // What takes it away may put it back itself.
+      queueMicrotask(() => this.#putBack(strip, cell));
+    }
   }
 
   /** Asks the server what a notebook that was just opened has missed: while the sidebar is closed, it
@@ -74,6 +79,15 @@ export class Keeper {
   /** Notes that the messages of a run come to this page. */
   comesHere(run: string): void {
     this.#here.add(run);
+  }
+
+  /** Notes that the kernel of a notebook, whose messages came to this page, has ended. */
+  kernelEnded({ node }: NotebookPanel): void {
+    for (const strip of this.#strips) {
+      if (strip.run && node.contains(strip.node)) {
+        this.#here.delete(strip.run);
+      }
+    }
   }
 
   /** Whether the messages of a run come to this page. */
@@ -103,6 +117,16 @@ export class Keeper {
       this.#restored.add(run);
       const record = await this.#clusters.client.record(snapshot.cluster.id, run);
       replaceOutputs(cell, record, record.text);
+    }
+  }
+
+  /** Puts the strip of a run that goes on back into its cell: the user has cleared the cell's outputs,
+      and the kernel only tells what has changed in them. */
+  #putBack({ run, snapshot, output }: RunStrip, cell: CodeCell): void {
+    const goesOn = run && snapshot && !isOver(snapshot) && this.#here.has(run) && !snapshot.run!.background;
+    // A cell that begins anew is cleared, too.
+    if (goesOn && output && !cell.isDisposed && cell.model.executionState !== 'running' && !hasRun(cell, run)) {
+      cell.model.outputs.add(output);
     }
   }
 

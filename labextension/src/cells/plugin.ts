@@ -87,6 +87,11 @@ function listen(panel: NotebookPanel, keeper: Keeper): void {
       }
     }
   });
+  panel.sessionContext.statusChanged.connect((_, status) => {
+    if (status === 'restarting' || status === 'autorestarting') {
+      keeper.kernelEnded(panel);
+    }
+  });
 }
 
 /** The notebooks of a page, as strips use them. */

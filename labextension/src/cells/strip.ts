@@ -1,13 +1,16 @@
 /* The strip of a run as an output of a cell: JupyterLab makes one for each output of our type. */
 
+import type { IOutput } from '@jupyterlab/nbformat';
 import type { IRenderMime } from '@jupyterlab/rendermime-interfaces';
 import type { TranslationBundle } from '@jupyterlab/translation';
+import type { PartialJSONObject } from '@lumino/coreutils';
 import type { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import type { Action, Ask } from '../action.ts';
+import { marksOf, restore, type Marks } from '../moving.ts';
 import type { Snapshot } from '../snapshot.ts';
 import { Usage } from '../usage.ts';
-import { release, render } from '../view.ts';
+import { release, render, takeOver } from '../view.ts';
 import { isOver, type Feed } from './feed.ts';
 import { fromSaved, MIME, type RunOutput } from './record.ts';
 
@@ -42,11 +45,19 @@ function usageOf(run: string): Usage {
   return usage;
 }
 
+/** Strips that were just taken away, as by a cell that clears its output: what shows their runs next
+    takes over their views. */
+const left: { run: string | null; node: HTMLElement; marks: Marks | null }[] = [];
+
 export class RunStrip extends Widget implements IRenderMime.IRenderer {
   readonly #feed: Feed;
   readonly #page: Page;
   readonly #trans: TranslationBundle;
   #output: { open: boolean; snapshot: Snapshot } | null = null;
+  #data: PartialJSONObject = {};
+  /** Of when it was taken out of the page, and of the strip whose view it has taken over. */
+  #marks: Marks | null = null;
+  #taken: Marks | null = null;
 
   constructor(feed: Feed, page: Page, trans: TranslationBundle) {
     super();
@@ -60,6 +71,11 @@ export class RunStrip extends Widget implements IRenderMime.IRenderer {
   /** The run that it shows. */
   get run(): string | null {
     return this.#output?.snapshot.run?.id ?? null;
+  }
+
+  /** The output of the cell that it is. */
+  get output(): IOutput | null {
+    return this.#output && { output_type: 'display_data', metadata: {}, data: this.#data };
   }
 
   /** Whether the notebook has the end of the run. */
@@ -79,6 +95,8 @@ export class RunStrip extends Widget implements IRenderMime.IRenderer {
       return;
     }
     this.#output = { open: output.open, snapshot: fromSaved(output.snapshot) };
+    this.#data = model.data as PartialJSONObject;
+    this.#takeOver();
     this.#feed.take(this.#output.snapshot, 'output');
     this.show_();
   }
@@ -107,19 +125,40 @@ export class RunStrip extends Widget implements IRenderMime.IRenderer {
   override dispose(): void {
     if (!this.isDisposed) {
       this.#feed.changed.disconnect(this.#changed, this);
-      release(this.node);
+      const mine = { run: this.run, node: this.node, marks: this.#marks };
+      left.push(mine);
+      setTimeout(() => {
+        if (left.includes(mine)) {
+          left.splice(left.indexOf(mine), 1);
+          release(mine.node);
+        }
+      });
       super.dispose();
     }
   }
 
   protected override onAfterAttach(message: Message): void {
     super.onAfterAttach(message);
+    if (this.#taken) {
+      restore(this.#taken);
+      this.#taken = null;
+    }
     this.#page.attached(this);
   }
 
   protected override onBeforeDetach(message: Message): void {
     this.#page.detached(this);
+    this.#marks = marksOf(this.node);
     super.onBeforeDetach(message);
+  }
+
+  #takeOver(): void {
+    const at = left.findIndex(({ run }) => run === this.run);
+    const [before] = at < 0 ? [] : left.splice(at, 1);
+    if (before) {
+      takeOver(before.node, this.node, (action) => this.#act(action));
+      this.#taken = before.marks;
+    }
   }
 
   #changed(_: Feed, run: string): void {

@@ -73,9 +73,16 @@ def test_an_update_of_what_nobody_has_seen_is_shown_as_what_it_updates() -> None
 
 def test_what_is_cleared_was_not_left_out() -> None:
     limiter = flooded()
+    clear = {"kind": "clear", "data": {"wait": True}, "transient": {}}
     for n in range(100):
-        limiter.feed({"kind": "clear", "data": {"wait": True}, "transient": {}})
-        limiter.feed(display(n))
-    clear, last = limiter.release()
-    assert clear["kind"] == "clear"
-    assert last == display(99)
+        assert limiter.feed(clear) == [clear], "what is printed next is not to be cleared"
+        assert limiter.feed(display(n)) == []
+    assert limiter.release() == [display(99)]
+
+
+def test_what_clears_is_never_held_back() -> None:
+    limiter = DisplayLimiter(Clock())
+    clear = {"kind": "clear", "data": {"wait": True}, "transient": {}}
+    for _ in range(10_000):
+        assert limiter.feed(clear) == [clear]
+    assert limiter.feed(display(1)) == [display(1)]

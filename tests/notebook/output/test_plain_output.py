@@ -106,9 +106,26 @@ def test_an_update_takes_the_place_of_what_was_displayed() -> None:
     output.add(displayed("9 of 9", "b", kind="update"))
     lines = ["0 │ ü", "0 │ 9 of 9", "1 │ other", "0 │ between"]
     assert output.text.splitlines() == lines
-    output.add(Display(0, "run", "clear", {}))
+    for rank in (0, 1):
+        output.add(Display(rank, "run", "clear", {}))
     output.add(displayed("new", "a", kind="update"))
     assert output.text == "0 │ new\n"
+
+
+def test_a_rank_clears_its_own_output_alone() -> None:
+    output = PlainOutput([0, 1])
+    output.say("a node was lost")
+    for rank in (0, 1):
+        output.add(printed(b"printed\n", rank))
+        output.add(displayed("shown", "a", rank))
+        output.add(printed(b"\r50 %", rank, "stderr"))
+    output.add(Display(0, "run", "clear", {"wait": True}))
+    shown = output.text.splitlines()
+    output.add(printed(b"more\n", 1))
+    output.add(printed(b"after\n", 0))
+    assert "0 │ shown" in shown and "0 │ 50 %" in shown, "until something takes its place"
+    kept = ["1 │ printed", "1 │ shown", "1 │ 50 %", "1 │ more", "0 │ after", "a node was lost"]
+    assert sorted(output.text.splitlines()) == sorted(kept)
 
 
 def test_what_is_not_kept_any_more_is_displayed_anew_when_it_is_updated() -> None:

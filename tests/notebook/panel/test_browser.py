@@ -159,6 +159,22 @@ def test_a_page_of_few_colours_or_of_large_text(open_page: Open) -> None:
     assert panel.evaluate(LEGIBLE) == {"outside": [], "faint": []}
 
 
+def test_large_text_in_a_narrow_place_is_shortened_and_not_cut(open_page: Open) -> None:
+    gpu, _ = SCENES["gpu"]
+    failed, _ = SCENES["failed"]
+    for shown in (changed(gpu, rank_0={"progress": BAR}), failed):
+        page = open_page(Bench(shown), width=280)
+        panel = page.browser.locator("#panel")
+        for size in (20, 26):
+            panel.evaluate(f"node => node.style.setProperty('--jp-ui-font-size1', '{size}px')")
+            assert panel.evaluate(LEGIBLE) == {"outside": [], "faint": []}
+            right = panel.bounding_box()["x"] + panel.bounding_box()["width"]
+            bars = [bar.bounding_box() for bar in panel.locator(".jsky-bar:visible").all()]
+            assert all(bar["x"] + bar["width"] <= right for bar in bars), "half a bar looks full"
+            run = panel.locator(".jsky-line-of-run .jsky-fact").first
+            assert run.evaluate_all(SEEN) == ["whole"]
+
+
 def test_it_follows_the_cluster(open_page: Open) -> None:
     bench = Bench(snapshot())
     page = open_page(bench)

@@ -6,6 +6,7 @@ import contextlib
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -45,6 +46,23 @@ def print_of_thread(raised: threading.ExceptHookArgs) -> None:
         frames = frames.tb_next
     name = raised.thread.name if raised.thread else threading.get_ident()
     print("\n".join([f"Exception in thread {name}:", *_lines(error, frames)]), file=sys.stderr)
+
+
+_format_warning = warnings.formatwarning
+
+
+def warning_lines(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """Return a warning as Python prints it, with its line in a cell as an error has it."""
+    text = _format_warning(message, category, filename, lineno, line)
+    if title := cell_sources.titles.get(filename):
+        return f"Cell {title}, line {lineno}{text.removeprefix(f'{filename}:{lineno}')}"
+    return text
 
 
 def _lines(error: BaseException, frames: TracebackType | None) -> list[str]:

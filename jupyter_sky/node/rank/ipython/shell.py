@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -106,6 +107,9 @@ class _Compiler(CachingCompiler):  # type: ignore[misc, unused-ignore]
         return cast("tuple[str, str] | None", super().format_code_name(name))
 
     def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
+        # Python's own tracebacks, as of `logging.exception`, show this name.
+        title = re.fullmatch(r"In\[(\d+)\]", self.title)
+        number = int(title[1]) if title else number
         name: str = super().get_code_name(raw_code, transformed_code, number)
         cell_sources.remember(name, self.title)
         if len(self._filename_map) > len(cell_sources.titles):
@@ -329,6 +333,7 @@ def make_shell() -> RankShell:
     widgets.install()
     spawned.install()
     threading.excepthook = error_text.print_of_thread
+    warnings.formatwarning = error_text.warning_lines
     # Figures are displayed, as in a notebook's kernel.
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     # IPython's advice about `sys.exit()` is meant for a terminal.

@@ -2,7 +2,8 @@
 
 A page becomes slow with thousands of them, and each is kept on the node for a disconnected
 notebook. As with printed output (`rate_limiter`) there may be gaps, each of which says how much was
-left out, and the last display is always shown.
+left out, and the last display is always shown. What clears the output is never held back: whatever
+is printed after it stays.
 """
 
 from __future__ import annotations
@@ -36,13 +37,12 @@ class DisplayLimiter:
         self._bucket = TokenBucket(BURST, RATE, clock)
         self._held: deque[tuple[Message, int]] = deque()
         self._held_bytes = 0
-        self._clear: Message | None = None
         self._skipped = 0
 
     @property
     def is_holding(self) -> bool:
         """Whether something is held back."""
-        return bool(self._held or self._clear)
+        return bool(self._held)
 
     @property
     def delay(self) -> float:
@@ -51,6 +51,10 @@ class DisplayLimiter:
 
     def feed(self, message: Message) -> list[Message]:
         """Return what to show now that a rank has sent a `Display` event."""
+        if message["kind"] == "clear":
+            # Earlier displays are cleared, seen or not.
+            self._forget()
+            return [message]
         size = len(encode(message)) + EACH
         # A display larger than the whole limit passes, too, if nothing came before it.
         if not self.is_holding and self._bucket.tokens > 0:
@@ -64,19 +68,15 @@ class DisplayLimiter:
         shown = [message for message, _ in self._held]
         if shown and self._skipped:
             shown[0] = {**shown[0], "skipped": self._skipped}
-        if self._clear:
-            shown.insert(0, self._clear)
         self._bucket.take(self._held_bytes)
-        self._held.clear()
-        self._held_bytes, self._clear, self._skipped = 0, None, 0
+        self._forget()
         return shown
 
+    def _forget(self) -> None:
+        self._held.clear()
+        self._held_bytes, self._skipped = 0, 0
+
     def _hold(self, message: Message, size: int) -> None:
-        if message["kind"] == "clear":
-            # Earlier displays are cleared, seen or not.
-            self._held.clear()
-            self._held_bytes, self._clear, self._skipped = 0, message, 0
-            return
         if message["kind"] == "update":
             self._forget_earlier(message)
         self._held.append((message, size))

@@ -72,6 +72,9 @@ class OutputForwarder:
         if not process.run or limiter is None:
             _log_text(process, message)
             return
+        if message["kind"] == "clear":
+            for key, printed in process.limiters.items():
+                self._show(process, key, printed.release())
         was_holding = limiter.is_holding
         self._publish_all(limiter.feed(message))
         if limiter.is_holding:
