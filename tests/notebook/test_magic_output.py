@@ -145,7 +145,7 @@ def test_names_travel_and_stay(pair: LiveNotebook) -> None:
 
 
 CONFIG = """
-rate, sizes, modes = 0.1, {"a": 1}, {}
+rate, sizes, modes, tone = 0.1, {"a": 1}, {}, "low"
 steps, names = [1], {"a": 1}
 
 class Step:
@@ -180,11 +180,11 @@ def test_what_the_notebook_sets_in_a_module_travels(pair: LiveNotebook) -> None:
     assert cell.shown == ["([1, 2], {}, 'set')"]
     pair.succeed(
         "def override(**values):\n    for name in values: setattr(mine, name, values[name])\n"
-        "override(kind='computed')\nvars(mine).update(steps=[3])"
+        "override(tone='high')\nvars(mine).update(steps=[3])"
     )
-    assert pair.succeed("%%sky\nmine.steps, mine.kind").shown == ["([3], 'computed')"]
-    pair.succeed("override(kind='later')")
-    assert pair.succeed("%%sky\nmine.steps, mine.kind").shown == ["([3], 'later')"]
+    assert pair.succeed("%%sky\nmine.steps, mine.tone").shown == ["([3], 'high')"]
+    pair.succeed("override(tone='higher')")
+    assert pair.succeed("%%sky\nmine.steps, mine.tone").shown == ["([3], 'higher')"]
     file.write_text(f"{CONFIG}\nadded = 1")
     cell = pair.succeed(f"{seen}, mine.model.weight is first, mine.added")
     assert cell.shown == ["(0.5, {'a': 1, 'b': 2}, 1.5, True, 1)"]

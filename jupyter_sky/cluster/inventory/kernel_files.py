@@ -19,6 +19,7 @@ from typing import Any, NoReturn, TypeVar
 import psutil
 
 from jupyter_sky import __version__
+from jupyter_sky.cluster.inventory import processes
 from jupyter_sky.paths import home
 
 VERSION = 1
@@ -101,13 +102,8 @@ class KernelFile:
         """Whether the process that wrote it is there, on this computer."""
         if self.is_elsewhere:
             return False
-        try:
-            # Another process can have got the same id since.
-            there = psutil.Process(self.pid)
-            is_it = abs(there.create_time() - self.begun) < 1.0
-            return bool(is_it and there.status() != psutil.STATUS_ZOMBIE)
-        except psutil.Error:
-            return False
+        begun = processes.began(self.pid)
+        return begun is not None and abs(begun - self.begun) < 1.0
 
 
 def folder(runtime: Path) -> Path:

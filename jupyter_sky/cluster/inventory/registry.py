@@ -15,10 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-import psutil
-
 from jupyter_sky.cluster.cost_meter import CostMeter, CostRate, gpus_of, rate_of, total_price
-from jupyter_sky.cluster.inventory import asked_names, ledger, tables
+from jupyter_sky.cluster.inventory import asked_names, ledger, processes, tables
 from jupyter_sky.cluster.inventory.ledger import Spent
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import without_secrets
@@ -184,11 +182,8 @@ def _is_there(process: dict[str, Any], since: float) -> bool:
     """Return whether the process that wrote something then is there, on this computer."""
     if process.get("computer") != socket.gethostname():
         return False
-    try:
-        there = psutil.Process(process["pid"])
-        return bool(there.create_time() < since and there.status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
+    begun = processes.began(process["pid"])
+    return begun is not None and begun < since
 
 
 def starter() -> dict[str, Any]:
