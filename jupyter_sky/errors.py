@@ -14,6 +14,7 @@ listed with its file::
             ClusterLost      errors.py: the cluster, or part of it, is gone
             NoConnection     errors.py: a node cannot be reached now, but may still run
             GroupBroken      cluster/errors.py: a rank was lost while the group was formed
+            BegunInPart      cluster/errors.py: some ranks were lost before they began a run
             TimedOut         cluster/errors.py: the run took longer than `--timeout`
             RegistryError    cluster/inventory/registry.py: the registry cannot be used
             ClusterStopped   cluster/inventory/stops.py: its machines are off, and can be started

@@ -16,6 +16,7 @@ from types import CellType, MemberDescriptorType
 from typing import Any
 
 from jupyter_sky.plugins.torch_group.replicas import make_equal
+from jupyter_sky.transport import present_run
 
 
 def replace(former: Any, new: Any) -> None:
@@ -88,11 +89,12 @@ def _renew(model: Any, group: Any) -> None:
 def _make_equal(model: Any, inputs: Any) -> None:
     """Make the replicas equal before the first step, as when a model is wrapped.
 
-    An evaluation, which one rank may do alone, leaves this to the next step.
+    What some ranks do alone, as an evaluation or a cell on one rank, leaves this to the next step.
     """
     import torch
 
-    if not (torch.is_grad_enabled() and model.require_backward_grad_sync):
+    is_step = torch.is_grad_enabled() and model.require_backward_grad_sync
+    if not is_step or len(present_run.ranks()) < model.process_group.size():
         return
     hooks = model._forward_pre_hooks
     for key in [key for key, hook in hooks.items() if hook is _make_equal]:

@@ -181,6 +181,7 @@ def test_a_wrapped_model_trains_on_where_the_group_was_broken(cells) -> None:
         )
     alone = "with torch.no_grad(): evaluated = model(torch.ones(1, 2))"
     cells.run(alone, ranks=[0])
+    cells.run("tried = model(torch.ones(1, 2)).item()", ranks=[0])
     cells.run("step(); step()")
     gradients, rate = "model.module.weight.grad", "optimizer.param_groups[0]['lr']"
     seen = cells.ask(f"model.module.weight.tolist(), {rate}, scheduler.last_epoch")
@@ -245,8 +246,8 @@ def test_a_rank_that_does_not_react_is_ended(new) -> None:
     assert cells.ask("x.item()") == [2.0] * 2
 
     # So it is where another place stops it, which does not wait in this kernel.
-    deaf = "import time\nwhile True:\n    try: time.sleep(600)\n    except KeyboardInterrupt: pass"
-    run = cells.start(f"print('here')\n{deaf}", ranks=[1], show=[1])
+    deaf = "while True:\n    try: print('here'); time.sleep(600)\n    except KeyboardInterrupt: pass"
+    run = cells.start(f"import time\n{deaf}", ranks=[1], show=[1])
     stopping = itertools.count()
     run.follow(lambda event: next(stopping) or cells.cluster.interrupt_run(run.id))
     with pytest.raises(Interrupted, match="the process of rank 1 had to be ended"):

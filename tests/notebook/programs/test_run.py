@@ -167,7 +167,7 @@ def test_a_script_finds_its_file_and_errors_have_its_lines(
     )
     done = terminal.sky("run", "train.py", "--nodes", "2")
     assert done.stdout.splitlines()[-1] == f"in {tmp_path} train.py", done.stderr
-    assert ":7: UserWarning: mine" in done.stderr
+    assert "line 7: UserWarning: mine" in done.stderr
     assert "----> 8 " in done.stderr and "line 10" in done.stderr
     (tmp_path / "wrong.py").write_text("x = 1\ny = = 2\n")
     assert "line 2\n" in terminal.sky("run", "wrong.py").stderr
