@@ -32,10 +32,30 @@ _SLICE = 0.5
 
 _Request = tuple[Callable[[], Any], "concurrent.futures.Future[Any]"]
 _Requests = queue.SimpleQueue[_Request | None]
-# For each thread that waits for the loop, the calls that it should make; `None` ends its wait.
-_waiting: list[tuple[threading.Thread, _Requests]] = []
 # What goes on although the user has stopped waiting for it.
 _unwaited: set[concurrent.futures.Future[Any]] = set()
+
+
+class _Wait:
+    """A thread waits for the loop, and meanwhile makes the calls that it is asked for.
+
+    Attributes
+    ----------
+    thread
+        The thread.
+    requests
+        The calls; ``None`` ends its wait.
+    is_over
+        Whether it waits no longer. Ctrl-C can come before it is taken off the list, too.
+    """
+
+    def __init__(self) -> None:
+        self.thread = threading.current_thread()
+        self.requests: _Requests = queue.SimpleQueue()
+        self.is_over = False
+
+
+_waiting: list[_Wait] = []
 
 
 class StillCleaningUp(KeyboardInterrupt):
@@ -84,26 +104,23 @@ def interrupted_by(stop: threading.Event) -> Iterator[None]:
 
 def wait(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run ``coroutine`` on the background loop and wait for it; Ctrl-C cancels it."""
-    requests: _Requests = queue.SimpleQueue()
-    waits = (threading.current_thread(), requests)
-    with _waiting_lock:
-        _waiting.append(waits)
-    future = submit(coroutine)
-    future.add_done_callback(lambda done: requests.put(None))
+    waits = _Wait()
+    future: concurrent.futures.Future[T] | None = None
     try:
+        with _waiting_lock:
+            _waiting[:] = [*(each for each in _waiting if not each.is_over), waits]
+        future = submit(coroutine)
+        future.add_done_callback(lambda done: waits.requests.put(None))
         while not future.done():
-            _serve(requests)
+            _serve(waits.requests)
             _check_stop()
         return future.result()
     except BaseException:
-        future.cancel()
+        if future is not None:
+            future.cancel()
         raise
     finally:
-        with _waiting_lock:
-            _waiting.remove(waits)
-        while not requests.empty():
-            if request := requests.get():
-                request[1].set_exception(NoWaitingThread())
+        waits.is_over = True
 
 
 def wait_with_cleanup(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -212,11 +229,15 @@ def call_in_waiting_thread(function: Callable[..., T], *args: object) -> T:
     """
     answer: concurrent.futures.Future[T] = concurrent.futures.Future()
     with _waiting_lock:
-        if not _waiting:
+        waiting = [each for each in reversed(_waiting) if not each.is_over]
+    if not waiting:
+        raise NoWaitingThread
+    main = threading.main_thread()
+    asked = max(waiting, key=lambda waits: waits.thread is main)
+    asked.requests.put((lambda: function(*args), answer))
+    while not concurrent.futures.wait({answer}, _SLICE).done:
+        if asked.is_over and not answer.done():
             raise NoWaitingThread
-        main = threading.main_thread()
-        _, requests = max(reversed(_waiting), key=lambda waits: waits[0] is main)
-        requests.put((lambda: function(*args), answer))
     return answer.result()
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import signal
 import subprocess
 import sys
+from collections.abc import Coroutine
+from typing import Any, NoReturn
 
 import pytest
 
-from tests.waiting import PATIENCE
+from jupyter_sky.transport import event_loop
+from tests.waiting import PATIENCE, until
 
 PROGRAM = """
 import asyncio, sys
@@ -48,3 +53,37 @@ def test_what_ctrl_c_stops_waiting_for_is_completed_before_the_process_ends(
         out, err = process.communicate(timeout=PATIENCE)
     assert out.endswith("completed\n")
     assert "waiting until what was stopped is ended; Ctrl-C leaves it as it is" in err
+
+
+def test_no_question_waits_for_a_thread_whose_wait_was_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(coroutine: Coroutine[Any, Any, object]) -> NoReturn:
+        coroutine.close()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(event_loop, "submit", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            event_loop.wait(asyncio.sleep(0))
+    with pytest.raises(event_loop.NoWaitingThread):
+        event_loop.call_in_waiting_thread(str)
+
+
+def test_a_question_that_nobody_has_asked_when_another_one_ends_the_wait_is_given_up() -> None:
+    asked: list[concurrent.futures.Future[str]] = []
+
+    def end_the_wait() -> NoReturn:
+        asked.append(pool.submit(event_loop.call_in_waiting_thread, str))
+        [waiting] = [each for each in event_loop._waiting if not each.is_over]
+        until(lambda: not waiting.requests.empty())
+        raise KeyboardInterrupt
+
+    async def ask() -> None:
+        await asyncio.to_thread(event_loop.call_in_waiting_thread, end_the_wait)
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        with pytest.raises(KeyboardInterrupt):
+            event_loop.wait(ask())
+        with pytest.raises(event_loop.NoWaitingThread):
+            asked[0].result(PATIENCE)

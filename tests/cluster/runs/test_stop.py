@@ -246,7 +246,9 @@ def test_a_rank_that_does_not_react_is_ended(new) -> None:
     assert cells.ask("x.item()") == [2.0] * 2
 
     # So it is where another place stops it, which does not wait in this kernel.
-    deaf = "while True:\n    try: print('here'); time.sleep(600)\n    except KeyboardInterrupt: pass"
+    deaf = (
+        "while True:\n    try: print('here'); time.sleep(600)\n    except KeyboardInterrupt: pass"
+    )
     run = cells.start(f"import time\n{deaf}", ranks=[1], show=[1])
     stopping = itertools.count()
     run.follow(lambda event: next(stopping) or cells.cluster.interrupt_run(run.id))
