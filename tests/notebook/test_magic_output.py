@@ -401,7 +401,7 @@ def test_tasks_that_a_cell_leaves_go_on_between_cells(pair: LiveNotebook, tmp_pa
     # A cell that awaits nothing may run a loop of its own, as scripts do.
     cell = pair.succeed("%%sky --ranks 0\nprint(task.result(), asyncio.run(begin()))")
     assert cell.stdout == "worked worked\n"
-    cell = pair.run("%%sky --ranks 0\ndef later():\n    asyncio.get_running_loop()\nlater()")
+    cell = pair.run("%%sky\nimport asyncio\ndef later():\n    asyncio.get_running_loop()\nlater()")
     assert cell.traceback.endswith("write `await` in this cell, as in `await asyncio.sleep(0)`")
 
 
