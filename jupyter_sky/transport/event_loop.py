@@ -32,7 +32,7 @@ _SLICE = 0.5
 
 _Request = tuple[Callable[[], Any], "concurrent.futures.Future[Any]"]
 _Requests = queue.SimpleQueue[_Request | None]
-# What goes on although the user has stopped waiting for it.
+# What goes on if the user stops waiting for it.
 _unwaited: set[concurrent.futures.Future[Any]] = set()
 
 
@@ -145,16 +145,14 @@ def wait_with_cleanup(coroutine: Coroutine[Any, Any, T]) -> T:
 
 def wait_uninterrupted(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run ``coroutine`` and wait for it; Ctrl-C ends the wait, and it is completed nevertheless."""
-    future = submit(coroutine)
 
     async def completed() -> T:
+        # From here: in the user's thread, Ctrl-C could come before it is remembered.
+        future = submit(coroutine)
+        _complete(future)
         return await shielded(asyncio.wrap_future(future))
 
-    try:
-        return wait(completed())
-    except KeyboardInterrupt:
-        _complete(future)
-        raise
+    return wait(completed())
 
 
 def finish(within: float | None = None) -> None:
@@ -167,7 +165,7 @@ def finish(within: float | None = None) -> None:
     within
         Seconds for that; ``None`` for as long as it takes.
     """
-    left = [each for each in _unwaited if not each.done()]
+    left = [each for each in list(_unwaited) if not each.done()]
     if not left:
         return
     with contextlib.suppress(KeyboardInterrupt):

@@ -7,6 +7,7 @@ import concurrent.futures
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Coroutine
 from typing import Any, NoReturn
 
@@ -53,6 +54,35 @@ def test_what_ctrl_c_stops_waiting_for_is_completed_before_the_process_ends(
         out, err = process.communicate(timeout=PATIENCE)
     assert out.endswith("completed\n")
     assert "waiting until what was stopped is ended; Ctrl-C leaves it as it is" in err
+
+
+def test_what_has_begun_is_completed_however_soon_ctrl_c_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+    done: list[str] = []
+
+    async def work() -> None:
+        begun.set()
+        await asyncio.to_thread(goes_on.wait)
+        done.append("completed")
+
+    def interrupted(coroutine: Coroutine[Any, Any, Any]) -> concurrent.futures.Future[Any]:
+        future = submit(coroutine)
+        if not event_loop.is_here():
+            begun.wait()
+            raise KeyboardInterrupt
+        return future
+
+    submit = event_loop.submit
+    with monkeypatch.context() as patch:
+        patch.setattr(event_loop, "submit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            event_loop.wait_uninterrupted(work())
+    assert done == []
+    goes_on.set()
+    event_loop.finish(PATIENCE)
+    assert done == ["completed"]
 
 
 def test_no_question_waits_for_a_thread_whose_wait_was_interrupted(
