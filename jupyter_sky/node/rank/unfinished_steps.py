@@ -10,11 +10,11 @@ A loader of data with ``persistent_workers`` keeps its processes, also those tha
 from __future__ import annotations
 
 import contextlib
-import gc
 import sys
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
+
+from jupyter_sky.serialization.models.instances import instances
 
 _CUT_OFF = (
     "A model under FSDP2 was cut off in the middle of a step. Before torch 2.13, it cannot go on: "
@@ -36,7 +36,7 @@ def drop_unfinished_steps(interrupted: bool) -> None:
         return
     # Torch makes a class for the modules that FSDP2 shards, of each class that they had.
     kind: Any = getattr(fsdp, "FSDPModule", None)
-    loaders, of_fsdp1, of_fsdp2 = _instances(
+    loaders, of_fsdp1, of_fsdp2 = instances(
         (data.DataLoader,),
         (fsdp.FullyShardedDataParallel,) if fsdp else (),
         tuple(kind.__subclasses__()) if kind else (),
@@ -49,15 +49,6 @@ def drop_unfinished_steps(interrupted: bool) -> None:
         for each in objects:
             with contextlib.suppress(Exception):  # its next use says what is wrong
                 reset(each)
-
-
-def _instances(*kinds: tuple[type, ...]) -> Iterator[list[Any]]:
-    """Yield the instances of each group of classes, without asking them what they are."""
-    objects = gc.get_objects()
-    types = set(map(type, objects))
-    for classes in kinds:
-        wanted = {each for each in types if issubclass(each, classes)}
-        yield [each for each in objects if type(each) in wanted] if wanted else []
 
 
 def _reset_loader(loader: Any, interrupted: bool) -> None:

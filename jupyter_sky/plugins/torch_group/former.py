@@ -16,6 +16,7 @@ from types import CellType, MemberDescriptorType
 from typing import Any
 
 from jupyter_sky.plugins.torch_group.replicas import make_equal
+from jupyter_sky.serialization.models.instances import instances
 from jupyter_sky.transport import present_run
 
 
@@ -38,8 +39,9 @@ def replace(former: Any, new: Any) -> None:
             _replace_in(holder, former, new)
     from torch.nn.parallel import DistributedDataParallel
 
-    for each in gc.get_objects():
-        if issubclass(type(each), DistributedDataParallel) and each.__dict__.get("reducer"):
+    [models] = instances((DistributedDataParallel,))
+    for each in models:
+        if each.__dict__.get("reducer"):
             with contextlib.suppress(Exception):  # its first use says what is wrong
                 _renew(each, new)
 

@@ -11,6 +11,8 @@ import gc
 import pickle
 from typing import Any, NamedTuple
 
+from jupyter_sky.serialization.models.instances import instances
+
 _SOURCE = 0
 _Signature = tuple[str, tuple[int, ...]]
 """An optimizer on all ranks: the name of its class, and the positions of its parameters."""
@@ -81,9 +83,10 @@ def _optimizers(positions: dict[int, int]) -> dict[_Signature, Any]:
 
     gc.collect()  # those of earlier cells may only refer to themselves
     found: dict[_Signature, list[Any]] = {}
-    for each in gc.get_objects():
+    [optimizers] = instances((Optimizer,))
+    for each in optimizers:
         # Wrappers have the state of what they wrap.
-        if not issubclass(type(each), Optimizer) or "state" not in vars(each):
+        if "state" not in vars(each):
             continue
         of_it = [id(one) for part in each.param_groups for one in part["params"]]
         if of_it and positions.keys() >= set(of_it):
@@ -116,10 +119,10 @@ def _described(value: Any, parameter: Any) -> Any:
 def _schedulers(optimizer: Any) -> dict[str, Any]:
     from torch.optim.lr_scheduler import LRScheduler
 
-    objects = [each for each in gc.get_objects() if issubclass(type(each), LRScheduler)]
+    [schedulers] = instances((LRScheduler,))
     return {
         type(each).__qualname__: each
-        for each in objects
+        for each in schedulers
         if vars(each).get("optimizer") is optimizer
     }
 
