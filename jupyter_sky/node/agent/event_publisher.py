@@ -77,8 +77,6 @@ class EventPublisher:
                 self._ended = self._journal.last
             if is_urgent:
                 self._idle.update()
-        elif message["event"] == "told" and not self._sessions.has_notebook():
-            self._idle.update()  # it may wait for a notebook from now on
 
     def publish_run(self, event: RunBegan) -> None:
         """Publish that a run has begun, once per run, even if ranks join it later."""

@@ -116,6 +116,7 @@ class Agent:
             self._events.publish,
             on_lost=self.end,
             is_attended=self._sessions.has_notebook,
+            on_waiting=self._idle.update,
         )
         self._metrics = UsageMeter(spec.ranks)
         self._usage = UsageRecorder(self._metrics)

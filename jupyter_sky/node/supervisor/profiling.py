@@ -233,13 +233,13 @@ class Records:
     def __init__(self) -> None:
         self._records: dict[tuple[str, int, str], bytes] = {}
 
-    def add(self, rank: int, message: Mapping[str, Any]) -> None:
+    def add(self, process: RankProcess, message: Mapping[str, Any]) -> None:
         """Keep a recording of a rank; drop those of earlier runs."""
         run, data = message["recorded"], message["data"]
         kept = [*dict.fromkeys(key[0] for key in self._records if key[0] != run)][-1:]
         self._records = {key: each for key, each in self._records.items() if key[0] in (run, *kept)}
         if len(data) <= PACKED_SIZE and message["kind"] in get_args(RecordKind):
-            self._records[run, rank, message["kind"]] = data
+            self._records[run, process.rank, message["kind"]] = data
 
     def part(self, request: RecordedRequest) -> RecordedAnswer:
         """Return a part of a record; an empty one if there is none."""

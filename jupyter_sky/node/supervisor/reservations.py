@@ -24,7 +24,7 @@ class Reservations:
     def __init__(self, ranks: Mapping[int, RankProcess]) -> None:
         self._ranks = ranks
         self._numbers = itertools.count(1)
-        self._asked: dict[int, asyncio.Future[int]] = {}
+        self._asked: dict[tuple[int, int], asyncio.Future[int]] = {}
 
     async def reserve(self, request: ReserveRequest) -> int:
         """Let the head listen on a port, and return it.
@@ -34,19 +34,19 @@ class Reservations:
         ValueError
             When the head is lost before it has answered.
         """
-        number = next(self._numbers)
+        rank, number = request["rank"], next(self._numbers)
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._asked[number] = answer
+        self._asked[rank, number] = answer
         command: ReserveCommand = {**request, "op": "reserve", "number": number}
-        self._ranks[request["rank"]].send(command)
+        self._ranks[rank].send(command)
         try:
             return await answer
         finally:
-            del self._asked[number]
+            del self._asked[rank, number]
 
-    def on_answer(self, message: Message) -> None:
+    def on_answer(self, process: RankProcess, message: Message) -> None:
         """Receive the answer of the head."""
-        answer = self._asked.get(message["reserved"])
+        answer = self._asked.get((process.rank, message["reserved"]))
         if answer and not answer.done():
             answer.set_result(message["port"])
 

@@ -60,6 +60,8 @@ class Supervisor:
         Called when the fork server has ended, and all ranks with it.
     is_attended
         Returns whether a notebook is connected.
+    on_waiting
+        Called when a rank may have begun to wait for a notebook that is not connected.
 
     Attributes
     ----------
@@ -80,6 +82,7 @@ class Supervisor:
         publish: Publish,
         on_lost: Callable[[], object],
         is_attended: Callable[[], bool],
+        on_waiting: Callable[[], object],
     ) -> None:
         self.ranks: dict[int, RankProcess] = {}
         self.versions: dict[str, str] | None = None
@@ -90,12 +93,19 @@ class Supervisor:
         self.looking = Looking(self.ranks, self.inspection.is_alive)
         self.prompting = Prompting(self.ranks, is_attended)
         self.reservations = Reservations(self.ranks)
+        self._on_answer: dict[str, Callable[[RankProcess, Message], object]] = {
+            "reserved": self.reservations.on_answer,
+            "inspected": self.inspection.on_answer,
+            "sampled": self.profiles.on_sampled,
+            "recorded": self.records.add,
+            "looked": self.looking.on_answer,
+        }
         self._logs = logs
         self._specs: dict[int, RankSpec] = {}
         self._fork_server = ForkClient(fork_server, self)
         self._publish, self._is_attended = publish, is_attended
         self._output = OutputForwarder(publish)
-        self._on_lost = on_lost
+        self._on_lost, self._on_waiting = on_lost, on_waiting
         self._removed: list[RankProcess] = []
         self._killed: set[int] = set()
         self._forgers: set[int] = set()
@@ -250,32 +260,26 @@ class Supervisor:
         if is_forged(process, message):
             self._report_forgery(process)
             return
-        if "reserved" in message:
-            self.reservations.on_answer(message)
-            return
-        if "inspected" in message:
-            self.inspection.on_answer(process, message)
-            return
-        if "sampled" in message:
-            self.profiles.on_sampled(process, message)
-            return
-        if "recorded" in message:
-            self.records.add(process.rank, message)
-            return
-        if "looked" in message:
-            self.looking.on_answer(process, message)
-            return
+        for kind, on_answer in self._on_answer.items():
+            if kind in message:
+                on_answer(process, message)
+                return
         is_urgent = True
         match message["event"]:
             case "rank_done":
                 self._on_done(process, message)
-                is_urgent = message["outcome"] != "ok" or not self._is_going_on(message["run"])
+                goes_on = message["run"] in [each.run for each in self.ranks.values()]
+                is_urgent = message["outcome"] != "ok" or not goes_on
             case "formed":
                 if message["generation"] in process.formations:
                     process.formations.remove(message["generation"])
                 process.generation = 0 if message["error"] else message["generation"]
             case "told":
                 process.waiting.on_told(message)
+                if not self._is_attended():
+                    self._on_waiting()
+                if message["kind"] == "waits":
+                    return
             case "prompted":
                 self.prompting.on_prompted(process, message)
             case "display":
@@ -283,10 +287,6 @@ class Supervisor:
                 self._output.forward_display(process, message)
                 return
         self._publish(message, None, is_urgent)
-
-    def _is_going_on(self, run: str) -> bool:
-        """Return whether ranks have not come to the end of a run."""
-        return run in [process.run for process in self.ranks.values()]
 
     def _report_forgery(self, process: RankProcess) -> None:
         """Report, once per process, that it spoke for another rank or for the agent."""

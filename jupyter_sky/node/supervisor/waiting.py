@@ -1,15 +1,20 @@
 """Whether a rank's run only waits for its notebook: for calls, for items, or to be read.
 
-A run whose notebook is gone for good would wait for ever, and keep a node that costs money.
+A run whose notebook is gone for good would wait for ever, and keep a node that costs money. Only
+the rank knows when it waits: it asks for items long before it has used up those that it has, and
+goes on after values that nobody has read. So it says "waits" each time, and how many messages it
+has had until then: if the agent has sent it more by then, it does not wait any longer.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.calls import TellRequest
 from jupyter_sky.transport.protocol.messages import RunRequest
+
+_NOT_FOR_CALLS = ("call", "end", "cancel")
 
 
 class Waiting:
@@ -22,48 +27,33 @@ class Waiting:
     """
 
     def __init__(self, request: RunRequest | None = None) -> None:
-        self._serves = bool(request and request["serves"])
+        serves = request and request["serves"]
+        self._at_once = serves["concurrency"] if serves else None
         self._calls: set[int] = set()
-        self._wanted: defaultdict[tuple[int, int], int] = defaultdict(int)  # items, by iterator
-        self._ended: set[tuple[int, int]] = set()
-        self._unread = 0
+        self._sent: Counter[int] = Counter()  # messages to a call
+        self._taken: dict[int, int] = {}  # by calls that have waited
 
     @property
     def is_for_notebook(self) -> bool:
-        """Whether the rank has nothing to do, or soon has not, until the notebook says something.
-
-        A rank asks for items before it has used up those that it has, and yields some values before
-        the first is read.
-        """
-        waits = {call for (call, _), count in self._wanted.items() if count > 0}
-        return self._calls <= waits if self._serves else self._unread > 0 or bool(waits)
+        """Whether the rank has nothing to do until the notebook says something."""
+        waits = sum(self._sent[number] == taken for number, taken in self._taken.items())
+        if self._at_once is None:
+            return waits > 0
+        return waits >= min(self._at_once, len(self._calls))
 
     def on_tell(self, request: TellRequest) -> None:
         """Note what the notebook says."""
-        place = request["number"], request["feed"]
-        match request["kind"]:
-            case "call":
-                self._calls.add(request["number"])
-            case "item":
-                self._wanted[place] -= 1
-            case "items_end" | "items_broken":
-                self._ended.add(place)
-                self._wanted.pop(place, None)
-            case "more":
-                self._unread -= request["number"]
-            case "close":
-                self._unread = 0
+        if request["kind"] == "call":
+            self._calls.add(request["number"])
+        elif request["kind"] not in _NOT_FOR_CALLS:
+            self._sent[request["number"]] += 1
 
     def on_told(self, message: Message) -> None:
         """Note what the rank says."""
         number = message["number"]
-        if message["kind"] == "ask":
-            if (number, message["feed"]) not in self._ended:
-                self._wanted[number, message["feed"]] += message["count"]
-        elif self._serves:
+        if message["kind"] == "waits":
+            self._taken[number] = message["count"]
+        elif self._at_once is not None and message["kind"] != "ask":
             self._calls.discard(number)
-            self._wanted = defaultdict(
-                int, {place: count for place, count in self._wanted.items() if place[0] != number}
-            )
-        else:
-            self._unread += 1
+            self._taken.pop(number, None)
+            del self._sent[number]

@@ -272,7 +272,8 @@ class Told(Event):
     ----------
     kind
         ``"value"``: a call returned or a generator yielded a value; ``"error"``: a call failed;
-        ``"lost"``: the process of a call ended; ``"ask"``: more items are wanted.
+        ``"lost"``: the process of a call ended; ``"ask"``: more items are wanted; ``"waits"``, for
+        the agent alone: the call has nothing to do until the notebook says more.
     number
         Which of several calls it is about.
     values
@@ -280,7 +281,7 @@ class Told(Event):
     error
         The exception.
     feed, count
-        Which of the call's iterators it is about, and how many of its items are wanted.
+        Which of its iterators, and how many items; of a call that waits, the messages that it had.
     """
 
     rank: int

@@ -289,6 +289,30 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert registry.find("killed") is None
 
 
+def test_what_ranks_have_of_a_killed_notebook_is_worked_on(home: Path, tmp_path: Path) -> None:
+    script = f"""
+import jupyter_sky as sky, os, signal, time
+pool = sky.ComputePool(nodes=1, provider=sky.Local(grace=0.2)).__enter__()
+from jupyter_sky.cluster.inventory import registry
+print(registry.find(pool.cluster.name).machines[0]["pid"], flush=True)
+@sky.compute
+def work(items):
+    for n in items:
+        if n:  # the rank has asked for more items by now
+            time.sleep(1)
+        open(f"{tmp_path}/{{n}}", "w").close()
+def items():
+    yield from range(3)
+    os.kill(os.getpid(), signal.SIGKILL)
+work(items()) >> pool
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == -9, done.stderr
+    with contextlib.suppress(psutil.NoSuchProcess):  # it is gone already
+        assert_gone([psutil.Process(int(done.stdout))])
+    assert (tmp_path / "1").exists()
+
+
 def test_several_agents_are_one_cluster(new) -> None:
     cells = new(nodes=2, provider=Local(machines=2))
     cells.run("import torch, torch.distributed as dist\nrank = dist.get_rank()\nkept = rank")

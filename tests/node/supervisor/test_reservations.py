@@ -14,6 +14,8 @@ from jupyter_sky.node.supervisor.reservations import Reservations
 class Head:
     """A rank that answers when it is told to."""
 
+    rank = 0
+
     def __init__(self) -> None:
         self.commands: list[dict[str, Any]] = []
 
@@ -23,17 +25,24 @@ class Head:
 
 def test_two_notebooks_ask_at_the_same_time() -> None:
     async def ask() -> None:
-        head = Head()
-        reservations = Reservations(cast(dict[int, RankProcess], {0: head}))
+        head, other = Head(), Head()
+        other.rank = 1
+        reservations = Reservations(cast(dict[int, RankProcess], {0: head, 1: other}))
+
+        def answer(rank: Head, number: int, port: int) -> None:
+            process = cast(RankProcess, rank)
+            reservations.on_answer(process, {"reserved": number, "port": port})
+
         asked = [
             asyncio.ensure_future(reservations.reserve({"rank": 0, "addr": addr}))
             for addr in ("127.0.0.1", "127.0.0.2", "127.0.0.3")
         ]
         await asyncio.sleep(0)  # they send their commands
         for command, port in zip(head.commands, (1001, 1002), strict=False):
-            reservations.on_answer({"reserved": command["number"], "port": port})
+            answer(other, command["number"], 1000)  # that is not for another rank to say
+            answer(head, command["number"], port)
         assert await asyncio.gather(*asked[:2]) == [1001, 1002]
-        reservations.on_answer({"reserved": 0, "port": 1003})  # that nobody asked for
+        answer(head, 0, 1003)  # that nobody asked for
         reservations.fail("rank 0 is lost, killed")
         with pytest.raises(ValueError, match="rank 0 is lost, killed"):
             await asked[2]

@@ -55,6 +55,7 @@ class RankConversation:
         self._is_closed = False
         self._items: dict[int, deque[Packed]] = defaultdict(deque)
         self._ended: set[int] = set()
+        self._taken = 0  # messages from the notebook
 
     def send(self, value: Any) -> bool:
         """Send a yielded value; return ``False`` if no more are wanted."""
@@ -104,6 +105,8 @@ class RankConversation:
         return len(self._sent) >= AHEAD or (sum(self._sent) >= _BYTES_AHEAD)
 
     def _wait(self) -> None:
+        # The agent has to know: a run that waits for a notebook that is gone keeps no node.
+        self._tell(Told(self._rank.rank, self._run, "waits", self._number, count=self._taken))
         told = self._next_told()
         if told is None:
             self._is_closed = self._is_broken = True
@@ -111,6 +114,7 @@ class RankConversation:
             self._take_notice(told)
 
     def _take_notice(self, told: TellFields) -> None:
+        self._taken += 1
         match told["kind"]:
             case "more":
                 for _ in range(min(told["number"], len(self._sent))):

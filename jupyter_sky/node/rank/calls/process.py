@@ -85,7 +85,7 @@ class CallProcess:
                 said: Any = self._pipe.recv()
                 if said == _NEXT:
                     self._pipe.send(mail.get(timeout=left()))
-                elif said.kind != "ask":
+                elif said.kind not in ("ask", "waits"):
                     answer: Told = said
                     self._printed.drain()  # output comes before the result
                     return answer
