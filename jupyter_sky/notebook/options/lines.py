@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,11 @@ from jupyter_sky.notebook.options.parser import HelpRequested, Parser
 from jupyter_sky.notebook.options.torchrun import DECIDED, as_words, split_line
 
 _NO_OPTIONS = CellOptions()
+
+_WITH_COMMENT = re.compile(
+    r"""(?P<words> (?: \\. | '[^']*' | "(?:\\.|[^"\\])*" | [^'"\\] )*? ) (?<!\S)\#""", re.VERBOSE
+)
+"""A line with a comment: a ``#`` that begins a word, outside quotation marks."""
 
 _ELSEWHERE = {
     "cancel": "interrupt",
@@ -197,8 +203,10 @@ def _with_memory(words: Sequence[str]) -> list[str]:
 
 
 def _words(line: str) -> list[str]:
+    """Split a line as a shell does, without a comment at its end."""
+    commented = _WITH_COMMENT.match(line)
     try:
-        return shlex.split(line)
+        return shlex.split(commented["words"] if commented else line)
     except ValueError:
         raise UsageError(f"a quotation mark is missing in `{line.strip()}`: close it.") from None
 
