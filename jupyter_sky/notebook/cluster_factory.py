@@ -16,6 +16,7 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runtime_env import RuntimeEnv
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.config import Sky
+from jupyter_sky.notebook.errors import no_cluster
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import parse_cell
 from jupyter_sky.notebook.options.plugins import make_plugins, plugin_names
@@ -107,7 +108,10 @@ class ClusterFactory:
         if not describes_cluster(options) and not (
             completed.nodes or completed.gpu or completed.hosts
         ):
-            raise UsageError("no cluster is running: give the number of nodes, as in `--nodes 4`.")
+            start = "give the number of nodes, as in `--nodes 4`"
+            if registry.rows():  # of other notebooks
+                raise UsageError(f"{no_cluster(None)[:-1]}. To start one, {start}.")
+            raise UsageError(f"no cluster is running: {start}.")
         check_provider_options(options, completed)
         return completed
 

@@ -309,6 +309,8 @@ def test_attach_and_down_reach_clusters_of_other_kernels(
     for command in ("attach", "interrupt", "panel", "down"):
         with pytest.raises(UsageError, match=advice):
             notebook.run(f"%sky {command}")
+    with pytest.raises(UsageError, match=rf"{advice}.*To start one, .*`--nodes 4`"):
+        notebook.run("%%sky\nprint('here')")
     said = notebook.run(f"%sky attach {stranger.name}")
     assert said.endswith("cells without --cluster use it now\n")
     assert notebook.run("%%sky\nprint('here')") == "here\n"

@@ -74,6 +74,8 @@ def _lines(error: BaseException, frames: TracebackType | None) -> list[str]:
 
 def text(error: BaseException) -> str:
     """Return the text of an error, whatever its own methods do."""
+    if isinstance(error, SystemExit) and error.code is None:
+        return ""  # not "None", which is no reason
     try:
         return str(error)
     except Exception:  # of any kind, from its own `__str__`
