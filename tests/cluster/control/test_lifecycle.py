@@ -298,11 +298,14 @@ print(registry.find(pool.cluster.name).machines[0]["pid"], flush=True)
 @sky.compute
 def work(items):
     for n in items:
+        open(f"{tmp_path}/begun-{{n}}", "w").close()
         if n:  # the rank has asked for more items by now
             time.sleep(1)
         open(f"{tmp_path}/{{n}}", "w").close()
 def items():
-    yield from range(3)
+    yield from range(2)
+    while not os.path.exists("{tmp_path}/begun-1"):
+        time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
 work(items()) >> pool
 """

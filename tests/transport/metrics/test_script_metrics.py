@@ -99,9 +99,8 @@ def test_what_is_no_figure_is_passed_over(tmp_path: Path, line: bytes) -> None:
     taken: Taken = []
     feed = ScriptFeed(tmp_path / "feed", lambda *each: taken.append(each))
     feed.begin()
-    pipe = os.open(feed.path, os.O_WRONLY)
-    os.write(pipe, line + b'\n[0, null, "a", 2]\n' + b"x" * 200_000 + b'\n[0, 1, "b", 3]')
-    until(lambda: taken)
-    os.close(pipe)
+    with open(feed.path, "wb") as pipe:
+        pipe.write(line + b'\n[0, null, "a", 2]\n' + b"x" * 200_000 + b'\n[0, 1, "b", 3]')
+        until(lambda: taken)
     feed.end()
     assert taken == [({"a": 2.0}, None, 0), ({"b": 3.0}, 1.0, 0)]
