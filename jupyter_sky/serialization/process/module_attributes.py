@@ -140,7 +140,7 @@ def note_collected(packages: Set[str]) -> frozenset[str]:
     if packages.isdisjoint(package(module.__name__) for module in modules):
         return frozenset()
     for module in modules:
-        for name, value in _values_in(module):
+        for name, value in _collections_in(module):
             if _of_notebook(value):
                 _collections[f"{module.__name__}:{name}"] = None
     return frozenset(_collections)
@@ -149,14 +149,23 @@ def note_collected(packages: Set[str]) -> frozenset[str]:
 _collections: dict[str, None] = {}
 
 
-def _values_in(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    """Yield what a module has, and what its own classes and objects have, by name."""
+_COLLECTIONS = (dict, list, set)
+_PYTHONS_OWN = ("__builtins__", "__annotations__")
+
+
+def _collections_in(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """Yield the collections of a module, and those of its own classes and objects, by name."""
     for name, value in list(vars(module).items()):
-        yield name, value
+        if name in _PYTHONS_OWN:
+            continue
+        if type(value) in _COLLECTIONS:
+            yield name, value
+            continue
         kind = value if issubclass(type(value), type) else type(value)
         if kind.__module__ == module.__name__:
             for attribute, each in _attributes_of(value):
-                yield f"{name}.{attribute}", each
+                if type(each) in _COLLECTIONS:
+                    yield f"{name}.{attribute}", each
 
 
 def _attributes_of(value: Any) -> list[tuple[str, Any]]:
@@ -175,10 +184,8 @@ def _of_notebook(value: Any) -> dict[Any, Any] | list[Any]:
     if type(value) is dict:
         pairs = [*islice(reversed(value.items()), _LATEST)]
         return {key: each for key, each in reversed(pairs) if _is_of_notebook(each)}
-    if type(value) in (list, set):
-        latest = value[-_LATEST:] if type(value) is list else islice(value, _LATEST)
-        return [each for each in latest if _is_of_notebook(each)]
-    return []
+    latest = value[-_LATEST:] if type(value) is list else islice(value, _LATEST)
+    return [each for each in latest if _is_of_notebook(each)]
 
 
 def _is_of_notebook(value: Any) -> bool:
