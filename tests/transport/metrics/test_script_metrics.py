@@ -99,7 +99,7 @@ def test_what_is_no_figure_is_passed_over(tmp_path: Path, line: bytes) -> None:
     taken: Taken = []
     feed = ScriptFeed(tmp_path / "feed", lambda *each: taken.append(each))
     feed.begin()
-    with open(feed.path, "wb") as pipe:
+    with feed.path.open("wb") as pipe:
         pipe.write(line + b'\n[0, null, "a", 2]\n' + b"x" * 200_000 + b'\n[0, 1, "b", 3]')
         until(lambda: taken)
     feed.end()
