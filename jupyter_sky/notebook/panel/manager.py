@@ -216,12 +216,12 @@ class _TerminalLine(NoStrip):
 
     def finish(self) -> None:
         """Print how the run has ended, once: a terminal cannot replace what it has shown."""
-        if self._is_over:
+        if self._is_over or not sys.stdout.isatty():
             return
         self._is_over = True
         snapshot = self._snapshot()
         run = snapshot["run"]
-        if run and run["seconds"] >= _WORTH_A_LINE and sys.stdout.isatty():
+        if run and run["seconds"] >= _WORTH_A_LINE:
             print(headline(snapshot))
 
 
