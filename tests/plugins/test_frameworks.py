@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import unittest.mock
+import warnings
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -179,7 +180,7 @@ def test_a_trainer_of_hugging_face_uses_all_ranks(
 
 
 @sky.compute
-def train_with_lightning() -> dict[str, Any]:
+def train_with_lightning(**settings: Any) -> dict[str, Any]:
     import lightning
     import torch
     from torch.utils.data import DataLoader, TensorDataset
@@ -201,23 +202,41 @@ def train_with_lightning() -> dict[str, Any]:
     lightning.seed_everything(0)
     x = torch.randn(64, 4)
     trainer = lightning.Trainer(
-        strategy="ddp",
+        **settings,
         accelerator="cpu",
-        num_nodes=2,
         max_epochs=2,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
     )
-    trainer.fit(model := Model(), DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), 8))
+    with warnings.catch_warnings(record=True) as warned:
+        trainer.fit(model := Model(), DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), 8))
     weights = model.layer.weight.flatten().tolist()
-    return {"world": trainer.world_size, "batches": model.batches, "weights": weights}
+    alone = [str(each.message) for each in warned if "alone" in str(each.message)]
+    return {
+        "world": trainer.world_size,
+        "batches": model.batches,
+        "weights": weights,
+        "alone": alone,
+    }
 
 
 def test_lightning_trains_in_the_group_that_is_there(torch_pool: sky.ComputePool) -> None:
-    one, other = train_with_lightning() @ torch_pool
+    one, other = train_with_lightning(strategy="ddp", num_nodes=2) @ torch_pool
     assert one == other
     assert (one["world"], one["batches"]) == (2, 8)  # 64 rows, 2 ranks, batches of 8, 2 epochs
+    assert one["alone"] == []
+
+
+def test_a_trainer_that_trains_on_each_rank_alone_says_so_once(torch_pool: sky.ComputePool) -> None:
+    one, other = train_with_lightning() @ torch_pool
+    assert (one["world"], one["batches"], other["batches"]) == (1, 16, 16)
+    assert one["alone"] == [
+        "this Trainer trains on each rank alone: for all together, "
+        'type `strategy="ddp", num_nodes=2, devices=1`'
+    ]
+    assert other["alone"] == []
+    assert (train_with_lightning() >> torch_pool)["alone"] == []  # on one rank, as is meant
 
 
 @sky.compute

@@ -4,6 +4,8 @@ Lightning computes the rank of a process from the numbers of its node and of its
 takes that of the job's step. Here, each rank has a GPU of its own, which is its first, and a step
 has all ranks of its node: all would be the same one, and train on the same data. With a strategy
 for notebooks, like ``ddp_notebook``, it forks; the forks would wait for each other in this group.
+Without a strategy, it takes one of the GPUs that it sees for itself, where ``torchrun`` shows each
+process all GPUs of the node: a `Trainer` that trains on all of them there would train alone here.
 
 It is patched where the user's code imports it, and only concerns processes in a group.
 """
@@ -11,14 +13,17 @@ It is patched where the user's code imports it, and only concerns processes in a
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+import warnings
+from types import FrameType, ModuleType
 from typing import Any
 
 from jupyter_sky.errors import UsageError
+from jupyter_sky.serialization import cell_sources
 from jupyter_sky.serialization.process.after_import import after_import
+from jupyter_sky.transport import present_run
 
 _FABRIC = ("lightning.fabric", "lightning_fabric")
-_ALL = (*_FABRIC, "lightning.pytorch", "pytorch_lightning")
+_TRAINERS = ("lightning.pytorch", "pytorch_lightning")
 
 
 def install() -> None:
@@ -26,8 +31,10 @@ def install() -> None:
     for root in _FABRIC:
         after_import(f"{root}.plugins.environments.lightning", _tell_place)
         after_import(f"{root}.plugins.environments.slurm", _hide_slurm)
-    for root in _ALL:
+    for root in (*_FABRIC, *_TRAINERS):
         after_import(f"{root}.strategies.launchers.multiprocessing", _refuse_processes)
+    for root in _TRAINERS:
+        after_import(f"{root}.strategies.single_device", _warn_alone)
 
 
 def _tell_place(module: ModuleType) -> None:
@@ -75,6 +82,28 @@ def _refuse_processes(module: ModuleType) -> None:
         return start(self, *args, **kwargs)
 
     _patch(launcher, launch)
+
+
+def _warn_alone(module: ModuleType) -> None:
+    strategy: Any = module.SingleDeviceStrategy
+    start = strategy.setup
+
+    def setup(self: Any, trainer: Any) -> None:
+        group, ranks = _group(), present_run.ranks()
+        if group is not None and trainer.training and len(ranks) > 1 and group.rank() == ranks[0]:
+            _warn(f"this Trainer trains on each rank alone: for all together, {_suggestion(group)}")
+        start(self, trainer)
+
+    _patch(strategy, setup)
+
+
+def _warn(text: str) -> None:
+    """Warn of the line in the user's cell that led here."""
+    frame: FrameType | None = sys._getframe()
+    while frame and frame.f_code.co_filename not in cell_sources.titles:
+        frame = frame.f_back
+    file, line = (frame.f_code.co_filename, frame.f_lineno) if frame else (__file__, 0)
+    warnings.warn_explicit(text, UserWarning, file, line)
 
 
 def _suggestion(group: Any) -> str:
