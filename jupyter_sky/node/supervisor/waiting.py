@@ -43,10 +43,12 @@ class Waiting:
 
     def on_tell(self, request: TellRequest) -> None:
         """Note what the notebook says."""
+        # A run that does not serve calls is one call: in its messages the number may be another.
+        number = request["number"] if self._at_once is not None else 0
         if request["kind"] == "call":
-            self._calls.add(request["number"])
+            self._calls.add(number)
         elif request["kind"] not in _NOT_FOR_CALLS:
-            self._sent[request["number"]] += 1
+            self._sent[number] += 1
 
     def on_told(self, message: Message) -> None:
         """Note what the rank says."""
