@@ -261,7 +261,7 @@ def test_a_run_keeps_a_cluster_alive_without_notebook(new, tmp_path: Path) -> No
 WAITING = {
     "calls": "calls = map(sky.compute(abs), range(1000))\n"
     "for n in sky.gather(*calls, stream=True) >> pool: killed(n)",
-    "values": "next(sky.compute(count)() @ pool)",
+    "values": "values = sky.compute(count)() @ pool\nfor _ in range(40): next(values)",
     "items": "sky.compute(list)(map(killed, count())) >> pool",
 }
 
