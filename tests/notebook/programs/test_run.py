@@ -167,15 +167,21 @@ def test_a_script_finds_its_file_and_errors_have_its_lines(
     )
     done = terminal.sky("run", "train.py", "--nodes", "2")
     assert done.stdout.splitlines()[-1] == f"in {tmp_path} train.py", done.stderr
-    assert "line 7: UserWarning: mine" in done.stderr
-    assert "----> 8 " in done.stderr and "line 10" in done.stderr
+    assert "File train.py, line 7: UserWarning: mine" in done.stderr
+    assert "----> 8 " in done.stderr and "File train.py, line 10\n" in done.stderr
     (tmp_path / "wrong.py").write_text("x = 1\ny = = 2\n")
-    assert "line 2\n" in terminal.sky("run", "wrong.py").stderr
+    assert "File wrong.py, line 2\n" in terminal.sky("run", "wrong.py").stderr
     (tmp_path / "cells.py").write_text(
-        "# %%\nprint(__file__)\n# %%\n# %%sky --nodes 1\nprint(__file__)"
+        "# %%\nprint(__file__)\ndef fail():\n    return 1 / 0\n"
+        "# %%\n# %%time\n# %%sky --nodes 1\n\nprint(__file__)\nfail()\n"
     )
-    first, *_, last = terminal.sky("run", "cells.py").stdout.splitlines()
-    assert first == last == str(tmp_path / "cells.py")
+    done = terminal.sky("run", "cells.py")
+    assert done.stdout.splitlines().count(str(tmp_path / "cells.py")) == 2  # here, on the rank
+    # Lines are those of the file, whichever cell they are in, and in cells that run here, too.
+    assert "File cells.py, line 10\n" in done.stderr
+    assert "File cells.py, line 4, in fail()" in done.stderr
+    (tmp_path / "cells.py").write_text("x = 0\n# %%\n\n1 / x\n")
+    assert "File cells.py, line 4\n" in terminal.sky("run", "cells.py").stderr
 
 
 PARSED = """\

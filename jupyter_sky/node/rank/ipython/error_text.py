@@ -61,14 +61,15 @@ def warning_lines(
     """Return a warning as Python prints it, with its line in a cell as an error has it."""
     text = _format_warning(message, category, filename, lineno, line)
     if title := cell_sources.titles.get(filename):
-        return f"Cell {title}, line {lineno}{text.removeprefix(f'{filename}:{lineno}')}"
+        name = " ".join(cell_sources.label(title))
+        return f"{name}, line {lineno}{text.removeprefix(f'{filename}:{lineno}')}"
     return text
 
 
 def _lines(error: BaseException, frames: TracebackType | None) -> list[str]:
     text = "".join(traceback.format_exception(type(error), error, frames))
     for name, title in cell_sources.titles.items():
-        text = text.replace(f'File "{name}"', f"Cell {title}")
+        text = text.replace(f'File "{name}"', " ".join(cell_sources.label(title)))
     return text.splitlines()
 
 
