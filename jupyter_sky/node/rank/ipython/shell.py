@@ -240,6 +240,8 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
 
     def _show_error(self, *args: Any, **kwargs: Any) -> None:
         error = sys.exc_info()[1]
+        if error is not None:
+            error_text.leave_out_hidden(error)
         if error is not None and (line := sentence_of(error)):
             self._showtraceback(type(error), error, [line])
         elif error is not None and (
@@ -305,6 +307,7 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
             self._lines = ["KeyboardInterrupt"]
             return
         self.is_failing = True
+        error_text.leave_out_hidden(error)
         if isinstance(error, SyntaxError):  # the error is in the file itself, not in its import
             self._lines = "".join(traceback.format_exception_only(error)).splitlines()
             return
