@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,8 +57,8 @@ def read_cells(path: Path) -> list[SourceCell]:
         If there is no such file, or it is neither a notebook nor a script.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = _text_of_script(path) if path.suffix == ".py" else path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError, SyntaxError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise UsageError(f"{path} cannot be read ({why}): name a notebook or a script.") from None
     magic = ""
@@ -73,6 +74,12 @@ def read_cells(path: Path) -> list[SourceCell]:
             raise UsageError(f"{path} is neither a notebook (.ipynb) nor a script (.py).")
     numbered = (each for each in found if each[0].strip())
     return [SourceCell(number, *each, magic) for number, each in enumerate(numbered, 1)]
+
+
+def _text_of_script(path: Path) -> str:
+    """Return the text of a script in the encoding that it names, as Python reads it."""
+    with tokenize.open(path) as file:
+        return file.read()
 
 
 def _of_notebook(path: Path, text: str) -> Iterator[tuple[str, int, bool]]:

@@ -80,7 +80,8 @@ def run_program(
     # It may belong to a notebook whose cell has started this process.
     os.environ.pop("JPY_SESSION_NAME", None)
     os.chdir(path.parent)
-    sys.path.insert(0, str(path.parent))
+    # As for Python: the modules are beside the file itself, not beside a link to it.
+    sys.path.insert(0, str(path.resolve().parent))
     # IPython's advice to interactive users.
     warnings.filterwarnings("ignore", message="To exit: use 'exit'")
     shell = _Shell.instance(config=config)

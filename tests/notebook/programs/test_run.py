@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.notebook.programs.cells import read_cells
 from tests.notebook.programs.conftest import Terminal, write_notebook
 
 RANK = "import jupyter_sky as sky\nrank = sky.instance_info().rank"
@@ -182,6 +183,19 @@ def test_a_script_finds_its_file_and_errors_have_its_lines(
     assert "File cells.py, line 4, in fail()" in done.stderr
     (tmp_path / "cells.py").write_text("x = 0\n# %%\n\n1 / x\n")
     assert "File cells.py, line 4\n" in terminal.sky("run", "cells.py").stderr
+
+
+def test_a_script_is_read_as_python_reads_it(terminal: Terminal, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "helper.py").write_text("name = 'beside the file'\n")
+    # A mark that editors of Windows put there, and a script that is run through a link.
+    (code / "train.py").write_bytes(b"\xef\xbb\xbf# %%\nimport helper\nprint(helper.name)\n")
+    (tmp_path / "train.py").symlink_to(code / "train.py")
+    done = terminal.sky("run", "train.py")
+    assert (done.returncode, done.stdout) == (0, "beside the file\n"), done.stderr
+    (tmp_path / "old.py").write_bytes("# coding: latin-1\nx = 'ü'\n".encode("latin-1"))
+    assert "x = 'ü'" in read_cells(tmp_path / "old.py")[0].text
 
 
 PARSED = """\
