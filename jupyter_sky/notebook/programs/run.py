@@ -362,7 +362,9 @@ class _Program:
 
 @contextmanager
 def _heard_signals(program: _Program) -> Iterator[None]:
-    before = {each: signal.signal(each, program.on_signal) for each in _SIGNALS}
+    # `nohup` has told this process to ignore SIGHUP: it goes on without its terminal.
+    heard = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {each: signal.signal(each, program.on_signal) for each in heard}
     try:
         yield
     finally:

@@ -116,6 +116,17 @@ def test_a_signal_stops_it_and_ends_its_cluster(
     assert registry.rows() == []
 
 
+def test_under_nohup_it_goes_on_without_its_terminal(terminal: Terminal, tmp_path: Path) -> None:
+    code = "import os, signal\nos.kill(os.getpid(), signal.SIGHUP)\nprint('goes on')"
+    write_notebook(tmp_path / "a.ipynb", code)
+    program = terminal.begin("run", "a.ipynb", under=["nohup"])
+    out, err = program.communicate()
+    assert (program.returncode, out) == (0, "goes on\n"), err
+    program = terminal.begin("run", "a.ipynb")
+    out, err = program.communicate()
+    assert (program.returncode, out) == (129, ""), err
+
+
 def test_ctrl_c_shows_the_lines_of_the_program_alone(terminal: Terminal, tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("import time\nprint('begun', flush=True)\ntime.sleep(600)")
     write_notebook(tmp_path / "a.ipynb", "x = 1\nimport beside")
