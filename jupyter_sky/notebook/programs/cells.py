@@ -13,6 +13,7 @@ from typing import Any
 from jupyter_sky.errors import UsageError
 
 _MARK = re.compile(r"#\s*%%(\s.*)?$")
+_COMMENT = re.compile(r"^# ?")
 _MAGIC = re.compile(r"#\s?(%%?[A-Za-z]|!)")
 
 
@@ -103,8 +104,21 @@ def _of_script(text: str) -> Iterator[tuple[str, int, bool]]:
         return
     yield "".join(lines[: marks[0]]), 0, False
     for at, end in zip(marks, [*marks[1:], len(lines)], strict=True):
-        if not re.search(r"\[(markdown|md|raw)\]", lines[at]):
+        if re.search(r"\[(markdown|md|raw)\]", lines[at]):
+            continue
+        if magic := _of_language(lines[at]):
+            code = "".join(_COMMENT.sub("", line) for line in lines[at + 1 : end])
+            yield magic + code, at, False
+        else:
             yield _with_magics(lines[at + 1 : end]), at + 1, False
+
+
+def _of_language(mark: str) -> str:
+    """Return a line like ``%%bash``, which Jupytext keeps in the mark; its cell is a comment."""
+    if not (language := re.search(r'\blanguage="(\w+)"', mark)):
+        return ""
+    words = re.search(r'\bmagic_args="([^"]*)"', mark)
+    return f"%%{language[1]} {words[1] if words else ''}".rstrip() + "\n"
 
 
 def _with_magics(lines: Sequence[str]) -> str:

@@ -277,9 +277,11 @@ def test_a_script_may_have_cells(terminal: Terminal, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "# %% [markdown]\n# # Text\n# %%\n# %load_ext jupyter_sky\nx = 4\n"
         f"# %%\n# %%sky --nodes 2 --gather rank\n{RANK} + x\n# %% the end\nprint(rank)\n"
+        '# %% magic_args="--out said" language="bash"\n# x="of bash"\n#\n# echo $x\n'
+        "# %%\nprint(said)\n"
     )
     done = terminal.sky("run", "train.py")
-    assert done.stdout.splitlines()[-1] == "[4, 5]", done.stderr
+    assert done.stdout.splitlines()[-3:-1] == ["[4, 5]", "of bash"], done.stderr
 
 
 def test_it_waits_for_what_is_in_the_background(terminal: Terminal, tmp_path: Path) -> None:
