@@ -110,7 +110,7 @@ class ClusterFactory:
         ):
             start = "give the number of nodes, as in `--nodes 4`"
             if registry.rows():  # of other notebooks
-                raise UsageError(f"{no_cluster(None)[:-1]}. To start one, {start}.")
+                raise UsageError(f"{no_cluster(options.cluster)[:-1]}. To start one, {start}.")
             raise UsageError(f"no cluster is running: {start}.")
         check_provider_options(options, completed)
         return completed

@@ -15,6 +15,7 @@ from jupyter_sky.cluster.runs.task import CellPlace
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_list, format_ranks, similar_names
 from jupyter_sky.notebook.project import missing
+from jupyter_sky.serialization import cell_sources
 
 
 class InvalidCell(UsageError):
@@ -24,7 +25,8 @@ class InvalidCell(UsageError):
         line = (error.lineno or 1) + place.above
         super().__init__(f"{error.msg} (line {line})")
         _, *code = traceback.format_exception_only(error)
-        self._text = "".join([f"  Cell {place.title}, line {line}\n", *code])
+        name = " ".join(cell_sources.label(place.title))
+        self._text = "".join([f"  {name}, line {line}\n", *code])
 
     def _render_traceback_(self) -> list[str]:
         return [self._text.rstrip()]

@@ -66,6 +66,11 @@ def program_file(shell: InteractiveShell) -> Path | None:
     return getattr(shell, "script", None)
 
 
+def lines_above(shell: InteractiveShell) -> int:
+    """Return how many lines of its script are above the running cell; in a notebook, 0."""
+    return getattr(shell, "above", 0)
+
+
 def cluster_name(shell: InteractiveShell) -> str:
     """Return the name of the notebook's own cluster.
 

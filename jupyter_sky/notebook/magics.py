@@ -22,7 +22,7 @@ from jupyter_sky.notebook.commands.dispatch import Dispatcher
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.errors import InvalidCell, advise, not_brought
 from jupyter_sky.notebook.ipython.assignment_tracker import AssignmentTracker
-from jupyter_sky.notebook.kernel import cell_id, running_loop
+from jupyter_sky.notebook.kernel import cell_id, lines_above, running_loop
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import parse_cell
 from jupyter_sky.notebook.options.parser import HelpRequested
@@ -94,7 +94,7 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         if options.sh:
             return run_shell_cell(self.shell, self._session, options, cell)
         folder = find_folder(options.workdir) if options.workdir is not None else None
-        place = _cell_place(self.shell)
+        place = _cell_place(self.shell, cell)
         names = _analysed(cell, place)
         needed = self._needed(options, names)
         # Without an event loop nobody would begin a run that waits for its cluster.
@@ -170,8 +170,8 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         return {"keyboard": keyboard, "stops": options.pdb, "looks_at": None}
 
 
-def _cell_place(shell: InteractiveShell) -> CellPlace:
-    """Return where the code of the running cell stands in the notebook, for its tracebacks."""
+def _cell_place(shell: InteractiveShell, code: str) -> CellPlace:
+    """Return where the code below a ``%%sky`` stands in the notebook, for its tracebacks."""
     files: list[str] = []
     frame = sys._getframe().f_back
     while frame:
@@ -181,10 +181,10 @@ def _cell_place(shell: InteractiveShell) -> CellPlace:
     labels = map(shell.compile.format_code_name, dict.fromkeys(reversed(files)))
     title = next((label[1] for label in labels if label), "")
     typed = (shell.history_manager.input_hist_raw or [""])[-1]
-    code = typed.lstrip()
-    # The user does not see the line that `%sky auto` puts above a cell.
-    above = typed.removesuffix(code).count("\n") + 1 if code.startswith("%%sky") else 0
-    return CellPlace(title, above, cell_id(shell))
+    # Other magics may be above `%%sky`; the line that `%sky auto` puts there is not in the cell.
+    before = typed.rstrip().removesuffix(code.rstrip())
+    above = before.count("\n") if before != typed.rstrip() else 0
+    return CellPlace(title, lines_above(shell) + above, cell_id(shell))
 
 
 def _analysed(cell: str, place: CellPlace) -> CellNames:

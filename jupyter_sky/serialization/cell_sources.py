@@ -24,10 +24,15 @@ def find(files: Iterable[str], namespace: Mapping[str, Any]) -> Cells:
 
 
 def title(file: str, namespace: Mapping[str, Any]) -> str:
-    """Return the title of a cell in the notebook, like ``In[3]``; empty if it has none."""
+    """Return the title of a cell, as `label` takes it; empty if it has none."""
     compiler = getattr(shell_of(namespace), "compile", None)
     label = compiler.format_code_name(file) if compiler else None
     return label[1] if label else ""
+
+
+def label(title: str) -> tuple[str, str]:
+    """Return how a traceback names a cell, given its title: ``In[3]``, or a script's file."""
+    return ("Cell" if title.startswith("In[") else "File"), title
 
 
 def _source(file: str) -> str | None:

@@ -205,7 +205,7 @@ def read_folder(
     UsageError
         If it is too large, or contains something that cannot be sent; the message says what to do.
     """
-    if source.resolve() in (Path.home().resolve(), Path(source.anchor)):
+    if _real(source) in (Path.home().resolve(), Path(source.anchor)):
         raise UsageError(
             f"{source} is not sent as a whole: go to the folder of the project with `%cd`, or name "
             "it with `--workdir`."
@@ -346,9 +346,14 @@ def _spec(file: Path) -> GitIgnoreSpec:
     return GitIgnoreSpec.from_lines(file.read_text(errors="replace").splitlines())
 
 
+def _real(path: Path) -> Path:
+    """Return a path without links; `Path.resolve` raises an error for one that leads to itself."""
+    return Path(os.path.realpath(path))
+
+
 def _target(link: Path, root: Path) -> str:
     """Return the target of a symbolic link, relative to the link's folder."""
-    real = link.resolve()
+    real = _real(link)
     if not real.is_relative_to(root.resolve()):
         raise UsageError(
             f"{link.relative_to(root)} leads out of {root}, to {real}, which is not sent: copy "

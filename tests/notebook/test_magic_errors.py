@@ -297,6 +297,7 @@ def test_an_error_that_cannot_be_sent_arrives_with_its_name_and_text(pair: LiveN
 def test_a_rank_has_no_keyboard(pair: LiveNotebook, asking: str) -> None:
     cell = pair.run(f"%%sky\n{asking}")
     assert "does not work on a rank: call it in a cell of the notebook" in cell.traceback
+    assert "keyboard.py" not in cell.traceback  # it ends at the user's line
 
 
 def test_a_crash_says_signal_rank_host_and_where_it_was(opened) -> None:

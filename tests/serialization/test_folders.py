@@ -63,6 +63,12 @@ def test_skyignore_stands_in_for_gitignore(tmp_path: Path) -> None:
     assert sorted(read_folder(tmp_path).folder["files"]) == ["train.py", "weights.pt"]
 
 
+def test_a_link_that_leads_to_itself_is_sent_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "latest").symlink_to("latest")
+    assert read_folder(tmp_path).folder["links"] == {"latest": "latest"}
+    assert read_folder(tmp_path / "latest").folder["links"] == {"latest": "latest"}
+
+
 def test_a_link_that_leads_out_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "project/train.py", "elsewhere/images")
     project = tmp_path / "project"

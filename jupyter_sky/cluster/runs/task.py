@@ -23,14 +23,14 @@ def no_debugging() -> Debugging:
 
 @dataclass(frozen=True)
 class CellPlace:
-    """Where a cell's code stands in the notebook, for tracebacks.
+    """Where a cell's code stands in the notebook or script, for tracebacks.
 
     Attributes
     ----------
     title
-        What its cell is called in the notebook, like ``In[3]``.
+        What its cell is called in the notebook, like ``In[3]``; of a script, the file's name.
     above
-        Number of lines of the cell above the code, such as that of the magic.
+        Number of lines above the code, such as that of the magic: of the cell, or of the script.
     cell
         The cell's id in the notebook's file, if a page has sent it.
     """

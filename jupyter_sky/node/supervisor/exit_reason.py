@@ -12,6 +12,7 @@ from pathlib import Path
 from jupyter_sky.formatting import last_line
 from jupyter_sky.node.rank.inspection import stacks
 from jupyter_sky.node.supervisor.rank_process import RankProcess
+from jupyter_sky.serialization import cell_sources
 
 _LINES = 500  # last lines of the log in which to look for a crash: 100 for each thread
 _TAIL = 64 * 1024  # bytes of them
@@ -88,7 +89,7 @@ def _down_to_cell(where: Sequence[str], titles: Mapping[str, str]) -> list[str]:
 
 def _place(match: re.Match[str], titles: Mapping[str, str]) -> str:
     title = titles.get(match[1])
-    return match[0] if title is None else f"Cell {title}"
+    return match[0] if title is None else " ".join(cell_sources.label(title))
 
 
 def last_lines_of_script(process: RankProcess) -> list[str]:

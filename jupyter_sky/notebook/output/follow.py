@@ -65,11 +65,16 @@ def follow(
     """
     strip = panels.strip(cluster, run.id)
     renderer = Renderer(shell, run.task.show, is_safe, strip.show if strip.is_output else None)
-    hang = NoticeLine(shell, cluster.name)
+    notices, hang = NoticeLine(shell, cluster.name), NoticeLine(shell, cluster.name)
+
+    def on_notice(text: str) -> None:
+        renderer.flush(waits=False)
+        notices.update(text)
 
     def on_hang(notice: HangNotice) -> None:
         # A strip shows it meanwhile; here it is only printed without a strip, or afterwards.
         if notice.is_over or not strip.is_output:
+            renderer.flush(waits=False)
             hang.update(notice.text)
 
     ask = Prompter(run, partial(renderer.flush, waits=False), asks_all)
@@ -79,7 +84,7 @@ def follow(
             begun=strip.show,
             timeout=timeout,
             sending=sending.update if sending else _show_no_sending,
-            notice=NoticeLine(shell, cluster.name).update,
+            notice=on_notice,
             hang=on_hang,
             ask=ask,
             tick=renderer.show_overdue,

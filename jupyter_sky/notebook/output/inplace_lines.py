@@ -91,6 +91,11 @@ class FinalLines:
         return self._block.text if self._block else ""
 
     @property
+    def bar(self) -> str:
+        """The last of them, if it is drawn in place; else empty."""
+        return self.text.rpartition("\n")[2] if self._block and self._block.is_drawn else ""
+
+    @property
     def is_empty(self) -> bool:
         """Whether all lines are final."""
         return self._block is None
@@ -139,6 +144,8 @@ class Block:
     ----------
     over
         Whether it has ended, as where an ordinary line has come below it.
+    is_drawn
+        Whether it has more than a line that was printed in pieces.
     """
 
     def __init__(self, line: str = "") -> None:
@@ -147,10 +154,10 @@ class Block:
         self._overwrites = False  # the next text replaces the line
         self._at_line_start = False
         self._cursor_hidden = False
-        self._is_drawn = False  # it has more than a line that was printed in pieces
         self._reach = 0  # the most rows that the cursor has gone up at once
         self._final = 0  # the number of rows that nothing will overwrite
         self.over = False
+        self.is_drawn = False
 
     @property
     def text(self) -> str:
@@ -177,7 +184,7 @@ class Block:
     @property
     def is_ordinary(self) -> bool:
         """Whether it is a complete line that nothing has overwritten."""
-        return self.is_complete and not self._is_drawn
+        return self.is_complete and not self.is_drawn
 
     def take_final(self) -> list[str]:
         """Remove the rows that nothing will overwrite any more, and return them."""
@@ -193,7 +200,7 @@ class Block:
 
     def _apply(self, part: str) -> None:
         is_newline = part in ("\n", "\r\n")
-        self._is_drawn |= not is_newline and bool(_MOVES.fullmatch(part))
+        self.is_drawn |= not is_newline and bool(_MOVES.fullmatch(part))
         self._at_line_start = is_newline or (self._at_line_start and part in ("", _HIDE, _SHOW))
         if is_newline:
             self._move_to(self._row + 1)

@@ -12,6 +12,7 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.formatting import escaped
+from jupyter_sky.notebook.output.bottom_line import BottomLine
 from jupyter_sky.notebook.output.decoding import OutputDecoder
 from jupyter_sky.notebook.output.flood import FloodEnd, gap, skipped_displays
 from jupyter_sky.notebook.output.inplace_lines import FinalLines, InPlaceLines, overwriting_start
@@ -61,6 +62,7 @@ class Renderer:
         self._unfinished: dict[tuple[int, str], str] = {}
         self._lines: dict[tuple[int, str], FinalLines] = {}  # of several ranks
         self._drawn: dict[tuple[int, str], float] = {}  # when something was last added to these
+        self._bottom = None if hasattr(shell, "kernel") else BottomLine()
         self._bars: dict[str, InPlaceLines] = {}
         self._floods: dict[tuple[int, str], FloodEnd] = {}
         self._unflushed = False
@@ -127,7 +129,8 @@ class Renderer:
         Parameters
         ----------
         waits
-            Whether a cell that was cleared may be drawn some moments later.
+            Whether a cell that was cleared may be drawn some moments later. If not, something else
+            is printed next, for which a terminal's bar makes room.
         """
         if self._kept.is_due or (self._kept.is_outdated and not waits):
             self._draw_again()
@@ -137,6 +140,8 @@ class Renderer:
             for flood in self._floods.values():
                 flood.show()
         self._unflushed = False
+        if self._bottom:
+            self._bottom.show(self._moving_bar() if waits else "")
 
     def _clear_rank(self, rank: int, wait: bool) -> None:
         """Clear what a rank has shown, when `flush` is called next."""
@@ -191,14 +196,19 @@ class Renderer:
             line = (self._unfinished.get(key, "") + text).rpartition("\n")[2]
             self._unfinished[key] = line[-_LONGEST_LINE:]
             return
-        # Bars of several ranks would draw over each other, so only the last state of each is shown;
-        # the panel shows them while they move.
+        # Bars of several ranks would draw over each other, so only the last state of each is shown.
+        # While they move, the panel shows them, and a terminal the first at its bottom.
         self._end_complete_lines(event.rank, beside=event.stream)
         lines = self._lines.setdefault(key, FinalLines())
         self._write_lines(key, lines.draw(text))
         self._drawn[key] = time.monotonic()
         if lines.is_empty:
             del self._lines[key]
+
+    def _moving_bar(self) -> str:
+        """Return the present bar of the first of several ranks that has one."""
+        bars = ((key[0], self._lines[key].bar) for key in sorted(self._lines))
+        return next((f"{self._label(rank)}{bar}" for rank, bar in bars if bar), "")
 
     def _write_lines(self, key: tuple[int, str], lines: Sequence[str]) -> None:
         """Write lines of one of several ranks."""
@@ -220,6 +230,8 @@ class Renderer:
         """Write to one of the notebook's streams, after everything written to the other."""
         if not text:
             return
+        if self._bottom:
+            self._bottom.erase()
         stream = self._stream(name)
         if self._last_stream not in (None, stream):
             self._last_stream.flush()
@@ -263,6 +275,8 @@ class Renderer:
     def _display(self, event: Display) -> None:
         self._end_complete_lines(event.rank)
         self.flush()
+        if self._bottom:
+            self._bottom.erase()
         if event.skipped:
             sys.stdout.write(skipped_displays(event))
             self.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from jupyter_sky.errors import UsageError
 
 _MARK = re.compile(r"#\s*%%(\s.*)?$")
+_COMMENT = re.compile(r"^# ?")
 _MAGIC = re.compile(r"#\s?(%%?[A-Za-z]|!)")
 
 
@@ -27,12 +29,15 @@ class SourceCell:
         Its source.
     may_fail
         Whether the notebook continues after an error in it, by its tag ``raises-exception``.
+    above
+        The number of lines of its script above it; 0 in a notebook.
     magic
         A line put above it when it runs, which is not in the file.
     """
 
     number: int
     typed: str
+    above: int = 0
     may_fail: bool = False
     magic: str = ""
 
@@ -53,8 +58,8 @@ def read_cells(path: Path) -> list[SourceCell]:
         If there is no such file, or it is neither a notebook nor a script.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = _text_of_script(path) if path.suffix == ".py" else path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError, SyntaxError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise UsageError(f"{path} cannot be read ({why}): name a notebook or a script.") from None
     magic = ""
@@ -64,37 +69,56 @@ def read_cells(path: Path) -> list[SourceCell]:
         case ".py":
             found = list(_of_script(text))
             if not found:
-                found = [(text, False)]
+                found = [(text, 0, False)]
                 magic = "" if text.lstrip().startswith("%%") else "%%sky\n"
         case _:
             raise UsageError(f"{path} is neither a notebook (.ipynb) nor a script (.py).")
-    numbered = ((text, may_fail) for text, may_fail in found if text.strip())
+    numbered = (each for each in found if each[0].strip())
     return [SourceCell(number, *each, magic) for number, each in enumerate(numbered, 1)]
 
 
-def _of_notebook(path: Path, text: str) -> Iterator[tuple[str, bool]]:
+def _text_of_script(path: Path) -> str:
+    """Return the text of a script in the encoding that it names, as Python reads it."""
+    with tokenize.open(path) as file:
+        return file.read()
+
+
+def _of_notebook(path: Path, text: str) -> Iterator[tuple[str, int, bool]]:
     try:
         cells: Sequence[Any] = json.loads(text)["cells"]
         for cell in cells:
             if cell["cell_type"] == "code":
                 tags = cell.get("metadata", {}).get("tags", ())
-                yield "".join(cell["source"]), "raises-exception" in tags
+                yield "".join(cell["source"]), 0, "raises-exception" in tags
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UsageError(
             f"{path} is no notebook of today's format: open it in Jupyter and save it again."
         ) from None
 
 
-def _of_script(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield the cells of a script that has ``# %%`` lines."""
+def _of_script(text: str) -> Iterator[tuple[str, int, bool]]:
+    """Yield the cells of a script that has ``# %%`` lines, each with its first line."""
     lines = text.splitlines(keepends=True)
     marks = [at for at, line in enumerate(lines) if _MARK.match(line.rstrip())]
     if not marks:
         return
-    yield "".join(lines[: marks[0]]), False
+    yield "".join(lines[: marks[0]]), 0, False
     for at, end in zip(marks, [*marks[1:], len(lines)], strict=True):
-        if not re.search(r"\[(markdown|md|raw)\]", lines[at]):
-            yield _with_magics(lines[at + 1 : end]), False
+        if re.search(r"\[(markdown|md|raw)\]", lines[at]):
+            continue
+        if magic := _of_language(lines[at]):
+            code = "".join(_COMMENT.sub("", line) for line in lines[at + 1 : end])
+            yield magic + code, at, False
+        else:
+            yield _with_magics(lines[at + 1 : end]), at + 1, False
+
+
+def _of_language(mark: str) -> str:
+    """Return a line like ``%%bash``, which Jupytext keeps in the mark; its cell is a comment."""
+    if not (language := re.search(r'\blanguage="(\w+)"', mark)):
+        return ""
+    words = re.search(r'\bmagic_args="([^"]*)"', mark)
+    return f"%%{language[1]} {words[1] if words else ''}".rstrip() + "\n"
 
 
 def _with_magics(lines: Sequence[str]) -> str:

@@ -20,8 +20,9 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from IPython.core.autocall import ExitAutocall
+from IPython.core.compilerop import CachingCompiler
 from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
-from traitlets import default
+from traitlets import Type, default
 from traitlets.config import Config
 
 from jupyter_sky.cluster.cluster import Cluster
@@ -36,6 +37,7 @@ from jupyter_sky.notebook.output.unread import discard_unread, is_unread
 from jupyter_sky.notebook.places import stays_up
 from jupyter_sky.notebook.programs.cells import SourceCell, read_cells
 from jupyter_sky.notebook.session import Session
+from jupyter_sky.serialization import cell_sources
 
 _FAILED, _MISUSED = 1, 2
 _DEFAULTS = [each.removeprefix("--") for each in PROGRAM_DEFAULTS]
@@ -78,7 +80,8 @@ def run_program(
     # It may belong to a notebook whose cell has started this process.
     os.environ.pop("JPY_SESSION_NAME", None)
     os.chdir(path.parent)
-    sys.path.insert(0, str(path.parent))
+    # As for Python: the modules are beside the file itself, not beside a link to it.
+    sys.path.insert(0, str(path.resolve().parent))
     # IPython's advice to interactive users.
     warnings.filterwarnings("ignore", message="To exit: use 'exit'")
     shell = _Shell.instance(config=config)
@@ -114,6 +117,16 @@ def run_program(
     return program.status
 
 
+class _Compiler(CachingCompiler):  # type: ignore[misc, unused-ignore]
+    """Names the cells of a script after its file, in tracebacks."""
+
+    script = ""
+
+    def format_code_name(self, name: str) -> tuple[str, str] | None:
+        label: tuple[str, str] | None = super().format_code_name(name)
+        return cell_sources.label(self.script) if label and self.script else label
+
+
 class _Shell(InteractiveShell):  # type: ignore[misc, unused-ignore]
     """A shell that keeps tracebacks apart from the output of its cells.
 
@@ -125,19 +138,32 @@ class _Shell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         The program's name and arguments.
     script
         The program's file, unless it is a notebook.
-    magic
-        A line above the next cell that does not count as one of its lines.
+    above
+        The number of lines of the script above the running cell.
     """
+
+    compiler_class = Type(_Compiler)
 
     program = ""
     words: tuple[str, ...] = ()
     script: Path | None = None
-    magic = ""
+    above = 0
+    _next: SourceCell | None = None
+
+    def run(self, cell: SourceCell) -> ExecutionResult:
+        """Run a cell of the program."""
+        self.above, self._next = cell.above, cell
+        self.compile.script = self.script.name if self.script else ""
+        return self.run_cell(cell.typed, store_history=True)
 
     def transform_cell(self, raw_cell: str) -> str:
-        """Return a cell as Python."""
-        magic, self.magic = self.magic, ""
-        return str(super().transform_cell(magic + raw_cell))
+        """Return a cell as Python, whose lines have the numbers that they have in a script."""
+        cell, self._next = self._next, None
+        if cell is None:  # a magic of the program's cell runs what is below it
+            return str(super().transform_cell(raw_cell))
+        # IPython drops empty lines at the top.
+        above = cell.above + cell.text.removesuffix(cell.text.lstrip()).count("\n")
+        return "\n" * above + str(super().transform_cell(cell.text))
 
     def enable_gui(self, gui: str | None = None) -> None:
         """Do nothing: ``%matplotlib inline`` calls this, and there are no windows here."""
@@ -196,7 +222,7 @@ class _Program:
     """
 
     def __init__(
-        self, path: Path, cells: list[SourceCell], shell: InteractiveShell, session: Session
+        self, path: Path, cells: list[SourceCell], shell: _Shell, session: Session
     ) -> None:
         self._path = path
         self._cells = cells
@@ -242,8 +268,7 @@ class _Program:
     def _run_cells(self) -> None:
         for cell in self._cells:
             self._ran = cell.number
-            self._shell.magic = cell.magic
-            result = self._shell.run_cell(cell.typed, store_history=True)
+            result = self._shell.run(cell)
             for run in background_run.begun():
                 if run.is_answered:
                     self._show_output(run)
@@ -337,7 +362,9 @@ class _Program:
 
 @contextmanager
 def _heard_signals(program: _Program) -> Iterator[None]:
-    before = {each: signal.signal(each, program.on_signal) for each in _SIGNALS}
+    # `nohup` has told this process to ignore SIGHUP: it goes on without its terminal.
+    heard = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {each: signal.signal(each, program.on_signal) for each in heard}
     try:
         yield
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from argparse import Namespace
 from pathlib import Path
@@ -41,14 +42,15 @@ def find_script(line: Namespace) -> tuple[Path, str]:
     folder = find_folder(line.options.workdir or ".")
     if not line.is_file:
         return folder, line.script
-    script = folder / Path(line.script).expanduser()
+    script = Path(os.path.normpath(folder / Path(line.script).expanduser()))
     if not script.is_file():
         similar = similar_names(script.name, _scripts(script.parent))
         instead = f"did you mean {similar[0]}?" if similar else "name one that is there."
         raise UsageError(f"there is no file {line.script} in {folder}: {instead}")
     if not script.is_relative_to(folder):
         raise UsageError(
-            f"{line.script} is not in {folder}, which is what nodes get: add `--workdir FOLDER`."
+            f"{line.script} is not in {folder}, which is what nodes get: add `--workdir FOLDER` "
+            "with a folder that has it, and name it from there."
         )
     return folder, str(script.relative_to(folder))
 

@@ -273,7 +273,8 @@ class RunFields(TypedDict):
     cells
         The notebook's cells that define functions in ``call``: by file name, text and title.
     place
-        The cell's title in the notebook, and how many of its lines come before ``code``.
+        The title of the cell, or the file of the script, and how many of its lines come before
+        ``code``.
     watched
         The names for which a rank reports whether the run bound them.
     outdated

@@ -344,6 +344,10 @@ def test_several_clusters_are_told_apart_by_name(opened: Open) -> None:
         "`jupyter sky down one`.\n"
     )
     assert "as in `jupyter sky logs --cluster one`." in sky("logs").err
+    assert sky("torchrun", "--cluster", "three", "-m", "train").err == (
+        "jupyter sky: there is no cluster three: there are one and two. To start one, give the "
+        "number of nodes, as in `--nodes 4`.\n"
+    )
     assert sky("down", "one").status == 0
     assert [row.name for row in registry.rows()] == ["two"]
     notebook.succeed("%sky down two")

@@ -44,9 +44,9 @@ class Terminal:
         """Run Python."""
         return subprocess.run([sys.executable, *words], capture_output=True, **self._how)
 
-    def begin(self, *words: str) -> subprocess.Popen[str]:
-        """Type a command, whose output is read as it comes."""
-        command = [sys.executable, "-m", "jupyter_sky", *words]
+    def begin(self, *words: str, under: Sequence[str] = ()) -> subprocess.Popen[str]:
+        """Type a command, perhaps under another, whose output is read as it comes."""
+        command = [*under, sys.executable, "-m", "jupyter_sky", *words]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, stdout=pipe, stderr=pipe, **self._how)
 

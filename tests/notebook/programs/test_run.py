@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.notebook.programs.cells import read_cells
 from tests.notebook.programs.conftest import Terminal, write_notebook
 
 RANK = "import jupyter_sky as sky\nrank = sky.instance_info().rank"
@@ -115,6 +116,17 @@ def test_a_signal_stops_it_and_ends_its_cluster(
     assert registry.rows() == []
 
 
+def test_under_nohup_it_goes_on_without_its_terminal(terminal: Terminal, tmp_path: Path) -> None:
+    code = "import os, signal\nos.kill(os.getpid(), signal.SIGHUP)\nprint('goes on')"
+    write_notebook(tmp_path / "a.ipynb", code)
+    program = terminal.begin("run", "a.ipynb", under=["nohup"])
+    out, err = program.communicate()
+    assert (program.returncode, out) == (0, "goes on\n"), err
+    program = terminal.begin("run", "a.ipynb")
+    out, err = program.communicate()
+    assert (program.returncode, out) == (129, ""), err
+
+
 def test_ctrl_c_shows_the_lines_of_the_program_alone(terminal: Terminal, tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("import time\nprint('begun', flush=True)\ntime.sleep(600)")
     write_notebook(tmp_path / "a.ipynb", "x = 1\nimport beside")
@@ -167,15 +179,34 @@ def test_a_script_finds_its_file_and_errors_have_its_lines(
     )
     done = terminal.sky("run", "train.py", "--nodes", "2")
     assert done.stdout.splitlines()[-1] == f"in {tmp_path} train.py", done.stderr
-    assert "line 7: UserWarning: mine" in done.stderr
-    assert "----> 8 " in done.stderr and "line 10" in done.stderr
+    assert "File train.py, line 7: UserWarning: mine" in done.stderr
+    assert "----> 8 " in done.stderr and "File train.py, line 10\n" in done.stderr
     (tmp_path / "wrong.py").write_text("x = 1\ny = = 2\n")
-    assert "line 2\n" in terminal.sky("run", "wrong.py").stderr
+    assert "File wrong.py, line 2\n" in terminal.sky("run", "wrong.py").stderr
     (tmp_path / "cells.py").write_text(
-        "# %%\nprint(__file__)\n# %%\n# %%sky --nodes 1\nprint(__file__)"
+        "# %%\nprint(__file__)\ndef fail():\n    return 1 / 0\n"
+        "# %%\n# %%time\n# %%sky --nodes 1\n\nprint(__file__)\nfail()\n"
     )
-    first, *_, last = terminal.sky("run", "cells.py").stdout.splitlines()
-    assert first == last == str(tmp_path / "cells.py")
+    done = terminal.sky("run", "cells.py")
+    assert done.stdout.splitlines().count(str(tmp_path / "cells.py")) == 2  # here, on the rank
+    # Lines are those of the file, whichever cell they are in, and in cells that run here, too.
+    assert "File cells.py, line 10\n" in done.stderr
+    assert "File cells.py, line 4, in fail()" in done.stderr
+    (tmp_path / "cells.py").write_text("x = 0\n# %%\n\n1 / x\n")
+    assert "File cells.py, line 4\n" in terminal.sky("run", "cells.py").stderr
+
+
+def test_a_script_is_read_as_python_reads_it(terminal: Terminal, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "helper.py").write_text("name = 'beside the file'\n")
+    # A mark that editors of Windows put there, and a script that is run through a link.
+    (code / "train.py").write_bytes(b"\xef\xbb\xbf# %%\nimport helper\nprint(helper.name)\n")
+    (tmp_path / "train.py").symlink_to(code / "train.py")
+    done = terminal.sky("run", "train.py")
+    assert (done.returncode, done.stdout) == (0, "beside the file\n"), done.stderr
+    (tmp_path / "old.py").write_bytes("# coding: latin-1\nx = 'ü'\n".encode("latin-1"))
+    assert "x = 'ü'" in read_cells(tmp_path / "old.py")[0].text
 
 
 PARSED = """\
@@ -246,9 +277,11 @@ def test_a_script_may_have_cells(terminal: Terminal, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "# %% [markdown]\n# # Text\n# %%\n# %load_ext jupyter_sky\nx = 4\n"
         f"# %%\n# %%sky --nodes 2 --gather rank\n{RANK} + x\n# %% the end\nprint(rank)\n"
+        '# %% magic_args="--out said" language="bash"\n# x="of bash"\n#\n# echo $x\n'
+        "# %%\nprint(said)\n"
     )
     done = terminal.sky("run", "train.py")
-    assert done.stdout.splitlines()[-1] == "[4, 5]", done.stderr
+    assert done.stdout.splitlines()[-3:-1] == ["[4, 5]", "of bash"], done.stderr
 
 
 def test_it_waits_for_what_is_in_the_background(terminal: Terminal, tmp_path: Path) -> None:

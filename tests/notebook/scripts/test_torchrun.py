@@ -153,6 +153,10 @@ def test_how_it_fails_and_is_stopped(notebook: Notebook, project: Path) -> None:
     [
         ("", "takes the name of a file, as in `%sky torchrun train.py`; none is given"),
         ("trian.py", "there is no file trian.py in .*: did you mean train.py?"),
+        (
+            "../above.py",
+            "../above.py is not in .*, which is what nodes get: add `--workdir FOLDER`",
+        ),
         ("nothing.xyz", "there is no file nothing.xyz in .*: name one that is there"),
         ("--max-restart 1 train.py", "did you mean `--max-restarts`?"),
         ("--max-restarts few train.py", 'takes a whole number, .*; "few" is not one'),
@@ -163,5 +167,6 @@ def test_how_it_fails_and_is_stopped(notebook: Notebook, project: Path) -> None:
 def test_what_cannot_be_is_one_line(
     notebook: Notebook, project: Path, words: str, sentence: str
 ) -> None:
+    (project.parent / "above.py").touch()
     with pytest.raises(UsageError, match=sentence):
         notebook.run(f"%sky torchrun {words}")

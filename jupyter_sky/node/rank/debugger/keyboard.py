@@ -24,6 +24,8 @@ from jupyter_sky.serialization import cell_sources
 from jupyter_sky.transport.protocol.debugging import AnswerCommand
 from jupyter_sky.transport.protocol.events import Event, Prompted
 
+__tracebackhide__ = True
+
 LONGEST_TEXT = 64 * 1024
 """Characters of what a prompt says; of more, beginning and end are sent."""
 

@@ -17,6 +17,19 @@ from jupyter_sky.transport.protocol.error_report import MEMBERS, ErrorReport, Si
 _LONGEST = 20_000  # characters of an error's text
 
 
+def leave_out_hidden(error: BaseException) -> None:
+    """Let the traceback of an error end at the line that called a function of ours as Python's own.
+
+    Modules with such functions say so as it is known from pytest: with ``__tracebackhide__``.
+    """
+    at, last = error.__traceback__, None
+    while at:
+        last = at if not at.tb_frame.f_globals.get("__tracebackhide__") else last
+        at = at.tb_next
+    if last:
+        last.tb_next = None
+
+
 def has_group(error: BaseException | None) -> bool:
     """Return whether an error is an exception group, or was raised because of one."""
     while error is not None and not isinstance(error, BaseExceptionGroup):
@@ -44,6 +57,7 @@ def print_of_thread(raised: threading.ExceptHookArgs) -> None:
         return
     while frames and frames.tb_next and frames.tb_frame.f_code.co_filename == threading.__file__:
         frames = frames.tb_next
+    leave_out_hidden(error)
     name = raised.thread.name if raised.thread else threading.get_ident()
     print("\n".join([f"Exception in thread {name}:", *_lines(error, frames)]), file=sys.stderr)
 
@@ -61,14 +75,15 @@ def warning_lines(
     """Return a warning as Python prints it, with its line in a cell as an error has it."""
     text = _format_warning(message, category, filename, lineno, line)
     if title := cell_sources.titles.get(filename):
-        return f"Cell {title}, line {lineno}{text.removeprefix(f'{filename}:{lineno}')}"
+        name = " ".join(cell_sources.label(title))
+        return f"{name}, line {lineno}{text.removeprefix(f'{filename}:{lineno}')}"
     return text
 
 
 def _lines(error: BaseException, frames: TracebackType | None) -> list[str]:
     text = "".join(traceback.format_exception(type(error), error, frames))
     for name, title in cell_sources.titles.items():
-        text = text.replace(f'File "{name}"', f"Cell {title}")
+        text = text.replace(f'File "{name}"', " ".join(cell_sources.label(title)))
     return text.splitlines()
 
 

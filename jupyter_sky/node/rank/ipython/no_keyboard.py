@@ -7,6 +7,8 @@ import getpass
 import sys
 from typing import NoReturn
 
+__tracebackhide__ = True
+
 NO_INPUT = (
     "input() does not work on a rank: call it in a cell of the notebook, and use the answer here."
 )

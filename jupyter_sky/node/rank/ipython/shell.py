@@ -91,7 +91,7 @@ class _DisplayPublisher(DisplayPublisher):  # type: ignore[misc, unused-ignore]
 
 
 class _Compiler(CachingCompiler):  # type: ignore[misc, unused-ignore]
-    """Names cells in tracebacks as the notebook does; ``title`` is the name of the next cell.
+    """Names cells in tracebacks as the notebook does; ``title`` is that of the next cell.
 
     ``on_named`` is called once a cell has its name, before it runs.
     """
@@ -103,7 +103,7 @@ class _Compiler(CachingCompiler):  # type: ignore[misc, unused-ignore]
     def format_code_name(self, name: str) -> tuple[str, str] | None:
         title = cell_sources.titles.get(name)
         if title:
-            return "Cell", title
+            return cell_sources.label(title)
         return cast("tuple[str, str] | None", super().format_code_name(name))
 
     def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
@@ -165,9 +165,9 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         code
             The cell.
         title
-            The name of the notebook's cell, for tracebacks.
+            The name of the notebook's cell, or of the script's file, for tracebacks.
         above
-            The number of lines in the notebook's cell above the code.
+            The number of lines above the code in that cell or file.
         words
             The name and arguments of the program that it is part of; see `program`.
         """
@@ -240,6 +240,8 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
 
     def _show_error(self, *args: Any, **kwargs: Any) -> None:
         error = sys.exc_info()[1]
+        if error is not None:
+            error_text.leave_out_hidden(error)
         if error is not None and (line := sentence_of(error)):
             self._showtraceback(type(error), error, [line])
         elif error is not None and (
@@ -305,6 +307,7 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
             self._lines = ["KeyboardInterrupt"]
             return
         self.is_failing = True
+        error_text.leave_out_hidden(error)
         if isinstance(error, SyntaxError):  # the error is in the file itself, not in its import
             self._lines = "".join(traceback.format_exception_only(error)).splitlines()
             return

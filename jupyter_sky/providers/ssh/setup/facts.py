@@ -43,7 +43,7 @@ say memory "$(awk '/^MemTotal/ { print $2 }' /proc/meminfo)"
 say shared "$(free /dev/shm)"
 nearest() { place="$1"; until [ -d "${place:-/}" ]; do place="${place%/*}"; done; }
 refused=
-for wanted in "$HOME/jupyter-sky" "$cache/jupyter-sky"; do
+for wanted in "$runtime" "$HOME/jupyter-sky" "$cache/jupyter-sky"; do
     nearest "$wanted"
     [ -w "${place:-/}" ] || refused="${refused:-$wanted}"
 done
@@ -156,12 +156,9 @@ def check_folders(facts: HostFacts) -> None:
         With what to do.
     """
     if facts.refused:
-        is_cache = facts.refused == facts.cache_folder
-        raise HostError(
-            f"nothing can be written to {facts.refused}: "
-            + (
-                "set XDG_CACHE_HOME there to a folder where it can"
-                if is_cache
-                else "log in as a user who has a home where it can"
-            )
-        )
+        instead = {
+            facts.runtime_folder: "set TMPDIR there to a folder with a short path",
+            facts.cache_folder: "set XDG_CACHE_HOME there to a folder",
+        }
+        way = instead.get(facts.refused, "log in as a user who has a home")
+        raise HostError(f"nothing can be written to {facts.refused}: {way} where it can")

@@ -337,6 +337,15 @@ def test_room_is_needed_where_environments_are_and_leave_to_write_and_to_run_pro
         host.run("mount", "-o", "remount,ro", str(host.home))
         there = f"nothing can be written to {host.home}/jupyter-sky"
         assert f"lab2: {there}: log in as a user who has a home" in refused()
+        host.run("mount", "--bind", "/tmp", "/tmp")
+        host.run("mount", "-o", "remount,bind,ro", "/tmp")
+        elsewhere = environment[0].replace(f"TMPDIR={host.folder}/tmp", "TMPDIR=/none")
+        try:
+            with host.configured(elsewhere):
+                there = "nothing can be written to /tmp/jupyter-sky-0"
+                assert f"lab2: {there}: set TMPDIR there to a folder" in refused()
+        finally:
+            host.run("umount", "/tmp")
     finally:
         host.run("umount", str(host.home))
         host.run("umount", str(scratch))
