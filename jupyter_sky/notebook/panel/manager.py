@@ -17,7 +17,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.snapshot import Snapshot
 from jupyter_sky.errors import SkyError
 from jupyter_sky.notebook.config import Sky
-from jupyter_sky.notebook.panel.static_view import headline
+from jupyter_sky.notebook.panel.static_view import headline, is_going_on
 from jupyter_sky.notebook.panel.strip import Strip
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ class _TerminalLine(NoStrip):
         self._is_over = True
         snapshot = self._snapshot()
         run = snapshot["run"]
-        if run and run["seconds"] >= _WORTH_A_LINE:
+        if run and run["seconds"] >= _WORTH_A_LINE and not is_going_on(run):
             print(headline(snapshot))
 
 

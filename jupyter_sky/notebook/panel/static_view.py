@@ -67,7 +67,7 @@ def headline(snapshot: Snapshot) -> str:
     parts = [_state(run)]
     if attempt := run["attempt"]:
         parts.append("attempt {} of {}".format(*attempt))
-    is_over = not _is_going_on(run)
+    is_over = not is_going_on(run)
     if is_over and run["progress"] and run["progress"]["part"] < 1:
         parts.append(f"{100 * run['progress']['part']:.0f} %")
     parts.append(f"{format_ranks(run['ranks'])} of {made}")
@@ -134,7 +134,8 @@ def _curves(snapshot: Snapshot) -> list[CurveView]:
     return [{**curve, "name": plain(curve["name"])} for curve in snapshot["curves"]]
 
 
-def _is_going_on(run: RunView) -> bool:
+def is_going_on(run: RunView) -> bool:
+    """Return whether a run is not over."""
     return run["state"] in (RunState.RUNNING, RunState.WAITING)
 
 
@@ -150,7 +151,7 @@ def _state(run: RunView) -> str:
 def _rows(snapshot: Snapshot) -> Iterator[Sequence[str]]:
     """Yield the cells for each rank of a run that is over, ending with its last line of output."""
     run = snapshot["run"]
-    if run is None or _is_going_on(run):
+    if run is None or is_going_on(run):
         return
     gpus = {node["node"]: plain(node["gpu"] or "CPU") for node in snapshot["nodes"]}
     for rank in snapshot["ranks"]:

@@ -60,6 +60,10 @@ def test_a_terminal_shows_once_how_a_run_has_ended(monkeypatch: pytest.MonkeyPat
     strip.goes_on(lambda: shown)  # another attempt
     strip.finish()
     assert screen.getvalue().count("finished after 2.0 s") == 2
+    before = screen.getvalue()
+    strip.goes_on(lambda: changed(snapshot(), run={"state": "running", "seconds": 9.0}))
+    strip.finish()  # after a Stop that some rank does not hear: what is raised says so
+    assert screen.getvalue() == before
 
 
 def test_it_comes_before_what_the_cell_prints(notebook: LiveNotebook, tmp_path: Path) -> None:
