@@ -126,7 +126,7 @@ class RegistryRow:
         """Whether a process may be starting it: it has no machines yet, or stopped ones."""
         if self.machines:
             process = self.spec.get("starting") or {}
-            return _is_there(process, process.get("since", 0.0))
+            return processes.is_there(process, process.get("since", 0.0))
         starter = self.spec.get("starter") or {}
         if starter.get("computer") != socket.gethostname():
             within = RENT_WITHIN if self.spec.get("place") else START_WITHIN
@@ -136,7 +136,7 @@ class RegistryRow:
     @property
     def has_starter(self) -> bool:
         """Whether the process that started it is there, on this computer."""
-        return _is_there(self.spec.get("starter") or {}, self.created)
+        return processes.is_there(self.spec.get("starter") or {}, self.created)
 
     @property
     def may_grow(self) -> bool:
@@ -144,7 +144,7 @@ class RegistryRow:
         grower = self.spec.get("grower") or {}
         return bool(grower) and (
             grower.get("computer") != socket.gethostname()
-            or _is_there(grower, grower.get("since", 0.0))
+            or processes.is_there(grower, grower.get("since", 0.0))
         )
 
     @property
@@ -156,7 +156,9 @@ class RegistryRow:
     def is_changed_elsewhere(self) -> bool:
         """Whether another process of this computer is adding or removing machines."""
         grower = self.spec.get("grower") or {}
-        is_other = grower.get("pid") != os.getpid() and _is_there(grower, grower.get("since", 0.0))
+        is_other = grower.get("pid") != os.getpid() and processes.is_there(
+            grower, grower.get("since", 0.0)
+        )
         return is_other or self.is_being_scaled
 
     @property
@@ -167,7 +169,7 @@ class RegistryRow:
     @property
     def _is_scaled(self) -> bool:
         scaler = self.spec.get("scaler") or {}
-        return bool(self.leaving) and _is_there(scaler, scaler.get("since", 0.0))
+        return bool(self.leaving) and processes.is_there(scaler, scaler.get("since", 0.0))
 
 
 @dataclass(frozen=True)
@@ -178,17 +180,9 @@ class Broken:
     name: str
 
 
-def _is_there(process: dict[str, Any], since: float) -> bool:
-    """Return whether the process that wrote something then is there, on this computer."""
-    if process.get("computer") != socket.gethostname():
-        return False
-    begun = processes.began(process["pid"])
-    return begun is not None and begun < since
-
-
 def starter() -> dict[str, Any]:
     """Return what a row's spec says of the process that wrote it."""
-    return {"computer": socket.gethostname(), "pid": os.getpid()}
+    return processes.describe()
 
 
 def describe(spec: ClusterSpec, plugins: Sequence[str]) -> dict[str, Any]:
