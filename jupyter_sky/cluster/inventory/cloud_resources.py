@@ -92,6 +92,26 @@ def find(everywhere: bool = False) -> tuple[list[RentedCluster], list[str]]:
     return found, trouble
 
 
+def end_unreadable(row: Broken) -> str:
+    """End what is rented for a cluster whose row cannot be read, and remove the row; say so.
+
+    Raises
+    ------
+    SkyError
+        If something may still be there; its row stays then.
+    """
+    found, trouble = find()
+    held = [each for each in found if each.resources.id == row.id]
+    for each in held:
+        each.remove()
+    registry.remove(row.id)
+    ended = "".join(f" with {each.resources.what}" for each in held)
+    said = f"{row.name}: removed from the registry, where its entry could not be read,{ended}"
+    if not held:
+        said = f"{said.rstrip(',')}; check whether any of its nodes is still running"
+    return "; ".join([said, *trouble])
+
+
 def upkeep() -> list[str]:
     """Remove what no cluster needs of what several share; return what of the rest costs."""
     return [text for each in _cloud_providers() for text in event_loop.wait(each.remove_unused())]

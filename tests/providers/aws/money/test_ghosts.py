@@ -168,8 +168,11 @@ def test_gc_ends_nothing_whose_row_another_version_has_written(
     said = "whose entry in the registry cannot be read: another version of jupyter_sky may use it"
     assert said in capsys.readouterr().out
     [broken] = registry.read()
+    assert isinstance(broken, registry.Broken)
     # Whoever says so ends it.
-    remove_orphans(broken.id)
+    said = cloud_resources.end_unreadable(broken)
+    assert said.startswith("train: removed from the registry, where its entry could not be read, ")
+    assert "with 4 instances" in said
     assert left() == []
     assert registry.read() == []
 
