@@ -14,7 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_sky.api.display.description import describe
 from jupyter_sky.api.display.progress_line import ProgressLine
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.inventory import owed_ends, registry
+from jupyter_sky.cluster.inventory import cloud_resources, owed_ends, registry
 from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_list
@@ -269,11 +269,7 @@ class Session:
                 return str(stopped)
             start.cluster()
         if broken := registry.find_broken(name):
-            registry.remove(broken.id)
-            return (
-                f"{name}: removed from the registry, where its entry could not be read; check "
-                f"whether any of its nodes is still running"
-            )
+            return cloud_resources.end_unreadable(broken)
         row = registry.find(name)
         if row is not None and name not in self._clusters and (hosts := row.hosts):
             progress(f"connecting to {', '.join(hosts)}")

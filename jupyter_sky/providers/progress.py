@@ -52,17 +52,22 @@ class Rented(str):
         Dollars an hour of all of them; ``None`` if that is not known.
     nodes, gpus
         How many they are, and how many GPUs they have together.
+    ends_within
+        Seconds after which they have ended by themselves if nobody goes on with them.
     """
 
     price: float | None = None
     nodes: int = 0
     gpus: int = 0
+    ends_within: float = 0.0
 
     @classmethod
-    def of(cls, text: str, price: float | None, nodes: int, gpus: int) -> Rented:
+    def of(
+        cls, text: str, price: float | None, nodes: int, gpus: int, ends_within: float
+    ) -> Rented:
         """Return the words with what they are about."""
         made = cls(text)
-        made.price, made.nodes, made.gpus = price, nodes, gpus
+        made.price, made.nodes, made.gpus, made.ends_within = price, nodes, gpus, ends_within
         return made
 
 

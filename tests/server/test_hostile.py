@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jupyter_sky import __version__
-from jupyter_sky.cluster.inventory import kernel_files, registry
+from jupyter_sky.cluster.inventory import kernel_files, processes, registry
 from jupyter_sky.cluster.inventory.kernel_files import ClusterReport, KernelFile, Unreadable
 from jupyter_sky.server.kernel_reports import KernelReports
 from tests.notebook.panel import samples
@@ -45,7 +45,7 @@ def told(server: Server) -> Iterator[Callable[..., Path]]:
         paths.append(kernel_files.folder(server.runtime) / f"{kernel}.json")
         return paths[-1]
 
-    registry.record(IDENTITY, "shown", "local", {"nodes": 4, "starter": registry.starter()})
+    registry.record(IDENTITY, "shown", "local", {"nodes": 4, "starter": processes.describe()})
     yield tell
     for path in paths:
         path.unlink(missing_ok=True)

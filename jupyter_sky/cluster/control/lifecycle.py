@@ -15,8 +15,8 @@ from jupyter_sky.cluster.control.attach import restore
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.shutdown import end
 from jupyter_sky.cluster.cost_meter import CostMeter
-from jupyter_sky.cluster.inventory import later, ledger, owed_ends, probe, registry, stops
-from jupyter_sky.cluster.inventory.ledger import Spent
+from jupyter_sky.cluster.inventory import later, owed_ends, probe, registry, stops
+from jupyter_sky.cluster.inventory.ledger import Rent
 from jupyter_sky.cluster.inventory.owed_ends import Origin
 from jupyter_sky.cluster.inventory.stops import ClusterStopped
 from jupyter_sky.cluster.network import health
@@ -33,6 +33,9 @@ from jupyter_sky.providers.progress import Preparation, Rented
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.event_loop import call
 from jupyter_sky.transport.tasks import blocking, shielded
+
+_SIGN_EVERY = 60.0
+"""Seconds between two signs in the registry that machines are being made nodes."""
 
 _LEAVE_WITHIN = 3.0
 """Seconds that ranks get to leave their plugins before they are restarted."""
@@ -111,35 +114,35 @@ async def start(controller: Controller, progress: Progress) -> None:
     SkyError
         If one of these fails. Nothing is launched if a volume cannot be made.
     """
-    rented: list[Rented] = []
+    renting: list[asyncio.Task[None]] = []
 
     def say(said: str | Preparation) -> None:
         if isinstance(said, Rented):
             # Nobody pays while machines are chosen, or the user is asked.
             controller.meter = CostMeter(0.0, time.time())
-            rented.append(said)
+            call(lambda: renting.append(asyncio.ensure_future(_record_rent(controller, said))))
         progress(said)
 
     try:
         await _launch(controller, say)
     except BaseException:
-        # What machines cost that are in the registry is written down as it is removed there.
-        is_recorded = bool(controller.connections)
-        try:
-            await down(controller)
-        finally:
-            if rented and not is_recorded:
-                await blocking(_record_rent, controller, rented[-1])
+        await down(controller)
         raise
+    finally:
+        for each in renting:
+            each.cancel()
+        await asyncio.gather(*renting, return_exceptions=True)
 
 
-def _record_rent(controller: Controller, rented: Rented) -> None:
-    """Write down what machines have cost that did not become nodes."""
-    place, since = controller.place or controller.provider.name, controller.meter.since
-    counts = rented.price or 0.0, rented.nodes, rented.gpus
-    spent = Spent(controller.spec.name, place, since, time.time(), *counts)
-    with contextlib.suppress(registry.RegistryError), registry.opened() as database:
-        ledger.write(database, spent)
+async def _record_rent(controller: Controller, rented: Rented) -> None:
+    """Keep in the registry what machines cost that are no nodes yet, should this be killed."""
+    since = controller.meter.since
+    while True:
+        until = time.time() + _SIGN_EVERY + rented.ends_within
+        rent = Rent(rented.price, rented.nodes, rented.gpus, until)
+        with contextlib.suppress(registry.RegistryError):
+            await blocking(later.record_rent, controller.id, rent, since)
+        await asyncio.sleep(_SIGN_EVERY)
 
 
 async def _launch(controller: Controller, progress: Progress) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
+from jupyter_sky.cluster.inventory.registry import Broken, RegistryRow
 from jupyter_sky.formatting import format_count
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.cloud import CloudProvider, CloudResources
@@ -35,6 +36,9 @@ class RentedCluster:
     strays
         Instances of a cluster that is up, of which it does not know: they came while it grew, or
         were to leave, and the kernel that saw to it is gone.
+    is_readable
+        Whether its row can be read, if it has one: another version may have written it, which knows
+        whether the cluster is up.
     """
 
     resources: CloudResources
@@ -42,6 +46,7 @@ class RentedCluster:
     is_known: bool
     is_orphaned: bool
     strays: tuple[str, ...] = ()
+    is_readable: bool = True
 
     def __str__(self) -> str:
         held = self.resources
@@ -87,6 +92,26 @@ def find(everywhere: bool = False) -> tuple[list[RentedCluster], list[str]]:
     return found, trouble
 
 
+def end_unreadable(row: Broken) -> str:
+    """End what is rented for a cluster whose row cannot be read, and remove the row; say so.
+
+    Raises
+    ------
+    SkyError
+        If something may still be there; its row stays then.
+    """
+    found, trouble = find()
+    held = [each for each in found if each.resources.id == row.id]
+    for each in held:
+        each.remove()
+    registry.remove(row.id)
+    ended = "".join(f" with {each.resources.what}" for each in held)
+    said = f"{row.name}: removed from the registry, where its entry could not be read,{ended}"
+    if not held:
+        said = f"{said.rstrip(',')}; check whether any of its nodes is still running"
+    return "; ".join([said, *trouble])
+
+
 def upkeep() -> list[str]:
     """Remove what no cluster needs of what several share; return what of the rest costs."""
     return [text for each in _cloud_providers() for text in event_loop.wait(each.remove_unused())]
@@ -98,18 +123,23 @@ def _cloud_providers() -> list[CloudProvider]:
 
 def _of(provider: CloudProvider, holdings: Sequence[CloudResources]) -> list[RentedCluster]:
     # Rows come second: whatever was held before has one, unless it is an orphan.
-    rows = [row for row in registry.rows() if row.provider == provider.name]
+    every = registry.read()
+    broken = {row.id for row in every if isinstance(row, Broken)}
+    rows = [row for row in every if isinstance(row, RegistryRow) and row.provider == provider.name]
     results = probe(rows, {provider.name: provider})
     gone = [row for row, each in zip(rows, results, strict=True) if each.phase is ProbePhase.GONE]
     recorded, dead = {row.id: row for row in rows}, {row.id for row in gone}
+    with_row = {*recorded, *broken}
     found = []
     for held in holdings:
-        is_known = held.is_ours or held.id in recorded
+        is_known = held.is_ours or held.id in with_row
         # A row that was copied says nothing of a cluster that goes on where it was started.
-        is_orphaned = held.is_ours and (held.id in dead or held.id not in recorded)
-        is_orphaned = is_orphaned or (held.is_abandoned and held.id not in recorded)
+        is_orphaned = held.is_ours and (held.id in dead or held.id not in with_row)
+        is_orphaned = is_orphaned or (held.is_abandoned and held.id not in with_row)
         strays = _strays(held, recorded.get(held.id)) if held.id not in dead else ()
-        found.append(RentedCluster(held, provider, is_known, is_orphaned or bool(strays), strays))
+        orphaned = is_orphaned or bool(strays)
+        readable = held.id not in broken
+        found.append(RentedCluster(held, provider, is_known, orphaned, strays, readable))
     for row in gone:
         if row.id not in {held.id for held in holdings}:
             nothing = CloudResources(row.id, row.name, row.spec.get("place", ""), "", True, "")
@@ -117,7 +147,7 @@ def _of(provider: CloudProvider, holdings: Sequence[CloudResources]) -> list[Ren
     return found
 
 
-def _strays(held: CloudResources, row: registry.RegistryRow | None) -> tuple[str, ...]:
+def _strays(held: CloudResources, row: RegistryRow | None) -> tuple[str, ...]:
     """Return the instances of a cluster that is up of which its row does not know."""
     if row is None or not held.is_ours or row.is_starting or row.may_grow or row.is_being_scaled:
         return ()

@@ -1,15 +1,23 @@
-"""Updates of a cluster's row: the progress of its start, and what it gets after that."""
+"""Updates of a cluster's row: how its start gets on, and what it gets after that."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
+from jupyter_sky.cluster.inventory.ledger import Rent
 from jupyter_sky.cluster.inventory.registry import record_in_spec
 
 
 def record_progress(identity: str, text: str) -> None:
     """Record how the start of a cluster gets on, in words."""
     record_in_spec(identity, "progress", text)
+
+
+def record_rent(identity: str, rent: Rent, since: float) -> None:
+    """Record what is rented for a cluster whose machines are no nodes yet, and since when."""
+    record_in_spec(identity, "meter", [0.0, since])
+    record_in_spec(identity, "rent", asdict(rent))
 
 
 def record_packages(identity: str, added: Sequence[str]) -> None:

@@ -83,6 +83,26 @@ class Spent:
         return bool(self.hours and (self.price or self.nodes))
 
 
+@dataclass(frozen=True)
+class Rent:
+    """What is rented for a cluster whose machines are no nodes yet.
+
+    Attributes
+    ----------
+    price
+        Dollars an hour of all machines; ``None`` if that is not known.
+    nodes, gpus
+        How many they are, and how many GPUs they have together.
+    until
+        When they have ended by themselves if nobody goes on with them, in seconds since the epoch.
+    """
+
+    price: float | None
+    nodes: int
+    gpus: int
+    until: float
+
+
 class Total(NamedTuple):
     """What was spent in several times; fields as of `Spent`."""
 

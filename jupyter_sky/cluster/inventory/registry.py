@@ -17,7 +17,7 @@ from typing import Any
 
 from jupyter_sky.cluster.cost_meter import CostMeter, CostRate, gpus_of, rate_of, total_price
 from jupyter_sky.cluster.inventory import asked_names, ledger, processes, tables
-from jupyter_sky.cluster.inventory.ledger import Spent
+from jupyter_sky.cluster.inventory.ledger import Rent, Spent
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import without_secrets
 from jupyter_sky.paths import home
@@ -78,7 +78,15 @@ class RegistryRow:
     @property
     def running_price(self) -> float | None:
         """Dollars an hour while its machines run, as far as it was known when they ran last."""
+        if self.rent:
+            return self.rent.price
         return total_price(node.get("price") for node in self.nodes)
+
+    @property
+    def rent(self) -> Rent | None:
+        """What is rented for it, as long as it has no machines."""
+        rent = None if self.machines else self.spec.get("rent")
+        return rent and Rent(**rent)
 
     @property
     def rate(self) -> CostRate:
@@ -93,17 +101,22 @@ class RegistryRow:
 
     def cost(self, now: float) -> float | None:
         """Return what it has cost so far, in the unit of its rate; ``None`` if that is nothing."""
-        return self.meter.cost(self.rate.amount, min(now, self.spec.get("ended") or now))
+        return self.meter.cost(self.rate.amount, self._costs_until(now))
 
     def spent(self, now: float) -> Spent:
         """Return the time since its rate changed last, up to now or to its end."""
-        until = min(now, self.spec.get("ended") or now)
         place = str(self.spec.get("place") or self.provider)
         place += ", disks of it stopped" * bool(self.spec.get("stopped"))
         # Neither the user's own machines count, nor those that are off.
         nodes = [] if self.rate.amount is None or self.spec.get("stopped") else self.nodes
-        size = len(nodes), gpus_of(nodes)
-        return Spent(self.name, place, self.meter.since, until, self.price or 0.0, *size)
+        rent = self.rent
+        size = (rent.nodes, rent.gpus) if rent else (len(nodes), gpus_of(nodes))
+        times = self.meter.since, self._costs_until(now)
+        return Spent(self.name, place, *times, self.price or 0.0, *size)
+
+    def _costs_until(self, now: float) -> float:
+        rent = self.rent
+        return min(now, self.spec.get("ended") or now, rent.until if rent else now)
 
     @property
     def leaving(self) -> list[dict[str, Any]]:
@@ -126,7 +139,7 @@ class RegistryRow:
         """Whether a process may be starting it: it has no machines yet, or stopped ones."""
         if self.machines:
             process = self.spec.get("starting") or {}
-            return _is_there(process, process.get("since", 0.0))
+            return processes.is_there(process, process.get("since", 0.0))
         starter = self.spec.get("starter") or {}
         if starter.get("computer") != socket.gethostname():
             within = RENT_WITHIN if self.spec.get("place") else START_WITHIN
@@ -136,7 +149,7 @@ class RegistryRow:
     @property
     def has_starter(self) -> bool:
         """Whether the process that started it is there, on this computer."""
-        return _is_there(self.spec.get("starter") or {}, self.created)
+        return processes.is_there(self.spec.get("starter") or {}, self.created)
 
     @property
     def may_grow(self) -> bool:
@@ -144,7 +157,7 @@ class RegistryRow:
         grower = self.spec.get("grower") or {}
         return bool(grower) and (
             grower.get("computer") != socket.gethostname()
-            or _is_there(grower, grower.get("since", 0.0))
+            or processes.is_there(grower, grower.get("since", 0.0))
         )
 
     @property
@@ -156,7 +169,9 @@ class RegistryRow:
     def is_changed_elsewhere(self) -> bool:
         """Whether another process of this computer is adding or removing machines."""
         grower = self.spec.get("grower") or {}
-        is_other = grower.get("pid") != os.getpid() and _is_there(grower, grower.get("since", 0.0))
+        is_other = grower.get("pid") != os.getpid() and processes.is_there(
+            grower, grower.get("since", 0.0)
+        )
         return is_other or self.is_being_scaled
 
     @property
@@ -167,7 +182,7 @@ class RegistryRow:
     @property
     def _is_scaled(self) -> bool:
         scaler = self.spec.get("scaler") or {}
-        return bool(self.leaving) and _is_there(scaler, scaler.get("since", 0.0))
+        return bool(self.leaving) and processes.is_there(scaler, scaler.get("since", 0.0))
 
 
 @dataclass(frozen=True)
@@ -176,19 +191,6 @@ class Broken:
 
     id: str
     name: str
-
-
-def _is_there(process: dict[str, Any], since: float) -> bool:
-    """Return whether the process that wrote something then is there, on this computer."""
-    if process.get("computer") != socket.gethostname():
-        return False
-    begun = processes.began(process["pid"])
-    return begun is not None and begun < since
-
-
-def starter() -> dict[str, Any]:
-    """Return what a row's spec says of the process that wrote it."""
-    return {"computer": socket.gethostname(), "pid": os.getpid()}
 
 
 def describe(spec: ClusterSpec, plugins: Sequence[str]) -> dict[str, Any]:
@@ -206,7 +208,7 @@ def describe(spec: ClusterSpec, plugins: Sequence[str]) -> dict[str, Any]:
         "wheels": list(spec.image.wheels),
         "variables": list(spec.image.env),
     }
-    row["starter"] = starter()
+    row["starter"] = processes.describe()
     return row
 
 
@@ -270,7 +272,7 @@ def record_size(
     row = next((row for row in rows() if row.id == identity), None)
     # From now on its rate is another.
     meter = None if row is None or row.rate.amount is None else [row.cost(now), now]
-    scaler = {**starter(), "since": now} if leaving else None
+    scaler = {**processes.describe(), "since": now} if leaving else None
     changes = [nodes, *map(json.dumps, (leaving, meter, scaler))]
     with opened() as database:
         if row is not None:

@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 
-from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory import processes, registry
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.tasks import blocking
 
@@ -62,7 +62,7 @@ def begin(identity: str) -> bool:
     if row.is_changed_elsewhere:
         return False
     since = (row.spec.get("grower") or {}).get("since", 0.0)
-    grower = json.dumps({**registry.starter(), "since": time.time()})
+    grower = json.dumps({**processes.describe(), "since": time.time()})
     with registry.opened() as database:
         # Only one of two that have read the row at the same time is the first.
         done = database.execute(
@@ -75,7 +75,7 @@ def begin(identity: str) -> bool:
 
 def end(identity: str) -> None:
     """Record that this is over, unless another process does so."""
-    here = registry.starter()
+    here = processes.describe()
     with registry.opened() as database:
         database.execute(
             "UPDATE clusters SET spec = json_set(spec, '$.grower', json('null')) WHERE id = ? "

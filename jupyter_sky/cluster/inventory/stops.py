@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.cluster.cost_meter import CostMeter
-from jupyter_sky.cluster.inventory import ledger, registry
+from jupyter_sky.cluster.inventory import ledger, processes, registry
 from jupyter_sky.cluster.inventory.registry import RegistryRow
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.base import Machine, Provider
@@ -161,7 +161,7 @@ def record_begin(row: RegistryRow, money: float | None = None) -> CostMeter:
         What it has cost until now.
     """
     row, now = _row(row.id) or row, time.time()
-    changes: dict[str, Any] = {"stopped": None, "starting": {**registry.starter(), "since": now}}
+    changes: dict[str, Any] = {"stopped": None, "starting": {**processes.describe(), "since": now}}
     spent = row.cost(now) or row.meter.spent
     if money is not None:
         changes["limit"] = spent + money

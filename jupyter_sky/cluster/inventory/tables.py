@@ -51,6 +51,7 @@ def is_sound(spec: object, machines: object) -> bool:
         isinstance(spec, dict)
         and isinstance(spec.get("nodes"), int)
         and _is_meter(spec.get("meter"))
+        and _is_rent(spec.get("rent"))
         and isinstance(machines, list)
         and all(isinstance(each, dict) and _are_nodes(each.get("nodes")) for each in machines)
     )
@@ -59,6 +60,19 @@ def is_sound(spec: object, machines: object) -> bool:
 def _is_meter(kept: object) -> bool:
     match kept:
         case None | [int() | float(), int() | float()]:
+            return True
+        case _:
+            return False
+
+
+def _is_rent(kept: object) -> bool:
+    match kept:
+        case None | {
+            "price": None | int() | float(),
+            "nodes": int(),
+            "gpus": int(),
+            "until": int() | float(),
+        }:
             return True
         case _:
             return False

@@ -24,7 +24,8 @@ from jupyter_sky.providers.buckets.volume import Volume
 _SWITCHES = ("on", "off", "status")
 _PROVIDERS = ("local", "ssh", "aws", "slurm")
 _NOT_SBATCH = {"--nodes", "-N", "--ntasks", "-n", "--ntasks-per-node", "--output", "-o", "--wrap"}
-_NOT_SBATCH |= {"--array", "-a", "--comment", "--requeue"}
+_NOT_SBATCH |= {"--array", "-a", "--comment", "--requeue", "--wait", "-W", "--test-only"}
+_NOT_SBATCH |= {"--clusters", "--cluster", "-M"}
 """Options of sbatch that clusters set themselves, or cannot be made with."""
 
 _DISPLAYS = ("rich", "safe")
@@ -262,7 +263,7 @@ JOB_TIME = OptionType(
     "a time as Slurm writes it: minutes, or days-hours:minutes:seconds", _job_time
 )
 SBATCH = OptionType(
-    "options of sbatch, but none for nodes, tasks, comment, output or arrays",
+    "options of sbatch, but none for nodes, tasks, comment, output, arrays, waiting or clusters",
     _sbatch,
     begins_with_hyphens=True,
 )

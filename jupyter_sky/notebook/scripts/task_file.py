@@ -42,6 +42,8 @@ _RESOURCES_NOT_USED = (
     "priority",
     "volumes",
 )
+# An idle cluster ends here, at once and with its disks: nothing is waited for, and nothing runs.
+_AUTOSTOP_NOT_USED = ("hook", "hook_timeout", "wait_for")
 
 
 @dataclass(frozen=True)
@@ -123,11 +125,7 @@ def read_task(path: Path, given: Mapping[str, str]) -> TaskFile:
     ]
     env = _variables(path, said, given)
     not_used = [key for key in said if key in _NOT_USED]
-    not_used += [
-        f"resources.{key}"
-        for key in dict.fromkeys(key for each in choices for key in each)
-        if key in _RESOURCES_NOT_USED
-    ]
+    not_used += dict.fromkeys(f"resources.{key}" for each in choices for key in _not_used(each))
     return TaskFile(
         name=str(said.get("name") or path.stem),
         options=tuple(options),
@@ -280,12 +278,22 @@ def _options(path: Path, resources: Mapping[str, Any], where: str) -> dict[str, 
     return options
 
 
+def _not_used(resources: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the keys of resources that change nothing here."""
+    yield from (key for key in resources if key in _RESOURCES_NOT_USED)
+    autostop = resources.get("autostop")
+    if isinstance(autostop, dict):
+        yield from (f"autostop.{key}" for key in autostop if key in _AUTOSTOP_NOT_USED)
+        if autostop.get("down") is False:
+            yield "autostop.down"
+
+
 # Resources, each as options of a cell
 
 _PLACES = {"local": (), "ssh": (), "aws": ("region", "zone"), "slurm": ()}
 """What `infra` may name below a provider, as options."""
 
-_AUTOSTOP = ("down", "hook", "hook_timeout", "idle_minutes", "wait_for")
+_AUTOSTOP = ("down", "idle_minutes", *_AUTOSTOP_NOT_USED)
 _USUAL_MINUTES = 5
 
 _Reader = Callable[[Path, str, Any], dict[str, Any]]

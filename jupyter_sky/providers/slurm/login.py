@@ -19,9 +19,18 @@ from jupyter_sky.providers.base import AgentGone
 from jupyter_sky.transport.bridge import MARK, NO_AGENT
 from jupyter_sky.transport.tasks import shielded
 
+# Variables of Slurm's commands: of the job that a process is in, and how the user has them print,
+# select and ask. What jobs of the user get by default stays.
+_VARIABLES = ("SLURM", "SBATCH", "SRUN", "SQUEUE", "SCANCEL", "SINFO", "SCONTROL")
+_DEFAULTS = ("ACCOUNT", "CONSTRAINT", "PARTITION", "QOS", "TIMELIMIT")
+_KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", *(f"SBATCH_{name}" for name in _DEFAULTS))
+
 # Sites with Slurm in a separate folder only set its path in login shells.
-FIND = "command -v {0} >/dev/null || . /etc/profile >/dev/null 2>&1"
-"""Lets a shell find a command."""
+FIND = f"""\
+command -v {{0}} >/dev/null || . /etc/profile >/dev/null 2>&1
+unset $(env | sed -nE 's/^(({"|".join(_VARIABLES)})_[A-Z0-9_]*)=.*/\\1/p' |
+    grep -vxE '{"|".join(_KEPT)}') || :"""
+"""Lets a shell find a command, with the variables of `own_environment`."""
 
 _NOT_THERE = "is not there"
 _BELONGS_NOWHERE = "Could not establish a configuration source"
@@ -89,12 +98,11 @@ def login_node(host: str | None) -> LoginNode:
 
 
 def own_environment() -> dict[str, str]:
-    """Return the environment without the variables of a job that this process is in."""
-    kept = ("SLURM_CONF", "SLURM_CONF_SERVER")
+    """Return the environment without variables that change what Slurm's commands do and print."""
     return {
         name: value
         for name, value in os.environ.items()
-        if name in kept or not name.startswith(("SLURM_", "SBATCH_", "SRUN_"))
+        if name in _KEPT or name.partition("_")[0] not in _VARIABLES
     }
 
 

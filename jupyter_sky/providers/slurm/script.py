@@ -97,24 +97,35 @@ def size_options(spec: ClusterSpec, nodes: int, resources: str | None) -> list[s
     return [shlex.quote(option) for option in options]
 
 
+def submit_command(size: Sequence[str], request: JobRequest, name: str, script: str) -> list[str]:
+    """Return the command that submits a job, and prints its number.
+
+    Its options are not in the script, where variables of the user would come before them.
+
+    Parameters
+    ----------
+    size
+        The options of sbatch for its nodes, quoted.
+    request
+        What else is wanted of it.
+    name
+        The mark by which it is found.
+    script
+        The path of its script.
+    """
+    asked = shlex.split(" ".join([*size, *request.options]))
+    return ["sbatch", "--parsable", *asked, f"--comment={name}", "--output=/dev/null", script]
+
+
 def batch_script(
-    size: Sequence[str],
-    request: JobRequest,
-    name: str,
-    folder: str,
-    nodes: NodeEnvironment,
-    waiting: Sequence[str],
+    request: JobRequest, folder: str, nodes: NodeEnvironment, waiting: Sequence[str]
 ) -> str:
     """Return the script of a job that starts an agent on each node.
 
     Parameters
     ----------
-    size
-        The options of sbatch for its nodes.
     request
-        What else is wanted of it.
-    name
-        The mark by which it is found.
+        What is wanted of it.
     folder
         The folder of the start.
     nodes
@@ -122,13 +133,8 @@ def batch_script(
     waiting
         What each node runs where it does not see that folder.
     """
-    ours = [f"--comment={name}", "--output=/dev/null"]
-    asked = [*size, *request.options, *map(shlex.quote, ours)]
-    lines = "\n".join(f"#SBATCH {option}" for option in asked)
     cpus = "${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}"
     return f"""#!/bin/bash
-{lines}
-
 # Nodes of jupyter_sky: each agent goes on until its cluster ends.
 start={shlex.quote(folder)}
 if test -e "$start/{SPECS}" || {{ sleep 1; test -e "$start/{SPECS}"; }}; then

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +41,7 @@ from jupyter_sky.providers.slurm.script import (
     batch_script,
     start_step,
     step_beside,
+    submit_command,
     waiting_step,
 )
 from jupyter_sky.providers.slurm.start_folder import StartFolder
@@ -172,9 +174,8 @@ async def _submit(start: Start, name: str, folder: StartFolder) -> str:
     """Submit a job, and return its number."""
     waiting = wait_command(folder.name, start.grace)
     found = start.environment
-    script = batch_script(start.size, start.request, name, folder.path, found, waiting)
-    await folder.write("job.sh", script)
-    command = ["sbatch", "--parsable", f"{folder.path}/job.sh"]
+    await folder.write("job.sh", batch_script(start.request, folder.path, found, waiting))
+    command = submit_command(start.size, start.request, name, f"{folder.path}/job.sh")
     asked = asyncio.ensure_future(start.at.ask(command))
     try:
         return _number(await shielded(asked))
@@ -190,7 +191,11 @@ async def _submit(start: Start, name: str, folder: StartFolder) -> str:
 
 
 def _number(said: str) -> str:
-    return said.splitlines()[-1].partition(";")[0]
+    """Return a job's number from what sbatch has printed, and what a site lets it print besides."""
+    found = re.findall(r"^(?:Submitted batch job )?(\d+)(?:;\S+)?$", said, re.MULTILINE)
+    if not found:
+        raise SlurmError(f"sbatch has not said the number of the job, but: {said or 'nothing'}")
+    return str(found[-1])
 
 
 async def _start_step(start: Start, job: str, name: str, folder: StartFolder) -> str:

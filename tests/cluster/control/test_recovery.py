@@ -17,7 +17,7 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RankLost
-from jupyter_sky.cluster.inventory import registry, scalers
+from jupyter_sky.cluster.inventory import processes, registry, scalers
 from jupyter_sky.cluster.runtime_env import RuntimeEnv
 from jupyter_sky.providers.local import Local
 from tests.cluster.conftest import Cells
@@ -85,7 +85,7 @@ def test_of_two_kernels_only_one_adds_nodes(new, monkeypatch) -> None:
 
     usual = scalers.begin
     monkeypatch.setattr(scalers, "begin", begin)
-    other = {**registry.starter(), "pid": os.getppid(), "since": time.time()}
+    other = {**processes.describe(os.getppid()), "since": time.time()}
     registry.record_in_spec(cluster.id, "grower", other)
     with pytest.raises(sky.SkyError, match="stays with 2 nodes: another notebook is adding or"):
         cluster.scale(3)

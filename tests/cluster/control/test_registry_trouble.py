@@ -15,7 +15,7 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory import processes, registry
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.paths import home
 from jupyter_sky.providers.local import Local
@@ -147,6 +147,28 @@ def test_a_killed_kernel_that_nobody_waits_for_starts_nothing_any_more() -> None
     finally:
         kernel.wait()
         registry.remove("0000000f")
+
+
+def test_a_clock_that_is_set_makes_no_dead_kernel_of_one_that_starts_a_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A virtual machine that wakes up sets it by hours; `gc` would end what is being started."""
+    kernel = subprocess.Popen(["sleep", "600"])
+    row = {"nodes": 1, "starter": processes.describe(kernel.pid)}
+    registry.record("0000000e", "slow", "local", row)
+    began = psutil.Process(kernel.pid).create_time()
+    # What the system says of the time of day at which it began changes with the clock.
+    monkeypatch.setattr(psutil.Process, "create_time", lambda process: began + 3 * 3600)
+    try:
+        assert is_starting("slow")
+        # Another process that has got its id is not the one that starts it.
+        other = {**row["starter"], "mark": processes.describe()["mark"]}
+        registry.record_in_spec("0000000e", "starter", other)
+        assert not is_starting("slow")
+    finally:
+        kernel.kill()
+        kernel.wait()
+        registry.remove("0000000e")
 
 
 def is_starting(name: str) -> bool:

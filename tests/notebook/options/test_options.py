@@ -128,6 +128,8 @@ TIMES = "a time in seconds, or with s, m, h or d behind it, as in `--timeout 10m
         ("--ranks 0-9999999999", "is not one."),
         ("--stdout some", "--stdout takes `all`, `head`, `none`, or numbers of ranks"),
         ("--plugin torch none", '"torch,none" is not one.'),
+        ("--sbatch --wait", "--sbatch takes options of sbatch, but none for nodes, tasks, "),
+        ("--sbatch '-M moon'", "--sbatch takes options of sbatch, but none for nodes, tasks, "),
         ("--out a-b", '--out takes names of variables, as in `--out model,losses`; "a-b" is not'),
         ("--out class", '"class" is not one.'),
         ("--out model:weights", '"model:weights" is not'),

@@ -209,6 +209,20 @@ def test_what_skypilot_takes_too(tmp_path: Path) -> None:
     assert options == {"provider": "aws", "region": "us-east-1", "idle_timeout": 300.0}
 
 
+def test_what_autostop_says_that_is_not_used_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "task.yaml"
+    file.write_text(
+        "resources: {autostop: {idle_minutes: 5, down: false, hook: sync.sh, wait_for: none}}"
+    )
+    task = read_task(file, {})
+    assert task.options == ({"idle_timeout": 300.0},)
+    assert task.not_used == tuple(
+        f"resources.autostop.{key}" for key in ("hook", "wait_for", "down")
+    )
+    file.write_text("resources: {autostop: {idle_minutes: 5, down: true}}")
+    assert read_task(file, {}).not_used == ()
+
+
 def test_a_secret_is_no_argument(notebook: Notebook, folder: Path) -> None:
     with pytest.raises(UsageError, match="--secret takes names only"):
         notebook.run("%sky launch task.yaml --secret TOKEN=abc")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jupyter_sky.cluster.cluster import Cluster
@@ -21,11 +21,18 @@ class Booting(SkyError):
     """The machines are there and boot: as far as tests without machines get."""
 
 
-def start(subnet: str, **options: Any) -> None:
-    """Start a cluster of four nodes; fails with `Booting` when they are rented."""
+def start(subnet: str, on_boot: Callable[[], object] = lambda: None, **options: Any) -> None:
+    """Start a cluster of four nodes; fails with `Booting` when they are rented.
+
+    Parameters
+    ----------
+    on_boot
+        Called before.
+    """
 
     def say(text: str) -> None:
         if text.endswith("to boot"):
+            on_boot()
             raise Booting(text)
 
     Cluster.start(SPEC, provider(subnet, **options), RuntimeEnv({}), say)

@@ -19,7 +19,7 @@ import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RankLost
-from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory import processes, registry
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.agent import start_agent
 from jupyter_sky.providers.local import Local
@@ -183,7 +183,7 @@ def test_long_temporary_folders_do_not_matter(
 def test_a_cluster_that_another_process_is_about_to_start_is_left_alone() -> None:
     other = subprocess.Popen(["sleep", "600"])
     try:
-        starter = {**registry.starter(), "pid": other.pid}
+        starter = processes.describe(other.pid)
         registry.record("abcdef01", "taken", "local", {"nodes": 1, "starter": starter})
         with pytest.raises(SkyError, match="being started by another notebook"):
             start("taken")

@@ -18,9 +18,11 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import SkyError
 from jupyter_sky.paths import home, of_the_user
-from jupyter_sky.providers.slurm.login import login_node
+from jupyter_sky.providers.slurm import starting
+from jupyter_sky.providers.slurm.login import login_node, own_environment
 from jupyter_sky.providers.slurm.partitions import diagnose, node_kinds
 from jupyter_sky.providers.slurm.provider import Slurm
+from jupyter_sky.providers.slurm.queue import mark
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec
 from jupyter_sky.transport import event_loop
 from tests.cluster.cells import Cells
@@ -75,6 +77,46 @@ def test_a_job_becomes_a_cluster_and_ends_with_it(slurm: Path) -> None:
         cluster.down()
     until(lambda: not queue())
     until(lambda: not left(row.id))
+
+
+def test_what_users_have_set_for_slurms_commands(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their account or partition counts, unless they type one; how they are shown things, not."""
+    for name, value in {
+        "SBATCH_PARTITION": "low",
+        "SCANCEL_INTERACTIVE": "1",
+        "SQUEUE_STATES": "COMPLETED",
+        "SQUEUE_FORMAT2": "JobID",
+        "SBATCH_WAIT": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    for provider, partition in ((Slurm(), "low"), (Slurm(partition="main"), "main")):
+        cluster = start("settled", provider=provider)
+        try:
+            cells = Cells(cluster)
+            cells.run("import os")
+            assert cells.ask("os.environ['SLURM_JOB_PARTITION']") == [partition]
+        finally:
+            cluster.down()
+    held = ["sbatch", "--hold", "--comment", mark("0badcafe", "held", "start"), "--wrap=true"]
+    subprocess.run(held, env=own_environment(), check=True)
+    event_loop.wait(Slurm().release_cluster("0badcafe", None, lambda text: None))
+    for name in ("SQUEUE_STATES", "SQUEUE_FORMAT2"):
+        monkeypatch.delenv(name)
+    until(lambda: not queue())
+
+
+@pytest.mark.parametrize(
+    "said", ["12", "12;lab", "Submitted batch job 12", "Welcome!\n--> Looks fine\n12\n3 hours left"]
+)
+def test_the_number_of_a_job_is_found_in_what_a_site_prints(said: str) -> None:
+    assert starting._number(said) == "12"
+
+
+def test_what_has_no_number_of_a_job_is_shown() -> None:
+    with pytest.raises(SkyError, match="has not said the number of the job, but: nothing"):
+        starting._number("")
 
 
 def test_what_slurm_refuses_is_said_in_its_words(slurm: Path) -> None:

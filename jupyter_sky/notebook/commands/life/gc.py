@@ -20,7 +20,7 @@ from jupyter_sky.providers.ssh.setup import prune as ssh
 def gc(context: CommandContext, options: Namespace) -> None:
     """End what could not be reached before; remove leftovers and unused environments."""
     _settle_owed_ends()
-    _remove_orphans(options.name)
+    remove_orphans(options.name)
     _prune_environments(context.hosts(options.hosts), options.unused_for)
 
 
@@ -33,7 +33,7 @@ def _settle_owed_ends() -> None:
             print(f"{owed}; this is tried again while a notebook uses clusters")
 
 
-def _remove_orphans(identity: str | None) -> None:
+def remove_orphans(identity: str | None) -> None:
     """End and remove what dead clusters have left behind, and print what it was.
 
     Parameters
@@ -63,7 +63,12 @@ def _remove_orphans(identity: str | None) -> None:
     for sentence in join_reasons([*trouble, *cloud_resources.upkeep()]):
         print(sentence)
     for each in rented:
-        if each not in left and not each.resources.is_ours:
+        if each not in left and not each.is_readable:
+            print(
+                f"left alone: {each}, whose entry in the registry cannot be read: another version "
+                f"of jupyter_sky may use it; `%sky gc {each.resources.id}` ends it"
+            )
+        elif each not in left and not each.resources.is_ours:
             print(
                 f"left alone: {each}, started by {each.resources.started_by} with another "
                 "registry; "

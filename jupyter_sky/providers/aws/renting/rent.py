@@ -11,6 +11,7 @@ from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2 import launch, scale_out, snapshots
 from jupyter_sky.providers.aws.ec2.instance import Instance
 from jupyter_sky.providers.aws.ec2.launch import RentedInstance
+from jupyter_sky.providers.aws.ec2.user_data import FIRST_SIGN_WITHIN
 from jupyter_sky.providers.aws.market.confirmation import ask, check_max_price, confirm_price
 from jupyter_sky.providers.aws.market.selection import NotOffered
 from jupyter_sky.providers.aws.renting import choice
@@ -76,7 +77,8 @@ def _rent(
     rented = launch.rent(there, request, report)
     price, gpus = _price(rented), sum(each.gpus for each in rented)
     cost = "price unknown" if price is None else f"{format_dollars(price)} an hour"
-    report(Rented.of(f"{_described(rented)}, {cost}", price, len(rented), gpus))
+    what = f"{_described(rented)}, {cost}"
+    report(Rented.of(what, price, len(rented), gpus, FIRST_SIGN_WITHIN))
     return rented
 
 

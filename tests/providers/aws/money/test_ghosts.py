@@ -14,6 +14,7 @@ import pytest
 from jupyter_sky.cluster.inventory import cloud_resources, registry, scalers
 from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
 from jupyter_sky.errors import SkyError
+from jupyter_sky.notebook.commands.life.gc import remove_orphans
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.aws import inventory, local_store
 from jupyter_sky.providers.aws.clients import Clients
@@ -154,6 +155,26 @@ def test_gc_from_elsewhere_ends_nothing_that_runs(
     # Whoever says so ends it.
     rental.remove()
     assert left() == []
+
+
+def test_gc_ends_nothing_whose_row_another_version_has_written(
+    alive: Path, clients: Clients, left: Left, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.setenv("JUPYTER_SKY_HOME", str(alive))
+    with registry.opened() as database:
+        database.execute("UPDATE clusters SET machines = '[{\"places\": 4}]'")
+    remove_orphans(None)
+    assert running(clients) == 4
+    said = "whose entry in the registry cannot be read: another version of jupyter_sky may use it"
+    assert said in capsys.readouterr().out
+    [broken] = registry.read()
+    assert isinstance(broken, registry.Broken)
+    # Whoever says so ends it.
+    said = cloud_resources.end_unreadable(broken)
+    assert said.startswith("train: removed from the registry, where its entry could not be read, ")
+    assert "with 4 instances" in said
+    assert left() == []
+    assert registry.read() == []
 
 
 def test_gc_from_elsewhere_removes_what_nobody_can_use(

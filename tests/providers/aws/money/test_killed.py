@@ -8,15 +8,18 @@ import multiprocessing
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from jupyter_sky.cluster.inventory import cloud_resources, later, registry
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.aws.cancellable import Cancellable
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2 import user_data
+from tests.forks import forks_with
 from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
 from tests.providers.aws.starting import SPEC, provider, start, start_and_fail
 from tests.waiting import until
@@ -145,6 +148,44 @@ def test_a_signal_ends_a_launch_like_ctrl_c(
     assert kernel.exitcode == -number
     assert "TerminateInstances" in account.actions
     assert left() == []
+
+
+def start_and_be_killed(subnet: str, variables: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(variables)
+
+    def be_killed() -> None:
+        until(lambda: (row := registry.find(SPEC.name)) and row.rent)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    start(subnet, be_killed)
+
+
+def test_what_a_killed_launch_has_cost_is_known(ready: str, left: Left) -> None:
+    forks = forks_with("tests.providers.aws.stand_in.warm")
+    kernel = forks.Process(target=start_and_be_killed, args=(ready, dict(os.environ)))
+    kernel.start()
+    kernel.join()
+    assert kernel.exitcode == -signal.SIGKILL
+    row = registry.find(SPEC.name)
+    assert row is not None
+    assert row.rent is not None
+    assert (row.rent.nodes, row.price) == (4, row.rent.price)
+    # It began an hour ago, and was killed soon after: the machines have ended by themselves.
+    since = row.meter.since - 3600
+    later.record_rent(row.id, replace(row.rent, until=since + 900), since)
+
+    def spent() -> list[tuple[float, int, float]]:
+        every = [each for each in registry.all_spent() if each.since == since]
+        return [(round(3600 * each.hours), each.nodes, each.dollars) for each in every]
+
+    cost = [(900, 4, pytest.approx(row.price / 4))]
+    assert spent() == cost
+    for rental in cloud_resources.find()[0]:
+        rental.remove()
+    assert left() == []
+    assert registry.find(SPEC.name) is None
+    assert spent() == cost, "after its end, too"
 
 
 def test_a_lack_of_capacity_is_no_outage(account: Account, ready: str, left: Left) -> None:
