@@ -132,7 +132,7 @@ class Clients:
         # Offers also work without it.
         return self._client("pricing", _PRICING_REGION, 2)
 
-    @functools.cached_property
+    @property
     def user(self) -> str:
         """The user's identity according to AWS; empty if unknown."""
         name = hashlib.sha256(repr((self.location, _settings())).encode()).hexdigest()[:12]
