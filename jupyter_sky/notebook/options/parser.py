@@ -170,7 +170,8 @@ class Parser(argparse.ArgumentParser):
     def _joined(self, words: Sequence[str]) -> list[str]:
         """Join options with values that begin with hyphens, which argparse would take for options.
 
-        A negative number is joined, too, so that the error is about the value.
+        A negative number is joined, too, so that the error is about the value. Other words with a
+        hyphen are options: where a value is missing, argparse of Python 3.13.5 takes them for it.
         """
         joined: list[str] = []
         for word in words:
@@ -178,6 +179,8 @@ class Parser(argparse.ArgumentParser):
             takes = before.type if before else None
             if takes and (takes.begins_with_hyphens or re.match(r"-\.?\d", word)):
                 joined[-1] += f"={word}"
+            elif takes and before and re.match(r"-\S+$", word):
+                raise UsageError(self._takes(before, "no value is given", words))
             else:
                 joined.append(word)
         return joined

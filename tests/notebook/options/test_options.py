@@ -97,6 +97,7 @@ TIMES = "a time in seconds, or with s, m, h or d behind it, as in `--timeout 10m
         ("--nodes 2.5", '"2.5" is not one.'),
         ("--nodes", "as in `--nodes 4`; no value is given."),
         ("--nodes --spot", "as in `--nodes 4`; no value is given."),
+        ("--workdir --spott", "no value is given."),
         ("--nodes -2", 'as in `--nodes 4`; "-2" is not one.'),
         ("--idle-timeout -5m", '"-5m" is not one.'),
         ("--nodes 4 8", '--nodes takes one value, as in `--nodes 4`: leave out "8".'),
