@@ -105,7 +105,7 @@ class RankPdb(pdb.Pdb):
 
     def stop_here(self, frame: FrameType) -> bool:
         """Return whether to stop in a frame: not in those that run the cell."""
-        return bool(super().stop_here(frame)) and not _is_ours(frame) and self._is_below(frame)
+        return bool(super().stop_here(frame)) and self._is_below(frame)
 
     def break_here(self, frame: FrameType) -> bool:
         """Return whether there is a breakpoint to stop at; if nobody can answer, there is none."""
@@ -120,10 +120,12 @@ class RankPdb(pdb.Pdb):
         return stack[first:], max(0, index - first)
 
     def _is_below(self, frame: FrameType | None) -> bool:
-        """Return whether a frame is the user's, or was called from the user's."""
+        """Return whether a frame is the user's, or was called from the user's, but not by ours."""
         while frame is not None:
             if self._is_users(frame):
                 return True
+            if _is_ours(frame):
+                return False
             frame = frame.f_back
         return False
 
@@ -144,7 +146,7 @@ class RankPdb(pdb.Pdb):
 
     def user_exception(self, frame: FrameType, exc_info: Any) -> None:
         """Stop where an exception is raised; the end of an `await` in a cell does not count."""
-        if _is_ours(frame) or not self._is_below(frame):
+        if not self._is_below(frame):
             self.set_step()
         else:
             super().user_exception(frame, exc_info)
