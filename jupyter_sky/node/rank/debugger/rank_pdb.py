@@ -87,6 +87,10 @@ class RankPdb(pdb.Pdb):
         """Stop at the next line in a frame."""
         self._origins.add(frame.f_code)
         self.set_trace(frame)
+        if sys.version_info >= (3, 13):
+            # It does so itself, but where a breakpoint lets it trace already, this was found unset:
+            # it stopped at the line below.
+            frame.f_trace_opcodes = True
 
     def look_at(self, error: BaseException, header: str = "") -> bool:
         """Let the user debug the frames of an error; return whether the user left with ``q``."""
