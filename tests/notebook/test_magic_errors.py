@@ -263,6 +263,7 @@ def test_exit_ends_the_cell_as_sys_exit_does(pair: LiveNotebook, call: str) -> N
         "SystemExit: the cell called sys.exit(); the rank and its variables stay. "
         "(on ranks 0-1 (node 0, node 1))"
     )
+    assert re.search(r"SystemExit$", cell.strips[-1]["text/plain"], re.MULTILINE)
     assert pair.succeed("%%sky\nprint(rank)").stdout == "0\n"
 
 

@@ -186,7 +186,8 @@ class RunRecorder:
         if event.outcome == "error" and event.error is not None:
             is_cause = not is_consequence(event.error["text"])
             outcome = RankOutcome.ERROR if is_cause else RankOutcome.RELEASED
-            error = _in_a_line(f"{event.error['type']}: {event.error['text']}")
+            words = event.error["type"], event.error["text"]
+            error = _in_a_line(": ".join(filter(None, words)))
         elif event.outcome == "interrupted":
             stopped = self.run.stopped or not self.run.failures
             outcome = RankOutcome.STOPPED if stopped else RankOutcome.RELEASED
