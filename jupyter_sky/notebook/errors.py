@@ -25,7 +25,7 @@ class InvalidCell(UsageError):
         line = (error.lineno or 1) + place.above
         super().__init__(f"{error.msg} (line {line})")
         _, *code = traceback.format_exception_only(error)
-        name = " ".join(cell_sources.label(place.title))
+        name = cell_sources.name(place.title)
         self._text = "".join([f"  {name}, line {line}\n", *code])
 
     def _render_traceback_(self) -> list[str]:

@@ -6,7 +6,7 @@ import gc
 import linecache
 import sys
 from collections.abc import Iterable, Mapping
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import Any
 
 Cells = Mapping[str, tuple[str, str]]
@@ -33,6 +33,19 @@ def title(file: str, namespace: Mapping[str, Any]) -> str:
 def label(title: str) -> tuple[str, str]:
     """Return how a traceback names a cell, given its title: ``In[3]``, or a script's file."""
     return ("Cell" if title.startswith("In[") else "File"), title
+
+
+def name(title: str) -> str:
+    """Return `label` as words, like ``Cell In[3]``."""
+    return " ".join(label(title))
+
+
+def running_frame() -> FrameType | None:
+    """Return the innermost frame of a cell that runs in this thread; ``None`` if none does."""
+    frame: FrameType | None = sys._getframe()
+    while frame and frame.f_code.co_filename not in titles:
+        frame = frame.f_back
+    return frame
 
 
 def _source(file: str) -> str | None:

@@ -106,9 +106,8 @@ def end_unreadable(row: Broken) -> str:
         each.remove()
     registry.remove(row.id)
     ended = "".join(f" with {each.resources.what}" for each in held)
-    said = f"{row.name}: removed from the registry, where its entry could not be read,{ended}"
-    if not held:
-        said = f"{said.rstrip(',')}; check whether any of its nodes is still running"
+    how = f",{ended}" if held else "; check whether any of its nodes is still running"
+    said = f"{row.name}: removed from the registry, where its entry could not be read{how}"
     return "; ".join([said, *trouble])
 
 
@@ -137,9 +136,9 @@ def _of(provider: CloudProvider, holdings: Sequence[CloudResources]) -> list[Ren
         is_orphaned = held.is_ours and (held.id in dead or held.id not in with_row)
         is_orphaned = is_orphaned or (held.is_abandoned and held.id not in with_row)
         strays = _strays(held, recorded.get(held.id)) if held.id not in dead else ()
-        orphaned = is_orphaned or bool(strays)
-        readable = held.id not in broken
-        found.append(RentedCluster(held, provider, is_known, orphaned, strays, readable))
+        is_orphaned = is_orphaned or bool(strays)
+        is_readable = held.id not in broken
+        found.append(RentedCluster(held, provider, is_known, is_orphaned, strays, is_readable))
     for row in gone:
         if row.id not in {held.id for held in holdings}:
             nothing = CloudResources(row.id, row.name, row.spec.get("place", ""), "", True, "")

@@ -89,7 +89,7 @@ def _down_to_cell(where: Sequence[str], titles: Mapping[str, str]) -> list[str]:
 
 def _place(match: re.Match[str], titles: Mapping[str, str]) -> str:
     title = titles.get(match[1])
-    return match[0] if title is None else " ".join(cell_sources.label(title))
+    return match[0] if title is None else cell_sources.name(title)
 
 
 def last_lines_of_script(process: RankProcess) -> list[str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from jupyter_sky.errors import UsageError
@@ -99,9 +99,7 @@ def _warn_alone(module: ModuleType) -> None:
 
 def _warn(text: str) -> None:
     """Warn of the line in the user's cell that led here."""
-    frame: FrameType | None = sys._getframe()
-    while frame and frame.f_code.co_filename not in cell_sources.titles:
-        frame = frame.f_back
+    frame = cell_sources.running_frame()
     file, line = (frame.f_code.co_filename, frame.f_lineno) if frame else (__file__, 0)
     warnings.warn_explicit(text, UserWarning, file, line)
 

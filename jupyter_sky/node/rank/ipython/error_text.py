@@ -75,7 +75,7 @@ def warning_lines(
     """Return a warning as Python prints it, with its line in a cell as an error has it."""
     text = _format_warning(message, category, filename, lineno, line)
     if title := cell_sources.titles.get(filename):
-        name = " ".join(cell_sources.label(title))
+        name = cell_sources.name(title)
         return f"{name}, line {lineno}{text.removeprefix(f'{filename}:{lineno}')}"
     return text
 
@@ -83,7 +83,7 @@ def warning_lines(
 def _lines(error: BaseException, frames: TracebackType | None) -> list[str]:
     text = "".join(traceback.format_exception(type(error), error, frames))
     for name, title in cell_sources.titles.items():
-        text = text.replace(f'File "{name}"', " ".join(cell_sources.label(title)))
+        text = text.replace(f'File "{name}"', cell_sources.name(title))
     return text.splitlines()
 
 

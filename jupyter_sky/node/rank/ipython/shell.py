@@ -346,9 +346,4 @@ def make_shell() -> RankShell:
 
 def _is_in_cell() -> bool:
     """Return whether another cell, which ran this one, is still running."""
-    frame = sys._getframe()
-    while frame.f_back is not None:
-        frame = frame.f_back
-        if frame.f_code.co_filename in cell_sources.titles:
-            return True
-    return False
+    return cell_sources.running_frame() is not None
