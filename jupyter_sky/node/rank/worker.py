@@ -276,6 +276,7 @@ class RankWorker:
         self._receive_names(command["names"])
         self._namespace.watch(command["watched"])
         result = self._execute(command)
+        self._inspector.recorded.raise_failed()
         return self._pack_values(command, result) if command["call"] or command["asked"] else None
 
     def _receive_names(self, groups: Sequence[NameGroup]) -> None:
@@ -359,8 +360,7 @@ class RankWorker:
             if outcome == "error" and isinstance(error, KeyboardInterrupt):
                 self._shell.record_sentence(error)  # the user's own, of which it has no traceback
             report = self._shell.report(error)
-        broken = self._was_broken
-        return RankDone(self.rank, run, outcome, report, values, broken, bound, arrived)
+        return RankDone(self.rank, run, outcome, report, values, self._was_broken, bound, arrived)
 
     # For the shell (`shell.ShellOwner`)
 

@@ -30,6 +30,17 @@ if TYPE_CHECKING:
 
 Backend = Literal["nccl", "gloo"]
 
+_BOTH = "cpu:gloo,cuda:nccl"
+"""What torch takes if it is asked for no backend, so that tensors may be on the processor too."""
+
+_NCCL_ERRORS = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0",
+}
+"""If a rank is lost, torch ends the others by default, with all that they have; with this, only
+their collectives, and at once: it would wait a minute for files with records to be written."""
+
 _CONNECT_WITHIN = 2.0  # seconds, for each attempt
 _ANSWER_WITHIN = 2.0  # seconds, of the head to a rank, and of a rank to the head
 
@@ -64,7 +75,8 @@ def process_group(
     info
         The position of this rank.
     backend
-        ``None`` for ``"nccl"`` if each rank has a GPU of its own, and ``"gloo"`` otherwise.
+        ``None`` for ``"nccl"`` if each rank has a GPU of its own, with gloo for tensors of the
+        processor, and ``"gloo"`` otherwise.
     deadline
         Seconds to wait for all ranks, and again to connect them. After that, collectives have
         torch's own time-outs.
@@ -107,7 +119,8 @@ def _variables(info: InstanceInfo) -> dict[str, str]:
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         if info.interface and name not in os.environ:
             variables[name] = info.interface
-    return variables
+    unset = {name: value for name, value in _NCCL_ERRORS.items() if name not in os.environ}
+    return variables | unset
 
 
 def _gpu_number(info: InstanceInfo) -> int:
@@ -135,6 +148,8 @@ def _form(info: InstanceInfo, backend: Backend | None, deadline: float) -> None:
     if torch.cuda.is_available():
         device = torch.device("cuda", info.local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
+    # Unless the user wants nothing but NCCL, which takes no tensors of the processor.
+    has_gloo_beside = backend is None
     if backend is None:
         backend = "nccl" if device and not info.shared_accelerators else "gloo"
     if backend == "nccl" and info.shared_accelerators:
@@ -159,7 +174,7 @@ def _form(info: InstanceInfo, backend: Backend | None, deadline: float) -> None:
     c10d._world.group_count = 0
     try:
         dist.init_process_group(
-            backend,
+            _BOTH if backend == "nccl" and has_gloo_beside else backend,
             store=store,
             rank=info.rank,
             world_size=info.world_size,
@@ -173,6 +188,10 @@ def _form(info: InstanceInfo, backend: Backend | None, deadline: float) -> None:
             f"{deadline:g} s ({error}): set GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME in the "
             "image's env if the nodes reach each other on another one."
         ) from error
+    # What asks for the backend wants to know where its tensors belong: with `_BOTH` as the answer,
+    # scripts would take the processor, and some functions of torch would refuse to work.
+    world = c10d._world
+    world.pg_map[dist.group.WORLD] = (dist.Backend(backend), world.pg_map[dist.group.WORLD][1])
     normal = c10d._get_default_timeout(backend)
     c10d._set_pg_timeout(normal)
     store.set_timeout(normal)

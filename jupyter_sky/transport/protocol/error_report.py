@@ -73,7 +73,10 @@ def report(kind: type[BaseException], text: str) -> ErrorReport:
     }
 
 
-_TIME_IS_OVER = re.compile(r"gloo.*Timed out|Application timeout caused pair closure", re.I)
+_TIME_IS_OVER = re.compile(
+    r"gloo.*Timed out|Application timeout caused pair closure|NCCL.*(timed out|operation timeout)",
+    re.I,
+)
 _OF_A_PEER = re.compile(
     r"gloo.*(Connection|Read error|Write error|Socket)|Connection (closed|reset) by peer"
     r"|NCCL.*abort|was aborted"
