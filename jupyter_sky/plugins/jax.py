@@ -18,6 +18,10 @@ from jupyter_sky.plugins._environment import environment
 from jupyter_sky.plugins._install import install, needs, requirement
 from jupyter_sky.providers.spec import Image
 
+_SHARED = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+"""Variables for ranks that share a GPU: the first would take three quarters of its memory. Each one
+also has an `NCCL_HOSTID` of its own, since NCCL refuses ranks of the same host on one GPU."""
+
 
 def jax(version: str = "latest", cuda: str = "cuda12", *, deadline: float = 60.0) -> Plugin:
     """Install JAX on the nodes, and connect the ranks so that each sees the devices of all.
@@ -77,6 +81,9 @@ def _distributed(info: InstanceInfo, deadline: float) -> Iterator[None]:
         "JAX_PROCESS_ID": str(info.rank),
         "JAX_LOCAL_DEVICE_COUNT": str(devices),
     }
+    if info.shared_accelerators:
+        shared = _SHARED | {"NCCL_HOSTID": f"{info.head_addr} {info.rank}"}
+        variables |= {name: value for name, value in shared.items() if name not in os.environ}
     with environment(variables):
         jax.distributed.initialize(
             coordinator,
