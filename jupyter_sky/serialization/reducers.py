@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import os
 import pickle
 import sys
 import types
@@ -202,25 +203,37 @@ def _reduce_tensor(tensor: Any) -> Any:
 
 
 def _reduce_storage(storage: Any) -> Any:
-    """Reduce a storage to a buffer on the CPU; tensors that share memory still share it."""
+    """Reduce a storage to a buffer on the CPU; tensors that share memory still share it.
+
+    What was on the GPU of the notebook is on that of a rank. It comes home to the CPU, since a
+    notebook may have no GPU, or too little memory on it for what all ranks have.
+    """
     import torch
 
     if isinstance(storage, torch.storage.TypedStorage):
         return _typed_storage, (storage._untyped_storage, storage.dtype)
     if type(storage) is not torch.UntypedStorage or storage.device.type == "meta":
         return NotImplemented
-    memory = torch.empty(0, dtype=torch.uint8).set_(storage.cpu())
-    return _untyped_storage, (pickle.PickleBuffer(memory.numpy()),)
+    memory = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage.cpu())
+    on_gpu = (True,) if storage.is_cuda else ()
+    return _untyped_storage, (pickle.PickleBuffer(memory.numpy()), *on_gpu)
 
 
-def _untyped_storage(memory: Buffer) -> Any:
+def _untyped_storage(memory: Buffer, was_on_gpu: bool = False) -> Any:
     import torch
 
-    if not memoryview(memory).nbytes:
-        return torch.UntypedStorage(0)
     if memoryview(memory).readonly:
         memory = bytearray(memory)
-    return torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+    storage = torch.UntypedStorage(0)
+    if memoryview(memory).nbytes:
+        storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+    # In a process that was forked from one that uses CUDA, torch cannot use it.
+    has_gpu = _is_rank() and torch.cuda.is_available() and not torch.cuda._is_in_bad_fork()
+    return storage.cuda() if was_on_gpu and has_gpu else storage
+
+
+def _is_rank() -> bool:
+    return "COMPUTE_POOL" in os.environ
 
 
 def _typed_storage(storage: Any, dtype: Any) -> Any:

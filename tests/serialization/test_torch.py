@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_sky.serialization import blobs, model_changes
+from jupyter_sky.serialization import blobs, model_changes, reducers
 from jupyter_sky.serialization.pickling import dump, load
 from tests.installed import on_first_use
 
@@ -163,3 +163,26 @@ def test_a_schedule_knows_that_its_optimizer_has_stepped(recwarn: pytest.Warning
     copy.step()
     assert not recwarn.list
     assert copy.last_epoch == 1
+
+
+def test_tensors_travel_whatever_the_default_device_is() -> None:
+    tensor = torch.arange(5.0)
+    torch.set_default_device("meta")  # as "cuda", which not every machine has
+    try:
+        copy = trip({"a": tensor, "b": tensor[1:3]})
+    finally:
+        torch.set_default_device(None)
+    assert copy["a"].tolist() == [0, 1, 2, 3, 4]
+    copy["b"] += 10
+    assert copy["a"].tolist() == [0, 11, 12, 3, 4]
+
+
+def test_what_was_on_a_gpu_is_on_the_processor_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COMPUTE_POOL", "{}")  # as on a rank
+    memory = torch.arange(4.0).numpy()
+    storage = reducers._untyped_storage(memory, was_on_gpu=True)
+    wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    assert storage.device.type == wanted
+    assert torch.tensor([]).set_(storage.cpu(), 0, (4,)).tolist() == [0, 1, 2, 3]

@@ -138,14 +138,14 @@ def _send(file: Path, piece: Piece, to: int, group: Any) -> None:
     except OSError as error:
         trouble = str(error).encode()
     with opened:
-        dist.send(torch.tensor([len(trouble)]), to, group=group)
+        dist.send(torch.tensor([len(trouble)], device="cpu"), to, group=group)
         if trouble:
             dist.send(torch.frombuffer(bytearray(trouble), dtype=torch.uint8), to, group=group)
             return
         while length > 0:
             data = opened.read(min(_CHUNK, length))
             size = min(_CHUNK, length)
-            chunk = torch.zeros(size, dtype=torch.uint8)
+            chunk = torch.zeros(size, dtype=torch.uint8, device="cpu")
             if data:
                 chunk[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
             dist.send(chunk, to, group=group)
@@ -158,16 +158,16 @@ def _receive(file: Path, piece: Piece, owner: int, group: Any) -> None:
     import torch.distributed as dist
 
     _, offset, length = piece
-    size = torch.zeros(1, dtype=torch.int64)
+    size = torch.zeros(1, dtype=torch.int64, device="cpu")
     dist.recv(size, owner, group=group)
     if said := int(size.item()):
-        trouble = torch.zeros(said, dtype=torch.uint8)
+        trouble = torch.zeros(said, dtype=torch.uint8, device="cpu")
         dist.recv(trouble, owner, group=group)
         raise SkyError(f"rank {owner} cannot read {trouble.numpy().tobytes().decode()}")
     with file.open("wb") as written:
         written.seek(offset)
         while length > 0:
-            chunk = torch.zeros(min(_CHUNK, length), dtype=torch.uint8)
+            chunk = torch.zeros(min(_CHUNK, length), dtype=torch.uint8, device="cpu")
             dist.recv(chunk, owner, group=group)
             written.write(memoryview(chunk.numpy()))
             length -= chunk.numel()

@@ -48,7 +48,7 @@ def of_tensor(tensor: Any) -> str:
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
     flat = tensor.detach().resolve_neg().contiguous().reshape(-1)
-    data = flat.view(torch.uint8) if flat.numel() else torch.empty(0, dtype=torch.uint8)
+    data = flat.view(torch.uint8) if flat.numel() else flat.new_empty(0, dtype=torch.uint8)
     if data.device.type == "cpu":
         return of_bytes(data.numpy())
     if data.device.type == "meta":
