@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 NO_GPU = 3  # exit status
+TOGETHER = 4
+"""Processes that run tests side by side, each with clusters of its own."""
 
 
 def main() -> int:
@@ -34,6 +36,8 @@ def main() -> int:
     # Agents, ranks and torchrun are other processes.
     before = filter(None, [os.environ.get("PYTHONPATH")])
     os.environ["PYTHONPATH"] = os.pathsep.join([*folders, *before])
+    # Plugins that are installed there have no part in it, and may not go with this pytest.
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     import pytest
 
     collected = Collected()
@@ -41,8 +45,13 @@ def main() -> int:
     # Without the settings and fixtures of the other tests: they need more than there is here.
     here = Path(__file__).parent
     places = ["-c", os.devnull, f"--rootdir={ROOT}", f"--confcutdir={here}"]
-    ways = ["--import-mode=importlib", "-p", "no:cacheprovider", "-q", "-ra", *sys.argv[1:]]
-    status = pytest.main([*places, *ways, str(here)], plugins=[collected])
+    ways = ["--import-mode=importlib", "-p", "no:cacheprovider", "-p", "xdist", "-q", "-ra"]
+    together = [f"--numprocesses={min(TOGETHER, os.cpu_count() or 1)}", "--dist=worksteal"]
+    # What measures a GPU as a whole comes first, and alone.
+    status = max(
+        pytest.main([*places, *ways, *more, *sys.argv[1:], str(here)], plugins=[collected])
+        for more in (["-m", "alone"], ["-m", "not alone", *together])
+    )
     seconds = time.monotonic() - began
     print(f"\n{found}\n\n{figures.table(collected.checks)}\n\n{seconds:.0f} s")
     if not sys.argv[1:]:  # of all of it
@@ -55,23 +64,19 @@ class Collected:
     """A plugin of pytest that keeps how each check came out."""
 
     def __init__(self) -> None:
-        self.checks: list[figures.Check] = []
         self._of: dict[str, figures.Check] = {}
 
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Make a row for each check of a GPU; those of the stand-in are named as that."""
-        for item in items:
-            stand_in = "on the stand-in of NVML: " if "stand_in" in item.nodeid else ""
-            check = figures.Check(stand_in + item.name.removeprefix("test_").replace("_", " "))
-            self._of[item.nodeid] = check
-            self.checks.append(check)
+    @property
+    def checks(self) -> list[figures.Check]:
+        """A row for each check, in the order of their files."""
+        return [self._of[each] for each in sorted(self._of, key=lambda each: each.split("::")[0])]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take over how it came out and what it measured; what fails at its end has failed."""
-        check = self._of[report.nodeid]
+        check = self._of.setdefault(report.nodeid, figures.Check(_what(report.nodeid)))
         if report.when == "call":
-            for _, made in report.user_properties:
-                check.figures.extend(made.figures)
+            for _, measured in report.user_properties:
+                check.figures.extend(measured)
         if report.failed:
             crash = getattr(report.longrepr, "reprcrash", None)
             said = str(crash.message if crash else report.longrepr).splitlines() or [""]
@@ -80,6 +85,12 @@ class Collected:
             check.outcome = f"skipped: {report.longrepr[2].removeprefix('Skipped: ')}"
         elif report.when == "call" and check.outcome == "not run":
             check.outcome = "passed"
+
+
+def _what(test: str) -> str:
+    """Return what a test shows; those of the stand-in are named as that."""
+    stand_in = "on the stand-in of NVML: " if "stand_in" in test else ""
+    return stand_in + test.partition("::")[2].removeprefix("test_").replace("_", " ")
 
 
 def _commit() -> str:

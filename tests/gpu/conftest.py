@@ -25,6 +25,11 @@ _A_TEST = 110  # seconds
 _ends = time.monotonic() + WITHIN
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the mark of what measures a GPU as a whole known."""
+    config.addinivalue_line("markers", "alone: while nothing else uses the GPU")
+
+
 @pytest.fixture(scope="session")
 def listed() -> machine.GPUMachine:
     """Return the machine with its GPUs; a test is skipped where there is none."""
@@ -77,5 +82,5 @@ def cluster(gpu: machine.GPUMachine) -> Iterator[Callable[..., Cells]]:
 def check(request: pytest.FixtureRequest) -> Check:
     """Keeps what a test has measured, for the table."""
     made = Check(request.node.name)
-    request.node.user_properties.append(("check", made))
+    request.node.user_properties.append(("measured", made.figures))
     return made

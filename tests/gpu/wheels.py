@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build/gpu"
 LIMIT = 60 * 2**20  # bytes
 
+_MORE = ("pytest>", "pytest-xdist>", "ipykernel>")
 _GLIBC = ("2_39", "2_34", "2_28", "2_27", "2_24", "2_17")
 
 
@@ -63,11 +64,11 @@ def main() -> int:
 
 
 def _needed() -> list[str]:
-    """Return what the package needs everywhere, and what runs the tests."""
+    """Return what the package needs everywhere, a notebook's kernel, and what runs the tests."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    tests = project["optional-dependencies"]["test"]
-    runner = [each for each in tests if each.startswith("pytest>")]
-    return [*project["dependencies"], *runner]
+    extras = project["optional-dependencies"]
+    more = [each for each in (*extras["test"], *extras["demo"]) if each.startswith(_MORE)]
+    return [*project["dependencies"], *more]
 
 
 def _write_commit() -> None:

@@ -12,6 +12,8 @@ from tests.gpu.figures import Check
 
 Make = Callable[..., Cells]
 
+pytestmark = pytest.mark.alone
+
 ASSERTS = "torch.zeros(2, device='cuda')[torch.tensor([5], device='cuda')].cpu()"
 
 

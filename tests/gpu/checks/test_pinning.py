@@ -15,6 +15,8 @@ from tests.gpu.machine import GPUMachine, smi
 
 Make = Callable[..., Cells]
 
+pytestmark = pytest.mark.alone
+
 UUID = "'GPU-' + str(torch.cuda.get_device_properties(0).uuid)"
 
 

@@ -7,11 +7,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+import pytest
+
 import jupyter_sky as sky
 from tests.cluster.cells import Cells
 from tests.gpu.figures import Check
 from tests.gpu.machine import GPUMachine
 from tests.paths import ROOT
+
+pytestmark = pytest.mark.alone
 
 ROUNDS = 3
 LEAST = 0.97  # of torchrun's speed; from one run to the next it varies by so much

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 import jupyter_sky as sky
 from tests.cluster.cells import Cells
 from tests.gpu.figures import Check
 from tests.gpu.machine import smi
 from tests.waiting import until
+
+pytestmark = pytest.mark.alone
 
 MIB = 2**20
 

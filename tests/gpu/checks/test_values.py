@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import jupyter_sky as sky
 from tests.cluster.cells import Cells
@@ -50,3 +51,43 @@ def test_a_model_is_trained_on_the_gpu_and_comes_home(cluster: Make) -> None:
     assert not torch.equal(home[0].weight, before)
     assert torch.isfinite(home(torch.randn(2, 4))).all()
     assert torch.equal(model[0].weight, before)  # the notebook's own is as it was
+
+
+def test_a_checkpoint_is_saved_from_the_gpu_and_restored_there(
+    cluster: Make, tmp_path: Path
+) -> None:
+    cells = cluster(1, framework=sky.plugins.torch(single_rank=True), procs_per_node=1)
+    cells.run(
+        "import torch, jupyter_sky as sky\n"
+        "model = torch.nn.Linear(8, 4).cuda()\n"
+        "optimizer = torch.optim.Adam(model.parameters())\n"
+        "model(torch.ones(2, 8, device='cuda')).sum().backward()\noptimizer.step()\n"
+        "before = model.weight.detach().clone()\n"
+        f"sky.save({str(tmp_path / 'saved')!r}, model=model, optimizer=optimizer)\n"
+        "with torch.no_grad():\n    model.weight.zero_()\n"
+        f"sky.load({str(tmp_path / 'saved')!r}, model=model, optimizer=optimizer)"
+    )
+    assert cells.ask("(model.weight.device.type, torch.equal(model.weight, before))") == [
+        ("cuda", True)
+    ]
+
+
+def test_the_digest_of_a_tensor_on_the_gpu_tells_values_apart(cluster: Make) -> None:
+    cells = cluster(1, framework=sky.plugins.torch(single_rank=True), procs_per_node=1)
+    cells.run(
+        "import torch\nfrom jupyter_sky.node.rank.comparison.digests import of_tensor\n"
+        "x = torch.randn(100_000, device='cuda')\ny = x.clone()\nsame = of_tensor(y)\n"
+        "y[-1] += 1"
+    )
+    assert cells.ask("(of_tensor(x) == same, of_tensor(y) == same)") == [(True, False)]
+
+
+def test_what_the_notebook_makes_on_its_gpu_by_default_is_sent(cluster: Make) -> None:
+    cells = cluster(1, framework=sky.plugins.torch(single_rank=True), procs_per_node=1)
+    torch.set_default_device("cuda")
+    try:
+        cells.namespace["x"] = torch.arange(1000)
+        cells.run("import torch\ny = x + torch.ones(1000)", names=["x"])
+        assert cells.ask("(str(x.device), y.sum().item())") == [("cuda:0", 500500.0)]
+    finally:
+        torch.set_default_device(None)
