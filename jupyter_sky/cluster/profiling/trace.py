@@ -23,6 +23,9 @@ WORDS = {
     "data": "data loading",
     "outside": "no operation of torch",
 }
+"""What a rank did, and the words for it where that is measured on the processor."""
+
+ON_GPU = {**WORDS, "outside": "GPU idle"}
 
 _MOST_EVENTS = 300_000  # most events in a file, of all ranks
 
@@ -68,14 +71,25 @@ class Trace:
         )
 
     @property
+    def on_gpu(self) -> bool:
+        """Whether what is shown was measured on GPUs."""
+        records = self.records.values()
+        return bool(records) and all(each["has_device"] for each in records)
+
+    @property
+    def words(self) -> Mapping[str, str]:
+        """The words for what ranks did."""
+        return ON_GPU if self.on_gpu else WORDS
+
+    @property
     def groups(self) -> tuple[Alike, ...]:
         """Groups of ranks with similar activities."""
-        return alike({rank: _shares(each) for rank, each in self.records.items()}, WORDS)
+        return alike({rank: _shares(each) for rank, each in self.records.items()}, self.words)
 
     @property
     def sentence(self) -> str:
         """A sentence about which ranks wait for which, or how all spend their time."""
-        return told(self.groups, WORDS)
+        return told(self.groups, self.words)
 
     @property
     def cut(self) -> str:
@@ -102,6 +116,8 @@ class Trace:
                 seconds[each["name"]][rank] = max(0, time) / 1e9
                 calls[each["name"]] += each["calls"]
         rows = [OperationRow(name, calls[name], by_rank) for name, by_rank in seconds.items()]
+        if self.on_gpu:
+            rows = [each for each in rows if each.total]  # not what the processor does meanwhile
         return sorted(rows, key=lambda each: (-each.total, each.name))[:most]
 
     def write(self, file: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from jupyter_sky.cluster.profiling.profile import percent
-from jupyter_sky.cluster.profiling.trace import PARTS, WORDS, OperationRow, Trace, missing_text
+from jupyter_sky.cluster.profiling.trace import PARTS, OperationRow, Trace, missing_text
 from jupyter_sky.formatting import aligned, format_elapsed, format_ranks, shortened
 from jupyter_sky.notebook.profiling.drawing import COLOURS, ROW, box, clean, picture, words
 
@@ -38,9 +38,10 @@ def as_text(found: Trace, title: str, said: str) -> str:
 def _lines(found: Trace, title: str, said: str) -> Iterator[str]:
     yield f"{_heading(found, title)}."
     yield f"{found.sentence}."
-    rows = [["", *WORDS.values()]]
+    rows = [["", *found.words.values()]]
     for group in found.groups[:_MOST_RANKS]:
-        rows.append([format_ranks(group.ranks), *(percent(group.shares[each]) for each in WORDS)])
+        shares = (percent(group.shares[each]) for each in found.words)
+        rows.append([format_ranks(group.ranks), *shares])
     yield from (f"   {row}" for row in aligned(rows))
     yield "the operations that took most time:"
     yield from (f"   {row}" for row in aligned(_rows(found)))
@@ -73,7 +74,7 @@ def _timeline(found: Trace) -> str:
             said = (
                 f"{name}, {format_elapsed((first + start * width) / 1e9)} to "
                 f"{format_elapsed((first + stop * width) / 1e9)}: {percent(share)} "
-                f"{WORDS[PARTS[at]]}"
+                f"{found.words[PARTS[at]]}"
             )
             wide = (1 - _LABELS) * (stop - start) * width / whole
             parts.append(box(x, y, wide, COLOURS[PARTS[at]], "", said))
@@ -87,9 +88,9 @@ def _timeline(found: Trace) -> str:
     y += ROW + 4
     for number, part in enumerate(PARTS):
         x = _LABELS + number * 0.2
-        parts.append(box(x, y, 0.012, COLOURS[part], "", WORDS[part]))
-        parts.append(words(x + 0.016, y, WORDS[part]))
-    parts.append(words(_LABELS + 0.6, y, f"empty: {WORDS['outside']}"))
+        parts.append(box(x, y, 0.012, COLOURS[part], "", found.words[part]))
+        parts.append(words(x + 0.016, y, found.words[part]))
+    parts.append(words(_LABELS + 0.6, y, f"empty: {found.words['outside']}"))
     return picture(parts, y + ROW, "what each rank did at which time")
 
 

@@ -16,6 +16,7 @@ from jupyter_sky.cluster.profiling.records import Fetched, _unpacked
 from jupyter_sky.cluster.profiling.trace import Trace, trace
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Task
+from jupyter_sky.node.rank.profiling import torch_profiler
 from jupyter_sky.notebook.profiling.memory import memory_text
 from jupyter_sky.notebook.profiling.timeline import as_html, as_text
 from jupyter_sky.transport.protocol.profiling import TorchRecord, TraceEvent
@@ -133,6 +134,21 @@ def test_what_overlaps_by_half_has_a_row_of_its_own(tmp_path: Path) -> None:
         "async": "thread 7 (2)", "async too": "thread 7 (3)", "after": "thread 7",
     }  # fmt: skip
     assert {each["name"]: each["ts"] for each in written if each["ph"] == "X"}["outer"] == 1.491
+
+
+def test_kernels_are_shown_however_long_the_processor_takes_to_hand_them_over() -> None:
+    def on_processor(number: int) -> torch_profiler._Event:
+        start = number * 1_000_000
+        return torch_profiler._Event(start, start + 900_000, f"aten::op{number}", 7, None, False)
+
+    kernel = torch_profiler._Event(500, 30_500, "void at::native::add_kernel", 20, 0, False)
+    events = sorted([*map(on_processor, range(60)), kernel])
+    record = torch_profiler._record(events, len(events), 0, 60_000_000, 60_000_000)
+    found = Trace({0: record}, {0: 0}, {})
+    assert [row.name for row in found.operations()] == ["void at::native::add_kernel"]
+    text = as_text(found, "train", "trace.json has it")
+    assert "rank 0: 100 % GPU idle." in text
+    assert "aten::op" not in text
 
 
 @pytest.mark.parametrize("others", ["time.sleep(600)", "dist.barrier()"])

@@ -309,7 +309,10 @@ def _trace_event(event: _Event) -> TraceEvent:
 
 
 def _operations(events: Iterable[_Event]) -> list[Operation]:
-    """Return the operations that took the most time, without the operations they called."""
+    """Return the operations that took the most time, without the operations they called.
+
+    Those of a GPU come first: the processor takes much longer to hand over a small one.
+    """
     threads: defaultdict[int, list[_Event]] = defaultdict(list)
     calls: defaultdict[str, int] = defaultdict(int)
     own: defaultdict[str, int] = defaultdict(int)
@@ -332,7 +335,9 @@ def _operations(events: Iterable[_Event]) -> list[Operation]:
             if open_events:
                 own[open_events[-1].name] -= min(event.end, open_events[-1].end) - event.start
             open_events.append(event)
-    largest = heapq.nlargest(_MOST_OPERATIONS, calls, key=lambda name: own[name] + device[name])
+    largest = heapq.nlargest(
+        _MOST_OPERATIONS, calls, key=lambda name: (device[name], max(0, own[name]))
+    )
     return [
         {"name": name, "calls": calls[name], "own": max(0, own[name]), "device": device[name]}
         for name in largest
