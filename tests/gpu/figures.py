@@ -19,7 +19,7 @@ class Check:
 
     def note(self, text: str) -> None:
         """Add a figure, or another fact worth keeping."""
-        self.figures.append(text)
+        self.figures.append(" ".join(text.split()))
 
 
 def table(checks: Sequence[Check]) -> str:

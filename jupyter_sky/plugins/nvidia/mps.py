@@ -24,8 +24,8 @@ def mps(
 ) -> Plugin:
     """Start NVIDIA's Multi-Process Service on each node, for ranks that share a GPU.
 
-    It stays when the cluster ends; ``echo quit | nvidia-cuda-mps-control`` ends it. This was tested
-    with a recorded daemon, not on a GPU.
+    It stays when the cluster ends; ``echo quit | nvidia-cuda-mps-control`` ends it, with its folder
+    in ``CUDA_MPS_PIPE_DIRECTORY``.
 
     Parameters
     ----------
