@@ -55,17 +55,27 @@ class CollectiveRecords:
         before, self._numbers = self._numbers, numbers
         return numbers != before
 
-    def read(self) -> tuple[list[SeenCollective], list[BegunCollective]]:
-        """Return the unfinished collectives, the oldest first, and the last ones that began."""
+    def read(self, on_gpu: bool = True) -> tuple[list[SeenCollective], list[BegunCollective]]:
+        """Return the unfinished collectives, the oldest first, and the last ones that began.
+
+        Parameters
+        ----------
+        on_gpu
+            Whether to return those of NCCL. To the processor, they are over once they are handed
+            over.
+        """
         groups = dict(_groups())
-        waiting: dict[str, SeenCollective] = {}
+        waiting: dict[tuple[str, str], SeenCollective] = {}
         recent: deque[BegunCollective] = deque(maxlen=_RECENT)
         for entry in _entries():
             name = entry["process_group"][0]
+            backend, _, operation = entry["profiling_name"].partition(":")
+            if backend == "nccl" and not on_gpu:
+                continue
             if name not in groups or entry["time_created_ns"] < self._since or entry["is_p2p"]:
                 continue
             begun: BegunCollective = {
-                "operation": entry["profiling_name"].partition(":")[2],
+                "operation": operation,
                 "number": entry["collective_seq_id"],
                 "shapes": _shapes(entry),
                 "group": name,
@@ -73,17 +83,21 @@ class CollectiveRecords:
             recent.append(begun)
             if entry["retired"] or entry["state"] == "completed":
                 # Earlier collectives of its group that have not ended never will.
-                waiting.pop(name, None)
-            elif name not in waiting:
+                waiting.pop((name, backend), None)
+            elif (name, backend) not in waiting:
                 seconds = max(0.0, (time.time_ns() - entry["time_created_ns"]) / 1e9)
-                waiting[name] = {**begun, "ranks": _ranks(groups[name]), "seconds": seconds}
+                waiting[name, backend] = {
+                    **begun,
+                    "ranks": _ranks(groups[name]),
+                    "seconds": seconds,
+                }
         found = list(waiting.values()) or list(self._called_from_python(groups))
         return sorted(found, key=lambda each: -each["seconds"]), list(recent)
 
-    def wait_until_ended(self, seconds: float) -> bool:
+    def wait_until_ended(self, seconds: float, on_gpu: bool = True) -> bool:
         """Wait for the collectives that have begun; return whether they ended in time."""
         until = time.monotonic() + seconds
-        while self.read()[0]:
+        while self.read(on_gpu)[0]:
             if time.monotonic() > until:
                 return False
             time.sleep(_POLL_EVERY)

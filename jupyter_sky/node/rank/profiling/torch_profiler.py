@@ -138,11 +138,9 @@ class _Recorder:
         distributed = sys.modules.get("torch.distributed")
         if distributed is None or not distributed.is_available():
             return True
-        # For the processor, NCCL's are over once they are handed to the GPU.
-        is_nccl = distributed.is_initialized() and distributed.get_backend() == "nccl"
         # A failed collective never counts as ended, but then all of its group have failed.
         is_broken = is_of_collective(sys.exc_info()[1])
-        return is_nccl or self._collectives.wait_until_ended(_SETTLES_WITHIN) or is_broken
+        return self._collectives.wait_until_ended(_SETTLES_WITHIN, on_gpu=False) or is_broken
 
     def stop(self) -> None:
         """Stop torch's profiler, which frees its records of operations in progress."""
