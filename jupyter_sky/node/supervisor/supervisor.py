@@ -278,7 +278,7 @@ class Supervisor:
                 process.waiting.on_told(message)
                 if not self._is_attended():
                     self._on_waiting()
-                if message["kind"] == "waits":
+                if message["kind"] in ("waits", "goes_on"):
                     return
             case "prompted":
                 self.prompting.on_prompted(process, message)

@@ -3,7 +3,8 @@
 A run whose notebook is gone for good would wait for ever, and keep a node that costs money. Only
 the rank knows when it waits: it asks for items long before it has used up those that it has, and
 goes on after values that nobody has read. So it says "waits" each time, and how many messages it
-has had until then: if the agent has sent it more by then, it does not wait any longer.
+has had until then: if the agent has sent it more by then, it does not wait any longer. It says
+"goes_on" if a time-out or Stop has ended its wait, after which it may clean up for long.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ class Waiting:
         number = message["number"]
         if message["kind"] == "waits":
             self._taken[number] = message["count"]
+        elif message["kind"] == "goes_on":
+            self._taken.pop(number, None)
         elif self._at_once is not None and message["kind"] != "ask":
             self._calls.discard(number)
             self._taken.pop(number, None)

@@ -272,8 +272,9 @@ class Told(Event):
     ----------
     kind
         ``"value"``: a call returned or a generator yielded a value; ``"error"``: a call failed;
-        ``"lost"``: the process of a call ended; ``"ask"``: more items are wanted; ``"waits"``, for
-        the agent alone: the call has nothing to do until the notebook says more.
+        ``"lost"``: the process of a call ended; ``"ask"``: more items are wanted. For the agent
+        alone: ``"waits"``: the call has nothing to do until the notebook says more; ``"goes_on"``:
+        it waits no longer, though the notebook has said nothing.
     number
         Which of several calls it is about.
     values

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from jupyter_sky.errors import SkyError
+from jupyter_sky.node.rank.calls.conversation import RankConversation
 from jupyter_sky.node.supervisor.waiting import Waiting
 
 
@@ -75,3 +80,27 @@ def test_a_rank_waits_for_items_until_there_are_no_more() -> None:
     assert waiting.is_for_notebook
     tell(waiting, "items_end", feed=1)
     assert not waiting.is_for_notebook
+
+
+class IsStopped(BaseException):
+    pass
+
+
+def is_stopped() -> Any:
+    raise IsStopped
+
+
+@pytest.mark.parametrize("wait", [is_stopped, lambda: None])
+def test_a_call_that_is_stopped_while_it_waits_goes_on_to_clean_up(wait: Any) -> None:
+    waiting = run(at_once=None)
+    seen = []
+
+    def on_told(event: Any) -> None:
+        waiting.on_told(event.message())
+        seen.append(waiting.is_for_notebook)
+
+    rank: Any = SimpleNamespace(rank=0)
+    conversation = RankConversation(rank, "run", tell=on_told, wait=wait)
+    with pytest.raises((IsStopped, SkyError)):
+        next(conversation.items(0))
+    assert seen == [False, True, False]  # asks, waits, goes on

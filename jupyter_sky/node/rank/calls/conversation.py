@@ -106,12 +106,20 @@ class RankConversation:
 
     def _wait(self) -> None:
         # The agent has to know: a run that waits for a notebook that is gone keeps no node.
-        self._tell(Told(self._rank.rank, self._run, "waits", self._number, count=self._taken))
-        told = self._next_told()
+        self._say("waits", self._taken)
+        try:
+            told = self._next_told()
+        except BaseException:  # its time is over, or the user has pressed Stop
+            self._say("goes_on")
+            raise
         if told is None:
             self._is_closed = self._is_broken = True
+            self._say("goes_on")
         else:
             self._take_notice(told)
+
+    def _say(self, kind: str, count: int = 0) -> None:
+        self._tell(Told(self._rank.rank, self._run, kind, self._number, count=count))
 
     def _take_notice(self, told: TellFields) -> None:
         self._taken += 1
