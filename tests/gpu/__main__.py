@@ -6,6 +6,7 @@ wheels of build/gpu, which `make gpu-wheels` puts there on a machine with a netw
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -20,13 +21,14 @@ if TYPE_CHECKING:
     import pytest
 
 ROOT = Path(__file__).parents[2]
-NO_GPU = 3  # exit status
+NOT_INSTALLED, NO_GPU = 2, 3  # exit statuses
+NEEDED = ("pytest", "xdist", "ipykernel")
 TOGETHER = 4
 """Processes that run tests side by side, each with clusters of its own."""
 
 
 def main() -> int:
-    """Run it and return the exit status: 0 when all is well, 3 where there is no GPU."""
+    """Run it and return the exit status: 0 when all is well, 2 or 3 where it cannot run."""
     found = machine.find()
     if isinstance(found, str):
         print(f"make test-gpu: {found}", file=sys.stderr)
@@ -34,6 +36,13 @@ def main() -> int:
     folders = [str(ROOT), *map(str, wheels.unpack())]
     sys.path[:0] = folders
     # Agents, ranks and torchrun are other processes.
+    if missing := [each for each in NEEDED if importlib.util.find_spec(each) is None]:
+        print(
+            f"make test-gpu: {sys.executable} lacks {', '.join(missing)}: run `make gpu-wheels`, "
+            "also on another machine if there is no network here, or `make test-environment`.",
+            file=sys.stderr,
+        )
+        return NOT_INSTALLED
     before = filter(None, [os.environ.get("PYTHONPATH")])
     os.environ["PYTHONPATH"] = os.pathsep.join([*folders, *before])
     # Plugins that are installed there have no part in it, and may not go with this pytest.
