@@ -273,8 +273,7 @@ class Told(Event):
     kind
         ``"value"``: a call returned or a generator yielded a value; ``"error"``: a call failed;
         ``"lost"``: the process of a call ended; ``"ask"``: more items are wanted. For the agent
-        alone: ``"waits"``: the call has nothing to do until the notebook says more; ``"goes_on"``:
-        it waits no longer, though the notebook has said nothing.
+        alone: ``"waits"`` until the notebook says more; ``"goes_on"`` without that.
     number
         Which of several calls it is about.
     values
