@@ -42,7 +42,7 @@ class BegunCollective(TypedDict):
     shapes
         Type and shapes of its tensors, like ``"float32 [4, 5]"``; empty if it has none.
     group
-        The name of its group, as torch has it.
+        The group that it has its number in: the name that torch has for it, and the backend.
     """
 
     operation: str

@@ -1,34 +1,38 @@
 """The unfinished collectives of a rank, as recorded by torch itself.
 
-torch has a flight recorder: a ring buffer of all collectives, of gloo and NCCL alike, including
-those begun by C++ code, like the gradients of DDP. The side thread reads it here, which takes no
-lock of the main thread. Older versions of torch only record those of NCCL; then the operation is
-taken from the stack, and its number from the group.
+torch has two flight recorders, one for gloo and one for NCCL: ring buffers of all collectives,
+including those begun by C++ code, like the gradients of DDP. The side thread reads them here, which
+takes no lock of the main thread. Older versions of torch only record those of NCCL; then the
+operation is taken from the stack, and its number from the group.
+
+A group may have both, of which each counts its own collectives.
 """
 
 from __future__ import annotations
 
 import contextlib
+import heapq
 import os
 import pickle
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from jupyter_sky.transport.protocol.inspection import BegunCollective, SeenCollective
 
 RECORDED = 512
-"""Collectives that are kept. What NCCL has been given and not begun has to find room."""
+"""Collectives that each recorder keeps. What NCCL has been given and not begun has to find room."""
 
 _TYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16"}
 _TYPES |= {"Long": "int64", "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8"}
 _MOST_SHAPES = 3
-_POLL_EVERY = 0.01
+_POLL_FIRST, _POLL_LAST = 0.01, 0.1  # seconds
 _RECENT = 8
 _IN_PYTHON = "torch/distributed/distributed_c10d.py"
+_OF_GLOO, _OF_NCCL = "_dump_fr_trace", "_dump_nccl_trace"
 
 
 def prepare() -> None:
@@ -51,7 +55,11 @@ class CollectiveRecords:
 
     def has_moved(self) -> bool:
         """Return whether there were collectives since the last call."""
-        numbers = {name: _number(group) for name, group in _groups()}
+        numbers = {
+            f"{name} {device}": _number(backend)
+            for name, group in _groups()
+            for device, backend in _backends(group)
+        }
         before, self._numbers = self._numbers, numbers
         return numbers != before
 
@@ -65,42 +73,40 @@ class CollectiveRecords:
             over.
         """
         groups = dict(_groups())
-        waiting: dict[tuple[str, str], SeenCollective] = {}
+        waiting: dict[str, SeenCollective] = {}
         recent: deque[BegunCollective] = deque(maxlen=_RECENT)
-        for entry in _entries():
+        for entry in _entries([_OF_GLOO, _OF_NCCL] if on_gpu else [_OF_GLOO]):
             name = entry["process_group"][0]
             backend, _, operation = entry["profiling_name"].partition(":")
-            if backend == "nccl" and not on_gpu:
-                continue
+            numbered = _numbered(name, backend)
             if name not in groups or entry["time_created_ns"] < self._since or entry["is_p2p"]:
                 continue
             begun: BegunCollective = {
                 "operation": operation,
                 "number": entry["collective_seq_id"],
                 "shapes": _shapes(entry),
-                "group": name,
+                "group": numbered,
             }
             recent.append(begun)
             if entry["retired"] or entry["state"] == "completed":
-                # Earlier collectives of its group that have not ended never will.
-                waiting.pop((name, backend), None)
-            elif (name, backend) not in waiting:
+                # Earlier ones of the same backend that have not ended never will.
+                waiting.pop(numbered, None)
+            elif numbered not in waiting:
                 seconds = max(0.0, (time.time_ns() - entry["time_created_ns"]) / 1e9)
-                waiting[name, backend] = {
-                    **begun,
-                    "ranks": _ranks(groups[name]),
-                    "seconds": seconds,
-                }
+                waiting[numbered] = {**begun, "ranks": _ranks(groups[name]), "seconds": seconds}
         found = list(waiting.values()) or list(self._called_from_python(groups))
         return sorted(found, key=lambda each: -each["seconds"]), list(recent)
 
     def wait_until_ended(self, seconds: float, on_gpu: bool = True) -> bool:
         """Wait for the collectives that have begun; return whether they ended in time."""
         until = time.monotonic() + seconds
+        pause = _POLL_FIRST
         while self.read(on_gpu)[0]:
             if time.monotonic() > until:
                 return False
-            time.sleep(_POLL_EVERY)
+            time.sleep(pause)
+            # If the GPU has failed, torch logs that for each one, whenever it is asked.
+            pause = min(2 * pause, _POLL_LAST)
         return True
 
     @staticmethod
@@ -142,14 +148,15 @@ class CollectiveRecords:
         group = next((name for name, each in groups.items() if each is given.get("group")), default)
         ranks = _ranks(groups[group])
         peer = given.get("src" if operation == "recv" else "dst")
+        backend = _backend_for(groups[group], given)
         is_between_two = operation in ("send", "recv")
         if is_between_two and isinstance(peer, int):
             ranks = sorted({sys.modules["torch.distributed"].get_rank(), peer})
         yield {
             "operation": operation,
-            "number": 0 if is_between_two else _number(groups[group]),
+            "number": 0 if is_between_two else _number(backend),
             "shapes": "",
-            "group": group,
+            "group": _numbered(group, backend.name()),
             "ranks": ranks,
             "seconds": time.monotonic() - self._called[2],
         }
@@ -164,10 +171,34 @@ def _groups() -> Iterator[tuple[str, Any]]:
         yield name, group
 
 
-def _number(group: Any) -> int:
+def _backends(group: Any) -> Iterator[tuple[str, Any]]:
+    for device in group._device_types:
+        with contextlib.suppress(RuntimeError):  # it is not made yet
+            yield device.type, group._get_backend(device)
+
+
+def _backend_for(group: Any, given: Mapping[str, Any]) -> Any:
+    """Return what a group uses for the arguments of one of torch's functions."""
+    found = dict(_backends(group))
+    for value in given.values():
+        first = next(iter(value), None) if isinstance(value, (list, tuple)) else value
+        kind = getattr(getattr(first, "device", None), "type", None)
+        if kind in found:
+            return found[kind]
+    # A barrier has no tensors: torch takes the group's device.
+    bound: Any = getattr(group.bound_device_id, "type", None)
+    return found.get(bound) or next(iter(found.values()), group)
+
+
+def _number(backend: Any) -> int:
     with contextlib.suppress(Exception):  # a backend that does not count them
-        return int(group._get_sequence_number_for_group())
+        return int(backend._get_sequence_number_for_group())
     return 0
+
+
+def _numbered(group: str, backend: str) -> str:
+    """Return the name under which a group's collectives have numbers of their own."""
+    return f"{group} {backend}"
 
 
 def _ranks(group: Any) -> list[int]:
@@ -175,11 +206,14 @@ def _ranks(group: Any) -> list[int]:
     return sorted(world.pg_group_ranks.get(group, {}))
 
 
-def _entries() -> list[dict[str, Any]]:
+def _entries(recorders: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yield what recorders of torch have, the oldest first."""
     c10d = sys.modules.get("torch._C._distributed_c10d")
-    dump = getattr(c10d, "_dump_fr_trace", None) or getattr(c10d, "_dump_nccl_trace", None)
-    if dump is None:
-        return []
+    found = (_recorded(getattr(c10d, each)) for each in recorders if hasattr(c10d, each))
+    return heapq.merge(*found, key=lambda entry: entry["time_created_ns"])
+
+
+def _recorded(dump: Callable[[bool, bool, bool], bytes]) -> list[dict[str, Any]]:
     # The pickle comes from this process itself. Without stacks: resolving their names takes
     # seconds.
     with contextlib.suppress(Exception):  # private to torch: another version may lack it

@@ -119,7 +119,8 @@ class MainThread:
         asked, was = self._asked.get(place, (float("-inf"), False))
         if now - asked < _ASK_EVERY:
             return was
-        is_in = bool(self._recorded.read()[0])
+        # What NCCL has been given, the thread need not wait for.
+        is_in = bool(self._recorded.read(on_gpu=False)[0])
         if len(self._asked) > 100:
             self._asked.clear()
         self._asked[place] = (time.monotonic(), is_in)
