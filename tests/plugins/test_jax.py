@@ -11,6 +11,7 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.plugin_lifecycle import PluginLifecycle
+from jupyter_sky.serialization.process.rank_variables import for_others
 from tests.api.conftest import topology
 from tests.installed import skip_without
 
@@ -33,6 +34,7 @@ def one_mesh(join: Callable[[int], None]) -> dict[str, Any]:
         "rank": jax.process_index(),
         "variables": [os.environ["JAX_PROCESS_ID"], os.environ["JAX_NUM_PROCESSES"]],
         "keras": os.environ["KERAS_BACKEND"],
+        "those of scripts": [name for name in for_others() if name.startswith("JAX_P")],
     }
     life.exit_app()
     life.exit_process()
@@ -54,6 +56,7 @@ def test_all_ranks_are_one_mesh(on_ranks: Any) -> None:
             "rank": rank,
             "variables": [str(rank), "2"],
             "keras": "jax",
+            "those of scripts": ["JAX_PLATFORMS"],
             "clean": True,
         }
 

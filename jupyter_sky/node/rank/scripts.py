@@ -36,6 +36,7 @@ from jupyter_sky.node.blobs import sent_folders
 from jupyter_sky.node.rank import env_vars, streams
 from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.node.rank.metrics.script_feed import ScriptFeed, Take
+from jupyter_sky.serialization.process.rank_variables import for_others
 from jupyter_sky.transport.metrics import script_metrics
 from jupyter_sky.transport.protocol.messages import Script
 from jupyter_sky.transport.protocol.rank_messages import RunCommand
@@ -155,7 +156,7 @@ def _shell() -> str:
 def _environment(
     command: RunCommand, script: Script, topology: Topology, rank: int
 ) -> dict[str, str]:
-    env = {name: value for name, value in os.environ.items() if name not in _OF_THE_RANK}
+    env = {name: value for name, value in for_others().items() if name not in _OF_THE_RANK}
     if env.get("MPLBACKEND") == _INLINE_FIGURES:
         del env["MPLBACKEND"]
     # So that output of Python programs shows at once, as in a terminal.

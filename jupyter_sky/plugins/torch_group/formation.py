@@ -24,6 +24,7 @@ from jupyter_sky.formatting import format_count
 from jupyter_sky.plugins._environment import environment
 from jupyter_sky.plugins._install import needs
 from jupyter_sky.plugins.torch_group import former, lightning
+from jupyter_sky.serialization.process.rank_variables import rank_variables
 
 if TYPE_CHECKING:
     from torch.distributed import Store, TCPStore
@@ -97,7 +98,8 @@ def process_group(
             "this rank is in a process group already: end it with "
             "torch.distributed.destroy_process_group() first."
         )
-    with environment(_variables(info)):
+    variables = _variables(info)
+    with rank_variables(variables), environment(variables):
         try:
             _form(info, backend, deadline)
             yield

@@ -26,7 +26,11 @@ def pair(home: Path) -> Iterator[Cells]:
 
 
 def begin(
-    cells: Cells, text: str, together: bool = True, show: tuple[int, ...] = (0,)
+    cells: Cells,
+    text: str,
+    together: bool = True,
+    show: tuple[int, ...] = (0,),
+    ranks: tuple[int, ...] = (0, 2),
 ) -> RunHandle:
     cells.events = []
     script: Script = {
@@ -37,7 +41,7 @@ def begin(
         "together": together,
         "port": 0,
     }
-    run = cells.cluster.run(Task((0, 2), script=script, show=show))
+    run = cells.cluster.run(Task(ranks, script=script, show=show))
     run.begin()
     return run
 
@@ -77,6 +81,18 @@ def test_the_ranks_stay_as_they_are(pair: Cells) -> None:
     finish(pair, begin(pair, "echo $FROM_A_CELL"))
     assert pair.text() == "yes\n"
     assert pair.ask("kept") == [1, 1, 1, 1]
+
+
+def test_what_the_group_needs_is_for_the_ranks_alone(cells: Cells) -> None:
+    # With it, a collective of the script's own that timed out would leave it to go on.
+    name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+    cells.run(f"import os; [keeps] = {{os.environ[{name!r}]}}")
+    finish(cells, begin(cells, f"echo ${{{name}-as usual}}", ranks=(0, 1)))
+    assert cells.text() == "as usual\n"
+    cells.run(f"os.environ[{name!r}] = '1'")
+    finish(cells, begin(cells, f"echo ${name}", ranks=(0, 1)))
+    assert cells.text() == "1\n"
+    cells.run(f"os.environ[{name!r}] = keeps")
 
 
 def test_an_exit_status_is_the_error_of_its_node(pair: Cells) -> None:
