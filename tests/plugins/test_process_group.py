@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ import jupyter_sky as sky
 from jupyter_sky.api.instance import instance_info
 from jupyter_sky.api.plugin_lifecycle import PluginLifecycle
 from jupyter_sky.errors import SkyError
+from jupyter_sky.plugins.torch_group import formation
 from tests.api.conftest import topology
 
 VARIABLES = (
@@ -256,6 +258,28 @@ def test_stop_is_heard_while_ranks_are_awaited(on_ranks: Any) -> None:
     assert on_ranks(stopped_while_it_waits, 3, absent=(0, 2)) == ["as before"]
 
 
+def checked_by_torch(join: Callable[[int], None]) -> Any:
+    import warnings
+
+    import torch
+    import torch.distributed as dist
+
+    join(1)
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    life = PluginLifecycle([sky.plugins.torch(deadline=50)])
+    with warnings.catch_warnings(record=True) as warned:
+        enter(life)
+    limit = dist.group.WORLD._get_backend(torch.device("cpu")).wrapped_pg.options._timeout
+    life.exit_app()
+    return limit, dist.distributed_c10d.default_pg_timeout, [str(each.message) for each in warned]
+
+
+def test_collectives_that_torch_checks_have_its_usual_limit(on_ranks: Any) -> None:
+    for limit, usual, warned in on_ranks(checked_by_torch, 2):
+        assert limit == usual
+        assert warned == []
+
+
 def form_with_nccl(join: Callable[[int], None]) -> None:
     join(1)
     PluginLifecycle([sky.plugins.torch(backend="nccl")]).enter_app()
@@ -268,6 +292,18 @@ def test_nccl_without_a_gpu_is_refused(on_ranks: Any) -> None:
         pytest.skip("this machine has a GPU")
     for error in on_ranks(form_with_nccl, 2):
         assert 'use backend="gloo"' in str(error)
+
+
+@pytest.mark.parametrize(
+    ("version", "devices", "is_bound"),
+    [("2.8.0+cu128", 2, True), ("2.9.1", 2, False), ("2.9.1", 1, True), ("2.13.0+cpu", 2, True)],
+)
+def test_only_torch_2_9_cannot_split_a_group_of_two_backends(
+    monkeypatch: pytest.MonkeyPatch, version: str, devices: int, is_bound: bool
+) -> None:
+    monkeypatch.setattr("torch.__version__", version)
+    group = SimpleNamespace(_device_types=["cuda", "cpu"][:devices])
+    assert formation._can_be_split(group) == is_bound
 
 
 def test_a_single_rank_forms_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

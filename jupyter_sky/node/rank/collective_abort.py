@@ -48,6 +48,8 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from jupyter_sky.node.rank import nccl
+
 Endpoint = tuple[str, int]
 """Address and port of one end of a connection."""
 
@@ -82,9 +84,9 @@ def break_group(
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not (distributed.is_initialized() or store):
         return False
-    if distributed.is_initialized() and distributed.is_nccl_available():
+    if distributed.is_initialized():
         with contextlib.suppress(Exception):  # of any kind: the sockets are closed below
-            _abort_nccl(distributed.distributed_c10d)
+            nccl.abort()
     siblings_sockets = {inode for pid in siblings for _, inode in _sockets(pid)}
     owners = _owners()
     remote = set(addresses)
@@ -99,21 +101,6 @@ def break_group(
                 sock.shutdown(socket.SHUT_RD)
                 _broken[inode] = sock.dup()
     return True
-
-
-def _abort_nccl(c10d: Any) -> None:
-    """Abort what all groups do with NCCL; unlike `_abort_process_group`, torch still knows them."""
-    found = []
-    for group in sorted(c10d._world.pg_names, key=c10d._world.pg_names.get, reverse=True):
-        with contextlib.suppress(RuntimeError):  # it has no backend for GPUs
-            found.append(group._get_backend(c10d.torch.device("cuda")))
-    backends = [each for each in found if isinstance(each, c10d.ProcessGroupNCCL)]
-    if not backends:
-        return
-    backends[0]._group_start()
-    for each in backends:
-        each.abort()
-    backends[0]._group_end()
 
 
 def close_broken() -> None:

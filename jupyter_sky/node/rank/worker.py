@@ -35,6 +35,7 @@ from jupyter_sky.node.rank.ipython.shell import RankShell
 from jupyter_sky.node.rank.metrics.recorder import MetricRecorder
 from jupyter_sky.node.rank.namespace.gathering import Gatherer
 from jupyter_sky.node.rank.namespace.namespace import Namespace, own_frames
+from jupyter_sky.node.rank.nccl import raise_failed
 from jupyter_sky.node.rank.plugin_hooks import RankPlugins
 from jupyter_sky.node.rank.profiling.recording import recording
 from jupyter_sky.node.rank.profiling.sampler import Sampler
@@ -57,10 +58,8 @@ from jupyter_sky.transport.protocol.rank_messages import (
 from jupyter_sky.transport.protocol.topology import Topology
 from jupyter_sky.transport.rank_ranges import count, ranks_of
 
-_FLUSH_EVERY = 0.1
-
-_ENDED_WITHIN = 0.3
-"""Seconds after an error for collectives that all ranks have begun."""
+_FLUSH_EVERY, _ENDED_WITHIN = 0.1, 0.3
+"""Seconds between flushes, and after an error for collectives that all ranks have begun."""
 
 
 class RankWorker:
@@ -276,7 +275,7 @@ class RankWorker:
         self._receive_names(command["names"])
         self._namespace.watch(command["watched"])
         result = self._execute(command)
-        self._inspector.recorded.raise_failed()
+        raise_failed()
         return self._pack_values(command, result) if command["call"] or command["asked"] else None
 
     def _receive_names(self, groups: Sequence[NameGroup]) -> None:

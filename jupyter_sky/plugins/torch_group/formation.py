@@ -174,13 +174,16 @@ def _form(info: InstanceInfo, backend: Backend | None, deadline: float) -> None:
     # torch counts an aborted formation on some ranks and not on others, which would then look for
     # each other under different names.
     c10d._world.group_count = 0
+    normal = c10d._get_default_timeout(backend)
+    # With TORCH_DISTRIBUTED_DEBUG=DETAIL, torch checks each collective in a group of its own.
+    limit_stays = dist.get_debug_level() == dist.DebugLevel.DETAIL
     try:
         dist.init_process_group(
             _BOTH if backend == "nccl" and has_gloo_beside else backend,
             store=store,
             rank=info.rank,
             world_size=info.world_size,
-            timeout=timedelta(seconds=deadline),
+            timeout=normal if limit_stays else timedelta(seconds=deadline),
             # With a device, NCCL connects the ranks now rather than in the first collective.
             device_id=device if backend == "nccl" else None,
         )
@@ -194,11 +197,21 @@ def _form(info: InstanceInfo, backend: Backend | None, deadline: float) -> None:
     # scripts would take the processor, and some functions of torch would refuse to work.
     world = c10d._world
     world.pg_map[dist.group.WORLD] = (dist.Backend(backend), world.pg_map[dist.group.WORLD][1])
-    normal = c10d._get_default_timeout(backend)
-    c10d._set_pg_timeout(normal)
+    if not limit_stays:
+        c10d._set_pg_timeout(normal)
+    if not _can_be_split(dist.group.WORLD):
+        dist.group.WORLD.bound_device_id = None  # then meshes form their groups in another way
     store.set_timeout(normal)
     _succeed()
     lightning.install()
+
+
+def _can_be_split(group: Any) -> bool:
+    """Return whether torch can form the groups of a mesh out of this one.
+
+    Torch 2.9 gives gloo the options of NCCL where a group has both, which gloo refuses.
+    """
+    return _torch_version() != (2, 9) or len(set(group._device_types)) < 2
 
 
 def _succeed() -> None:
@@ -253,10 +266,14 @@ def _store(info: InstanceInfo, deadline: float) -> Store:
 
 def _libuv_takes_sockets() -> bool:
     """Return whether the faster of torch's two servers accepts a socket that is already bound."""
+    return _torch_version() >= (2, 8)
+
+
+def _torch_version() -> tuple[int, int]:
     from torch import __version__
 
     major, minor, *_ = __version__.split(".")
-    return (int(major), int(minor)) >= (2, 8)
+    return int(major), int(minor)
 
 
 def _connected(info: InstanceInfo, connect: Callable[..., TCPStore], deadline: float) -> TCPStore:

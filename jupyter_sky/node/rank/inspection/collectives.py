@@ -109,32 +109,6 @@ class CollectiveRecords:
             pause = min(2 * pause, _POLL_LAST)
         return True
 
-    @staticmethod
-    def raise_failed() -> None:
-        """Raise an error if a collective of NCCL has failed.
-
-        NCCL works on the GPU, after Python has gone on: if the code calls no further collective, it
-        does not notice.
-
-        Raises
-        ------
-        RuntimeError
-            If there is one, since its tensors have no valid values.
-        """
-        c10d = sys.modules.get("torch.distributed.distributed_c10d")
-        nccl = getattr(c10d, "ProcessGroupNCCL", None)
-        if c10d is None or nccl is None:
-            return
-        for _, group in _groups():
-            with contextlib.suppress(RuntimeError):  # it has no backend for GPUs
-                backend = group._get_backend(c10d.torch.device("cuda"))
-                if isinstance(backend, nccl) and (error := backend.get_error()).name != "SUCCESS":
-                    break
-        else:
-            return
-        what = "has timed out" if error.name == "TIMEOUT" else "was aborted"
-        raise RuntimeError(f"a collective of NCCL {what}: its tensors have no valid values here.")
-
     def _called_from_python(self, groups: Mapping[str, Any]) -> Iterator[SeenCollective]:
         """Yield operations on the main thread's stack that torch does not record, like ``recv``."""
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
