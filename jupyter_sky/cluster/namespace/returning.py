@@ -24,6 +24,7 @@ from jupyter_sky.cluster.namespace.packing import ItemCollector, NamespaceItem, 
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import pickling
+from jupyter_sky.serialization.models import optimizers
 from jupyter_sky.serialization.object_tokens import MemoEntries, SentObjects, is_mutable
 from jupyter_sky.serialization.process import module_attributes
 
@@ -76,6 +77,7 @@ class _Merger:
         self._sent_objects = sent_objects
         self._items: dict[str, NamespaceItem] = {}
         self._changes: list[tuple[Any, in_place.Change, Any]] = []
+        self._optimizers: list[Any] = []
         self._digests: dict[str, str] = {}
 
     def prepare(self, rank: int) -> bool:
@@ -110,6 +112,11 @@ class _Merger:
         linked = alike | own
         [found_values, contents], copies = pickling.relink([[*values.values()], contents], linked)
         self._sent_objects.inherit(back, copies)
+        self._optimizers = [
+            linked.get(identity, copies.get(identity))
+            for identity, (_, obj) in back.items()
+            if optimizers.is_optimizer(obj)
+        ]
         self._values = dict(zip(values, found_values, strict=True))
         self._changes = [(*each, content) for each, content in zip(found, contents, strict=True)]
         changed = {id(obj) for obj, _ in found}
@@ -124,6 +131,10 @@ class _Merger:
         """Make the changes, and return what to bind names to."""
         for own, change, content in self._changes:
             change.make(own, content)
+        # Tensors come back to the CPU, and the notebook's own parameters may be on its GPU.
+        for optimizer in filter(None, self._optimizers):
+            with suppress(Exception):  # of any kind, from the user's classes
+                optimizers.settle(optimizer)
         shared: dict[tuple[int, int], str] = {}
         for key, digest in self._digests.items():
             with suppress(UsageError):  # with this change, it cannot be pickled any more

@@ -75,6 +75,29 @@ def _fill_schedule(schedule: Any, state: tuple[Any, bool]) -> None:
         optimizer._opt_called = True
 
 
+def settle(optimizer: Any) -> None:
+    """Put what an optimizer knows of its parameters where these are, as `load_state_dict` does.
+
+    Parameters
+    ----------
+    optimizer
+        One that refers to other parameters than before: those may be on a GPU.
+    """
+    for group in optimizer.param_groups:
+        on_gpu = group.get("fused") or group.get("capturable")
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter, {})
+            # Torch counts steps on the CPU otherwise.
+            keys = [key for key in state if key != "step" or on_gpu]
+            state.update({key: _moved(state[key], parameter.device) for key in keys})
+
+
+def _moved(value: Any, device: Any) -> Any:
+    if isinstance(value, sys.modules["torch"].Tensor):
+        return value.to(device)
+    return [_moved(each, device) for each in value] if type(value) is list else value
+
+
 def contents(value: Any, digest: Callable[[Any], str]) -> dict[str, str]:
     """Return digests of everything in an optimizer or a schedule except the parameters.
 

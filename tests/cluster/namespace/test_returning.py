@@ -61,6 +61,26 @@ def test_a_holder_comes_back_with_what_it_holds(notebook) -> None:
     assert notebook.sent("t, model, opt") == set()
 
 
+def test_what_an_optimizer_knows_goes_to_the_device_of_its_parameters(notebook) -> None:
+    # The device without data stands for a GPU of the notebook, on which tensors do not come back.
+    notebook.here(
+        "import torch\nmodel = torch.nn.Linear(2, 2, device='meta')\n"
+        "opt = torch.optim.SGD(model.parameters(), lr=1.0)"
+    )
+    notebook.there(
+        "new = torch.optim.LBFGS([model.bias])\n"
+        "known = {'step': torch.tensor(1.0), 'momentum_buffer': torch.ones(2, 2)}\n"
+        "opt.state[model.weight] = known\n"
+        "new.state[model.bias] = {'d': torch.ones(2), 'old_dirs': [torch.ones(2)], 'n_iter': 1}",
+        out=["opt", "new", "model"],
+    )
+    opt, new, model = (notebook.names[name] for name in ("opt", "new", "model"))
+    known, made = opt.state[model.weight], new.state[model.bias]
+    found = [known["momentum_buffer"], made["d"], *made["old_dirs"], known["step"]]
+    assert [each.device.type for each in found] == ["meta", "meta", "meta", "cpu"]
+    assert made["n_iter"] == 1
+
+
 def test_what_ranks_have_made_comes_back_into_what_came_back_before(notebook) -> None:
     notebook.there(f"{MODEL}\nseen = []", out=["model", "opt", "seen"])
     notebook.here("before = model, opt, seen")

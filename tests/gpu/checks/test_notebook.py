@@ -72,6 +72,24 @@ def test_a_model_on_the_notebooks_gpu_is_trained_and_stays_there(
     assert notebook.value(shown) == (True, "cuda", False, True, ["cuda:0"] * ranks)
 
 
+STEPS = """
+for step in range(3):
+    for each in (adam, optimizer):
+        each.zero_grad()
+        model(x).square().mean().backward()
+        each.step()
+"""
+
+
+def test_optimizers_of_the_notebooks_model_go_on_in_the_notebook(notebook: LiveNotebook) -> None:
+    make = "import torch\nadam = torch.optim.Adam(model.parameters())"
+    notebook.succeed(f"%%sky --nodes 1 --out model,optimizer,adam\n{make}\n{STEPS}")
+    notebook.succeed(STEPS)
+    shown = "{name for o in (adam, optimizer) for s in o.state.values() for name in s if "
+    shown += "name != 'step' and s[name].device.type != 'cuda'}"
+    assert notebook.value(shown) == set()
+
+
 def test_panel_and_commands_name_the_gpu(notebook: LiveNotebook, gpu: GPUMachine) -> None:
     name = gpu.gpus[0].name.removeprefix("NVIDIA ")
     cell = notebook.succeed("%%sky --nodes 1\nimport torch\nx = torch.ones(2**28, device='cuda')")
