@@ -25,6 +25,7 @@ from jupyter_sky.serialization.models import singletons, wrapped
 from jupyter_sky.serialization.module_reference import reduce_module
 from jupyter_sky.serialization.process import log_settings
 from jupyter_sky.serialization.type_hints import lazy_annotations, typing_objects
+from jupyter_sky.transport import present_run
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -227,13 +228,19 @@ def _untyped_storage(memory: Buffer, was_on_gpu: bool = False) -> Any:
     storage = torch.UntypedStorage(0)
     if memoryview(memory).nbytes:
         storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
-    # In a process that was forked from one that uses CUDA, torch cannot use it.
-    has_gpu = _is_rank() and torch.cuda.is_available() and not torch.cuda._is_in_bad_fork()
-    return storage.cuda() if was_on_gpu and has_gpu else storage
+    return storage.cuda() if was_on_gpu and _takes_gpu() else storage
 
 
-def _is_rank() -> bool:
-    return "COMPUTE_POOL" in os.environ
+def _takes_gpu() -> bool:
+    """Return whether this process is a rank that uses a GPU.
+
+    Once a process has asked for its GPUs, those that are forked from it cannot use them.
+    """
+    import torch
+
+    if "COMPUTE_POOL" not in os.environ or present_run.forks():
+        return False
+    return torch.cuda.is_available() and not torch.cuda._is_in_bad_fork()
 
 
 def _typed_storage(storage: Any, dtype: Any) -> Any:

@@ -18,6 +18,7 @@ Tell = Callable[[Saved], object]
 _present: tuple[str, tuple[int, ...]] | None = None
 _ended: tuple[str, tuple[int, ...]] | None = None
 _checkpoint: str | None = None
+_forks = False
 _tell: Callable[[str, float | None], object] | None = None
 
 
@@ -35,8 +36,9 @@ def begin(run: RunFields, ranks: Sequence[int], rank: int, tell: Tell) -> None:
     tell
         Reports a new checkpoint to the notebook.
     """
-    global _present, _checkpoint, _tell
+    global _present, _checkpoint, _forks, _tell
     _present, _checkpoint = (run["run"], tuple(ranks)), run["checkpoint"]
+    _forks = run["serves"] is not None and run["serves"]["executor"] == "process"
 
     def tell_saved(path: str, step: float | None) -> None:
         tell(Saved(rank, run["run"], path, step))
@@ -77,6 +79,11 @@ def identity() -> str:
 def checkpoint() -> str | None:
     """Return the last checkpoint that an earlier attempt at the present run has saved."""
     return _checkpoint if _present else None
+
+
+def forks() -> bool:
+    """Return whether calls of the present run are carried out in processes forked from this one."""
+    return _present is not None and _forks
 
 
 def report_saved(path: str, step: float | None) -> None:

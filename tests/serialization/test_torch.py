@@ -8,6 +8,7 @@ import pytest
 
 from jupyter_sky.serialization import blobs, model_changes, reducers
 from jupyter_sky.serialization.pickling import dump, load
+from jupyter_sky.transport import present_run
 from tests.installed import on_first_use
 
 torch = on_first_use("torch")
@@ -175,6 +176,24 @@ def test_tensors_travel_whatever_the_default_device_is() -> None:
     assert copy["a"].tolist() == [0, 1, 2, 3, 4]
     copy["b"] += 10
     assert copy["a"].tolist() == [0, 11, 12, 3, 4]
+
+
+def test_only_what_was_on_a_gpu_asks_for_one_where_no_calls_are_forked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # To ask is enough to keep processes that are forked later from using it.
+    asked: list[str] = []
+    monkeypatch.setenv("COMPUTE_POOL", "{}")  # as on a rank
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(asked.append("it has")))
+    trip(torch.arange(4.0))
+    memory = torch.arange(4.0).numpy()
+    run: Any = {"run": "a", "checkpoint": None, "serves": {"executor": "process"}}
+    present_run.begin(run, [0], 0, print)
+    reducers._untyped_storage(memory, was_on_gpu=True)
+    present_run.end(well=True)
+    assert asked == []
+    reducers._untyped_storage(memory, was_on_gpu=True)
+    assert asked == ["it has"]
 
 
 def test_what_was_on_a_gpu_is_on_the_processor_where_there_is_none(

@@ -20,7 +20,8 @@ class Worker:
         a cell.
     executor
         How concurrent calls run: in a ``"thread"`` each, sharing the rank's variables and its GIL,
-        or in a ``"process"`` each, which is forked from the rank and has a copy of its variables.
+        or in a ``"process"`` each, which is forked from the rank and has a copy of its variables;
+        what is on the notebook's GPU is on its processor there.
         ``"auto"`` stands for threads. The output of a call is shown where the call was made,
         whichever of its threads or processes prints it. With threads, output that does not come
         from Python (from a program or a C library) is shown where any of the concurrent calls was
