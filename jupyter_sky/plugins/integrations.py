@@ -40,7 +40,8 @@ def torch(
     Parameters
     ----------
     backend
-        ``"nccl"`` or ``"gloo"``; ``None`` for NCCL if each rank has a GPU, and gloo otherwise.
+        ``"nccl"`` or ``"gloo"``; ``None`` for NCCL if each rank has a GPU, with gloo for tensors on
+        the processor, and gloo otherwise. Groups of ``dist.new_group()`` have NCCL alone.
     deadline
         Seconds to wait for all ranks when the process group is formed.
 

@@ -35,7 +35,8 @@ def torch(
     Parameters
     ----------
     backend
-        ``"nccl"`` or ``"gloo"``; ``None`` for NCCL if each rank has a GPU, and gloo otherwise.
+        ``"nccl"`` or ``"gloo"``; ``None`` for NCCL if each rank has a GPU, with gloo for tensors on
+        the processor, and gloo otherwise. Groups of ``dist.new_group()`` have NCCL alone.
     cuda
         The wheels for nodes with an NVIDIA GPU, like ``"cu128"``; by default, those of this version
         that fit the GPU. Other nodes use those for the CPU.

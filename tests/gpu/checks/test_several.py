@@ -19,6 +19,7 @@ from tests.gpu.checks.test_pinning import UUID
 from tests.gpu.checks.test_stop import PREPARE, stopped
 from tests.gpu.figures import Check
 from tests.gpu.machine import GPUMachine, parts
+from tests.waiting import until
 
 Make = Callable[..., Cells]
 
@@ -118,6 +119,43 @@ def test_stop_in_a_collective_of_the_processor(connected: Connected, check: Chec
     assert connected.pids == pids
     connected.assert_goes_on()
     assert taken < 3
+
+
+def test_where_tells_who_waits_on_the_gpu(connected: Connected, check: Check) -> None:
+    cells = connected.cells
+    # Those of the processor have numbers of their own.
+    cells.run(
+        "for step in range(3):\n    dist.all_gather_object([None] * dist.get_world_size(), 1)"
+    )
+    run = cells.start(
+        "x = torch.ones(8, device='cuda')\n"
+        "if rank:\n    time.sleep(600)\n"
+        "dist.all_reduce(x); torch.cuda.synchronize()"
+    )
+    said: list[str] = []
+
+    def is_said() -> bool:
+        said.append(cells.cluster.where().sentence)
+        return said[-1].startswith("rank 0 waits in all_reduce")
+
+    try:
+        until(is_said)
+    finally:
+        check.note(said[-1])
+        cells.cluster.interrupt_run(run.id)
+        run.follow()
+    assert "do not belong together" not in said[-1]
+
+
+def test_a_mesh_of_two_dimensions_has_groups(connected: Connected) -> None:
+    connected.cells.run(
+        "from torch.distributed.device_mesh import init_device_mesh\n"
+        "shape = dist.get_world_size(), 1\n"
+        "mesh = init_device_mesh('cuda', shape, mesh_dim_names=('data', 'model'))\n"
+        "x = torch.ones(1, device='cuda')\n"
+        "for name in mesh.mesh_dim_names:\n    dist.all_reduce(x, group=mesh.get_group(name))"
+    )
+    assert connected.cells.ask("x.item()") == [connected.size] * connected.size
 
 
 def test_a_collective_may_take_longer_than_the_group_had_to_form(connected: Connected) -> None:
