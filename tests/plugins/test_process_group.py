@@ -258,6 +258,27 @@ def test_stop_is_heard_while_ranks_are_awaited(on_ranks: Any) -> None:
     assert on_ranks(stopped_while_it_waits, 3, absent=(0, 2)) == ["as before"]
 
 
+def with_a_gpu_on_rank_1(join: Callable[[int], None]) -> tuple[str, float]:
+    import torch
+    import torch.distributed as dist
+
+    join(1)
+    info = instance_info()
+    if info is not None and info.rank == 1:
+        torch.cuda.is_available = lambda: True
+        torch.cuda.device_count = lambda: 1
+        torch.cuda.set_device = lambda device: None
+    life = PluginLifecycle([sky.plugins.torch()])
+    enter(life)
+    found = dist.get_backend(), sum_of_ranks()
+    life.exit_app()
+    return found
+
+
+def test_unlike_hosts_take_the_backend_that_all_can_have(on_ranks: Any) -> None:
+    assert on_ranks(with_a_gpu_on_rank_1, 3) == [("gloo", 3.0)] * 3
+
+
 def checked_by_torch(join: Callable[[int], None]) -> Any:
     import warnings
 

@@ -152,8 +152,7 @@ def _form(info: InstanceInfo, backend: Backend | None, deadline: float) -> None:
         torch.cuda.set_device(device)
     # Unless the user wants nothing but NCCL, which takes no tensors of the processor.
     has_gloo_beside = backend is None
-    if backend is None:
-        backend = "nccl" if device and not info.shared_accelerators else "gloo"
+    own: Backend = "nccl" if device and not info.shared_accelerators else "gloo"
     if backend == "nccl" and info.shared_accelerators:
         raise SkyError(
             f'backend="nccl" needs a GPU for each rank, and {info.local_world_size} ranks share '
@@ -165,7 +164,7 @@ def _form(info: InstanceInfo, backend: Backend | None, deadline: float) -> None:
 
     try:
         store = _store(info, deadline)
-        _await_all_ranks(info, store, deadline)
+        backend = _await_all_ranks(info, store, backend or own, deadline)
     except dist.DistError as error:
         raise SkyError(
             f"the head at {info.head_addr}:{info.head_port} was lost while the process group was "
@@ -328,40 +327,46 @@ def _await_head(info: InstanceInfo, deadline: float) -> None:
             return
 
 
-def _await_all_ranks(info: InstanceInfo, store: Store, deadline: float) -> None:
-    """Wait for every rank, or report which ones are missing.
+def _await_all_ranks(info: InstanceInfo, store: Store, own: Backend, deadline: float) -> Backend:
+    """Wait for every rank, or report which ones are missing; return the backend that all can have.
 
     Only the head counts, and tells the others, so that no rank continues if another gave up.
     """
-    missing = (
-        _count_ranks(info, store, deadline) if info.is_head else _answer(info, store, deadline)
-    )
+    exchange = _count_ranks if info.is_head else _answer
+    missing, agreed = exchange(info, store, own, deadline)
     if missing:
         raise SkyError(
             f"the process group was not formed within {deadline:g} s: "
             f"{_listed(missing, info)} did not join."
         )
+    return agreed
 
 
-def _count_ranks(info: InstanceInfo, store: Store, deadline: float) -> list[int]:
+def _count_ranks(
+    info: InstanceInfo, store: Store, own: Backend, deadline: float
+) -> tuple[list[int], Backend]:
     others = range(1, info.world_size)
     missing = []
     if not _wait(store, [_here(rank) for rank in others], deadline):
         missing = [rank for rank in others if not store.check([_here(rank)])]
-    store.set("missing", json.dumps(missing))
+    there = store.multi_get([_here(rank) for rank in others if rank not in missing])
+    agreed: Backend = "nccl" if {own.encode(), *there} == {b"nccl"} else "gloo"
+    store.set("answer", json.dumps([missing, agreed]))
     if missing:
         # The store ends with the head: the ranks that came must read this first.
         _wait(store, [_heard(rank) for rank in others if rank not in missing], _ANSWER_WITHIN)
-    return missing
+    return missing, agreed
 
 
-def _answer(info: InstanceInfo, store: Store, deadline: float) -> list[int]:
-    store.set(_here(info.rank), "")
-    if not _wait(store, ["missing"], deadline + _ANSWER_WITHIN):
-        return [0]
-    missing: list[int] = json.loads(store.get("missing"))
+def _answer(
+    info: InstanceInfo, store: Store, own: Backend, deadline: float
+) -> tuple[list[int], Backend]:
+    store.set(_here(info.rank), own)
+    if not _wait(store, ["answer"], deadline + _ANSWER_WITHIN):
+        return [0], own
+    missing, agreed = json.loads(store.get("answer"))
     store.set(_heard(info.rank), "")
-    return missing
+    return missing, agreed
 
 
 def _wait(store: Store, keys: list[str], seconds: float) -> bool:
