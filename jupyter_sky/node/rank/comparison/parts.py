@@ -236,6 +236,6 @@ def random_states() -> dict[str, Any]:
         found["numpy"] = digests.of_text(repr(state))
     if torch := sys.modules.get("torch"):
         found["torch"] = torch.get_rng_state()
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():
             found["torch.cuda"] = torch.cuda.get_rng_state()
     return found
