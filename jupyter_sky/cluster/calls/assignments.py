@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from jupyter_sky.cluster.calls.batch import BatchedCall
 
@@ -20,12 +21,15 @@ class Assignment:
         The call, and the rank.
     is_settled
         Whether it was answered already, or is not wanted: what the rank makes of it does not count.
+    has_begun
+        Whether the rank carries it out; otherwise it waits there for the rank's earlier calls.
     """
 
     number: int
     call: BatchedCall
     rank: int
     is_settled: bool = False
+    has_begun: bool = False
 
 
 class Assignments:
@@ -52,9 +56,9 @@ class Assignments:
         found = self._all.get(number) if number is not None else None
         return found if found and found.rank == rank else None
 
-    def oldest(self, rank: int) -> Assignment | None:
-        """Return the call that a rank has had for the longest time."""
-        return next((each for each in self._all.values() if each.rank == rank), None)
+    def oldest(self, rank: int, count: int = 1) -> list[Assignment]:
+        """Return the calls that a rank has had for the longest time."""
+        return list(islice((each for each in self._all.values() if each.rank == rank), count))
 
     def __contains__(self, each: Assignment) -> bool:
         return each.number in self._all

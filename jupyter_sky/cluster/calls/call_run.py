@@ -15,6 +15,7 @@ from enum import Enum, auto
 from jupyter_sky.cluster.calls.assignments import Assignment, Assignments
 from jupyter_sky.cluster.calls.batch import Asked, Batch, BatchedCall
 from jupyter_sky.cluster.calls.joined_updates import JoinedUpdates
+from jupyter_sky.cluster.calls.time_limits import TimeLimits
 from jupyter_sky.cluster.control import process_group
 from jupyter_sky.cluster.errors import Failure, RankLost
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
@@ -29,12 +30,6 @@ from jupyter_sky.cluster.snapshot import ProgressView
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.protocol.error_report import ErrorReport, report
 from jupyter_sky.transport.protocol.events import Display, Output, RankDone, RankExited, Told
-
-_GIVE_UP_AFTER = 1.0
-"""Seconds from a call's time-out to its answer, if its rank has other calls and is not killed."""
-
-_KILL_AFTER = 10.0
-"""Seconds from a call's time-out, or its cancellation, until a rank that ignores it is killed."""
 
 
 class _Phase(Enum):
@@ -67,9 +62,9 @@ class CallRun:
         self._controller = scheduler.controller
         self._again = again
         self._serving, self._ahead = batch.serving, batch.ahead
-        self._is_alone = batch.serving["concurrency"] == 1 and not batch.ahead
         self._waiting: deque[BatchedCall] = deque(calls)
         self._assigned = Assignments()
+        self._limits = TimeLimits(self._assigned, batch.serving, self._fail, scheduler.kill)
         self._answered = 0
         self._names = JoinedUpdates(batch.update)
         self._order: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -139,8 +134,7 @@ class CallRun:
         if not assigned.is_settled:
             assigned.is_settled = True
             self._teller.tell(assigned.rank, "cancel", assigned.number)
-            if self._is_alone:
-                asyncio.get_running_loop().call_later(_KILL_AFTER, self._kill, assigned)
+            self._limits.stopped(assigned)
 
     # For the run (`talk.Talk`)
 
@@ -159,6 +153,7 @@ class CallRun:
             self._on_ask(event, assigned)
             return
         self._assigned.remove(assigned)
+        self._limits.update(event.rank)
         self._names.answered(event.rank, event.number, are_missed=event.kind == "missed")
         if not assigned.is_settled:
             self._on_answer(event, assigned.call)
@@ -220,9 +215,12 @@ class CallRun:
 
     def on_rank_exited(self, event: RankExited) -> bool:
         """Give the calls of a lost rank to others; a call that may not be retried fails."""
-        for each in self._assigned.remove_rank(event.rank):
-            error = rank_lost(event, self._controller.runtime_env.reforms)
-            self._lose(each.call, event.rank, error)
+        error = rank_lost(event, self._controller.runtime_env.reforms)
+        for each in reversed(self._assigned.remove_rank(event.rank)):
+            if each.has_begun:
+                self._lose(each.call, event.rank, error)
+            else:
+                self._waiting.appendleft(each.call)
         self._fill(without=event.rank)
         if event.again and not self._is_closed:
             self._controller.spawn(self._take_back(event.rank))
@@ -318,25 +316,7 @@ class CallRun:
     def _give(self, call: BatchedCall, rank: int) -> None:
         assigned = self._assigned.add(call, rank)
         self._controller.spawn(self._tell_call(assigned))
-        if timeout := call.packed.timeout:
-            loop = asyncio.get_running_loop()
-            if self._is_alone:
-                loop.call_later(timeout + _KILL_AFTER, self._kill, assigned)
-            else:
-                loop.call_later(timeout + _GIVE_UP_AFTER, self._give_up, assigned)
-
-    def _kill(self, assigned: Assignment) -> None:
-        """Kill a rank whose call has not ended in time."""
-        if assigned in self._assigned:
-            self._give_up(assigned)
-            self._scheduler.kill([assigned.rank])
-
-    def _give_up(self, assigned: Assignment) -> None:
-        """Answer a call with a `TimeoutError`; its rank may go on with it for a while."""
-        if assigned in self._assigned and not assigned.is_settled:
-            assigned.is_settled = True
-            text = f"it took longer than its {assigned.call.packed.timeout:g} s"
-            self._fail(assigned.call, assigned.rank, report(TimeoutError, text))
+        self._limits.update(rank)
 
     async def _tell_call(self, assigned: Assignment) -> None:
         call, rank, number = assigned.call, assigned.rank, assigned.number
@@ -350,6 +330,7 @@ class CallRun:
             self._names.put_back(rank, number)
             if assigned in self._assigned:
                 self._assigned.remove(assigned)
+                self._limits.update(rank)
                 if not assigned.is_settled:
                     self._answered += 1
                     call.answer(None, trouble=trouble)
@@ -366,8 +347,8 @@ class CallRun:
         """Pass on what a rank prints, to the batch of the call that printed it."""
         assigned = self._assigned.find(event.call, event.rank)
         # What is printed outside of a call belongs to the rank's oldest one.
-        if assigned := assigned or self._assigned.oldest(event.rank):
-            assigned.call.batch.sink(event)
+        for each in [assigned] if assigned else self._assigned.oldest(event.rank):
+            each.call.batch.sink(event)
 
     def _on_over(self) -> None:
         """Handle the end of the run: fail the calls that are left, or hand them to another run."""

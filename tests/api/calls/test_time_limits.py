@@ -1,0 +1,50 @@
+"""Time limits of calls, of which some wait on a rank and others do not react."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+import jupyter_sky as sky
+from jupyter_sky.api.calls.worker import Worker
+from jupyter_sky.cluster.calls import time_limits
+from tests.api.calls.test_calls import double, rank_pids, wait_for, worker
+from tests.waiting import PATIENCE
+
+
+@sky.compute
+def go_on_until(path: Path) -> None:
+    """Ignore every attempt to stop this until there is a file."""
+    while not path.exists():
+        with contextlib.suppress(KeyboardInterrupt):
+            wait_for.local(path)
+
+
+def test_the_time_of_a_call_counts_from_when_it_begins(
+    pool: sky.ComputePool, tmp_path: Path
+) -> None:
+    double(1) @ pool  # imports this module
+    with worker(pool, Worker(buffer=1)):
+        held = wait_for(tmp_path / "now") > pool  # on rank 0
+        late = go_on_until(tmp_path / "now").with_timeout(1.1) > pool  # on rank 1
+        behind = [double(n).with_timeout(1.0) > pool for n in range(2)]  # behind these
+        assert isinstance(late.exception(PATIENCE), TimeoutError)
+        assert not any(each.done() for each in behind)
+        (tmp_path / "now").touch()
+        assert held.result(PATIENCE) == "now"
+        assert [each.result(PATIENCE) for each in behind] == [0, 2]
+
+
+def test_what_waits_behind_a_call_that_never_ends_is_done_elsewhere(
+    pool: sky.ComputePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time_limits, "_KILL_AFTER", 0.2)
+    pids = rank_pids(pool)
+    with worker(pool, Worker(buffer=1)):
+        late = [go_on_until(tmp_path / "never").with_timeout(0.1) > pool for _ in range(2)]
+        behind = [double(n).with_retries(0) > pool for n in range(2)]
+        assert [each.result(PATIENCE) for each in behind] == [0, 2]
+        assert all(isinstance(each.exception(PATIENCE), TimeoutError) for each in late)
+    assert set(rank_pids(pool)).isdisjoint(pids)
