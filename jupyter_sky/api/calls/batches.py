@@ -28,6 +28,9 @@ RETRIES = 1
 
 _SLICE = 0.5  # seconds
 
+_LONGEST = 20 * 24 * 3600.0
+"""Seconds beyond which a time limit is none: a system waits for at most 24 days at once."""
+
 Event = CallResult | Asked | Output | Display
 
 
@@ -92,8 +95,11 @@ class Batches:
             names |= pickled.needs
             modules |= pickled.modules
             retries = RETRIES if pending.retries is None else pending.retries
+            timeout = pending.timeout
+            if timeout is not None and timeout > _LONGEST:
+                timeout = None
             packed_calls.append(
-                PackedCall(packed, parts, pickled.cells, pending.timeout, retries, bool(sources))
+                PackedCall(packed, parts, pickled.cells, timeout, retries, bool(sources))
             )
         batch = Batch(
             calls=packed_calls,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,12 @@ def test_what_waits_behind_a_call_that_never_ends_is_done_elsewhere(
         assert [each.result(PATIENCE) for each in behind] == [0, 2]
         assert all(isinstance(each.exception(PATIENCE), TimeoutError) for each in late)
     assert set(rank_pids(pool)).isdisjoint(pids)
+
+
+@pytest.mark.parametrize("served", [Worker(), Worker(2), Worker(executor="process")])
+def test_a_limit_can_be_endless(
+    pool: sky.ComputePool, served: Worker, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with worker(pool, served):
+        assert pool.map(double, range(3), timeout=math.inf) == [0, 2, 4]
+    assert capfd.readouterr().err == ""
