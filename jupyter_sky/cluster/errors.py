@@ -39,7 +39,8 @@ class RemoteError(Exception):
     """An error that was raised on a rank.
 
     It is also an instance of the original type, if that is known here, so that ``except
-    ValueError`` catches a remote ``ValueError``. Only syntax errors are an exception.
+    ValueError`` catches a remote ``ValueError``. Only syntax errors and ``StopIteration`` are an
+    exception.
 
     Attributes
     ----------
@@ -245,7 +246,10 @@ def _known_types(error: ErrorReport) -> Iterator[type[Exception]]:
         found: Any = sys.modules.get(module)
         for part in name.split("."):
             found = getattr(found, part, None)
-        if isinstance(found, type) and issubclass(found, Exception):
+        if not isinstance(found, type) or not issubclass(found, Exception):
+            continue
+        # Here they would end the iterator or coroutine that they pass, as if all were well.
+        if not issubclass(found, StopIteration | StopAsyncIteration):
             yield found
 
 

@@ -215,6 +215,19 @@ def test_a_call_that_fails_says_which_one_it_is(pool: sky.ComputePool) -> None:
     assert double(1) >> pool == 2
 
 
+def test_a_call_without_a_next_item_does_not_end_what_waits_for_it(pool: sky.ComputePool) -> None:
+    first = sky.compute(lambda items: next(iter(items)))
+
+    async def wait() -> object:
+        return await (first([]) > pool)
+
+    with pytest.raises(sky.RemoteError):
+        asyncio.run(wait())
+    with pytest.raises(sky.RemoteError, match="in call 2") as caught:
+        sky.gather(first([1]), first([])) >> pool
+    assert (type(caught.value).__name__, caught.value.index) == ("StopIteration", 1)
+
+
 def test_a_call_whose_rank_is_lost_is_tried_again(pool: sky.ComputePool, tmp_path: Path) -> None:
     calls = [die_once(tmp_path / "died", n) for n in range(4)]
     assert sky.gather(*calls) >> pool == (0, 1, 2, 3)
