@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 import sys
 from collections.abc import Mapping, Sequence
@@ -58,7 +59,8 @@ def shard(
     shuffle
         Put the elements in a random order first, the same one on all ranks.
     seed
-        Which random order: give the number of the epoch for a new one in each.
+        Which random order: a whole number, the same on all ranks. Give the number of the epoch for
+        a new one in each.
     drop_last
         Leave out up to ``world_size - 1`` elements at the end, so that all parts are equally long.
     info
@@ -74,7 +76,8 @@ def shard(
     Raises
     ------
     UsageError
-        If data has no length or no integer indices, or several have different lengths.
+        If data has no length or no integer indices, several have different lengths, or the seed is
+        no whole number.
 
     Examples
     --------
@@ -95,10 +98,20 @@ def shard(
     rows: Sequence[int] = range(rank, total, world_size)
     if shuffle:
         order = list(range(lengths[0]))
-        random.Random(seed).shuffle(order)
+        random.Random(_whole(seed)).shuffle(order)
         rows = order[rank:total:world_size]
     parts = data if world_size == 1 and not shuffle else tuple(_take(each, rows) for each in data)
     return parts if len(parts) > 1 else parts[0]
+
+
+def _whole(seed: Any) -> int:
+    """Return a seed; without one each rank would draw an order of its own, and parts overlap."""
+    if hasattr(seed, "__index__"):  # also one of numpy
+        return operator.index(seed)
+    raise UsageError(
+        f"shard(seed={seed!r}) is not the same order on all ranks: give a whole number, like the "
+        "number of the epoch."
+    )
 
 
 def _length(data: Any) -> int:

@@ -111,6 +111,13 @@ def test_a_seed_is_one_order(length: int, seed: int) -> None:
     assert len(orders) == 2
 
 
+def test_an_order_of_each_rank_s_own_is_refused() -> None:
+    with pytest.raises(sky.UsageError, match="seed=None.*whole number"):
+        sky.shard(range(9), shuffle=True, seed=None)  # type: ignore[arg-type]
+    numbers = [sky.shard(range(9), shuffle=True, seed=seed) for seed in (5, np.int64(5))]
+    assert numbers[0] == numbers[1]
+
+
 # -- torch -----------------------------------------------------------------------------------------
 
 
