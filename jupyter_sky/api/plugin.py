@@ -129,7 +129,7 @@ def check_plugins(plugins: Iterable[Plugin]) -> tuple[Plugin, ...]:
     UsageError
         If it is not.
     """
-    if isinstance(plugins, Plugin) or not isinstance(plugins, Iterable):
+    if isinstance(plugins, Plugin | str) or not isinstance(plugins, Iterable):
         raise UsageError("plugins is a list: write plugins=[sky.plugins.torch()].")
     checked: dict[str, Plugin] = {}
     for plugin in plugins:

@@ -208,6 +208,11 @@ class ClusterSpec:
         _check_count("nodes", self.nodes)
         if self.procs_per_node is not None:
             _check_count("procs_per_node", self.procs_per_node)
+        if not isinstance(self.accelerator, Accelerator | str | None):
+            raise UsageError(
+                f'accelerator={self.accelerator!r} is not one: write which, like accelerator="L4", '
+                'or accelerator="L4:4" for four on each node.'
+            )
         if not isinstance(self.image, Image):
             raise UsageError(
                 f'image={self.image!r} is not an image: write image=sky.Image(pip=["einops"]).'

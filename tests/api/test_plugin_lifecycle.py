@@ -177,6 +177,7 @@ def test_plugins_transform_the_image_in_order() -> None:
         ([None], "None, which is not a plugin: leave it out"),
         ([sky.plugins.torch(), sky.plugins.torch()], "'torch' twice"),
         (None, "plugins is a list"),
+        ("torch", "plugins is a list"),
     ],
 )
 def test_wrong_plugins_say_what_to_type(plugins: Any, instead: str) -> None:

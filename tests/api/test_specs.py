@@ -79,6 +79,8 @@ def test_arguments_are_checked() -> None:
         sky.ComputePool(sky.Local(), nodes=2)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"is not a provider: write provider=sky\.Slurm\(\)"):
         sky.ComputePool(provider=sky.Slurm)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match='accelerator=4 is not one: .* accelerator="L4:4"'):
+        sky.ComputePool(accelerator=4)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="worker=4: write worker=sky.Worker"):
         sky.ComputePool(worker=4)  # type: ignore[arg-type]
     assert "1 node, not up" in repr(sky.ComputePool())
