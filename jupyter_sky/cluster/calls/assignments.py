@@ -23,6 +23,8 @@ class Assignment:
         Whether it was answered already, or is not wanted: what the rank makes of it does not count.
     has_begun
         Whether the rank carries it out; otherwise it waits there for the rank's earlier calls.
+    is_overdue
+        Whether it should have ended by now, since its time is over or it was cancelled.
     """
 
     number: int
@@ -30,6 +32,7 @@ class Assignment:
     rank: int
     is_settled: bool = False
     has_begun: bool = False
+    is_overdue: bool = False
 
 
 class Assignments:

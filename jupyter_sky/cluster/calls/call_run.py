@@ -64,7 +64,9 @@ class CallRun:
         self._serving, self._ahead = batch.serving, batch.ahead
         self._waiting: deque[BatchedCall] = deque(calls)
         self._assigned = Assignments()
-        self._limits = TimeLimits(self._assigned, batch.serving, self._fail, scheduler.kill)
+        self._limits = TimeLimits(
+            self._assigned, batch.serving, self._fail, scheduler.kill, self._fill
+        )
         self._answered = 0
         self._names = JoinedUpdates(batch.update)
         self._order: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -303,7 +305,7 @@ class CallRun:
         while self._waiting and loads and self._phase is _Phase.OPEN:
             freest = min(loads, key=lambda rank: (loads[rank], rank))
             if loads[freest] >= slots:
-                return
+                break
             call = self._waiting.popleft()
             if not call.is_cancelled:
                 loads[freest] += 1
@@ -312,6 +314,12 @@ class CallRun:
             self._phase = _Phase.CLOSED
             for rank in ranks:
                 self._controller.spawn(self._tell_end(rank))
+        elif self._assigned and all(each.is_overdue for each in self._assigned):
+            # Nobody waits for these, and those that wait for their ranks go to another run.
+            self._phase = _Phase.CLOSED
+            waiting, self._waiting = list(self._waiting), deque()
+            self._scheduler.interrupt(self.run.id)
+            self._again(waiting)
 
     def _give(self, call: BatchedCall, rank: int) -> None:
         assigned = self._assigned.add(call, rank)

@@ -15,7 +15,8 @@ from jupyter_sky.transport.protocol.error_report import ErrorReport, report
 from jupyter_sky.transport.protocol.messages import Serving
 
 _GIVE_UP_AFTER = 1.0
-"""Seconds from a call's time-out to its answer, if its rank goes on with it."""
+"""Seconds from a call's time-out to its answer, if its rank goes on with it; or from its
+cancellation until it is overdue."""
 
 _KILL_AFTER = 10.0
 """Seconds from a call's time-out, or its cancellation, until a rank that ignores it is killed."""
@@ -35,6 +36,9 @@ class TimeLimits:
         Answers a call, which a rank has, with an error.
     kill
         Kills ranks.
+    on_overdue
+        Called when a call should have ended: if there are no others, its run can be stopped, which
+        also ends a call that waits in a collective, and keeps the rank.
     """
 
     def __init__(
@@ -43,11 +47,13 @@ class TimeLimits:
         serving: Serving,
         fail: Callable[[BatchedCall, int, ErrorReport], None],
         kill: Callable[[Sequence[int]], None],
+        on_overdue: Callable[[], None],
     ) -> None:
         self._assigned = assigned
         self._at_once = serving["concurrency"]
         self._fail = fail
         self._kill = kill
+        self._on_overdue = on_overdue
 
     def update(self, rank: int) -> None:
         """Let the time of calls count that a rank begins, since others have been given or ended.
@@ -68,17 +74,22 @@ class TimeLimits:
     def stopped(self, each: Assignment) -> None:
         """Limit the time for which a call may go on that is not wanted any more."""
         if each.has_begun:
+            self._later(_GIVE_UP_AFTER, self._give_up, each)
             self._later(_KILL_AFTER, self._end, each)
 
     def _later(self, seconds: float, what: Callable[[Assignment], None], each: Assignment) -> None:
         asyncio.get_running_loop().call_later(seconds, what, each)
 
     def _give_up(self, each: Assignment) -> None:
-        """Answer a call with a `TimeoutError`; its rank may go on with it for a while."""
-        if each in self._assigned and not each.is_settled:
+        """Wait no longer for a call: answer it with a `TimeoutError`, unless it was cancelled."""
+        if each not in self._assigned:
+            return
+        if not each.is_settled:
             each.is_settled = True
             text = f"it took longer than its {each.call.packed.timeout:g} s"
             self._fail(each.call, each.rank, report(TimeoutError, text))
+        each.is_overdue = True
+        self._on_overdue()
 
     def _end(self, each: Assignment) -> None:
         if self._at_once == 1 and each in self._assigned:

@@ -57,10 +57,10 @@ _PAUSE = signal.SIGRTMAX - 1
 _LIMIT = int(signal.SIGRTMAX) - 2
 
 _LIMIT_AGAIN = 0.1
-"""Seconds between interrupts of a step whose time is over: its code may go on after one."""
+"""Seconds between interrupts of a step that has to end, until one was raised in it."""
 
 _CLEANS_UP = 5.0
-"""Seconds until the next interrupt of a step that is not wanted any more: it may be cleaning up."""
+"""Seconds from then to the next: it may be cleaning up, but its code may also go on."""
 
 _DEFERRED = signal.SIGRTMAX - 3
 
@@ -163,20 +163,20 @@ class Interrupts:
         self.is_late = False
         _set_handler(_LIMIT, self._on_limit)
         if seconds is not None:
-            self._watch(over, seconds, _LIMIT_AGAIN)
+            self._watch(over, seconds)
         return over
 
     def end_step(self, over: threading.Event) -> None:
         """Interrupt a step for which `limit` was called, from another thread."""
-        self._watch(over, 0, _CLEANS_UP)
+        self._watch(over, 0)
 
-    def _watch(self, over: threading.Event, wait: float, again: float) -> None:
+    def _watch(self, over: threading.Event, wait: float) -> None:
         def watch() -> None:
-            left = wait
-            while not over.wait(left):
-                left = again if self.is_late else _LIMIT_AGAIN
+            ended = over.wait(wait)
+            while not ended:
                 self._over = over
                 signal.pthread_kill(self._main, _LIMIT)
+                ended = over.wait(_LIMIT_AGAIN) or (self.is_late and over.wait(_CLEANS_UP))
 
         threading.Thread(target=watch, name="sky-limit", daemon=True).start()
 
@@ -209,10 +209,16 @@ class Interrupts:
 
     def _on_interrupt(self, signum: int, frame: FrameType | None) -> None:
         self.was_requested = True
+        force, self._force = self._force, False
         # A stack without a marked frame belongs to a coroutine library that runs the user's code.
         if _is_interruptible(frame) is False:
             self._is_pending = True
-        elif not self._defer(frame, self._on_interrupt):
+        elif self.is_late and not self._over.is_set() and not force:
+            # The step was interrupted already and may be cleaning up: this one comes after it.
+            self._is_pending = self.was_raised = True
+        elif self._defer(frame, self._on_interrupt):
+            self._force = force
+        else:
             self.was_raised = True
             raise KeyboardInterrupt
 
@@ -239,7 +245,6 @@ class Interrupts:
 
     def _on_repeat(self, signum: int, frame: FrameType | None) -> None:
         if self._force or not self.was_raised:
-            self._force = False
             self._on_interrupt(signum, frame)
 
     def _on_limit(self, signum: int, frame: FrameType | None) -> None:

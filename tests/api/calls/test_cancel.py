@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,15 @@ def stay(folder: Path) -> None:
         wait_for.local(folder / "never")
     finally:
         (folder / "left").touch()
+
+
+@sky.compute
+def clean_up(folder: Path) -> None:
+    try:
+        stay.local(folder)
+    finally:
+        time.sleep(1.5)  # as long as saving something takes
+        (folder / "clean").touch()
 
 
 @sky.compute
@@ -99,3 +109,16 @@ def test_calls_that_run_beside_others_are_stopped_when_one_fails(
         assert wait_for.local(tmp_path / "left") == "left"
         (tmp_path / "now").touch()
         assert other.result(PATIENCE) == "now"
+
+
+@pytest.mark.parametrize("limit", [None, 0.5])
+def test_one_that_is_stopped_can_clean_up(
+    pool: sky.ComputePool, tmp_path: Path, limit: float | None
+) -> None:
+    future = clean_up(tmp_path).with_timeout(limit) > pool
+    assert wait_for.local(tmp_path / "stays") == "stays"
+    if limit is None:
+        future.cancel()
+    assert double(1) @ pool == [2, 2]
+    assert future.done()
+    assert (tmp_path / "clean").exists()

@@ -12,10 +12,14 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import jupyter_sky as sky
+from jupyter_sky.api.calls.batches import Batches
+from jupyter_sky.api.calls.futures import Futures
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.network.blobs.shared_memory import SharedMemory
 from jupyter_sky.cluster.runs.handle import RunHandle
@@ -43,6 +47,30 @@ def test_stop_is_heard_where_looking_at_the_rank_has_failed(cells: Cells) -> Non
     cells.cluster.interrupt_run(run.id)
     run.follow()
     assert cells.ask("(sys.path.pop(), os.getpid())[1]") == pids
+
+
+@sky.compute
+def meet(here: Path) -> None:
+    import torch
+
+    here.touch()
+    torch.distributed.barrier()
+
+
+@pytest.mark.parametrize("limit", [None, 1.0])
+def test_a_call_in_a_collective_that_has_to_end_keeps_its_rank(
+    cells: Cells, tmp_path: Path, limit: float | None
+) -> None:
+    pids = cells.ask("os.getpid()")
+    written: list[object] = []
+    batches = Batches(cells.cluster, (), sky.Worker(), written.append, weakref.WeakSet())
+    future = Futures(batches).submit(meet(tmp_path / "here").with_timeout(limit))
+    waiting.until((tmp_path / "here").exists)
+    if limit is None:
+        assert future.cancel()
+    else:
+        assert isinstance(future.exception(waiting.PATIENCE), TimeoutError)
+    assert cells.ask("(dist.barrier(), os.getpid())[1]") == pids
 
 
 def stop(cells, code: str) -> Interrupted:
