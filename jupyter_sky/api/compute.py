@@ -21,7 +21,13 @@ from typing import (
 )
 
 from jupyter_sky.api.call import Call, Decorate
-from jupyter_sky.api.calls.checks import check_limits, checked, method_of
+from jupyter_sky.api.calls.checks import (
+    NotCalled,
+    NotForAllRanks,
+    check_limits,
+    checked,
+    method_of,
+)
 from jupyter_sky.api.future import CallFuture
 from jupyter_sky.errors import UsageError
 
@@ -115,7 +121,7 @@ def compute(
 function = compute
 
 
-class ComputeFunction(Generic[P, R]):
+class ComputeFunction(NotCalled, Generic[P, R]):
     """A function that runs on a cluster; see `compute`."""
 
     def __init__(
@@ -246,7 +252,7 @@ class PendingCompute(Generic[R_co]):
 
 
 @dataclass(frozen=True, repr=False)
-class PendingGroup(Generic[T_co]):
+class PendingGroup(NotForAllRanks, Generic[T_co]):
     """Calls that wait for a pool: ``group >> pool`` sends each to a free rank.
 
     See `gather`.
@@ -380,7 +386,7 @@ def _pending(call: object) -> PendingCompute[Any]:
         raise UsageError("a group of calls is no call: write gather(*group, …).")
     raise UsageError(
         f"{type(call).__name__} is no call of a function with @sky.compute: write "
-        "sky.gather(f(1), f(2)) >> pool, or (f(1) & f(2)) >> pool with the parentheses."
+        "sky.gather(*calls) >> pool, or (f(1) & f(2)) >> pool with the parentheses."
     )
 
 

@@ -87,6 +87,17 @@ def test_wrong_use_says_what_to_type() -> None:
         double(1) @ None  # type: ignore[operator]
     with pytest.raises(sky.UsageError, match=r"write train\(\) >> pool"):
         double(1) >> [1]  # type: ignore[operator]
+    pool = sky.ComputePool()
+    with pytest.raises(sky.UsageError, match=r"not called: write double\(…\) @ pool"):
+        double @ pool
+    with pytest.raises(sky.UsageError, match=r"not called: write double\(…\) > pool"):
+        double > pool  # noqa: B015
+    with pytest.raises(sky.UsageError, match=r"write gather\(…\) >> pool"):
+        (double(1) & double(2)) @ pool
+    with pytest.raises(sky.UsageError, match=r"\[call > pool for call in calls\]"):
+        (double(1) & double(2)) > pool  # noqa: B015
+    with pytest.raises(sky.UsageError, match=r"list is no call .*gather\(\*calls\) >> pool"):
+        sky.gather([double(1), double(2)])  # type: ignore[call-overload]
 
 
 # -- what a rank calls -----------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 from jupyter_sky.errors import UsageError
 
@@ -55,6 +55,41 @@ def method_of(pool: object, name: str, operator: str) -> Callable[..., Any]:
             "where pool comes from `with sky.ComputePool(...) as pool:`."
         )
     return cast("Callable[..., Any]", method)
+
+
+class NotForAllRanks:
+    """Refuses the operators of a single call, for several that go to free ranks."""
+
+    def __matmul__(self, pool: object) -> NoReturn:
+        raise UsageError(
+            "calls that are combined go to a free rank each: write gather(…) >> pool, or "
+            "f(…) @ pool for a call on every rank."
+        )
+
+    def __gt__(self, pool: object) -> NoReturn:
+        raise UsageError(
+            "calls that are combined have no common future: write gather(…, stream=True) >> pool, "
+            "or [call > pool for call in calls]."
+        )
+
+
+class NotCalled:
+    """Refuses the operators of a call, for a function of which none was made."""
+
+    __name__: str
+
+    def __matmul__(self, pool: object) -> NoReturn:
+        self._refuse("@")
+
+    def __rshift__(self, pool: object) -> NoReturn:
+        self._refuse(">>")
+
+    def __gt__(self, pool: object) -> NoReturn:
+        self._refuse(">")
+
+    def _refuse(self, operator: str) -> NoReturn:
+        name = self.__name__
+        raise UsageError(f"{name} was not called: write {name}(…) {operator} pool.")
 
 
 def _is_number(value: object, *types: type) -> bool:
