@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 from jupyter_sky.cluster.calls.batch import BatchedCall
@@ -25,6 +26,8 @@ class Assignment:
         Whether the rank carries it out; otherwise it waits there for the rank's earlier calls.
     is_overdue
         Whether it should have ended by now, since its time is over or it was cancelled.
+    timers
+        What waits for the end of its time.
     """
 
     number: int
@@ -33,6 +36,13 @@ class Assignment:
     is_settled: bool = False
     has_begun: bool = False
     is_overdue: bool = False
+    timers: list[asyncio.TimerHandle] = field(default_factory=list)
+
+    def end(self) -> None:
+        """Wait for nothing any more, and hold on to nothing: its arguments may be large."""
+        for timer in self.timers:
+            timer.cancel()
+        self.timers.clear()
 
 
 class Assignments:
@@ -69,6 +79,7 @@ class Assignments:
     def remove(self, each: Assignment) -> None:
         """Note that a rank does not have a call any more."""
         self._all.pop(each.number, None)
+        each.end()
 
     def remove_rank(self, rank: int) -> list[Assignment]:
         """Take all calls from a rank; return those that are not settled."""
@@ -88,5 +99,6 @@ class Assignments:
     def clear(self) -> list[Assignment]:
         """Take all calls from all ranks; return those that are not settled."""
         left = [each for each in self if not each.is_settled]
-        self._all.clear()
+        for each in self:
+            self.remove(each)
         return left

@@ -78,7 +78,7 @@ class TimeLimits:
             self._later(_KILL_AFTER, self._end, each)
 
     def _later(self, seconds: float, what: Callable[[Assignment], None], each: Assignment) -> None:
-        asyncio.get_running_loop().call_later(seconds, what, each)
+        each.timers.append(asyncio.get_running_loop().call_later(seconds, what, each))
 
     def _give_up(self, each: Assignment) -> None:
         """Wait no longer for a call: answer it with a `TimeoutError`, unless it was cancelled."""

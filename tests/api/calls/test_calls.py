@@ -324,18 +324,16 @@ def test_a_name_that_the_notebook_deletes_between_calls_is_deleted_on_ranks(
             say() @ pool
 
 
+@pytest.mark.parametrize("limit", [None, 3600.0])
 def test_what_calls_needed_can_be_freed_when_they_are_done(
-    pool: sky.ComputePool, tmp_path: Path
+    pool: sky.ComputePool, tmp_path: Path, limit: float | None
 ) -> None:
-    class Argument:
-        pass
-
-    argument = Argument()
+    argument = numpy.zeros(2**18)
     source = "import numpy\nlarge = numpy.zeros(2**18)\ndef use():\n    return large.nbytes"
     with of_notebook(source) as names:
-        held = hold(tmp_path, argument) > pool
+        held = hold(tmp_path, argument).with_timeout(limit) > pool
         until((tmp_path / "begun").exists)
-        joined = sky.compute(names["use"])() > pool
+        joined = sky.compute(names["use"])().with_timeout(limit) > pool
         assert joined.result(PATIENCE) == 2**21
         (tmp_path / "now").touch()
         held.result(PATIENCE)
