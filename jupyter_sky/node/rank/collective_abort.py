@@ -48,7 +48,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from jupyter_sky.node.rank import nccl
+from jupyter_sky.node.rank import torch_groups
 
 Endpoint = tuple[str, int]
 """Address and port of one end of a connection."""
@@ -86,7 +86,7 @@ def break_group(
         return False
     if distributed.is_initialized():
         with contextlib.suppress(Exception):  # of any kind: the sockets are closed below
-            nccl.abort()
+            torch_groups.abort_nccl()
     siblings_sockets = {inode for pid in siblings for _, inode in _sockets(pid)}
     owners = _owners()
     remote = set(addresses)

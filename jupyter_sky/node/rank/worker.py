@@ -35,10 +35,10 @@ from jupyter_sky.node.rank.ipython.shell import RankShell
 from jupyter_sky.node.rank.metrics.recorder import MetricRecorder
 from jupyter_sky.node.rank.namespace.gathering import Gatherer
 from jupyter_sky.node.rank.namespace.namespace import Namespace, own_frames
-from jupyter_sky.node.rank.nccl import raise_failed
 from jupyter_sky.node.rank.plugin_hooks import RankPlugins
 from jupyter_sky.node.rank.profiling.recording import recording
 from jupyter_sky.node.rank.profiling.sampler import Sampler
+from jupyter_sky.node.rank.torch_groups import raise_failed
 from jupyter_sky.node.rank.unfinished_steps import drop_unfinished_steps
 from jupyter_sky.node.volumes import opening
 from jupyter_sky.serialization import blobs, cell_sources

@@ -8,10 +8,11 @@ neither library can change any more.
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
+
+from jupyter_sky.node.rank.torch_groups import backends, groups
 
 _LONG = timedelta(days=1)
 
@@ -28,7 +29,7 @@ class Holding:
 
     def hold(self) -> None:
         """Let collectives that begin from now on wait for a long time."""
-        for place, backend in _backends():
+        for place, backend in _places():
             usual = getattr(getattr(backend, "options", None), "_timeout", None)
             if place not in self._before and isinstance(usual, timedelta) and usual < _LONG:
                 self._before[place] = usual
@@ -39,19 +40,15 @@ class Holding:
         before, self._before = self._before, {}
         if not before:
             return
-        for place, backend in _backends():
+        for place, backend in _places():
             if place in before:
                 _set(backend, before[place])
 
 
-def _backends() -> Iterator[tuple[_Place, Any]]:
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return
-    for group in list(distributed.distributed_c10d._world.pg_map):
-        for device in group._device_types:
-            with contextlib.suppress(Exception):  # a group without a backend for this device
-                yield (group, device.type), group._get_backend(device)
+def _places() -> Iterator[tuple[_Place, Any]]:
+    for _, group in groups():
+        for device, backend in backends(group):
+            yield (group, device), backend
 
 
 def _set(backend: Any, limit: timedelta) -> None:

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from jupyter_sky.node.rank.torch_groups import backends, groups
 from jupyter_sky.transport.protocol.inspection import BegunCollective, SeenCollective
 
 RECORDED = 512
@@ -57,8 +58,8 @@ class CollectiveRecords:
         """Return whether there were collectives since the last call."""
         numbers = {
             f"{name} {device}": _number(backend)
-            for name, group in _groups()
-            for device, backend in _backends(group)
+            for name, group in groups()
+            for device, backend in backends(group)
         }
         before, self._numbers = self._numbers, numbers
         return numbers != before
@@ -72,14 +73,14 @@ class CollectiveRecords:
             Whether to return those of NCCL. To the processor, they are over once they are handed
             over.
         """
-        groups = dict(_groups())
+        known = dict(groups())
         waiting: dict[str, SeenCollective] = {}
         recent: deque[BegunCollective] = deque(maxlen=_RECENT)
         for entry in _entries([_OF_GLOO, _OF_NCCL] if on_gpu else [_OF_GLOO]):
             name = entry["process_group"][0]
             backend, _, operation = entry["profiling_name"].partition(":")
             numbered = _numbered(name, backend)
-            if name not in groups or entry["time_created_ns"] < self._since or entry["is_p2p"]:
+            if name not in known or entry["time_created_ns"] < self._since or entry["is_p2p"]:
                 continue
             begun: BegunCollective = {
                 "operation": operation,
@@ -93,8 +94,8 @@ class CollectiveRecords:
                 waiting.pop(numbered, None)
             elif numbered not in waiting:
                 seconds = max(0.0, (time.time_ns() - entry["time_created_ns"]) / 1e9)
-                waiting[numbered] = {**begun, "ranks": _ranks(groups[name]), "seconds": seconds}
-        found = list(waiting.values()) or list(self._called_from_python(groups))
+                waiting[numbered] = {**begun, "ranks": _ranks(known[name]), "seconds": seconds}
+        found = list(waiting.values()) or list(self._called_from_python(known))
         return sorted(found, key=lambda each: -each["seconds"]), list(recent)
 
     def wait_until_ended(self, seconds: float, on_gpu: bool = True) -> bool:
@@ -136,24 +137,9 @@ class CollectiveRecords:
         }
 
 
-def _groups() -> Iterator[tuple[str, Any]]:
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return
-    world = distributed.distributed_c10d._world
-    for group, name in list(world.pg_names.items()):
-        yield name, group
-
-
-def _backends(group: Any) -> Iterator[tuple[str, Any]]:
-    for device in group._device_types:
-        with contextlib.suppress(RuntimeError):  # it is not made yet
-            yield device.type, group._get_backend(device)
-
-
 def _backend_for(group: Any, given: Mapping[str, Any]) -> Any:
     """Return what a group uses for the arguments of one of torch's functions."""
-    found = dict(_backends(group))
+    found = dict(backends(group))
     for value in given.values():
         first = next(iter(value), None) if isinstance(value, (list, tuple)) else value
         kind = getattr(getattr(first, "device", None), "type", None)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jupyter_sky.node.rank import nccl
+from jupyter_sky.node.rank import torch_groups
 from tests.installed import on_first_use
 
 torch = on_first_use("torch")
@@ -31,9 +31,9 @@ def test_it_is_found_within_what_checks_the_calls(checked: None) -> None:
     newer = dist.new_group([0])
     groups = [newer, dist.group.WORLD]
     found = [each._get_backend(torch.device("cuda")).wrapped_pg for each in groups]
-    assert nccl._backends() == found
+    assert torch_groups._of_nccl() == found
 
 
 def test_without_a_group_there_is_nothing_to_do() -> None:
-    nccl.abort()
-    nccl.raise_failed()
+    torch_groups.abort_nccl()
+    torch_groups.raise_failed()
