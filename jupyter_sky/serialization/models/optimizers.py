@@ -221,8 +221,8 @@ def _take_over_optimizer(present: Any, received: Any, changes: Collection[str]) 
                 del present.state[mine]
         for key in changed:
             # Torch counts steps on the CPU.
-            moves = hasattr(state[key], "device") and key != "step"
-            present.state[mine][key] = state[key].to(mine.device) if moves else state[key]
+            value = state[key] if key == "step" else _moved(state[key], mine.device)
+            present.state[mine][key] = value
 
 
 def refer_to(value: Any, others: Mapping[int, Any]) -> None:
