@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from jupyter_sky.serialization.process.rank_variables import rank_variables
+
 
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
@@ -20,3 +22,10 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def environment_of_rank(variables: Mapping[str, str]) -> Iterator[None]:
+    """As `environment`, for variables that programs which the rank starts do not have."""
+    with rank_variables(variables), environment(variables):
+        yield

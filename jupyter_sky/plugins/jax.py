@@ -14,10 +14,9 @@ from jupyter_sky.api import accelerators
 from jupyter_sky.api.instance import InstanceInfo
 from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.errors import UsageError
-from jupyter_sky.plugins._environment import environment
+from jupyter_sky.plugins._environment import environment_of_rank
 from jupyter_sky.plugins._install import install, needs, requirement
 from jupyter_sky.providers.spec import Image
-from jupyter_sky.serialization.process.rank_variables import rank_variables
 
 _SHARED = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 """Variables for ranks that share a GPU: the first would take three quarters of its memory. Each one
@@ -85,7 +84,7 @@ def _distributed(info: InstanceInfo, deadline: float) -> Iterator[None]:
     if info.shared_accelerators:
         shared = _SHARED | {"NCCL_HOSTID": f"{info.head_addr} {info.rank}"}
         variables |= {name: value for name, value in shared.items() if name not in os.environ}
-    with rank_variables(variables), environment(variables):
+    with environment_of_rank(variables):
         jax.distributed.initialize(
             coordinator,
             num_processes=info.world_size,

@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from jupyter_sky.api.instance import InstanceInfo
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count
-from jupyter_sky.plugins._environment import environment
+from jupyter_sky.plugins._environment import environment_of_rank
 from jupyter_sky.plugins._install import needs
 from jupyter_sky.plugins.torch_group import former, lightning
-from jupyter_sky.serialization.process.rank_variables import rank_variables
 
 if TYPE_CHECKING:
     from torch.distributed import Store, TCPStore
@@ -98,8 +97,7 @@ def process_group(
             "this rank is in a process group already: end it with "
             "torch.distributed.destroy_process_group() first."
         )
-    variables = _variables(info)
-    with rank_variables(variables), environment(variables):
+    with environment_of_rank(_variables(info)):
         try:
             _form(info, backend, deadline)
             yield
