@@ -35,7 +35,6 @@ def main() -> int:
         return NO_GPU
     folders = [str(ROOT), *map(str, wheels.unpack())]
     sys.path[:0] = folders
-    # Agents, ranks and torchrun are other processes.
     if missing := [each for each in NEEDED if importlib.util.find_spec(each) is None]:
         print(
             f"make test-gpu: {sys.executable} lacks {', '.join(missing)}: run `make gpu-wheels`, "
@@ -43,6 +42,7 @@ def main() -> int:
             file=sys.stderr,
         )
         return NOT_INSTALLED
+    # Agents, ranks and torchrun are other processes.
     before = filter(None, [os.environ.get("PYTHONPATH")])
     os.environ["PYTHONPATH"] = os.pathsep.join([*folders, *before])
     # Plugins that are installed there have no part in it, and may not go with this pytest.
