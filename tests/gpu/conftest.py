@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import jupyter_sky as sky
 from tests.cluster.cells import Cells, start
 from tests.gpu import machine
 from tests.gpu.figures import Check
@@ -76,6 +77,12 @@ def cluster(gpu: machine.GPUMachine) -> Iterator[Callable[..., Cells]]:
     yield make
     for cells in started:
         cells.cluster.down()
+
+
+@pytest.fixture
+def cells(cluster: Callable[..., Cells]) -> Cells:
+    """Return a cluster of one rank, which forms a group."""
+    return cluster(1, framework=sky.plugins.torch(single_rank=True), procs_per_node=1)
 
 
 @pytest.fixture

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-import jupyter_sky as sky
 from tests.cluster.cells import Cells
 from tests.gpu.figures import Check
-
-Make = Callable[..., Cells]
 
 pytestmark = pytest.mark.alone
 
@@ -18,10 +13,9 @@ ASSERTS = "torch.zeros(2, device='cuda')[torch.tensor([5], device='cuda')].cpu()
 
 
 @pytest.fixture
-def cells(cluster: Make) -> Cells:
-    made = cluster(1, framework=sky.plugins.torch(single_rank=True), procs_per_node=1)
-    made.run("import torch\nkept = 1")
-    return made
+def cells(cells: Cells) -> Cells:
+    cells.run("import torch\nkept = 1")
+    return cells
 
 
 def _first_line(error: BaseException) -> str:

@@ -18,10 +18,9 @@ Make = Callable[..., Cells]
 
 
 @pytest.fixture
-def cells(cluster: Make) -> Cells:
-    made = cluster(1, framework=sky.plugins.torch(single_rank=True), procs_per_node=1)
-    made.run("import torch, torch.distributed as dist")
-    return made
+def cells(cells: Cells) -> Cells:
+    cells.run("import torch, torch.distributed as dist")
+    return cells
 
 
 def test_a_model_on_the_processor_is_trained_beside_nccl(cells: Cells) -> None:

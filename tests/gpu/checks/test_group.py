@@ -18,8 +18,7 @@ IMPORTS = "import os, torch, torch.distributed as dist\nrank = dist.get_rank()"
 DEVICE = "str(torch.ones(1, device='cuda').device)"
 
 
-def test_one_rank_forms_a_group_with_nccl(cluster: Make, check: Check) -> None:
-    cells = cluster(1, framework=sky.plugins.torch(single_rank=True), procs_per_node=1)
+def test_one_rank_forms_a_group_with_nccl(cells: Cells, check: Check) -> None:
     cells.run(IMPORTS)
     assert cells.ask("dist.get_backend()") == ["nccl"]
     cells.run("x = torch.full((4,), 3.0, device='cuda')\ndist.all_reduce(x)\ndist.broadcast(x, 0)")
@@ -27,8 +26,7 @@ def test_one_rank_forms_a_group_with_nccl(cluster: Make, check: Check) -> None:
     check.note(cells.ask("'nccl ' + '.'.join(map(str, torch.cuda.nccl.version()))")[0])
 
 
-def test_the_device_of_local_rank_is_the_ranks_own(cluster: Make) -> None:
-    cells = cluster(1, framework=sky.plugins.torch(single_rank=True), procs_per_node=1)
+def test_the_device_of_local_rank_is_the_ranks_own(cells: Cells) -> None:
     cells.run(IMPORTS)
     cells.run("torch.cuda.set_device(int(os.environ['LOCAL_RANK']))")
     assert cells.ask(DEVICE) == ["cuda:0"]

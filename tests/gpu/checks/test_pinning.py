@@ -8,7 +8,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-import jupyter_sky as sky
 from tests.cluster.cells import Cells
 from tests.gpu.figures import Check
 from tests.gpu.machine import GPUMachine, smi
@@ -39,8 +38,7 @@ def test_a_gpu_given_by_its_uuid_is_the_one_that_ranks_get(
     assert cells.cluster.snapshot()["cluster"]["gpu"] == gpu.gpus[-1].name
 
 
-def test_the_fork_server_never_touches_cuda(cluster: Make, check: Check) -> None:
-    cells = cluster(1, framework=sky.plugins.torch(single_rank=True), procs_per_node=1)
+def test_the_fork_server_never_touches_cuda(cells: Cells, check: Check) -> None:
     cells.run("import torch\nx = torch.ones(1, device='cuda')")
     pid = cells.cluster.state.ranks[0].pid
     assert pid is not None

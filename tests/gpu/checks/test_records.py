@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import jupyter_sky as sky
 from jupyter_sky.cluster.profiling.trace import trace
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.notebook.profiling.memory import memory_text
@@ -22,10 +19,7 @@ torch.cuda.synchronize()
 """
 
 
-def test_a_profile_has_the_time_of_kernels(
-    cluster: Callable[..., Cells], gpu: GPUMachine, check: Check
-) -> None:
-    cells = cluster(1, framework=sky.plugins.torch(single_rank=True), procs_per_node=1)
+def test_a_profile_has_the_time_of_kernels(cells: Cells, gpu: GPUMachine, check: Check) -> None:
     cells.run("import torch, torch.distributed as dist")
     cells.run(CODE)  # what CUDA and cuBLAS prepare is not of interest
     task = Task(cells.cluster.all_ranks, code=CODE, records=("torch", "memory"))

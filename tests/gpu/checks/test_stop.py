@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import pytest
 
-import jupyter_sky as sky
 from jupyter_sky.transport.protocol.events import Display, Output
 from tests.cluster.cells import Cells
 from tests.gpu.figures import Check
-
-Make = Callable[..., Cells]
 
 PREPARE = """
 import time, torch, torch.distributed as dist
@@ -47,8 +43,7 @@ second = int(500_000_000 / (time.monotonic() - began))
         ),
     ],
 )
-def test_stop(cluster: Make, check: Check, code: str, within: float) -> None:
-    cells = cluster(1, framework=sky.plugins.torch(single_rank=True), procs_per_node=1)
+def test_stop(cells: Cells, check: Check, code: str, within: float) -> None:
     cells.run(PREPARE)
     pid = cells.cluster.state.ranks[0].pid
     taken = stopped(cells, code)

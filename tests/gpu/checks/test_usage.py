@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-import jupyter_sky as sky
 from tests.cluster.cells import Cells
 from tests.gpu.figures import Check
 from tests.gpu.machine import smi
@@ -27,8 +25,7 @@ while True:
 """
 
 
-def test_the_panel_shows_what_nvidia_smi_does(cluster: Callable[..., Cells], check: Check) -> None:
-    cells = cluster(1, framework=sky.plugins.torch(single_rank=True), procs_per_node=1)
+def test_the_panel_shows_what_nvidia_smi_does(cells: Cells, check: Check) -> None:
     run = cells.start(BUSY)
     rank = until(lambda: _busy(cells))
     rows = smi("utilization.gpu,memory.used,memory.total")

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-import jupyter_sky as sky
 from tests.cluster.cells import Cells
 from tests.gpu.figures import Check
 from tests.installed import on_first_use
 
 torch = on_first_use("torch")
 
-Make = Callable[..., Cells]
 
-
-def test_a_tensor_on_the_gpu_comes_home_to_the_processor(cluster: Make, check: Check) -> None:
-    cells = cluster(1, framework=sky.plugins.torch(single_rank=True), procs_per_node=1)
+def test_a_tensor_on_the_gpu_comes_home_to_the_processor(cells: Cells, check: Check) -> None:
     cells.namespace["sent"] = torch.arange(2**26, dtype=torch.float32)  # 256 MiB
     began = time.monotonic()
     cells.run("import torch\nback = sent.cuda() * 2", names=["sent"])
@@ -29,8 +24,7 @@ def test_a_tensor_on_the_gpu_comes_home_to_the_processor(cluster: Make, check: C
     assert torch.equal(found, 2 * cells.namespace["sent"])
 
 
-def test_a_model_is_trained_on_the_gpu_and_comes_home(cluster: Make) -> None:
-    cells = cluster(1, framework=sky.plugins.torch(single_rank=True), procs_per_node=1)
+def test_a_model_is_trained_on_the_gpu_and_comes_home(cells: Cells) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
     cells.namespace["model"] = model
     before = model[0].weight.detach().clone()
@@ -54,9 +48,8 @@ def test_a_model_is_trained_on_the_gpu_and_comes_home(cluster: Make) -> None:
 
 
 def test_a_checkpoint_is_saved_from_the_gpu_and_restored_there(
-    cluster: Make, tmp_path: Path
+    cells: Cells, tmp_path: Path
 ) -> None:
-    cells = cluster(1, framework=sky.plugins.torch(single_rank=True), procs_per_node=1)
     cells.run(
         "import torch, jupyter_sky as sky\n"
         "model = torch.nn.Linear(8, 4).cuda()\n"
@@ -72,8 +65,7 @@ def test_a_checkpoint_is_saved_from_the_gpu_and_restored_there(
     ]
 
 
-def test_the_digest_of_a_tensor_on_the_gpu_tells_values_apart(cluster: Make) -> None:
-    cells = cluster(1, framework=sky.plugins.torch(single_rank=True), procs_per_node=1)
+def test_the_digest_of_a_tensor_on_the_gpu_tells_values_apart(cells: Cells) -> None:
     cells.run(
         "import torch\nfrom jupyter_sky.node.rank.comparison.digests import of_tensor\n"
         "x = torch.randn(100_000, device='cuda')\ny = x.clone()\nsame = of_tensor(y)\n"
@@ -82,8 +74,7 @@ def test_the_digest_of_a_tensor_on_the_gpu_tells_values_apart(cluster: Make) -> 
     assert cells.ask("(of_tensor(x) == same, of_tensor(y) == same)") == [(True, False)]
 
 
-def test_what_the_notebook_makes_on_its_gpu_by_default_is_sent(cluster: Make) -> None:
-    cells = cluster(1, framework=sky.plugins.torch(single_rank=True), procs_per_node=1)
+def test_what_the_notebook_makes_on_its_gpu_by_default_is_sent(cells: Cells) -> None:
     torch.set_default_device("cuda")
     try:
         cells.namespace["x"] = torch.arange(1000)
