@@ -195,8 +195,8 @@ class Host:
         if self.is_up:
             # The cable first: the end of a process would still send its last words.
             subprocess.run(["ip", "link", "set", self.wire, "down"], capture_output=True)
-            pid = self.pid
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has just powered off by itself
+                os.kill(self.pid, signal.SIGKILL)
             while self.is_up:
                 time.sleep(0.005)
         subprocess.run(["ip", "link", "delete", self.wire], capture_output=True)
