@@ -87,6 +87,9 @@ class ClusterState:
         Names and versions of the packages that ranks have.
     missing
         Modules that could not be imported, and why.
+    cut_off
+        Whether a run ended with an error or a Stop on some rank, since all ranks last began one
+        together.
     """
 
     phase: ClusterPhase
@@ -95,6 +98,7 @@ class ClusterState:
     generation: int = 0
     versions: tuple[tuple[str, str], ...] = ()
     missing: tuple[tuple[str, str], ...] = ()
+    cut_off: bool = False
 
     @classmethod
     def new(cls, nodes: Sequence[Node]) -> ClusterState:
@@ -205,20 +209,24 @@ def reduce(state: ClusterState, event: Event, own: Collection[int] = ()) -> Clus
 
 def ranks_done(state: ClusterState, events: Iterable[RankDone]) -> ClusterState:
     """Return the state after ranks have finished their parts, with one copy for all."""
-    ranks = list(state.ranks)
+    ranks, cut_off = list(state.ranks), state.cut_off
     for event in events:
+        cut_off = cut_off or event.outcome != "ok"
         at = _index(ranks, event.rank, _number)
         # An earlier run may end in events that a kernel reads again: see `attach`.
         if at is not None and (rank := ranks[at]).pid is not None:
             ranks[at] = _doing(rank, RankPhase.IDLE, None, 0 if event.broken else rank.generation)
-    return _with(state, ranks=tuple(ranks))
+    return _with(state, ranks=tuple(ranks), cut_off=cut_off)
 
 
-def running(state: ClusterState, ranks: Sequence[int], run: str) -> ClusterState:
-    """Return the state after ``run`` was sent to ``ranks``."""
+def running(
+    state: ClusterState, ranks: Sequence[int], run: str, is_whole: bool = False
+) -> ClusterState:
+    """Return the state after ``run`` was sent to ``ranks``, or all ranks have begun it together."""
     chosen = set(ranks)
     return _with(
         state,
+        cut_off=state.cut_off and not is_whole,
         ranks=tuple(
             _doing(rank, RankPhase.RUNNING, run, rank.generation) if rank.rank in chosen else rank
             for rank in state.ranks

@@ -1,17 +1,20 @@
 """The run that this process takes part in as a rank: who else does, and who has finished it.
 
+Plugins can have something done before it.
+
 Without this, a collective would wait for ever for a rank that has already finished the cell.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from jupyter_sky.transport.protocol.events import Saved
 from jupyter_sky.transport.protocol.messages import RunFields
+from jupyter_sky.transport.rank_ranges import ranks_of
 
 Tell = Callable[[Saved], object]
 
@@ -20,30 +23,47 @@ _ended: tuple[str, tuple[int, ...]] | None = None
 _checkpoint: str | None = None
 _forks = False
 _tell: Callable[[str, float | None], object] | None = None
+_after_cut_off: list[Callable[[], object]] = []
 
 
-def begin(run: RunFields, ranks: Sequence[int], rank: int, tell: Tell) -> None:
+def begin(run: RunFields, rank: int, tell: Tell) -> None:
     """Remember the run that begins.
 
     Parameters
     ----------
     run
         The run.
-    ranks
-        The ranks that carry out the same code in it.
     rank
         This rank.
     tell
         Reports a new checkpoint to the notebook.
     """
     global _present, _checkpoint, _forks, _tell
-    _present, _checkpoint = (run["run"], tuple(ranks)), run["checkpoint"]
+    # Calls that ranks take one by one are none that they do together.
+    together = [rank] if run["serves"] else ranks_of(run["everyone"])
+    _present, _checkpoint = (run["run"], tuple(together)), run["checkpoint"]
     _forks = run["serves"] is not None and run["serves"]["executor"] == "process"
 
     def tell_saved(path: str, step: float | None) -> None:
         tell(Saved(rank, run["run"], path, step))
 
     _tell = tell_saved
+
+
+@contextmanager
+def calling_after_cut_off(function: Callable[[], object]) -> Iterator[None]:
+    """Have a function called on all ranks together, before the first run after one was cut off."""
+    _after_cut_off.append(function)
+    try:
+        yield
+    finally:
+        _after_cut_off.remove(function)
+
+
+def resume_after_cut_off() -> None:
+    """Call what has to be called before the first run after one was cut off."""
+    for function in [*_after_cut_off]:
+        function()
 
 
 def end(well: bool) -> None:
@@ -67,7 +87,7 @@ def tell_end(rank: int) -> None:
 
 
 def ranks() -> tuple[int, ...]:
-    """Return the ranks that carry out the present run; none outside a run."""
+    """Return the ranks that carry out the same code in the present run; none outside a run."""
     return _present[1] if _present else ()
 
 

@@ -188,7 +188,7 @@ def test_only_what_was_on_a_gpu_asks_for_one_where_no_calls_are_forked(
     trip(torch.arange(4.0))
     memory = torch.arange(4.0).numpy()
     run: Any = {"run": "a", "checkpoint": None, "serves": {"executor": "process"}}
-    present_run.begin(run, [0], 0, print)
+    present_run.begin(run, 0, print)
     reducers._untyped_storage(memory, was_on_gpu=True)
     present_run.end(well=True)
     assert asked == []

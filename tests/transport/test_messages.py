@@ -35,6 +35,7 @@ _NOTHING: dict[str, Any] = {
     "debugging": {"keyboard": False, "stops": False, "looks_at": None},
     "checkpoint": None,
     "program": None,
+    "after_cut_off": False,
 }
 
 
@@ -44,6 +45,7 @@ _NOTHING: dict[str, Any] = {
         {},
         {"code": ""},
         {"code": "x = 1", "values": {0: []}, "watched": ["x"], "program": []},
+        {"code": "x", "after_cut_off": True},
         {"call": {"stream": b"", "buffers": []}, "talks": True, "names": [{}], "ranks": [1]},
         {"script": {}, "records": ["memory"], "checkpoint": "", "outdated": {2: ["y"]}},
         {"serves": {}, "cells": {"a": ["b", "c"]}, "title": "of a cell", "deadline": 5.5},

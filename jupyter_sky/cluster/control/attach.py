@@ -66,7 +66,9 @@ async def restore(
             await process_group.abandon(controller, patience)
         if any(rank["group_size"] != len(controller.ranks) for rank in own):
             newest += 1  # the next run forms a group of the ranks that there are
-    controller.state = replace(controller.state, generation=newest, phase=ClusterPhase.READY)
+    # Whether the other kernel's last run was cut off is not known here.
+    state = replace(controller.state, generation=newest, phase=ClusterPhase.READY, cut_off=True)
+    controller.state = state
 
 
 def _own_ranks(connection: Connection, welcome: Welcome) -> list[RankStatus]:

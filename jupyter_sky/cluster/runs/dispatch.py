@@ -112,7 +112,9 @@ async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) 
     names = update.groups
     asked = {name.partition(":")[0] for each in task.values.values() for name in each}
     script = await _with_port(controller, task)
-    controller.state = running(controller.state, ranks, run.id)
+    is_whole = len(ranks) == len(controller.ranks) and not (task.serves or script)
+    after_cut_off = is_whole and controller.state.cut_off
+    controller.state = running(controller.state, ranks, run.id, is_whole)
     request: RunRequest = {
         "run": run.id,
         "code": task.code,
@@ -137,6 +139,7 @@ async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) 
         "debugging": task.debugging,
         "checkpoint": task.attempt.checkpoint,
         "program": None if task.program is None else list(task.program),
+        "after_cut_off": after_cut_off,
     }
     blobs = {**update.blobs, **task.blobs}
     if task.values:

@@ -241,9 +241,7 @@ class RankWorker:
         program.begin(command)
         self._looker.run_begins()
         self._metrics.begin(self._run, count(command["everyone"]))
-        # Calls that ranks take one by one are none that they do together.
-        everyone = [self.rank] if command["serves"] else ranks_of(command["everyone"])
-        present_run.begin(command, everyone, self.rank, self._send_event)
+        present_run.begin(command, self.rank, self._send_event)
         self._shell.reset_traceback()
         self._debugger.begin(command)
         error: BaseException | None = None
@@ -271,6 +269,8 @@ class RankWorker:
         present_run.end(error is None)
 
     def _perform(self, command: RunCommand) -> Packed | None:
+        if command["after_cut_off"]:
+            present_run.resume_after_cut_off()
         self._namespace.begin_run(command["outdated"].get(self.rank, ()))
         self._receive_names(command["names"])
         self._namespace.watch(command["watched"])

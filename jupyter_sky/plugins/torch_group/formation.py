@@ -24,6 +24,9 @@ from jupyter_sky.formatting import format_count
 from jupyter_sky.plugins._environment import environment_of_rank
 from jupyter_sky.plugins._install import needs
 from jupyter_sky.plugins.torch_group import former, lightning
+from jupyter_sky.plugins.torch_group.comparison import compare_replicas
+from jupyter_sky.plugins.torch_group.store_wait import wait_for_keys
+from jupyter_sky.transport.present_run import calling_after_cut_off
 
 if TYPE_CHECKING:
     from torch.distributed import Store, TCPStore
@@ -97,7 +100,7 @@ def process_group(
             "this rank is in a process group already: end it with "
             "torch.distributed.destroy_process_group() first."
         )
-    with environment_of_rank(_variables(info)):
+    with environment_of_rank(_variables(info)), calling_after_cut_off(compare_replicas):
         try:
             _form(info, backend, deadline)
             yield
@@ -345,14 +348,15 @@ def _count_ranks(
 ) -> tuple[list[int], Backend]:
     others = range(1, info.world_size)
     missing = []
-    if not _wait(store, [_here(rank) for rank in others], deadline):
+    if not wait_for_keys(store, [_here(rank) for rank in others], deadline):
         missing = [rank for rank in others if not store.check([_here(rank)])]
     there = store.multi_get([_here(rank) for rank in others if rank not in missing])
     agreed: Backend = "nccl" if {own.encode(), *there} == {b"nccl"} else "gloo"
     store.set("answer", json.dumps([missing, agreed]))
     if missing:
         # The store ends with the head: the ranks that came must read this first.
-        _wait(store, [_heard(rank) for rank in others if rank not in missing], _ANSWER_WITHIN)
+        have_come = [rank for rank in others if rank not in missing]
+        wait_for_keys(store, [_heard(rank) for rank in have_come], _ANSWER_WITHIN)
     return missing, agreed
 
 
@@ -360,23 +364,11 @@ def _answer(
     info: InstanceInfo, store: Store, own: Backend, deadline: float
 ) -> tuple[list[int], Backend]:
     store.set(_here(info.rank), own)
-    if not _wait(store, ["answer"], deadline + _ANSWER_WITHIN):
+    if not wait_for_keys(store, ["answer"], deadline + _ANSWER_WITHIN):
         return [0], own
     missing, agreed = json.loads(store.get("answer"))
     store.set(_heard(info.rank), "")
     return missing, agreed
-
-
-def _wait(store: Store, keys: list[str], seconds: float) -> bool:
-    """Wait for keys by polling: the store's own wait is in C++, and could not be interrupted."""
-    until = time.monotonic() + seconds
-    pause = 0.001
-    while not store.check(keys):
-        if time.monotonic() > until:
-            return False
-        time.sleep(pause)
-        pause = min(2 * pause, 0.05)
-    return True
 
 
 def _here(rank: int) -> str:

@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from types import CellType, MemberDescriptorType
 from typing import Any
 
-from jupyter_sky.plugins.torch_group.replicas import make_equal
+from jupyter_sky.plugins.torch_group import replicas
 from jupyter_sky.serialization.models.instances import instances
-from jupyter_sky.transport import present_run
 
 
 def replace(former: Any, new: Any) -> None:
@@ -84,21 +83,4 @@ def _renew(model: Any, group: Any) -> None:
     model.__setstate__(model.__getstate__())
     for hook, state in getattr(model, "_comm_hooks", ()):
         dist._register_comm_hook(model.reducer, state, hook)
-    if _make_equal not in model._forward_pre_hooks.values():
-        model.register_forward_pre_hook(_make_equal)
-
-
-def _make_equal(model: Any, inputs: Any) -> None:
-    """Make the replicas equal before the first step, as when a model is wrapped.
-
-    What some ranks do alone, as an evaluation or a cell on one rank, leaves this to the next step.
-    """
-    import torch
-
-    is_step = torch.is_grad_enabled() and model.require_backward_grad_sync
-    if not is_step or len(present_run.ranks()) < model.process_group.size():
-        return
-    hooks = model._forward_pre_hooks
-    for key in [key for key, hook in hooks.items() if hook is _make_equal]:
-        del hooks[key]
-    make_equal(model)
+    replicas.make_equal_at_next_step(model)

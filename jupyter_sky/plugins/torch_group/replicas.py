@@ -2,16 +2,21 @@
 
 What ends a run may come before the optimizer's step on some ranks, and after it on others. As each
 step adds the same gradient to all replicas, they would stay different from then on, without a word.
+
+Where a collective was broken, the group is formed again, and replicas are made equal with it; see
+`former`. Otherwise ranks compare what they have; see `comparison`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 import pickle
 from typing import Any, NamedTuple
 
 from jupyter_sky.serialization.models.instances import instances
+from jupyter_sky.transport import present_run
 
 _SOURCE = 0
 _Signature = tuple[str, tuple[int, ...]]
@@ -33,14 +38,33 @@ class _Known(NamedTuple):
     schedules: dict[str, dict[str, Any]]
 
 
-def make_equal(model: Any) -> None:
-    """Give all ranks what the first one has; all call this for the same model.
+def make_equal_at_next_step(model: Any) -> None:
+    """Give all ranks what the first one has, before the next step, as when a model is wrapped.
+
+    What some ranks do alone, as an evaluation or a cell on one rank, leaves this to the next step.
 
     Parameters
     ----------
     model
         A DistributedDataParallel.
     """
+    if _before_step not in model._forward_pre_hooks.values():
+        model.register_forward_pre_hook(_before_step)
+
+
+def _before_step(model: Any, inputs: Any) -> None:
+    import torch
+
+    is_step = torch.is_grad_enabled() and model.require_backward_grad_sync
+    if not is_step or len(present_run.ranks()) < model.process_group.size():
+        return
+    hooks = model._forward_pre_hooks
+    for key in [key for key, hook in hooks.items() if hook is _before_step]:
+        del hooks[key]
+    _make_equal(model)
+
+
+def _make_equal(model: Any) -> None:
     import torch
     import torch.distributed as dist
     from torch.distributed.utils import _sync_module_states
@@ -77,6 +101,38 @@ def make_equal(model: Any) -> None:
             _learn(own, each, parameters)
 
 
+def fingerprint(model: Any) -> str:
+    """Return what is the same on all ranks as long as their replicas are equal.
+
+    Parameters
+    ----------
+    model
+        A DistributedDataParallel.
+    """
+    parameters = list(model.module.parameters())
+    optimizers = _optimizers({id(each): n for n, each in enumerate(parameters)})
+    known: list[Any] = [_summed(each) for each in parameters]
+    for signature, optimizer in sorted(optimizers.items()):
+        states = [
+            {key: _summed(value) for key, value in optimizer.state.get(each, {}).items()}
+            for each in parameters
+        ]
+        known += signature, _settings(optimizer), states, sorted(_schedules(optimizer).items())
+    return hashlib.blake2b(repr(known).encode(), digest_size=16).hexdigest()
+
+
+def _summed(value: Any) -> Any:
+    """Return the sum of a tensor's bits, read as integers, or the value itself."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return value
+    plain = torch.view_as_real(value) if value.is_complex() else value
+    integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    bits = plain.detach().contiguous().reshape(-1).view(integers[plain.element_size()])
+    return int(bits.sum(dtype=torch.int64))
+
+
 def _optimizers(positions: dict[int, int]) -> dict[_Signature, Any]:
     """Return the optimizers of these parameters alone, without those that look alike."""
     from torch.optim import Optimizer
@@ -96,16 +152,23 @@ def _optimizers(positions: dict[int, int]) -> dict[_Signature, Any]:
 
 
 def _known(optimizer: Any, parameters: list[Any]) -> _Known:
-    settings = [
-        {key: value for key, value in part.items() if key != "params"}
-        for part in optimizer.param_groups
-    ]
     states = {
         position: {key: _described(value, each) for key, value in optimizer.state[each].items()}
         for position, each in enumerate(parameters)
         if each in optimizer.state
     }
-    return _Known(settings, states, {n: s.state_dict() for n, s in _schedulers(optimizer).items()})
+    return _Known(_settings(optimizer), states, _schedules(optimizer))
+
+
+def _settings(optimizer: Any) -> list[dict[str, Any]]:
+    return [
+        {key: value for key, value in part.items() if key != "params"}
+        for part in optimizer.param_groups
+    ]
+
+
+def _schedules(optimizer: Any) -> dict[str, dict[str, Any]]:
+    return {name: each.state_dict() for name, each in _schedulers(optimizer).items()}
 
 
 def _described(value: Any, parameter: Any) -> Any:

@@ -305,6 +305,9 @@ class RunFields(TypedDict):
         The last one that an earlier attempt at the run has saved.
     program
         The name and arguments of the program that ``code`` is part of; ``None`` in a notebook.
+    after_cut_off
+        Whether all ranks begin together for the first time since a run was cut off on some of them,
+        so that what they keep equal may differ.
     """
 
     run: str
@@ -328,6 +331,7 @@ class RunFields(TypedDict):
     debugging: Debugging
     checkpoint: str | None
     program: list[str] | None
+    after_cut_off: bool
 
 
 class RunRequest(RunFields):
@@ -357,7 +361,8 @@ def _nothing() -> Message:
     """Return a run's default fields, as new objects."""
     nothing = dict.fromkeys(("code", "call", "script", "serves", "checkpoint", "program"))
     maps: Message = {"cells": {}, "values": {}, "outdated": {}}
-    return {**nothing, **maps, "watched": [], "names": [], "records": [], "talks": False}
+    lists: Message = {"watched": [], "names": [], "records": []}
+    return {**nothing, **maps, **lists, "talks": False, "after_cut_off": False}
 
 
 def _nothing_for_a_rank() -> Message:
