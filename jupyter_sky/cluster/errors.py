@@ -140,9 +140,9 @@ class BegunInPart(SkyError):
 FORMER_GROUP = (
     "The process group was formed again since the cluster began, as after a Stop in a collective, "
     "a lost rank or `%sky scale`. What was made with one of another size, like a "
-    "DistributedDataParallel or a Trainer, and groups of some of the ranks, like a DeviceMesh of "
-    "two dimensions, no longer reach the other ranks: make them again. A sharded model still has "
-    "its weights: `sky.save` saves them, and `sky.load` gives them to the new one."
+    "DistributedDataParallel, a Trainer or a DeviceMesh, no longer reaches the other ranks: make "
+    "it again. A sharded model still has its weights: `sky.save` saves them, and `sky.load` gives "
+    "them to the new one."
 )
 """What to do where a connection failed on every rank, and nothing else did."""
 

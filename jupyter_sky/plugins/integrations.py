@@ -11,12 +11,8 @@ from typing import Any, TypeVar, cast, overload
 from jupyter_sky.api.compute import ComputeFunction
 from jupyter_sky.api.instance import instance_info
 from jupyter_sky.errors import UsageError
-from jupyter_sky.plugins.torch_group.formation import (
-    Backend,
-    check_backend,
-    is_formed,
-    process_group,
-)
+from jupyter_sky.plugins.torch_group.agreement import Backend
+from jupyter_sky.plugins.torch_group.formation import check_backend, is_formed, process_group
 
 F = TypeVar("F", bound=Callable[..., Any])
 

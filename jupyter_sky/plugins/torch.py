@@ -13,7 +13,8 @@ from jupyter_sky.api import accelerators
 from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.errors import UsageError
 from jupyter_sky.plugins._install import install, requirement
-from jupyter_sky.plugins.torch_group.formation import Backend, check_backend, process_group
+from jupyter_sky.plugins.torch_group.agreement import Backend
+from jupyter_sky.plugins.torch_group.formation import check_backend, process_group
 from jupyter_sky.providers.spec import Accelerator, Image, PipIndex
 
 _WHEELS = "https://download.pytorch.org/whl"

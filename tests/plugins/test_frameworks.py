@@ -130,8 +130,8 @@ def test_accelerate_counts_the_ranks_again_where_there_are_more() -> None:
 
     try:
         PartialState(cpu=True)
-        groups = [SimpleNamespace(rank=lambda: 0, size=size.__int__) for size in (2, 3)]
-        former.replace(*groups)
+        left, new = (SimpleNamespace(rank=lambda: 0, size=size.__int__) for size in (2, 3))
+        former.replace([(left, new)])
         assert not PartialState._shared_state
     finally:
         PartialState._reset_state()

@@ -88,7 +88,8 @@ class CheckpointGroup:
             return None
         group = self._dist.group.WORLD
         if _background is None or _background[0] is not group:
-            _background = group, self._dist.new_group(backend="gloo")
+            made = self._dist.new_group(backend="gloo", group_desc="jupyter_sky")
+            _background = group, made
         return _background[1]
 
 

@@ -66,7 +66,17 @@ def _reset_fsdp2(kind: Any, models: list[Any]) -> None:
     for model in models:
         # Inner ones are refused, and one with an unfinished gather that has failed fails with it.
         with contextlib.suppress(Exception):
+            _note_gathered(model)
             model.reset_iter_state()
+
+
+def _note_gathered(model: Any) -> None:
+    """Have torch drop what an interrupt between two parameters of a group has left gathered."""
+    for state in model._get_fsdp_state()._state_ctx.all_states:
+        for group in state._fsdp_param_groups:
+            states = {each.sharded_state for each in group.fsdp_params}
+            for each in states - {type(group._sharded_state).SHARDED}:
+                group._sharded_state = each
 
 
 def _reset_fsdp1(model: Any) -> None:

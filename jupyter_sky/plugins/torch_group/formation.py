@@ -1,13 +1,11 @@
 """torch's process group, formed by all ranks at once.
 
 The store is our own TCPStore instead of ``env://``: it listens only on the head's address, on a
-socket that is already bound, so that no other program can take the port. Before torch connects the
-ranks, the head counts them in the store, so that an error can name those that are missing.
+socket that is already bound, so that no other program can take the port.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
@@ -16,22 +14,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.api.instance import InstanceInfo
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count
 from jupyter_sky.plugins._environment import environment_of_rank
 from jupyter_sky.plugins._install import needs
-from jupyter_sky.plugins.torch_group import former, lightning
+from jupyter_sky.plugins.torch_group import former, lightning, subgroups
+from jupyter_sky.plugins.torch_group.agreement import Backend, await_all_ranks
 from jupyter_sky.plugins.torch_group.comparison import compare_replicas
-from jupyter_sky.plugins.torch_group.store_wait import wait_for_keys
 from jupyter_sky.transport.present_run import calling_after_cut_off
 
 if TYPE_CHECKING:
     from torch.distributed import Store, TCPStore
-
-Backend = Literal["nccl", "gloo"]
 
 _BOTH = "cpu:gloo,cuda:nccl"
 """What torch takes if it is asked for no backend, so that tensors may be on the processor too."""
@@ -45,10 +41,12 @@ _NCCL_ERRORS = {
 their collectives, and at once: it would wait a minute for files with records to be written."""
 
 _CONNECT_WITHIN = 2.0  # seconds, for each attempt
-_ANSWER_WITHIN = 2.0  # seconds, of the head to a rank, and of a rank to the head
 
 _former: weakref.ref[Any] | None = None
 """The group that was left, which has sockets: it is kept only if something else refers to it."""
+
+_is_replaced = True
+"""Whether the present group has taken its place. If it could not, the next one has to."""
 
 
 def check_backend(backend: object) -> None:
@@ -165,12 +163,13 @@ def _form(info: InstanceInfo, backend: Backend | None, deadline: float) -> None:
 
     try:
         store = _store(info, deadline)
-        backend = _await_all_ranks(info, store, backend or own, deadline)
+        agreed = await_all_ranks(info, store, backend or own, deadline)
     except dist.DistError as error:
         raise SkyError(
             f"the head at {info.head_addr}:{info.head_port} was lost while the process group was "
             f"formed ({error})."
         ) from error
+    backend = agreed.backend
     # torch counts an aborted formation on some ranks and not on others, which would then look for
     # each other under different names.
     c10d._world.group_count = 0
@@ -201,8 +200,10 @@ def _form(info: InstanceInfo, backend: Backend | None, deadline: float) -> None:
         c10d._set_pg_timeout(normal)
     if not _can_be_split(dist.group.WORLD):
         dist.group.WORLD.bound_device_id = None  # then meshes form their groups in another way
+    # Before their time limit is what it will be: a rank that is lost now is not waited for long.
+    pairs = subgroups.form(agreed.groups, agreed.made, None if limit_stays else deadline)
     store.set_timeout(normal)
-    _succeed()
+    _succeed(pairs)
     lightning.install()
 
 
@@ -214,13 +215,23 @@ def _can_be_split(group: Any) -> bool:
     return _torch_version() != (2, 9) or len(set(group._device_types)) < 2
 
 
-def _succeed() -> None:
-    """Put the group in the place of the former one, if there was one."""
+def _succeed(pairs: list[tuple[Any, Any]]) -> None:
+    """Put the group in the place of the former one, if there was one, as well as those beside it.
+
+    Parameters
+    ----------
+    pairs
+        Of those beside it, the former and the new ones.
+    """
     import torch.distributed as dist
 
-    left = _former and _former()
+    global _is_replaced
+    left = None if _former is None else _former()
     if left is not None:
-        former.replace(left, dist.group.WORLD)
+        pairs = [*pairs, (left, dist.group.WORLD)]
+    if pairs:
+        former.replace(pairs)
+    _is_replaced = True
 
 
 def _leave() -> None:
@@ -228,10 +239,12 @@ def _leave() -> None:
     import torch.distributed as dist
     from torch.distributed import distributed_c10d as c10d
 
-    global _former
+    global _former, _is_replaced
     if not dist.is_initialized():
         return
-    _former = weakref.ref(dist.group.WORLD)
+    if _is_replaced:
+        _former, _is_replaced = weakref.ref(dist.group.WORLD), False
+        subgroups.remember()
     try:
         dist.destroy_process_group()
     except RuntimeError:  # it is broken, but torch must forget it before the next one
@@ -326,64 +339,3 @@ def _await_head(info: InstanceInfo, deadline: float) -> None:
             pause = min(2 * pause, 0.5)
         else:
             return
-
-
-def _await_all_ranks(info: InstanceInfo, store: Store, own: Backend, deadline: float) -> Backend:
-    """Wait for every rank, or report which ones are missing; return the backend that all can have.
-
-    Only the head counts, and tells the others, so that no rank continues if another gave up.
-    """
-    exchange = _count_ranks if info.is_head else _answer
-    missing, agreed = exchange(info, store, own, deadline)
-    if missing:
-        raise SkyError(
-            f"the process group was not formed within {deadline:g} s: "
-            f"{_listed(missing, info)} did not join."
-        )
-    return agreed
-
-
-def _count_ranks(
-    info: InstanceInfo, store: Store, own: Backend, deadline: float
-) -> tuple[list[int], Backend]:
-    others = range(1, info.world_size)
-    missing = []
-    if not wait_for_keys(store, [_here(rank) for rank in others], deadline):
-        missing = [rank for rank in others if not store.check([_here(rank)])]
-    there = store.multi_get([_here(rank) for rank in others if rank not in missing])
-    agreed: Backend = "nccl" if {own.encode(), *there} == {b"nccl"} else "gloo"
-    store.set("answer", json.dumps([missing, agreed]))
-    if missing:
-        # The store ends with the head: the ranks that came must read this first.
-        have_come = [rank for rank in others if rank not in missing]
-        wait_for_keys(store, [_heard(rank) for rank in have_come], _ANSWER_WITHIN)
-    return missing, agreed
-
-
-def _answer(
-    info: InstanceInfo, store: Store, own: Backend, deadline: float
-) -> tuple[list[int], Backend]:
-    store.set(_here(info.rank), own)
-    if not wait_for_keys(store, ["answer"], deadline + _ANSWER_WITHIN):
-        return [0], own
-    missing, agreed = json.loads(store.get("answer"))
-    store.set(_heard(info.rank), "")
-    return missing, agreed
-
-
-def _here(rank: int) -> str:
-    return f"rank {rank} is here"
-
-
-def _heard(rank: int) -> str:
-    return f"rank {rank} has heard"
-
-
-def _listed(ranks: list[int], info: InstanceInfo) -> str:
-    nodes = {rank: peer for peer in info.peers for rank in peer.ranks}
-    return ", ".join(
-        f"rank {rank} (node {nodes[rank].node} at {nodes[rank].addr})"
-        if rank in nodes
-        else f"rank {rank}"
-        for rank in ranks
-    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import CellType, MemberDescriptorType
 from typing import Any
 
@@ -19,30 +19,32 @@ from jupyter_sky.plugins.torch_group import replicas
 from jupyter_sky.serialization.models.instances import instances
 
 
-def replace(former: Any, new: Any) -> None:
-    """Let a group take the place of another one of the same ranks, on this rank.
+def replace(pairs: Sequence[tuple[Any, Any]]) -> None:
+    """Let groups take the place of others of the same ranks, on this rank.
 
     Parameters
     ----------
-    former
-        The group that was destroyed.
-    new
-        The one that was formed since.
+    pairs
+        A group that was destroyed, and the one that was formed since, for each of them.
     """
-    if (former.rank(), former.size()) != (new.rank(), new.size()):
+    if any((old.rank(), old.size()) != (new.rank(), new.size()) for old, new in pairs):
         # The cluster was scaled: what was made for another number of ranks is made again.
         forget_accelerate()
         return
-    for holder in gc.get_referrers(former):
-        with contextlib.suppress(Exception):  # of a class of the user's
-            _replace_in(holder, former, new)
+    formers = [former for former, _ in pairs]
+    found = {id(former): new for former, new in pairs}
+    # The namespace is as old as the fork server, whose objects are kept away from the collector.
+    for holder in [vars(sys.modules["__main__"]), *gc.get_referrers(*formers)]:
+        if holder is not formers:
+            with contextlib.suppress(Exception):  # of a class of the user's
+                _replace_in(holder, found)
     from torch.nn.parallel import DistributedDataParallel
 
     [models] = instances((DistributedDataParallel,))
     for each in models:
         if each.__dict__.get("reducer"):
             with contextlib.suppress(Exception):  # its first use says what is wrong
-                _renew(each, new)
+                _renew(each, [*found.values()])
 
 
 def forget_accelerate() -> None:
@@ -53,18 +55,19 @@ def forget_accelerate() -> None:
         AcceleratorState._reset_state(reset_partial_state=True)
 
 
-def _replace_in(holder: Any, former: Any, new: Any) -> None:
+def _replace_in(holder: Any, new: dict[int, Any]) -> None:
+    """Replace what an object refers to by what there is for its id."""
     if isinstance(holder, CellType):
-        holder.cell_contents = new
+        holder.cell_contents = new[id(holder.cell_contents)]
         return
     if not isinstance(holder, dict | list):
         for name in _slots(type(holder)):
-            if getattr(holder, name, None) is former:
-                setattr(holder, name, new)
+            if (former := id(getattr(holder, name, None))) in new:
+                setattr(holder, name, new[former])
         holder = holder.__dict__
     places = holder.items() if isinstance(holder, dict) else enumerate(holder)
-    for place in [place for place, value in places if value is former]:
-        holder[place] = new
+    for place, former in [(place, id(value)) for place, value in places if id(value) in new]:
+        holder[place] = new[former]
 
 
 def _slots(kind: type) -> Iterator[str]:
@@ -74,13 +77,19 @@ def _slots(kind: type) -> Iterator[str]:
                 yield name
 
 
-def _renew(model: Any, group: Any) -> None:
-    """Let a DistributedDataParallel begin its next step, with its own group."""
+def _renew(model: Any, groups: Sequence[Any]) -> None:
+    """Let a DistributedDataParallel begin its next step, if it has one of these groups."""
     import torch.distributed as dist
 
-    if model.process_group is not group:
+    if all(model.process_group is not each for each in groups):
         return
-    model.__setstate__(model.__getstate__())
+    # As where a model is unpickled, which torch can only for the group of all ranks.
+    parameters, are_sparse = model._build_params_for_reducer()
+    names = model._build_debug_param_to_name_mapping(parameters)
+    model._ddp_init_helper(parameters, are_sparse, names, model.static_graph)
+    if model.static_graph:
+        model.reducer._set_static_graph()
+        model.logger._set_static_graph()
     for hook, state in getattr(model, "_comm_hooks", ()):
         dist._register_comm_hook(model.reducer, state, hook)
     replicas.make_equal_at_next_step(model)

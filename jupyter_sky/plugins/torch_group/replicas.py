@@ -75,6 +75,7 @@ def _make_equal(model: Any) -> None:
     parameters = list(model.module.parameters())
     optimizers = _optimizers({id(each): n for n, each in enumerate(parameters)})
     is_source = group.rank() == _SOURCE
+    source = dist.get_global_rank(group, _SOURCE)
     known = {}
     if is_source:
         for signature, optimizer in optimizers.items():
@@ -83,7 +84,7 @@ def _make_equal(model: Any) -> None:
                 pickle.dumps(each)  # an error while it is sent would leave the others waiting
                 known[signature] = each
     box = [known]
-    dist.broadcast_object_list(box, _SOURCE, group)
+    dist.broadcast_object_list(box, source, group)
     for signature, each in box[0].items():
         own: Any = optimizers.get(signature)
         for position, state in each.states.items():
@@ -95,7 +96,7 @@ def _make_equal(model: Any) -> None:
                         if is_source
                         else torch.empty(value.shape, dtype=value.dtype, device=parameter.device)
                     )
-                    dist.broadcast(tensor, _SOURCE, group)
+                    dist.broadcast(tensor, source, group)
                     state[key] = tensor
         if own is not None and not is_source:
             _learn(own, each, parameters)

@@ -275,35 +275,86 @@ def test_all_that_refers_to_a_group_refers_to_the_one_in_its_place(cells) -> Non
         "class Trainer:\n    def __init__(self): self.group = dist.group.WORLD\n"
         "def closure(group): return lambda: group\n"
         "slotted, trainer, listed = Slotted(), Trainer(), [dist.group.WORLD]\n"
-        "slotted.group, enclosed = dist.group.WORLD, closure(dist.group.WORLD)"
+        "slotted.group, enclosed = dist.group.WORLD, closure(dist.group.WORLD)\n"
+        "named = dist.group.WORLD"
     )
     stop(cells, BREAK)
-    for group in ("trainer.group", "listed[0]", "enclosed()", "slotted.group"):
+    for group in ("trainer.group", "listed[0]", "enclosed()", "slotted.group", "named"):
         cells.run(f"x = torch.ones(1)\ndist.all_reduce(x, group={group})")
         assert cells.ask("x.item()") == [4.0] * 4
 
 
-def test_what_was_made_with_a_former_group_is_named(cells) -> None:
-    cells.run("former = dist.new_group([0, 1, 2, 3])")
+def test_groups_of_some_ranks_and_what_is_sharded_over_them_go_on(cells: Cells) -> None:
+    cells.run("dropped = dist.new_group([1, 2])\ndel dropped")
+    cells.run(
+        "from datetime import timedelta\n"
+        "from torch.distributed.device_mesh import init_device_mesh\n"
+        "from torch.distributed.fsdp import fully_shard\n"
+        "mesh = init_device_mesh('cpu', (2, 2), mesh_dim_names=('dp', 'tp'))\n"
+        "model = fully_shard(torch.nn.Linear(8, 4), mesh=mesh)\n"
+        "optimizer = torch.optim.Adam(model.parameters(), lr=0.1)\n"
+        "pair = dist.new_group([1, 0], timeout=timedelta(seconds=77))\n"
+        "wrapped = torch.nn.parallel.DistributedDataParallel(\n"
+        "    torch.nn.Linear(2, 1), process_group=mesh['tp'].get_group())\n"
+        "name = mesh['dp'].get_group().group_name\n"
+        "def step():\n"
+        "    optimizer.zero_grad()\n"
+        "    model(torch.full((1, 8), rank + 1.0)).sum().backward()\n"
+        "    optimizer.step()\n"
+        "step()"
+    )
+    stop(cells, "if rank == 0: time.sleep(600)\nstep()")
+    cells.run("step(); step()")
+    assert cells.ask("optimizer.state_dict()['state'][0]['step'].item()") == [3.0] * 4
+    cells.run("wrapped(torch.full((1, 2), rank + 1.0)).sum().backward()")
+    gradients = cells.ask("wrapped.module.weight.grad.tolist()")
+    assert gradients == [[[1.5, 1.5]]] * 2 + [[[3.5, 3.5]]] * 2
+    cells.run("x = torch.ones(1)\nif rank < 2: dist.all_reduce(x, group=pair)")
+    assert cells.ask("x.item()") == [2.0, 2.0, 1.0, 1.0]
+    seen = cells.ask(
+        "pair._get_backend(torch.device('cpu')).options._timeout.seconds if rank < 2 else None, "
+        "mesh['dp'].get_group().group_name == name, len(dist.distributed_c10d._world.pg_names), "
+        "dist.new_group().group_name"
+    )
+    # The first group, those of the mesh, and the pair; the one that was dropped is gone.
+    limits, are_named, known, newest = zip(*seen, strict=True)
+    assert limits == (77, 77, None, None) and are_named == (True,) * 4
+    assert known == (4, 4, 3, 3) and len({*newest}) == 1
+
+
+def test_a_group_that_is_not_formed_again_keeps_nothing_from_running(cells: Cells) -> None:
+    """As where a node no longer reaches another one directly."""
+    cells.run(
+        "pair, new_group = dist.new_group([0, 1]), dist.new_group\n"
+        "tried = []\n"
+        "def fail(*args, **options): tried.append(args); raise RuntimeError('no route')\n"
+        "if rank == 1: dist.new_group = fail"
+    )
     stop(cells, BREAK)
-    with pytest.raises(ValueError) as caught:
-        cells.run("dist.barrier(group=former)")
-    assert "groups of some of the ranks" in "".join(caught.value.__notes__)
-    cells.run("former = dist.new_group([0, 1, 2, 3])\ndist.barrier(group=former)")
-    with pytest.raises(ValueError) as other:
-        cells.run("raise ValueError('unlike')")
-    assert "former" not in "".join(other.value.__notes__)
+    cells.run("x = torch.ones(1)\ndist.all_reduce(x); dist.new_group = new_group")
+    assert cells.ask("(x.item(), len(tried))") == [(4.0, rank == 1) for rank in range(4)]
+    with pytest.raises(ValueError, match="not initialized") as caught:
+        cells.run("dist.barrier(group=pair)", ranks=[0, 1])
+    assert "make it again" in "".join(caught.value.__notes__)
 
 
 def test_a_rank_that_does_not_react_is_ended(new) -> None:
     cells = new(nodes=2, stop=4.0)
-    cells.run("import ctypes, torch, torch.distributed as dist\nrank = dist.get_rank()")
+    cells.run(
+        "import ctypes, torch, torch.distributed as dist\nrank = dist.get_rank()\n"
+        "both = dist.new_group([0, 1], use_local_synchronization=True)\nname = both.group_name"
+    )
     # C's `system` ignores the signal, and with the GIL held nothing else in the process can react.
     deaf = "ctypes.PyDLL(None).system(b'trap : INT; echo here; while :; do sleep 1; done')"
     said = str(stop_at_first_line(cells.start(deaf, ranks=[1], show=[1])))
     assert "rank 1 did not react yet: a rank that has not within 4 s is ended" in said
     cells.run("import torch, torch.distributed as dist\nx = torch.ones(1)\ndist.all_reduce(x)")
     assert cells.ask("x.item()") == [2.0] * 2
+    # The group is there on the new rank too, which does not know it.
+    find = "both = dist.distributed_c10d._resolve_process_group(name)"
+    [name] = cells.ask("name", ranks=[0])
+    cells.run(f"if dist.get_rank(): name = {name!r}; {find}\ndist.all_reduce(x, group=both)")
+    assert cells.ask("x.item()") == [4.0] * 2
 
     # So it is where another place stops it, which does not wait in this kernel.
     deaf = (
