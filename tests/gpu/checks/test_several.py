@@ -147,15 +147,24 @@ def test_where_tells_who_waits_on_the_gpu(connected: Connected, check: Check) ->
     assert "do not belong together" not in said[-1]
 
 
-def test_a_mesh_of_two_dimensions_has_groups(connected: Connected) -> None:
-    connected.cells.run(
+def test_a_mesh_of_two_dimensions_has_groups_that_go_on(connected: Connected) -> None:
+    cells, pids = connected.cells, connected.pids
+    cells.run(
         "from torch.distributed.device_mesh import init_device_mesh\n"
         "shape = dist.get_world_size(), 1\n"
-        "mesh = init_device_mesh('cuda', shape, mesh_dim_names=('data', 'model'))\n"
+        "mesh = init_device_mesh('cuda', shape, mesh_dim_names=('data', 'model'))"
+    )
+    reduce = (
         "x = torch.ones(1, device='cuda')\n"
         "for name in mesh.mesh_dim_names:\n    dist.all_reduce(x, group=mesh.get_group(name))"
     )
-    assert connected.cells.ask("x.item()") == [connected.size] * connected.size
+    cells.run(reduce)
+    assert cells.ask("x.item()") == [connected.size] * connected.size
+    wait = "if rank:\n    time.sleep(600)\n"
+    stopped(cells, f"{wait}dist.all_reduce(x, group=mesh.get_group('data')); x.item()")
+    assert connected.pids == pids
+    cells.run(reduce)
+    assert cells.ask("x.item()") == [connected.size] * connected.size
 
 
 def test_a_collective_may_take_longer_than_the_group_had_to_form(connected: Connected) -> None:
