@@ -88,7 +88,7 @@ class ClusterState:
     missing
         Modules that could not be imported, and why.
     cut_off
-        Whether a run ended with an error or a Stop on some rank, since all ranks last began one
+        Whether an error or a Stop came to a run on some rank, since all ranks last began one
         together.
     """
 
@@ -211,7 +211,7 @@ def ranks_done(state: ClusterState, events: Iterable[RankDone]) -> ClusterState:
     """Return the state after ranks have finished their parts, with one copy for all."""
     ranks, cut_off = list(state.ranks), state.cut_off
     for event in events:
-        cut_off = cut_off or event.outcome != "ok"
+        cut_off = cut_off or event.stopped or event.outcome != "ok"
         at = _index(ranks, event.rank, _number)
         # An earlier run may end in events that a kernel reads again: see `attach`.
         if at is not None and (rank := ranks[at]).pid is not None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from jupyter_sky.cluster.control import recovery
@@ -68,6 +69,8 @@ async def send_once_whole(controller: Controller, run: Run, begin: Callable[[Run
             await dispatch(controller, run)
             break
         except SkyError as why:
+            # Ranks that it did not reach have not compared what a run before it has left.
+            controller.state = replace(controller.state, cut_off=True)
             # Where a rank was lost just before, as was not known here, it has begun nowhere, or
             # only on other nodes.
             may_have_begun = controller.state.group or run.id in controller.state.busy_runs

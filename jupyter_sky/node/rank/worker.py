@@ -203,8 +203,7 @@ class RankWorker:
         self._peers = sum(len(node["ranks"]) for node in topology["nodes"]) - 1
         self._forming = generation = topology["generation"]
         try:
-            # The former group is left as a whole, and not interruptibly: half of it would spoil the
-            # next.
+            # The former group is left as a whole, uninterrupted: half would spoil the next one.
             if self._left_collective:
                 collective_abort.break_group(command["siblings"], command["addresses"])
             self._plugins.exit_app()
@@ -254,11 +253,12 @@ class RankWorker:
         if os.getpid() != self._pid:
             end_child(error, self._shell.last_traceback)
         ended = self._inspector.recorded.wait_until_ended
-        if error is not None and (is_of_collective(error) or not ended(_ENDED_WITHIN)):
+        cut_off = error is not None or self._interrupts.was_requested  # if the code has caught it
+        if cut_off and (is_of_collective(error) or not ended(_ENDED_WITHIN)):
             # It has left a collective that its peers may never begin: the next of theirs would meet
             # it, and they would hang or mix up their values. What has failed is closed for good.
             self._was_broken = self._left_collective = True
-        if error is not None:
+        if cut_off:
             drop_unfinished_steps(self._interrupts.was_requested)
         self._debugger.end(error)
         streams.end_of_run()
@@ -359,7 +359,8 @@ class RankWorker:
             if outcome == "error" and isinstance(error, KeyboardInterrupt):
                 self._shell.record_sentence(error)  # the user's own, of which it has no traceback
             report = self._shell.report(error)
-        return RankDone(self.rank, run, outcome, report, values, self._was_broken, bound, arrived)
+        done = (self.rank, run, outcome, report, values, self._was_broken, bound, arrived)
+        return RankDone(*done, stopped=self._interrupts.was_requested)
 
     # For the shell (`shell.ShellOwner`)
 

@@ -1,9 +1,12 @@
-"""Ranks find out whether their replicas of models still are equal.
+"""Ranks find out whether what they train is still equal, and make replicas of models equal again.
 
-A run may be cut off while no rank is in a collective, and yet on some ranks before the optimizer's
-step, and on others after it. Before the next run of all ranks, each counts in the group's store
-those that have what it has. That is not a collective: it disturbs none of the user's, and a rank
-that does not come, as it has left the group, only costs the others some time.
+A run may be cut off on some ranks before the optimizer's step, and on others after it. Before the
+next run of all ranks, each counts in the group's store those that have what it has. That is not a
+collective: it disturbs none of the user's, and a rank that does not come, as it has left the group,
+only costs the others some time. Nothing is sent where all have the same.
+
+Models are found by their shapes. Those that look alike are made equal when each is used next: only
+the user's code knows which of them is which on another rank.
 """
 
 from __future__ import annotations
@@ -11,43 +14,106 @@ from __future__ import annotations
 import contextlib
 import gc
 import hashlib
+import sys
 from collections import defaultdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jupyter_sky.plugins.torch_group.replicas import fingerprint, make_equal_at_next_step
+from jupyter_sky.plugins.torch_group import replicas, shards
 from jupyter_sky.plugins.torch_group.store_wait import wait_for_keys
 from jupyter_sky.serialization.models.instances import instances
 from jupyter_sky.transport import present_run
 
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
 _PATIENCE = 10.0  # seconds, for ranks that have not come
+
+_APART = (
+    "The last run was cut off between the steps of an optimizer on one rank and on another: the "
+    "shards of the model are of different steps. Load a checkpoint with `sky.load`, or make model "
+    "and optimizer again."
+)
 
 
 def compare_replicas() -> None:
-    """Have replicas made equal at their next step if they differ; all ranks call this together."""
+    """Make replicas equal that differ; all ranks call this together."""
     import torch.distributed as dist
 
     store = present_run.group_store()
     if store is None or dist.get_world_size() < 2:
         return
-    run = present_run.identity()
-    found: dict[str, list[Any]] = defaultdict(list)
-    counters = {}
+    models: dict[str, list[Any]] = defaultdict(list)
     for model in _models():
         with contextlib.suppress(Exception):  # what the user has made of it
-            found[_name(model)].append((fingerprint(model), model))
+            models[_name(model)].append(model)
     try:
-        for name, alike in found.items():
-            counters[name] = f"{run}: {name} has {sorted(each for each, _ in alike)}"
-            store.add(counters[name], 1)
-        if store.add(f"{run}: ranks", 1) == dist.get_world_size():
-            store.set(f"{run}: all", "")
-        wait_for_keys(store, [f"{run}: all"], _PATIENCE)
-        for name, alike in found.items():
-            for _, model in alike:
-                if store.add(counters[name], 0) < model.process_group.size():
-                    make_equal_at_next_step(model)
+        different, is_apart = _different(_Counts(store, present_run.identity()), models)
     except dist.DistError:  # the head is lost: the group will be formed again
         return
+    for name, is_single in sorted(different.items()):
+        for model in models[name]:
+            replicas.drop_unfinished_step(model)
+            if is_single:
+                replicas.make_equal(model)
+            else:
+                replicas.make_equal_at_next_step(model)
+    if is_apart:
+        print(_APART, file=sys.stderr)
+
+
+def _different(counts: _Counts, models: dict[str, list[Any]]) -> tuple[dict[str, bool], bool]:
+    """Return the names of models that differ, each with whether it is single on all ranks.
+
+    The second value is whether shards are of different steps.
+    """
+    prints = {
+        name: sorted(replicas.fingerprint(each) for each in alike) for name, alike in models.items()
+    }
+    steps = shards.steps_taken()
+    for name, found in prints.items():
+        counts.add(f"{name}: {found}")
+        if len(found) == 1:
+            counts.add(f"{name} is single")
+    for name, taken in steps.items():
+        counts.add(name)
+        counts.add(f"{name}: {taken}")
+    have_come = counts.await_all()
+    different = {}
+    for name, found in prints.items():
+        size = models[name][0].process_group.size()
+        if not (have_come and counts.of(f"{name}: {found}") == size):
+            different[name] = have_come and counts.of(f"{name} is single") == size
+    is_apart = have_come and any(
+        counts.of(f"{name}: {taken}") < counts.of(name) for name, taken in steps.items()
+    )
+    return different, is_apart
+
+
+class _Counts:
+    """How many ranks have what, before a run."""
+
+    def __init__(self, store: Store, run: str) -> None:
+        self._store, self._run = store, run
+
+    def add(self, what: str) -> None:
+        self._store.add(self._key(what), 1)
+
+    def of(self, what: str) -> int:
+        return int(self._store.add(self._key(what), 0))
+
+    def await_all(self) -> bool:
+        """Return whether all ranks have counted, which has the same answer on each of them."""
+        import torch.distributed as dist
+
+        answer = self._key("answer")
+        if self._store.add(self._key("ranks"), 1) == dist.get_world_size():
+            self._store.compare_set(answer, "", "all")
+        if not wait_for_keys(self._store, [answer], _PATIENCE):
+            self._store.compare_set(answer, "", "not all")
+        return bool(self._store.get(answer) == b"all")
+
+    def _key(self, what: str) -> str:
+        return f"{self._run}: {_digest(what)}"
 
 
 def _models() -> list[Any]:
@@ -62,8 +128,14 @@ def _models() -> list[Any]:
 
 def _name(model: Any) -> str:
     """Return a name for a model that is the same on all ranks of its group."""
+    import torch.distributed as dist
+
     shape = [
         (name, tuple(each.shape), str(each.dtype)) for name, each in model.module.named_parameters()
     ]
-    digest = hashlib.blake2b(repr(shape).encode(), digest_size=16).hexdigest()
-    return f"{model.process_group.group_name} {digest}"
+    group = model.process_group
+    return _digest(f"{group.group_name} {dist.get_process_group_ranks(group)} {shape}")
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

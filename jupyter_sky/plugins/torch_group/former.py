@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from types import CellType, MemberDescriptorType
 from typing import Any
 
-from jupyter_sky.plugins.torch_group import replicas
 from jupyter_sky.serialization.models.instances import instances
 
 
@@ -92,4 +91,3 @@ def _renew(model: Any, groups: Sequence[Any]) -> None:
         model.logger._set_static_graph()
     for hook, state in getattr(model, "_comm_hooks", ()):
         dist._register_comm_hook(model.reducer, state, hook)
-    replicas.make_equal_at_next_step(model)

@@ -233,8 +233,8 @@ class RankDone(Event):
 
     Attributes
     ----------
-    outcome
-        How it ended.
+    outcome, stopped
+        How it ended, and whether it was told to stop, which its code may have caught.
     error
         The exception that ended it, including that of an interrupt.
     values
@@ -242,8 +242,7 @@ class RankDone(Event):
     broken
         Whether the process group was broken to end the run, so that it must be formed again.
     bound
-        ``True`` for names that were bound to another object, ``False`` for watched names that are
-        still bound to the same object.
+        ``True`` for names that are bound to another object, ``False`` for other watched names.
     arrived
         The shipments of names that the rank bound for the run; ``None`` if it cannot tell.
     seconds
@@ -262,6 +261,7 @@ class RankDone(Event):
     arrived: list[str] | None = None
     seconds: float | None = None
     tail: bytes = b""
+    stopped: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,38 +222,6 @@ def test_a_wrapped_model_trains_on_where_the_group_was_broken(cells) -> None:
     assert cells.ask(f"{gradients}.tolist()") == [[[2.5, 2.5]]] * 4
 
 
-def test_replicas_that_a_stop_outside_of_a_collective_leaves_different_are_made_equal(
-    cells: Cells,
-) -> None:
-    cells.run(
-        "from torch.nn.parallel import DistributedDataParallel\n"
-        "model = DistributedDataParallel(torch.nn.Linear(2, 1))\n"
-        "optimizer = torch.optim.Adam(model.parameters(), lr=0.1)\n"
-        "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)\n"
-        "def step():\n"
-        "    optimizer.zero_grad()\n"
-        "    model(torch.full((1, 2), rank + 1.0)).sum().backward()\n"
-        "    optimizer.step(); scheduler.step()"
-    )
-    cells.run("group = dist.group.WORLD")
-    run = cells.start(
-        "step()\n"
-        "if rank: optimizer.step(); scheduler.step()\n"
-        "dist.barrier()\nif rank == 0: print('here')\ntime.sleep(600)"
-    )
-    stop_at_first_line(run)
-    cells.run("with torch.no_grad(): evaluated = model(torch.ones(1, 2))", ranks=[0])
-    cells.run("step(); step()")
-    seen = cells.ask("model.module.weight.tolist(), scheduler.last_epoch")
-    assert seen == seen[:1] * 4 and seen[0][1] == 3
-
-    # Where nothing differs, nothing is sent: a step would wait for the other ranks here.
-    with pytest.raises(ValueError):
-        cells.run("if rank == 2: raise ValueError")
-    cells.run("if rank == 0: model(torch.ones(1, 2))")
-    assert cells.ask("dist.group.WORLD is group") == [True] * 4
-
-
 def test_a_loader_of_data_goes_on_whose_workers_stop_has_ended(cells) -> None:
     cells.run(
         "from torch.utils.data import DataLoader\n"
