@@ -37,20 +37,20 @@ dist.barrier()
 if rank == 0: print('here')
 time.sleep(600)
 """
-"""Rank 1 has made one step more than rank 0, and no rank is in a collective."""
+"""Ranks have made one step more than rank 0, and none is in a collective."""
 
 
 @pytest.fixture(scope="module")
 def cells() -> Iterator[Cells]:
-    cells = start(2)
+    cells = start(3)
     cells.run(PREPARE)
     yield cells
     cells.cluster.down()
 
 
 def assert_equal(cells: Cells, expression: str) -> None:
-    here, there = cells.ask(expression)
-    assert here == there
+    first, *others = cells.ask(expression)
+    assert others == [first] * 2
 
 
 ADAM = """
@@ -73,13 +73,13 @@ def test_replicas_that_a_stop_outside_of_a_collective_leaves_different_are_made_
     assert_equal(cells, "model.module.weight.tolist()")
     cells.run("step(); step()")
     assert_equal(cells, "model.module.weight.tolist()")
-    assert cells.ask("scheduler.last_epoch") == [3] * 2
+    assert cells.ask("scheduler.last_epoch") == [3] * 3
 
     # Where nothing differs, nothing is sent: this rank would wait for the other one here.
     with pytest.raises(ValueError):
         cells.run("if rank == 1: raise ValueError")
     cells.run("if rank == 0: model(torch.ones(1, 2))")
-    assert cells.ask("dist.group.WORLD is group") == [True] * 2
+    assert cells.ask("dist.group.WORLD is group") == [True] * 3
 
 
 def test_replicas_are_made_equal_where_the_code_has_caught_the_stop(cells: Cells) -> None:
@@ -102,7 +102,7 @@ def test_gradients_of_a_step_that_a_rank_has_made_do_not_count_twice(cells: Cell
     )
     cells.run("loss(model).backward()\nleft = model.module.weight.grad.tolist()")
     cells.run("optimizer.zero_grad(); loss(model).backward()")
-    assert cells.ask("left == model.module.weight.grad.tolist()") == [True] * 2
+    assert cells.ask("left == model.module.weight.grad.tolist()") == [True] * 3
 
 
 def test_an_optimizer_of_two_models_is_made_equal(cells: Cells) -> None:
@@ -122,7 +122,39 @@ def test_an_optimizer_of_two_models_is_made_equal(cells: Cells) -> None:
     cells.run("for _ in range(3): step()")
     assert_equal(cells, "[each.tolist() for each in parameters]")
     assert_equal(cells, "[optimizer.state[each]['exp_avg'].tolist() for each in parameters]")
-    assert cells.ask("[each.last_epoch for each in (scheduler, *warm_up)]") == [[4, 1, 2]] * 2
+    assert cells.ask("[each.last_epoch for each in (scheduler, *warm_up)]") == [[4, 1, 2]] * 3
+
+
+def test_models_of_some_of_the_ranks_are_made_equal(cells: Cells) -> None:
+    cells.run(
+        "pair = dist.new_group([1, 2])\n"
+        "step = step_of_optimizers = lambda: None\n"
+        "if rank:\n"
+        "    torch.manual_seed(0)\n"
+        "    model = DistributedDataParallel(nn.Linear(2, 1), process_group=pair)\n"
+        "    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)\n"
+        "    def step_of_optimizers(): optimizer.step()\n"
+        "    def step():\n"
+        "        optimizer.zero_grad(); loss(model).backward(); optimizer.step()\n"
+    )
+    stop_at_first_line(cells.start(ONE_STEP_APART.replace("if rank:", "if rank == 2:")))
+    cells.run("step()\nif rank: left = model.module.weight.tolist(), len(optimizer.state)")
+    first, second = cells.ask("left", ranks=[1, 2])
+    assert first == second
+
+
+def test_where_replicas_cannot_be_made_equal_only_their_steps_fail(cells: Cells) -> None:
+    cells.run(
+        f"{ADAM}\n"
+        "class Odd:\n"
+        "    def __reduce__(self): return eval, ('1 / 0',)\n"
+        "step(); optimizer.param_groups[0]['odd'] = Odd()"
+    )
+    stop_at_first_line(cells.start(ONE_STEP_APART))
+    for code in ("pass", "step()"):
+        with pytest.raises(ZeroDivisionError):
+            cells.run(code)
+    assert cells.ask("dist.get_rank()") == [0, 1, 2]
 
 
 def test_what_scales_the_loss_is_made_equal(cells: Cells) -> None:
@@ -138,9 +170,9 @@ def test_what_scales_the_loss_is_made_equal(cells: Cells) -> None:
     run = "step(updates=rank == 1)\ndist.barrier()\nif rank == 0: print('here')\ntime.sleep(600)"
     stop_at_first_line(cells.start(run))
     cells.run("step()")
-    assert cells.ask("scaler.get_scale()") == [2.0**8] * 2
+    assert cells.ask("scaler.get_scale()") == [2.0**8] * 3
     cells.run("step(); step()")
-    assert cells.ask("scaler.get_scale()") == [2.0**9] * 2
+    assert cells.ask("scaler.get_scale()") == [2.0**9] * 3
     assert_equal(cells, "model.module.weight.tolist()")
 
 
@@ -182,7 +214,7 @@ def test_a_model_trains_on_after_a_stop_in_its_backward_pass(cells: Cells) -> No
     stop_at_first_line(cells.start("slow = True\nmodel.zero_grad(); loss(model).backward()"))
     cells.run("slow = False\nmodel.zero_grad(); loss(model).backward()")
     cells.run("model.zero_grad(); loss(model).backward()")
-    assert cells.ask("wanted == [each.grad.tolist() for each in model.parameters()]") == [True] * 2
+    assert cells.ask("wanted == [each.grad.tolist() for each in model.parameters()]") == [True] * 3
 
 
 def test_shards_that_are_of_different_steps_are_named(cells: Cells) -> None:

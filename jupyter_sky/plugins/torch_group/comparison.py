@@ -50,19 +50,19 @@ def compare_replicas() -> None:
         different, is_apart = _different(_Counts(store, present_run.identity()), models)
     except dist.DistError:  # the head is lost: the group will be formed again
         return
-    for name, is_single in sorted(different.items()):
+    for name, is_known in sorted(different.items()):
         for model in models[name]:
             replicas.drop_unfinished_step(model)
-            if is_single:
+            # Where it fails, it fails the next step as well, and not each cell from now on.
+            replicas.make_equal_at_next_step(model)
+            if is_known:
                 replicas.make_equal(model)
-            else:
-                replicas.make_equal_at_next_step(model)
     if is_apart:
         print(_APART, file=sys.stderr)
 
 
 def _different(counts: _Counts, models: dict[str, list[Any]]) -> tuple[dict[str, bool], bool]:
-    """Return the names of models that differ, each with whether it is single on all ranks.
+    """Return the names of models that differ, each with whether it can be made equal now.
 
     The second value is whether shards are of different steps.
     """
@@ -72,8 +72,8 @@ def _different(counts: _Counts, models: dict[str, list[Any]]) -> tuple[dict[str,
     steps = shards.steps_taken()
     for name, found in prints.items():
         counts.add(f"{name}: {found}")
-        if len(found) == 1:
-            counts.add(f"{name} is single")
+        if len(found) == 1 and not replicas.waits_for_step(models[name][0]):
+            counts.add(f"{name} is known")
     for name, taken in steps.items():
         counts.add(name)
         counts.add(f"{name}: {taken}")
@@ -82,7 +82,7 @@ def _different(counts: _Counts, models: dict[str, list[Any]]) -> tuple[dict[str,
     for name, found in prints.items():
         size = models[name][0].process_group.size()
         if not (have_come and counts.of(f"{name}: {found}") == size):
-            different[name] = have_come and counts.of(f"{name} is single") == size
+            different[name] = have_come and counts.of(f"{name} is known") == size
     is_apart = have_come and any(
         counts.of(f"{name}: {taken}") < counts.of(name) for name, taken in steps.items()
     )

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from jupyter_sky.serialization.models.instances import instances
 from jupyter_sky.transport import present_run
 
-_SOURCE = 0
+_SOURCE = 0  # in the group of the model
 _Signature = tuple[str, tuple[int, ...]]
 """An optimizer on all ranks: the name of its class, and the positions of its parameters."""
 
@@ -48,7 +48,7 @@ def make_equal_at_next_step(model: Any) -> None:
     model
         A DistributedDataParallel.
     """
-    if not _waits_for_step(model):
+    if not waits_for_step(model):
         model.register_forward_pre_hook(_hook())
 
 
@@ -59,7 +59,8 @@ def _hook() -> Any:
     return torch.compiler.disable(_before_step)
 
 
-def _waits_for_step(model: Any) -> bool:
+def waits_for_step(model: Any) -> bool:
+    """Return whether a model is to be made equal before its next step."""
     return any(hook is _hook() for hook in model._forward_pre_hooks.values())
 
 
@@ -83,12 +84,10 @@ def make_equal(model: Any) -> None:
     import torch.distributed as dist
     from torch.distributed.utils import _sync_module_states
 
-    hooks = model._forward_pre_hooks
-    for key in [key for key, hook in hooks.items() if hook is _hook()]:
-        del hooks[key]
     group, ignored = model.process_group, model.parameters_to_ignore
     size = model.broadcast_bucket_size
     _sync_module_states(model.module, group, size, _SOURCE, ignored)
+    source = dist.get_global_rank(group, _SOURCE)
     parameters = list(model.module.parameters())
     for each in parameters:
         each.grad = None  # of a step that some ranks have made: it would count twice
@@ -125,6 +124,9 @@ def make_equal(model: Any) -> None:
         scaler._per_optimizer_states.clear()  # what it knows of the step that was cut off
         if scaling and not is_source:
             scaler.load_state_dict(scaling)
+    hooks = model._forward_pre_hooks
+    for key in [key for key, hook in hooks.items() if hook is _hook()]:
+        del hooks[key]
 
 
 def drop_unfinished_step(model: Any) -> None:
@@ -159,7 +161,7 @@ def _all_known(model: Any) -> list[Any]:
     parameters = list(model.module.parameters())
     optimizers = _optimizers({id(each): n for n, each in enumerate(parameters)})
     scaler = _scaler()
-    known: list[Any] = [_waits_for_step(model), scaler.state_dict() if scaler else {}]
+    known: list[Any] = [waits_for_step(model), scaler.state_dict() if scaler else {}]
     known += map(_summed, parameters)
     for signature, optimizer in sorted(optimizers.items()):
         states = [
