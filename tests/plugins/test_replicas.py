@@ -217,21 +217,34 @@ def test_a_model_trains_on_after_a_stop_in_its_backward_pass(cells: Cells) -> No
     assert cells.ask("wanted == [each.grad.tolist() for each in model.parameters()]") == [True] * 3
 
 
-def test_shards_that_are_of_different_steps_are_named(cells: Cells) -> None:
+@pytest.mark.parametrize(
+    "sharded",
+    [
+        "fsdp.fully_shard(nn.Linear(3, 3))",
+        "fsdp.FullyShardedDataParallel(nn.Linear(3, 3), device_id=torch.device('cpu'))",
+        "fsdp.FullyShardedDataParallel("
+        "nn.Linear(3, 3), device_id=torch.device('cpu'), use_orig_params=True)",
+    ],
+)
+def test_shards_that_are_of_different_steps_are_named(cells: Cells, sharded: str) -> None:
     cells.run(
-        "from torch.distributed.fsdp import fully_shard\n"
-        "model = nn.Linear(2, 2)\n"
-        "fully_shard(model)\n"
+        "import torch.distributed.fsdp as fsdp\n"
+        f"model = {sharded}\n"
         "optimizer = torch.optim.Adam(model.parameters())\n"
         "step_of_optimizers = optimizer.step\n"
-        "def step(): loss(model).backward(); optimizer.step()"
+        "def step(): model(torch.ones(1, 3)).sum().backward(); optimizer.step()"
     )
     stop_at_first_line(cells.start(ONE_STEP_APART))
     cells.run("pass")
     assert "the shards of the model are of different steps" in cells.text("stderr")
     cells.run("pass")
     assert not cells.text("stderr")
+    # Once there is another model, the former one is of no interest.
     cells.run("del model, optimizer, step, step_of_optimizers")
+    with pytest.raises(ValueError):
+        cells.run("raise ValueError")
+    cells.run("pass")
+    assert not cells.text("stderr")
 
 
 def test_a_rank_that_comes_too_late_has_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,9 @@ def _different(counts: _Counts, models: dict[str, list[Any]]) -> tuple[dict[str,
     prints = {
         name: sorted(replicas.fingerprint(each) for each in alike) for name, alike in models.items()
     }
-    steps = shards.steps_taken()
+    steps = {}
+    with contextlib.suppress(Exception):  # of another version of torch, or a class of the user's
+        steps = shards.steps_taken()
     for name, found in prints.items():
         counts.add(f"{name}: {found}")
         if len(found) == 1 and not replicas.waits_for_step(models[name][0]):

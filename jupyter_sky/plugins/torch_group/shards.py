@@ -6,16 +6,11 @@ rank has what the other lacks: only a checkpoint helps.
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 from jupyter_sky.serialization.models.instances import instances
-
-_SHARDS = (
-    ("torch.distributed.tensor", "DTensor"),
-    ("torch.distributed.fsdp._flat_param", "FlatParameter"),
-)
 
 
 def steps_taken() -> dict[str, list[float]]:
@@ -23,31 +18,42 @@ def steps_taken() -> dict[str, list[float]]:
 
     Optimizers that do not count their steps are not known here.
     """
-    kinds = tuple(_kinds_of_shards())
-    if not kinds:
+    tensors: Any = sys.modules.get("torch.distributed.tensor")
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+    if tensors is None and fsdp is None:
         return {}
     from torch.optim import Optimizer
 
+    gc.collect()  # those of earlier cells may only refer to themselves
+    optimizers, models = instances((Optimizer,), (fsdp.FullyShardedDataParallel,) if fsdp else ())
+    of_fsdp1 = _shapes_in_fsdp1(models)
     taken: dict[str, list[float]] = {}
-    [optimizers] = instances((Optimizer,))
     for optimizer in optimizers:
         if "state" not in vars(optimizer):  # wrappers have the state of what they wrap
             continue
-        sharded = [
-            each
-            for part in optimizer.param_groups
-            for each in part["params"]
-            if isinstance(each, kinds)
-        ]
-        steps = {float(optimizer.state.get(each, {}).get("step", -1)) for each in sharded} - {-1.0}
+        shapes: list[tuple[int, ...]] = []
+        steps: set[float] = set()
+        for parameter in (each for part in optimizer.param_groups for each in part["params"]):
+            if id(parameter) in of_fsdp1:
+                shapes.append(of_fsdp1[id(parameter)])
+            elif tensors and isinstance(parameter, tensors.DTensor):
+                shapes.append(tuple(parameter.shape))
+            else:
+                continue
+            if (step := optimizer.state.get(parameter, {}).get("step")) is not None:
+                steps.add(float(step))
         if steps:
-            shapes = [tuple(each.shape) for each in sharded]
             name = f"{type(optimizer).__qualname__} of {shapes}"
             taken[name] = sorted({*taken.get(name, ()), *steps})
     return taken
 
 
-def _kinds_of_shards() -> Iterator[Any]:
-    for module, name in _SHARDS:
-        if module in sys.modules:
-            yield getattr(sys.modules[module], name)
+def _shapes_in_fsdp1(models: list[Any]) -> dict[int, tuple[int, ...]]:
+    """Return the whole shapes of parameters under FSDP1, flat or as the model has them, by id."""
+    shapes = {}
+    for flat in (model._handle.flat_param for model in models if model._handle):
+        shapes[id(flat)] = tuple(flat.shape)
+        # It keeps the model's own parameters only with `use_orig_params`.
+        for parameter, shape in zip(flat._params or (), flat._shapes, strict=False):
+            shapes[id(parameter)] = tuple(shape)
+    return shapes
