@@ -143,6 +143,32 @@ def test_models_of_some_of_the_ranks_are_made_equal(cells: Cells) -> None:
     assert first == second
 
 
+def test_shards_that_several_ranks_have_are_made_equal(cells: Cells) -> None:
+    """As with a mesh of two dimensions, of which one is of replicas."""
+    cells.run(
+        "import torch.distributed.fsdp as fsdp\n"
+        "mesh = dist.init_device_mesh('cpu', (3, 1), mesh_dim_names=('replicas', 'shards'))\n"
+        "torch.manual_seed(0)\n"
+        "model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))\n"
+        "for part in (*model, model): fsdp.fully_shard(part, mesh=mesh)\n"
+        "optimizer = torch.optim.Adam(model.parameters(), lr=0.1)\n"
+        "def step_of_optimizers(): optimizer.step()\n"
+        "def step(): optimizer.zero_grad(); loss(model).backward(); optimizer.step()"
+    )
+    stop_at_first_line(cells.start(ONE_STEP_APART))
+    state = (
+        "[(each.to_local().tolist(), optimizer.state[each]['exp_avg'].to_local().tolist(), "
+        "optimizer.state[each]['step'].item()) for each in model.parameters()]"
+    )
+    assert_equal(cells, state)
+    # Those of the head are what all of them have, and nothing has to be said.
+    assert cells.ask(f"{state}[0][2]") == [1.0] * 3
+    assert not cells.text("stderr")
+    cells.run("step(); step()")
+    assert_equal(cells, state)
+    assert cells.ask(f"{state}[0][2]") == [3.0] * 3
+
+
 def test_where_replicas_cannot_be_made_equal_only_their_steps_fail(cells: Cells) -> None:
     cells.run(
         f"{ADAM}\n"

@@ -12,15 +12,15 @@ the user's code knows which of them is which on another rank.
 from __future__ import annotations
 
 import contextlib
-import gc
 import hashlib
 import sys
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jupyter_sky.plugins.torch_group import replicas, shards
+from jupyter_sky.plugins.torch_group.replicas import Replica
 from jupyter_sky.plugins.torch_group.store_wait import wait_for_keys
-from jupyter_sky.serialization.models.instances import instances
+from jupyter_sky.plugins.torch_group.trained import Trained, find
 from jupyter_sky.transport import present_run
 
 if TYPE_CHECKING:
@@ -42,39 +42,45 @@ def compare_replicas() -> None:
     store = present_run.group_store()
     if store is None or dist.get_world_size() < 2:
         return
-    models: dict[str, list[Any]] = defaultdict(list)
-    for model in _models():
+    found: dict[str, list[Replica]] = defaultdict(list)
+    trained = find()
+    for model in trained.models:
         with contextlib.suppress(Exception):  # what the user has made of it
-            models[_name(model)].append(model)
+            for each in replicas.of_model(model):
+                found[_name(each)].append(each)
     try:
-        different, is_apart = _different(_Counts(store, present_run.identity()), models)
+        counts = _Counts(store, present_run.identity())
+        different, is_apart = _different(counts, found, trained)
     except dist.DistError:  # the head is lost: the group will be formed again
         return
     for name, is_known in sorted(different.items()):
-        for model in models[name]:
-            replicas.drop_unfinished_step(model)
+        for each in found[name]:
+            replicas.drop_unfinished_step(each.model)
             # Where it fails, it fails the next step as well, and not each cell from now on.
-            replicas.make_equal_at_next_step(model)
+            replicas.make_equal_at_next_step(each.model)
             if is_known:
-                replicas.make_equal(model)
+                replicas.make_equal(each, trained)
     if is_apart:
         print(_APART, file=sys.stderr)
 
 
-def _different(counts: _Counts, models: dict[str, list[Any]]) -> tuple[dict[str, bool], bool]:
-    """Return the names of models that differ, each with whether it can be made equal now.
+def _different(
+    counts: _Counts, replicas_by_name: dict[str, list[Replica]], trained: Trained
+) -> tuple[dict[str, bool], bool]:
+    """Return the names of replicas that differ, each with whether it can be made equal now.
 
     The second value is whether shards are of different steps.
     """
     prints = {
-        name: sorted(replicas.fingerprint(each) for each in alike) for name, alike in models.items()
+        name: sorted(replicas.fingerprint(each, trained) for each in alike)
+        for name, alike in replicas_by_name.items()
     }
     steps = {}
     with contextlib.suppress(Exception):  # of another version of torch, or a class of the user's
-        steps = shards.steps_taken()
+        steps = shards.steps_taken(trained)
     for name, found in prints.items():
         counts.add(f"{name}: {found}")
-        if len(found) == 1 and not replicas.waits_for_step(models[name][0]):
+        if len(found) == 1 and not replicas.waits_for_step(replicas_by_name[name][0].model):
             counts.add(f"{name} is known")
     for name, taken in steps.items():
         counts.add(name)
@@ -82,7 +88,7 @@ def _different(counts: _Counts, models: dict[str, list[Any]]) -> tuple[dict[str,
     have_come = counts.await_all()
     different = {}
     for name, found in prints.items():
-        size = models[name][0].process_group.size()
+        size = replicas_by_name[name][0].group.size()
         if not (have_come and counts.of(f"{name}: {found}") == size):
             different[name] = have_come and counts.of(f"{name} is known") == size
     is_apart = have_come and any(
@@ -118,24 +124,13 @@ class _Counts:
         return f"{self._run}: {_digest(what)}"
 
 
-def _models() -> list[Any]:
-    from torch.nn.parallel import DistributedDataParallel
-
-    [models] = instances((DistributedDataParallel,))
-    if models:
-        gc.collect()  # those of earlier cells may only refer to themselves
-        [models] = instances((DistributedDataParallel,))
-    return models
-
-
-def _name(model: Any) -> str:
-    """Return a name for a model that is the same on all ranks of its group."""
+def _name(replica: Replica) -> str:
+    """Return a name for a replica that is the same on all ranks of its group."""
     import torch.distributed as dist
 
-    shape = [
-        (name, tuple(each.shape), str(each.dtype)) for name, each in model.module.named_parameters()
-    ]
-    group = model.process_group
+    names = {id(each): name for name, each in replica.model.named_parameters()}
+    shape = [(names[id(each)], tuple(each.shape), str(each.dtype)) for each in replica.parameters]
+    group = replica.group
     return _digest(f"{group.group_name} {dist.get_process_group_ranks(group)} {shape}")
 
 

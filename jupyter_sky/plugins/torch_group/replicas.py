@@ -3,6 +3,9 @@
 What ends a run may come before the optimizer's step on some ranks, and after it on others. As each
 step adds the same gradient to all replicas, they would stay different from then on, without a word.
 
+A replica is a model under DistributedDataParallel, or those shards of a model that several ranks
+have, as under `fully_shard` with a mesh of two dimensions.
+
 Ranks compare what they have before the next run of all of them; see `comparison`.
 """
 
@@ -10,12 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import hashlib
 import pickle
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from jupyter_sky.serialization.models.instances import instances
+from jupyter_sky.plugins.torch_group.trained import Trained, find
 from jupyter_sky.transport import present_run
 
 _SOURCE = 0  # in the group of the model
@@ -23,11 +26,31 @@ _Signature = tuple[str, tuple[int, ...]]
 """An optimizer on all ranks: the name of its class, and the positions of its parameters."""
 
 
+@dataclass(frozen=True)
+class Replica:
+    """What the ranks of a group have in common.
+
+    Attributes
+    ----------
+    model
+        A DistributedDataParallel, or a model that is sharded.
+    group
+        The group.
+    parameters
+        Its parameters; of those that are sharded, this rank's part is meant.
+    """
+
+    model: Any
+    group: Any
+    parameters: list[Any]
+
+
 class _Sent(NamedTuple):
-    """Stands for a tensor that follows."""
+    """Stands for a tensor, or a rank's part of one, that follows."""
 
     shape: tuple[int, ...]
     dtype: Any
+    is_part: bool
 
 
 class _Known(NamedTuple):
@@ -38,15 +61,24 @@ class _Known(NamedTuple):
     schedules: dict[str, dict[str, Any]]
 
 
+def of_model(model: Any) -> list[Replica]:
+    """Return what ranks have in common of a model; for each part, the group of those ranks."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    if isinstance(model, DistributedDataParallel):
+        return [Replica(model, model.process_group, list(model.module.parameters()))]
+    found: dict[Any, list[Any]] = {}
+    for each in model.parameters():
+        for dimension, placement in enumerate(getattr(each, "placements", ())):
+            if placement.is_replicate():
+                found.setdefault(each.device_mesh.get_group(dimension), []).append(each)
+    return [Replica(model, group, parameters) for group, parameters in found.items()]
+
+
 def make_equal_at_next_step(model: Any) -> None:
     """Give all ranks what the first one has, before the next step, as when a model is wrapped.
 
     What some ranks do alone, as an evaluation or a cell on one rank, leaves this to the next step.
-
-    Parameters
-    ----------
-    model
-        A DistributedDataParallel.
     """
     if not waits_for_step(model):
         model.register_forward_pre_hook(_hook())
@@ -66,40 +98,33 @@ def waits_for_step(model: Any) -> bool:
 
 def _before_step(model: Any, inputs: Any) -> None:
     import torch
-
-    is_step = torch.is_grad_enabled() and model.require_backward_grad_sync
-    if is_step and len(present_run.ranks()) >= model.process_group.size():
-        make_equal(model)
-
-
-def make_equal(model: Any) -> None:
-    """Give all ranks what the first one has; all call this for the same model.
-
-    Parameters
-    ----------
-    model
-        A DistributedDataParallel.
-    """
-    import torch
     import torch.distributed as dist
-    from torch.distributed.utils import _sync_module_states
 
-    group, ignored = model.process_group, model.parameters_to_ignore
-    size = model.broadcast_bucket_size
-    _sync_module_states(model.module, group, size, _SOURCE, ignored)
+    is_step = torch.is_grad_enabled() and getattr(model, "require_backward_grad_sync", True)
+    found, here = of_model(model) if is_step else [], {*present_run.ranks()}
+    if found and all(here.issuperset(dist.get_process_group_ranks(each.group)) for each in found):
+        trained = find()
+        for each in found:
+            make_equal(each, trained)
+
+
+def make_equal(replica: Replica, trained: Trained) -> None:
+    """Give all ranks what the first one has; all of its group call this."""
+    import torch.distributed as dist
+
+    group, parameters = replica.group, replica.parameters
     source = dist.get_global_rank(group, _SOURCE)
-    parameters = list(model.module.parameters())
+    _send_parameters(replica, source)
     for each in parameters:
         each.grad = None  # of a step that some ranks have made: it would count twice
-    optimizers = _optimizers({id(each): n for n, each in enumerate(parameters)})
-    scaler = _scaler()
+    optimizers = _optimizers(parameters, trained)
+    scaler = _scaler(trained)
     is_source = group.rank() == _SOURCE
-    source = dist.get_global_rank(group, _SOURCE)
     known = {}
     if is_source:
         for signature, optimizer in optimizers.items():
             with contextlib.suppress(Exception):  # of a class of the user's
-                each = _known(optimizer, parameters)
+                each = _known(optimizer, parameters, trained)
                 pickle.dumps(each)  # an error while it is sent would leave the others waiting
                 known[signature] = each
     box = [(known, scaler.state_dict() if scaler else {})] if is_source else [({}, {})]
@@ -111,64 +136,99 @@ def make_equal(model: Any) -> None:
             parameter = parameters[position]
             for key, value in state.items():
                 if isinstance(value, _Sent):
-                    tensor = (
-                        own.state[parameter][key].contiguous()
-                        if is_source
-                        else torch.empty(value.shape, dtype=value.dtype, device=parameter.device)
-                    )
-                    dist.broadcast(tensor, source, group)
-                    state[key] = tensor
+                    there = own.state[parameter][key] if is_source else None
+                    state[key] = _send(value, there, parameter, source, group)
         if own is not None and not is_source:
-            _learn(own, each, parameters)
+            _learn(own, each, parameters, trained)
     if scaler:
         scaler._per_optimizer_states.clear()  # what it knows of the step that was cut off
         if scaling and not is_source:
             scaler.load_state_dict(scaling)
-    hooks = model._forward_pre_hooks
+    hooks = replica.model._forward_pre_hooks
     for key in [key for key, hook in hooks.items() if hook is _hook()]:
         del hooks[key]
 
 
-def drop_unfinished_step(model: Any) -> None:
-    """Let the next step begin as the first one; all ranks call this for the same model.
+def _send_parameters(replica: Replica, source: int) -> None:
+    import torch.distributed as dist
+    from torch.distributed.utils import _sync_module_states
+    from torch.nn.parallel import DistributedDataParallel
 
-    Parameters
-    ----------
-    model
-        A DistributedDataParallel.
-    """
+    model = replica.model
+    if isinstance(model, DistributedDataParallel):
+        size, ignored = model.broadcast_bucket_size, model.parameters_to_ignore
+        _sync_module_states(model.module, replica.group, size, _SOURCE, ignored)
+        return
+    for each in replica.parameters:
+        part = _own_part(each).detach()
+        whole = part.contiguous()
+        dist.broadcast(whole, source, replica.group)
+        part.copy_(whole)
+
+
+def _send(sent: _Sent, value: Any, parameter: Any, source: int, group: Any) -> Any:
+    """Return a tensor of an optimizer's on all ranks; ``value`` is that of the source."""
+    import torch
+    import torch.distributed as dist
+
+    if value is None:
+        part = torch.empty(sent.shape, dtype=sent.dtype, device=parameter.device)
+    else:
+        part = _own_part(value).contiguous()
+    dist.broadcast(part, source, group)
+    if not sent.is_part:
+        return part
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(
+        part,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+
+
+def _own_part(tensor: Any) -> Any:
+    """Return this rank's part of a tensor, which is the tensor itself unless it is sharded."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def drop_unfinished_step(model: Any) -> None:
+    """Let the next step of a model begin as the first one; all ranks call this for the same."""
     if reducer := vars(model).get("reducer"):
         reducer._reset_state()
 
 
-def fingerprint(model: Any) -> str:
-    """Return what is the same on all ranks as long as they can train on with equal replicas.
-
-    Parameters
-    ----------
-    model
-        A DistributedDataParallel.
-    """
+def fingerprint(replica: Replica, trained: Trained) -> str:
+    """Return what is the same on all ranks as long as they can train on with equal replicas."""
     try:
-        model._check_reducer_finalized()
-        known = _all_known(model)
+        if "reducer" in vars(replica.model):
+            replica.model._check_reducer_finalized()
+        known = _all_known(replica, trained)
     except Exception as problem:  # a step was cut off in its backward pass, or what a user has made
-        known = [model.process_group.rank(), str(problem)]
+        known = [replica.group.rank(), str(problem)]
     return hashlib.blake2b(repr(known).encode(), digest_size=16).hexdigest()
 
 
-def _all_known(model: Any) -> list[Any]:
-    parameters = list(model.module.parameters())
-    optimizers = _optimizers({id(each): n for n, each in enumerate(parameters)})
-    scaler = _scaler()
-    known: list[Any] = [waits_for_step(model), scaler.state_dict() if scaler else {}]
+def _all_known(replica: Replica, trained: Trained) -> list[Any]:
+    parameters = replica.parameters
+    optimizers = _optimizers(parameters, trained)
+    scaler = _scaler(trained)
+    known: list[Any] = [waits_for_step(replica.model), scaler.state_dict() if scaler else {}]
     known += map(_summed, parameters)
     for signature, optimizer in sorted(optimizers.items()):
         states = [
             {key: _summed(value) for key, value in optimizer.state.get(each, {}).items()}
             for each in parameters
         ]
-        known += signature, _settings(optimizer), states, sorted(_schedules(optimizer).items())
+        known += (
+            signature,
+            _settings(optimizer),
+            states,
+            sorted(_schedules(optimizer, trained).items()),
+        )
     return known
 
 
@@ -178,24 +238,18 @@ def _summed(value: Any) -> Any:
 
     if not isinstance(value, torch.Tensor):
         return value
-    own = getattr(value, "_local_tensor", value)  # of a DTensor
+    own = _own_part(value)
     plain = torch.view_as_real(own) if own.is_complex() else own
     integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     bits = plain.detach().contiguous().reshape(-1).view(integers[plain.element_size()])
     return int(bits.sum(dtype=torch.int64))
 
 
-def _optimizers(positions: dict[int, int]) -> dict[_Signature, Any]:
+def _optimizers(parameters: list[Any], trained: Trained) -> dict[_Signature, Any]:
     """Return the optimizers of these parameters, without those that look alike."""
-    from torch.optim import Optimizer
-
-    gc.collect()  # those of earlier cells may only refer to themselves
+    positions = {id(each): n for n, each in enumerate(parameters)}
     found: dict[_Signature, list[Any]] = {}
-    [optimizers] = instances((Optimizer,))
-    for each in optimizers:
-        # Wrappers have the state of what they wrap.
-        if "state" not in vars(each):
-            continue
+    for each in trained.optimizers:
         # It may have those of other models as well, which are made equal with these.
         given = [id(one) for part in each.param_groups for one in part["params"]]
         if own := tuple(positions[one] for one in given if one in positions):
@@ -203,22 +257,18 @@ def _optimizers(positions: dict[int, int]) -> dict[_Signature, Any]:
     return {signature: alike[0] for signature, alike in found.items() if len(alike) == 1}
 
 
-def _scaler() -> Any:
-    """Return the GradScaler that there is, if it is the only one that does anything."""
-    from torch.amp import GradScaler
-
-    [scalers] = instances((GradScaler,))
-    scaling = [each for each in scalers if each.is_enabled()]
-    return scaling[0] if len(scaling) == 1 else None
+def _scaler(trained: Trained) -> Any:
+    """Return the GradScaler that there is, if it is the only one."""
+    return trained.scalers[0] if len(trained.scalers) == 1 else None
 
 
-def _known(optimizer: Any, parameters: list[Any]) -> _Known:
+def _known(optimizer: Any, parameters: list[Any], trained: Trained) -> _Known:
     states = {
         position: {key: _described(value, each) for key, value in optimizer.state[each].items()}
         for position, each in enumerate(parameters)
         if each in optimizer.state
     }
-    return _Known(_settings(optimizer), states, _schedules(optimizer))
+    return _Known(_settings(optimizer), states, _schedules(optimizer, trained))
 
 
 def _settings(optimizer: Any) -> list[dict[str, Any]]:
@@ -228,23 +278,21 @@ def _settings(optimizer: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _schedules(optimizer: Any) -> dict[str, dict[str, Any]]:
-    return {name: each.state_dict() for name, each in _schedulers(optimizer).items()}
+def _schedules(optimizer: Any, trained: Trained) -> dict[str, dict[str, Any]]:
+    return {name: each.state_dict() for name, each in _schedulers(optimizer, trained).items()}
 
 
 def _described(value: Any, parameter: Any) -> Any:
     import torch
 
     if isinstance(value, torch.Tensor) and value.dim() and value.device == parameter.device:
-        return _Sent(tuple(value.shape), value.dtype)
+        part = _own_part(value)
+        return _Sent(tuple(part.shape), value.dtype, part is not value)
     return value
 
 
-def _schedulers(optimizer: Any) -> dict[str, Any]:
-    from torch.optim.lr_scheduler import LRScheduler
-
-    [schedulers] = instances((LRScheduler,))
-    of_it = [each for each in schedulers if vars(each).get("optimizer") is optimizer]
+def _schedulers(optimizer: Any, trained: Trained) -> dict[str, Any]:
+    of_it = [each for each in trained.schedulers if vars(each).get("optimizer") is optimizer]
     # Those that are a part of another one, as in a SequentialLR, are in its state.
     parts = {id(one) for each in of_it for one in vars(each).get("_schedulers", ())}
     found: dict[str, list[Any]] = {}
@@ -254,13 +302,13 @@ def _schedulers(optimizer: Any) -> dict[str, Any]:
     return {name: alike[0] for name, alike in found.items() if len(alike) == 1}
 
 
-def _learn(optimizer: Any, known: _Known, parameters: list[Any]) -> None:
+def _learn(optimizer: Any, known: _Known, parameters: list[Any], trained: Trained) -> None:
     for part, settings in zip(optimizer.param_groups, known.settings, strict=True):
         part.update(settings)
     for parameter in parameters:
         optimizer.state.pop(parameter, None)
     for position, state in known.states.items():
         optimizer.state[parameters[position]] = state
-    schedulers = _schedulers(optimizer)
+    schedulers = _schedulers(optimizer, trained)
     for name in schedulers.keys() & known.schedules.keys():
         schedulers[name].load_state_dict(known.schedules[name])

@@ -6,37 +6,29 @@ rank has what the other lacks: only a checkpoint helps.
 
 from __future__ import annotations
 
-import gc
 import sys
 from typing import Any
 
-from jupyter_sky.serialization.models.instances import instances
+from jupyter_sky.plugins.torch_group.trained import Trained
 
 
-def steps_taken() -> dict[str, list[float]]:
+def steps_taken(trained: Trained) -> dict[str, list[float]]:
     """Return the steps that optimizers of sharded parameters have made, by what they optimize.
 
     Optimizers that do not count their steps are not known here.
     """
     tensors: Any = sys.modules.get("torch.distributed.tensor")
-    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
-    if tensors is None and fsdp is None:
-        return {}
-    from torch.optim import Optimizer
-
-    gc.collect()  # those of earlier cells may only refer to themselves
-    optimizers, models = instances((Optimizer,), (fsdp.FullyShardedDataParallel,) if fsdp else ())
-    of_fsdp1 = _shapes_in_fsdp1(models)
+    of_fsdp1 = _shapes_in_fsdp1(trained.of_fsdp1)
     taken: dict[str, list[float]] = {}
-    for optimizer in optimizers:
-        if "state" not in vars(optimizer):  # wrappers have the state of what they wrap
-            continue
+    for optimizer in trained.optimizers:
         shapes: list[tuple[int, ...]] = []
         steps: set[float] = set()
         for parameter in (each for part in optimizer.param_groups for each in part["params"]):
             if id(parameter) in of_fsdp1:
                 shapes.append(of_fsdp1[id(parameter)])
             elif tensors and isinstance(parameter, tensors.DTensor):
+                if not _is_first_replica(parameter):
+                    continue  # this rank gets what the first one has
                 shapes.append(tuple(parameter.shape))
             else:
                 continue
@@ -46,6 +38,12 @@ def steps_taken() -> dict[str, list[float]]:
             name = f"{type(optimizer).__qualname__} of {shapes}"
             taken[name] = sorted({*taken.get(name, ()), *steps})
     return taken
+
+
+def _is_first_replica(parameter: Any) -> bool:
+    """Return whether no rank before this one has the same part of a parameter."""
+    places = zip(parameter.placements, parameter.device_mesh.get_coordinate() or (), strict=False)
+    return not any(place for placement, place in places if placement.is_replicate())
 
 
 def _shapes_in_fsdp1(models: list[Any]) -> dict[int, tuple[int, ...]]:

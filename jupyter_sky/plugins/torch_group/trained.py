@@ -1,0 +1,66 @@
+"""What a rank trains: models, and what makes their steps."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import Any, NamedTuple
+
+from jupyter_sky.serialization.models.instances import instances
+
+
+class Trained(NamedTuple):
+    """What there is in this process.
+
+    Attributes
+    ----------
+    models
+        Models of which several ranks may have the same: under DistributedDataParallel, and those
+        that `fully_shard` has sharded, without their parts.
+    of_fsdp1
+        Models, and parts of them, under FullyShardedDataParallel.
+    optimizers
+        Those that have a state of their own: wrappers have that of what they wrap.
+    schedulers, scalers
+        Schedulers of learning rates, and GradScalers that do something.
+    """
+
+    models: list[Any]
+    of_fsdp1: list[Any]
+    optimizers: list[Any]
+    schedulers: list[Any]
+    scalers: list[Any]
+
+
+def find() -> Trained:
+    """Return what this process trains; where it does, that takes some hundredths of a second."""
+    from torch.amp import GradScaler
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+    # Torch makes a class for the modules that it shards, of each class that they had.
+    sharded = fsdp.FSDPModule.__subclasses__() if fsdp else ()
+    kinds: tuple[tuple[type, ...], ...] = (
+        (DistributedDataParallel, *sharded),
+        (fsdp.FullyShardedDataParallel,) if fsdp else (),
+        (Optimizer,),
+        (LRScheduler,),
+        (GradScaler,),
+    )
+    found = Trained(*instances(*kinds))
+    if any(found):
+        gc.collect()  # what is of earlier cells may only refer to itself
+        found = Trained(*instances(*kinds))
+    return Trained(
+        [each for each in found.models if not _is_inner(each)],
+        found.of_fsdp1,
+        [each for each in found.optimizers if "state" in vars(each)],
+        found.schedulers,
+        [each for each in found.scalers if each.is_enabled()],
+    )
+
+
+def _is_inner(model: Any) -> bool:
+    return hasattr(model, "_get_fsdp_state") and model._get_fsdp_state()._is_root is False
