@@ -215,6 +215,10 @@ def test_models_that_look_alike_and_are_compiled_are_made_equal(cells: Cells) ->
         "step(); step()"
     )
     stop_at_first_line(cells.start(ONE_STEP_APART))
+    # What is accumulated before the next step counts.
+    cells.run("with models[0].no_sync(): (1000 * loss(models[0])).backward()")
+    cells.run("loss(models[0]).backward()")
+    assert min(cells.ask("models[0].module.weight.grad.abs().max().item()")) > 100
     cells.run("step()")
     assert_equal(cells, "[each.module.weight.tolist() for each in models]")
     cells.run("del models, compiled, optimizers; torch.compiler.reset()")

@@ -55,7 +55,7 @@ def compare_replicas() -> None:
         return
     for name, is_known in sorted(different.items()):
         for each in found[name]:
-            replicas.drop_unfinished_step(each.model)
+            replicas.drop_unfinished_step(each, trained)
             # Where it fails, it fails the next step as well, and not each cell from now on.
             replicas.make_equal_at_next_step(each.model)
             if is_known:

@@ -115,8 +115,6 @@ def make_equal(replica: Replica, trained: Trained) -> None:
     group, parameters = replica.group, replica.parameters
     source = dist.get_global_rank(group, _SOURCE)
     _send_parameters(replica, source)
-    for each in parameters:
-        each.grad = None  # of a step that some ranks have made: it would count twice
     optimizers = _optimizers(parameters, trained)
     scaler = _scaler(trained)
     is_source = group.rank() == _SOURCE
@@ -140,10 +138,8 @@ def make_equal(replica: Replica, trained: Trained) -> None:
                     state[key] = _send(value, there, parameter, source, group)
         if own is not None and not is_source:
             _learn(own, each, parameters, trained)
-    if scaler:
-        scaler._per_optimizer_states.clear()  # what it knows of the step that was cut off
-        if scaling and not is_source:
-            scaler.load_state_dict(scaling)
+    if scaler and scaling and not is_source:
+        scaler.load_state_dict(scaling)
     hooks = replica.model._forward_pre_hooks
     for key in [key for key, hook in hooks.items() if hook is _hook()]:
         del hooks[key]
@@ -195,10 +191,14 @@ def _own_part(tensor: Any) -> Any:
     return getattr(tensor, "_local_tensor", tensor)
 
 
-def drop_unfinished_step(model: Any) -> None:
-    """Let the next step of a model begin as the first one; all ranks call this for the same."""
-    if reducer := vars(model).get("reducer"):
+def drop_unfinished_step(replica: Replica, trained: Trained) -> None:
+    """Let the next step of a model begin as the first one; all of the group call this."""
+    if reducer := vars(replica.model).get("reducer"):
         reducer._reset_state()
+    for each in replica.parameters:
+        each.grad = None  # where the rank had made the step, it would count twice
+    if scaler := _scaler(trained):
+        scaler._per_optimizer_states.clear()
 
 
 def fingerprint(replica: Replica, trained: Trained) -> str:
