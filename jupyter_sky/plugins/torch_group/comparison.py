@@ -30,8 +30,8 @@ _PATIENCE = 10.0  # seconds, for ranks that have not come
 
 _APART = (
     "The last run was cut off between the steps of an optimizer on one rank and on another: the "
-    "shards of the model are of different steps. Load a checkpoint with `sky.load`, or make model "
-    "and optimizer again."
+    "shards of the model are of different steps. Training goes on from there. To have them of the "
+    "same step, load a checkpoint with `sky.load`, or make model and optimizer again."
 )
 
 
