@@ -21,7 +21,7 @@ def steps_taken(trained: Trained) -> dict[str, list[float]]:
     of_fsdp1 = _shapes_in_fsdp1(trained.of_fsdp1)
     taken: dict[str, list[float]] = {}
     for optimizer in trained.optimizers:
-        shapes: list[tuple[int, ...]] = []
+        shapes: list[Any] = []
         steps: set[float] = set()
         for parameter in (each for part in optimizer.param_groups for each in part["params"]):
             if id(parameter) in of_fsdp1:
@@ -29,7 +29,8 @@ def steps_taken(trained: Trained) -> dict[str, list[float]]:
             elif tensors and isinstance(parameter, tensors.DTensor):
                 if not _is_first_replica(parameter):
                     continue  # this rank gets what the first one has
-                shapes.append(tuple(parameter.shape))
+                # Other ranks may train another model that looks alike.
+                shapes.append((*parameter.shape, parameter.device_mesh.mesh.tolist()))
             else:
                 continue
             if (step := optimizer.state.get(parameter, {}).get("step")) is not None:

@@ -54,7 +54,7 @@ def find() -> Trained:
         gc.collect()  # what is of earlier cells may only refer to itself
         found = Trained(*instances(*kinds))
     return Trained(
-        [each for each in found.models if not _is_inner(each)],
+        [each for each in found.models if _is_whole(each)],
         found.of_fsdp1,
         [each for each in found.optimizers if "state" in vars(each)],
         found.schedulers,
@@ -62,5 +62,8 @@ def find() -> Trained:
     )
 
 
-def _is_inner(model: Any) -> bool:
-    return hasattr(model, "_get_fsdp_state") and model._get_fsdp_state()._is_root is False
+def _is_whole(model: Any) -> bool:
+    """Return whether a model is neither half made nor a part of one that is sharded as a whole."""
+    if hasattr(model, "_get_fsdp_state"):
+        return model._get_fsdp_state()._is_root is not False
+    return bool(vars(model).get("reducer"))
