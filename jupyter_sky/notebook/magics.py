@@ -33,6 +33,7 @@ from jupyter_sky.notebook.project.workdir import Workdirs, say_written
 from jupyter_sky.notebook.scripts.run import find_folder, run_shell_cell
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.notebook.validation import check_names
+from jupyter_sky.serialization import cell_sources
 from jupyter_sky.transport.protocol.debugging import Debugging
 
 
@@ -178,8 +179,8 @@ def _cell_place(shell: InteractiveShell, code: str) -> CellPlace:
         files.append(frame.f_code.co_filename)
         frame = frame.f_back
     # The outermost that is a cell: others are run by that one.
-    labels = map(shell.compile.format_code_name, dict.fromkeys(reversed(files)))
-    title = next((label[1] for label in labels if label), "")
+    named = (cell_sources.title(each, shell.user_ns) for each in dict.fromkeys(reversed(files)))
+    title = next(filter(None, named), "")
     typed = (shell.history_manager.input_hist_raw or [""])[-1]
     # Other magics may be above `%%sky`; the line that `%sky auto` puts there is not in the cell.
     before = typed.rstrip().removesuffix(code.rstrip())

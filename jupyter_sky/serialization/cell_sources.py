@@ -6,6 +6,7 @@ import gc
 import linecache
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
 
@@ -26,13 +27,18 @@ def find(files: Iterable[str], namespace: Mapping[str, Any]) -> Cells:
 def title(file: str, namespace: Mapping[str, Any]) -> str:
     """Return the title of a cell, as `label` takes it; empty if it has none."""
     compiler = getattr(shell_of(namespace), "compile", None)
-    label = compiler.format_code_name(file) if compiler else None
-    return label[1] if label else ""
+    kind, name = (compiler.format_code_name(file) if compiler else None) or ("", "")
+    return file if kind == "File" else str(name)
 
 
 def label(title: str) -> tuple[str, str]:
-    """Return how a traceback names a cell, given its title: ``In[3]``, or a script's file."""
-    return ("Cell" if title.startswith("In[") else "File"), title
+    """Return how a traceback names a cell, given its title: ``In[3]``, or a script's path."""
+    return ("File", Path(title).name) if is_path(title) else ("Cell", title)
+
+
+def is_path(title: str) -> bool:
+    """Return whether the code with this title is part of a script, whose path it is."""
+    return title.endswith(".py")
 
 
 def name(title: str) -> str:
@@ -54,6 +60,25 @@ def _source(file: str) -> str | None:
     if entry is None or len(entry) != 4 or entry[1] is not None:
         return None
     return "".join(entry[2])
+
+
+def join(file: str, former: tuple[Any, ...] | None) -> None:
+    """Complete the lines of one cell of a script by those of its other cells.
+
+    Parameters
+    ----------
+    file
+        The script, whose entry in `linecache` has the lines of the cell, and empty ones above.
+    former
+        The entry before, if there was one.
+    """
+    if former is None or len(former) != 4:
+        return
+    known = former[2]
+    own = linecache.getlines(file)
+    above = next((at for at, line in enumerate(own) if line.strip()), len(own))
+    lines = [*known[:above], *own[len(known[:above]) :], *known[len(own) :]]
+    linecache.cache[file] = (sum(map(len, lines)), None, lines, file)
 
 
 titles: dict[str, str] = {}

@@ -31,20 +31,22 @@ class SourceCell:
         Whether the notebook continues after an error in it, by its tag ``raises-exception``.
     above
         The number of lines of its script above it; 0 in a notebook.
-    magic
-        A line put above it when it runs, which is not in the file.
+    is_script
+        Whether it is a script as a whole, without ``# %%``: it runs on the cluster.
     """
 
     number: int
     typed: str
     above: int = 0
     may_fail: bool = False
-    magic: str = ""
+    is_script: bool = False
 
     @property
     def text(self) -> str:
         """The code to run."""
-        return self.magic + self.typed
+        if self.is_script and not self.typed.lstrip().startswith("%%"):
+            return f"%%sky\n{self.typed}"
+        return self.typed
 
 
 def read_cells(path: Path) -> list[SourceCell]:
@@ -62,19 +64,18 @@ def read_cells(path: Path) -> list[SourceCell]:
     except (OSError, UnicodeDecodeError, SyntaxError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise UsageError(f"{path} cannot be read ({why}): name a notebook or a script.") from None
-    magic = ""
+    is_script = False
     match path.suffix:
         case ".ipynb":
             found = list(_of_notebook(path, text))
         case ".py":
             found = list(_of_script(text))
-            if not found:
-                found = [(text, 0, False)]
-                magic = "" if text.lstrip().startswith("%%") else "%%sky\n"
+            is_script = not found
+            found = found or [(text, 0, False)]
         case _:
             raise UsageError(f"{path} is neither a notebook (.ipynb) nor a script (.py).")
     numbered = (each for each in found if each[0].strip())
-    return [SourceCell(number, *each, magic) for number, each in enumerate(numbered, 1)]
+    return [SourceCell(number, *each, is_script) for number, each in enumerate(numbered, 1)]
 
 
 def _text_of_script(path: Path) -> str:

@@ -17,27 +17,22 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
 
-from IPython.core.autocall import ExitAutocall
-from IPython.core.compilerop import CachingCompiler
-from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
-from traitlets import Type, default
+from IPython.core.interactiveshell import ExecutionResult
 from traitlets.config import Config
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.errors import RemoteError
 from jupyter_sky.errors import ScriptFailed, SkyError, UsageError, exit_status
 from jupyter_sky.formatting import format_cost, format_count, format_elapsed
 from jupyter_sky.notebook import extension
 from jupyter_sky.notebook.options.definitions import PROGRAM_DEFAULTS, CellOptions
 from jupyter_sky.notebook.output import background_run
 from jupyter_sky.notebook.output.background_run import BackgroundRun
-from jupyter_sky.notebook.output.unread import discard_unread, is_unread
+from jupyter_sky.notebook.output.unread import discard_unread
 from jupyter_sky.notebook.places import stays_up
 from jupyter_sky.notebook.programs.cells import SourceCell, read_cells
+from jupyter_sky.notebook.programs.shell import ProgramShell, exit_of, is_of_pipe
 from jupyter_sky.notebook.session import Session
-from jupyter_sky.serialization import cell_sources
 
 _FAILED, _MISUSED = 1, 2
 _DEFAULTS = [each.removeprefix("--") for each in PROGRAM_DEFAULTS]
@@ -79,13 +74,17 @@ def run_program(
         options = replace(options, workdir=str(Path(options.workdir).expanduser().absolute()))
     # It may belong to a notebook whose cell has started this process.
     os.environ.pop("JPY_SESSION_NAME", None)
-    os.chdir(path.parent)
+    # Python runs a script in the folder of the command; Jupyter, and editors with `# %%`, run cells
+    # in that of their file.
+    runs_here = any(cell.is_script for cell in cells)
+    if not runs_here:
+        os.chdir(path.parent)
     # As for Python: the modules are beside the file itself, not beside a link to it.
     sys.path.insert(0, str(path.resolve().parent))
     # IPython's advice to interactive users.
     warnings.filterwarnings("ignore", message="To exit: use 'exit'")
-    shell = _Shell.instance(config=config)
-    shell.program, shell.words = path.stem, (path.name, *arguments)
+    shell = ProgramShell.instance(config=config)
+    shell.program, shell.words = path.stem, (name if runs_here else path.name, *arguments)
     if path.suffix == ".py":
         shell.script, shell.user_ns["__file__"] = path, str(path)
     sys.argv = list(shell.words)
@@ -117,90 +116,6 @@ def run_program(
     return program.status
 
 
-class _Compiler(CachingCompiler):  # type: ignore[misc, unused-ignore]
-    """Names the cells of a script after its file, in tracebacks."""
-
-    script = ""
-
-    def format_code_name(self, name: str) -> tuple[str, str] | None:
-        label: tuple[str, str] | None = super().format_code_name(name)
-        return cell_sources.label(self.script) if label and self.script else label
-
-
-class _Shell(InteractiveShell):  # type: ignore[misc, unused-ignore]
-    """A shell that keeps tracebacks apart from the output of its cells.
-
-    Attributes
-    ----------
-    program
-        The name after which its clusters are named.
-    words
-        The program's name and arguments.
-    script
-        The program's file, unless it is a notebook.
-    above
-        The number of lines of the script above the running cell.
-    """
-
-    compiler_class = Type(_Compiler)
-
-    program = ""
-    words: tuple[str, ...] = ()
-    script: Path | None = None
-    above = 0
-    _next: SourceCell | None = None
-
-    def run(self, cell: SourceCell) -> ExecutionResult:
-        """Run a cell of the program."""
-        self.above, self._next = cell.above, cell
-        self.compile.script = self.script.name if self.script else ""
-        return self.run_cell(cell.typed, store_history=True)
-
-    def transform_cell(self, raw_cell: str) -> str:
-        """Return a cell as Python, whose lines have the numbers that they have in a script."""
-        cell, self._next = self._next, None
-        if cell is None:  # a magic of the program's cell runs what is below it
-            return str(super().transform_cell(raw_cell))
-        # IPython drops empty lines at the top.
-        above = cell.above + cell.text.removesuffix(cell.text.lstrip()).count("\n")
-        return "\n" * above + str(super().transform_cell(cell.text))
-
-    def enable_gui(self, gui: str | None = None) -> None:
-        """Do nothing: ``%matplotlib inline`` calls this, and there are no windows here."""
-
-    @default("exiter")
-    def _make_exiter(self) -> ExitAutocall:
-        return _Exit(self)
-
-    def showtraceback(self, *args: Any, **kwargs: Any) -> None:
-        """Show an error, unless code ends the program or nobody reads the output."""
-        error = sys.exception()
-        if isinstance(error, KeyboardInterrupt):
-            self._cut_traceback(error)
-        if _exit_of(error) is None and not _is_of_pipe(error):
-            super().showtraceback(*args, **kwargs)
-
-    def _cut_traceback(self, stop: KeyboardInterrupt) -> None:
-        """Leave of where the program was stopped what is its own: modules have many frames."""
-        at, own = stop.__traceback__, None
-        while at:
-            own = at if at.tb_frame.f_globals is self.user_ns else own
-            at = at.tb_next
-        if own:
-            own.tb_next = None
-
-    def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
-        sys.stdout.flush()
-        print(self.InteractiveTB.stb2text(stb), file=sys.stderr, flush=True)
-
-
-class _Exit(ExitAutocall):  # type: ignore[misc]
-    """``exit`` and ``quit`` in a program: they do what `sys.exit` does."""
-
-    def __call__(self, status: Any = None) -> NoReturn:
-        raise SystemExit(status)
-
-
 class _Program:
     """Runs the cells of a file.
 
@@ -222,7 +137,7 @@ class _Program:
     """
 
     def __init__(
-        self, path: Path, cells: list[SourceCell], shell: _Shell, session: Session
+        self, path: Path, cells: list[SourceCell], shell: ProgramShell, session: Session
     ) -> None:
         self._path = path
         self._cells = cells
@@ -285,9 +200,9 @@ class _Program:
             self.status = 128 + self.signal
         elif error is None:
             return False
-        elif _is_of_pipe(error):
+        elif is_of_pipe(error):
             raise error
-        elif (end := _exit_of(error)) is not None:
+        elif (end := exit_of(error)) is not None:
             self.status = exit_status(end)
             return True
         elif isinstance(error, KeyboardInterrupt):
@@ -370,18 +285,6 @@ def _heard_signals(program: _Program) -> Iterator[None]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-
-
-def _is_of_pipe(error: BaseException | None) -> bool:
-    """Return whether an error means that nobody reads the program's output."""
-    return isinstance(error, BrokenPipeError) and is_unread()
-
-
-def _exit_of(error: BaseException | None) -> SystemExit | None:
-    """Return the `SystemExit` with which the program's code ended it, here or on a rank."""
-    if isinstance(error, RemoteError) and error.failures[0].error["type"] == SystemExit.__name__:
-        return SystemExit(*error.args)
-    return error if isinstance(error, SystemExit) else None
 
 
 def _status_of(error: BaseException) -> int:

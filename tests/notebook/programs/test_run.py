@@ -196,6 +196,41 @@ def test_a_script_finds_its_file_and_errors_have_its_lines(
     assert "File cells.py, line 4\n" in terminal.sky("run", "cells.py").stderr
 
 
+AS_PYTHON = """\
+import logging, os, sys
+from beside import name
+
+logging.basicConfig(stream=sys.stdout, format="%(filename)s:%(lineno)d %(message)s")
+print(os.getcwd(), sys.path[0], sys.argv, name, open("data.txt").read())
+def divide(x):
+    return 1 / x
+try:
+    divide(0)
+except ZeroDivisionError:
+    logging.exception("caught")
+"""
+
+
+def test_a_script_of_another_folder_prints_what_it_prints_in_python(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (tmp_path / "data.txt").write_text("where the command was typed")
+    (code / "beside.py").write_text("name = 'beside the script'\n")
+    (code / "train.py").write_text(AS_PYTHON)
+    alone = terminal.python("code/train.py", "--lr", "2")
+    done = terminal.sky("run", "code/train.py", "--nodes", "1", "--", "--lr", "2")
+    assert done.stdout == alone.stdout, done.stderr
+    # One with cells is a notebook, which runs in its own folder, as editors run its cells.
+    (code / "data.txt").write_text("beside the script, too")
+    (code / "train.py").write_text(
+        AS_PYTHON.replace("def", "# %%\ndef").replace("try", "# %%\ntry")
+    )
+    alone = Terminal(code, terminal.env).python("train.py")
+    assert terminal.sky("run", "code/train.py").stdout == alone.stdout
+
+
 def test_a_script_is_read_as_python_reads_it(terminal: Terminal, tmp_path: Path) -> None:
     code = tmp_path / "code"
     code.mkdir()

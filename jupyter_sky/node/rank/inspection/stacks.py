@@ -167,7 +167,8 @@ def place_of(file: str, titles: Mapping[str, str]) -> tuple[str, bool]:
     """Return the user's name for a file, and whether the file is the user's."""
     if file in titles:
         match = _TITLE.fullmatch(titles[file])
-        return (f"cell [{match[1]}]" if match else titles[file] or "the cell"), True
+        name = f"cell [{match[1]}]" if match else cell_sources.label(titles[file])[1]
+        return name or "the cell", True
     if file.startswith("<ipython-input"):
         return "the cell", True
     return Path(file).name, not (file.startswith(("<", *_libraries())))

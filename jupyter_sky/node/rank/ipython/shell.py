@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import linecache
 import os
 import re
 import subprocess
@@ -106,11 +107,21 @@ class _Compiler(CachingCompiler):  # type: ignore[misc, unused-ignore]
             return cell_sources.label(title)
         return cast("tuple[str, str] | None", super().format_code_name(name))
 
+    def cache(self, transformed_code: str, number: int = 0, raw_code: str | None = None) -> str:
+        former = linecache.cache.get(self.title)
+        name: str = super().cache(transformed_code, number, raw_code)
+        if name == self.title:
+            cell_sources.join(name, former)
+        return name
+
     def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
-        # Python's own tracebacks, as of `logging.exception`, show this name.
-        title = re.fullmatch(r"In\[(\d+)\]", self.title)
-        number = int(title[1]) if title else number
-        name: str = super().get_code_name(raw_code, transformed_code, number)
+        # Python's own tracebacks and log records, as of `logging.exception`, show this name.
+        if cell_sources.is_path(self.title):
+            name = self.title
+        else:
+            title = re.fullmatch(r"In\[(\d+)\]", self.title)
+            number = int(title[1]) if title else number
+            name = super().get_code_name(raw_code, transformed_code, number)
         cell_sources.remember(name, self.title)
         if len(self._filename_map) > len(cell_sources.titles):
             kept = self._filename_map.keys() & cell_sources.titles.keys()
