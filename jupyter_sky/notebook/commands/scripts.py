@@ -76,7 +76,7 @@ def launch(context: CommandContext, line: Namespace) -> BackgroundRun | QueuedRu
 
     def begin(cluster: Cluster, handle: DisplayHandle | None) -> BackgroundRun | None:
         ranks = choose_nodes(cluster, "num_nodes", str(choices[0].nodes or ""))
-        options = replace(choices[0], ranks=ranks)
+        options = replace(choices[0], ranks=ranks, stdout=line.options.stdout or "all")
 
         def made(text: str, title: str) -> NodeScript:
             script = NodeScript(text, title, task.env)

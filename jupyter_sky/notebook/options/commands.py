@@ -15,11 +15,10 @@ from jupyter_sky.notebook.options.definitions import (
 from jupyter_sky.notebook.options.parser import Argument
 from jupyter_sky.notebook.options.torchrun import TORCHRUN_OPTIONS
 
-_ALL_SHOWN = {
-    "--stdout": Argument(
-        ("--stdout",), "RANKS", types.SHOWN, "head", "ranks whose output is shown (all)"
-    )
-}
+_ALL_SHOWN = Argument(
+    ("--stdout",), "RANKS", types.SHOWN, "head", "ranks whose output is shown (all)"
+)
+_SCRIPT_OPTIONS = tuple(_ALL_SHOWN if each.name == "--stdout" else each for each in SCRIPT_OPTIONS)
 
 _DISCARD = Argument(
     ("--discard",),
@@ -220,13 +219,13 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     ),
     "torchrun": (
         "run a script under torchrun on every node",
-        (_SCRIPT, *(_ALL_SHOWN.get(each.name, each) for each in SCRIPT_OPTIONS), *TORCHRUN_OPTIONS),
+        (_SCRIPT, *_SCRIPT_OPTIONS, *TORCHRUN_OPTIONS),
     ),
     "launch": (
         "run a SkyPilot task file on every node; options replace what the file says",
         (
             _TASK_FILE,
-            *(each for each in SCRIPT_OPTIONS if each.name not in ("--env", "--variable")),
+            *(each for each in _SCRIPT_OPTIONS if each.name not in ("--env", "--variable")),
             _ENV,
             _SECRET,
             _NO_SETUP,

@@ -47,13 +47,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_task_with_setup_and_files(notebook: Notebook, folder: Path) -> None:
     out = notebook.run("%sky launch task.yaml --nodes 3 --secret TOKEN --env WORD=line")
     assert "setting up line\n" in out
-    assert "ready-0\nready-1\n" in out
+    head = [line for line in out.splitlines() if line.startswith("0 │ ")]
+    assert [line for line in head if "ready-" in line] == ["0 │ ready-0", "0 │ ready-1"]
     assert "an input\n" in out
-    assert "line t0ken 0 of 3\n" in out
+    assert all(f"{node} │ line t0ken {node} of 3\n" in out for node in range(3))
     # A cluster may have more nodes than a task needs, and setup can be left out.
-    out = notebook.run("%sky launch task.yaml --no-setup --secret TOKEN")
+    out = notebook.run("%sky launch task.yaml --no-setup --secret TOKEN --stdout head")
     assert "setting up" not in out
-    assert "file t0ken 0 of 2\n" in out
+    assert "file t0ken 0 of 2\n" in out and "t0ken 1" not in out
     (folder / "few.yaml").write_text("resources:\n  disk_size: 100\nsetup: exit 9\nrun: echo ran")
     with pytest.raises(ScriptFailed, match="exit status 9"):
         notebook.run("%sky launch few.yaml")
@@ -70,7 +71,8 @@ def test_a_task_with_setup_and_files(notebook: Notebook, folder: Path) -> None:
     assert "setting up" not in out
     notebook.run("begun.result()")
     said = notebook.run("print(begun.output)")
-    assert re.search(r"setting up file\n(.*\n)*an input\n(.*\n)*file t0ken 0 of 2\n", said)
+    parts = "0 │ setting up file\n", "0 │ an input\n", "0 │ file t0ken 0 of 2\n"
+    assert re.search(r"(.*\n)*".join(parts), said)
     notebook.run(f"failing = {launch('few.yaml')}")
     with pytest.raises(ScriptFailed, match="exit status 9"):
         notebook.run("failing.result()")
