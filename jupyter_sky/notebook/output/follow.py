@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -13,6 +14,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.network.transfer import TransferProgress
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import HangNotice
+from jupyter_sky.errors import SkyError
 from jupyter_sky.notebook.kernel import is_ending
 from jupyter_sky.notebook.output.progress import NoticeLine, SendingLine
 from jupyter_sky.notebook.output.renderer import Renderer
@@ -62,6 +64,8 @@ def follow(
         If ``timeout`` has passed.
     BrokenPipeError
         If nobody reads the output any more; the run is stopped, unless Ctrl-C would leave it.
+    SkyError
+        If the output cannot be written for another reason, such as a full disk; as above.
     """
     strip = panels.strip(cluster, run.id)
     renderer = Renderer(shell, run.task.show, is_safe, strip.show if strip.is_output else None)
@@ -79,27 +83,41 @@ def follow(
 
     ask = Prompter(run, partial(renderer.flush, waits=False), asks_all)
     try:
-        run.follow(
-            lambda event: renderer.render(event, flush=run.nothing_waits),
-            begun=strip.show,
-            timeout=timeout,
-            sending=sending.update if sending else _show_no_sending,
-            notice=on_notice,
-            hang=on_hang,
-            ask=ask,
-            tick=renderer.show_overdue,
-            is_leaving=leaves_on_interrupt or partial(is_ending, shell),
-        )
-    except BrokenPipeError:
-        # Nobody reads it, as of `jupyter sky torchrun train.py | head`: a program would end, too.
-        if leaves_on_interrupt is None:
+        with _completing(renderer):
+            run.follow(
+                lambda event: renderer.render(event, flush=run.nothing_waits),
+                begun=strip.show,
+                timeout=timeout,
+                sending=sending.update if sending else _show_no_sending,
+                notice=on_notice,
+                hang=on_hang,
+                ask=ask,
+                tick=renderer.show_overdue,
+                is_leaving=leaves_on_interrupt or partial(is_ending, shell),
+            )
+    except OSError as error:
+        # A program that cannot print ends, too.
+        is_stopped = leaves_on_interrupt is None and not run.finished
+        if is_stopped:
             run.stop()
-            text = f"{cluster.name}: the run was stopped, as nobody reads its output"
-            print(text, file=sys.stderr, flush=True)
+        name = f"{cluster.name}: the run was stopped, as" if is_stopped else f"{cluster.name}:"
+        if not isinstance(error, BrokenPipeError):
+            raise SkyError(f"{name} its output cannot be written: {error.strerror}.") from None
+        if is_stopped:  # as of `jupyter sky torchrun train.py | head`
+            print(f"{name} nobody reads its output", file=sys.stderr, flush=True)
         raise
     finally:
-        renderer.finish()
         strip.finish()
+
+
+@contextmanager
+def _completing(renderer: Renderer) -> Iterator[None]:
+    """Show the last of a run's output after it, unless none can be shown any more."""
+    try:
+        yield
+    finally:
+        if not isinstance(sys.exception(), OSError):
+            renderer.finish()
 
 
 def _show_no_sending(progress: TransferProgress) -> None:

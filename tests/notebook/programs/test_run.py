@@ -415,3 +415,18 @@ def test_a_pipe_that_ends_while_the_cluster_starts_ends_it(
     *_, end = program.stderr.read().splitlines()
     assert "with status 1" in end and program.wait() == 1
     assert registry.rows() == []
+
+
+def test_a_full_disk_ends_it_with_a_sentence(terminal: Terminal, tmp_path: Path) -> None:
+    """As of ``jupyter sky run train.ipynb > log.txt``."""
+    code = "import time\nwhile True:\n    print('on', flush=True)\n    time.sleep(0.05)"
+    write_notebook(tmp_path / "a.ipynb", f"%%sky --nodes 1\n{code}")
+    program = terminal.begin("run", "a.ipynb", under=["sh", "-c", 'exec "$@" > /dev/full', "sh"])
+    _, err = program.communicate()
+    *_, said, failed, ended, _ = err.splitlines()
+    assert said.endswith(
+        "the run was stopped, as its output cannot be written: No space left on device."
+    )
+    assert failed == "a.ipynb: failed" and ended.endswith("nothing is left running")
+    assert program.returncode == 1 and "Traceback" not in err
+    assert registry.rows() == []
