@@ -96,6 +96,8 @@ def follow(
                 is_leaving=leaves_on_interrupt or partial(is_ending, shell),
             )
     except OSError as error:
+        if not _is_of_output(error):
+            raise
         # A program that cannot print ends, too.
         is_stopped = leaves_on_interrupt is None and not run.finished
         if is_stopped:
@@ -116,8 +118,13 @@ def _completing(renderer: Renderer) -> Iterator[None]:
     try:
         yield
     finally:
-        if not isinstance(sys.exception(), OSError):
+        if not _is_of_output(sys.exception()):
             renderer.finish()
+
+
+def _is_of_output(error: BaseException | None) -> bool:
+    """Return whether an error means that output cannot be written; some of ours are `OSError`s."""
+    return isinstance(error, OSError) and not isinstance(error, SkyError)
 
 
 def _show_no_sending(progress: TransferProgress) -> None:
