@@ -134,7 +134,12 @@ def __dir__() -> list[str]:
 
 
 def load_ipython_extension(ipython: InteractiveShell) -> None:
-    """Bring ``%%sky`` and ``%sky`` into a notebook: what ``%load_ext jupyter_sky`` calls."""
+    """Bring ``%%sky`` and ``%sky`` into a notebook: what ``%load_ext jupyter_sky`` calls.
+
+    Not into a rank, where a cell may say it, too: each rank would start clusters of its own.
+    """
+    if getattr(ipython, "is_rank", False):
+        return
     import gc
 
     # Imports make no garbage, and looking for it takes a fifth of their time.

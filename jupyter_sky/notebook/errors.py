@@ -14,6 +14,7 @@ from jupyter_sky.cluster.namespace.packing import is_predefined
 from jupyter_sky.cluster.runs.task import CellPlace
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_list, format_ranks, similar_names
+from jupyter_sky.notebook.kernel import typed_command
 from jupyter_sky.notebook.project import missing
 from jupyter_sky.serialization import cell_sources
 
@@ -169,13 +170,18 @@ def no_cluster(name: str | None, to: str = "") -> str:
             return f"cluster {name} is being started by another notebook: wait for it."
         return f"cluster {name} did not come up: `%sky gc` removes what is left of it."
     names = [row.name for row in rows]
+    is_notebook = typed_command() == "%sky"
+    own = "of this notebook" if is_notebook else "of this program"
     # These were not contacted: one of them may be gone, and wait for `%sky gc`.
     known = f"there {'is' if len(names) == 1 else 'are'} {format_list(names)}"
     known = known if names else "none is running"
     if names and not name:
         it = "it" if len(names) == 1 else "one of them"
-        known += f"; `%sky attach {names[0]}` makes {it} this notebook's"
-    return f"there is no cluster {name or 'of this notebook'}{to and f' to {to}'}: {known}."
+        if is_notebook:
+            known += f"; `%sky attach {names[0]}` makes {it} this notebook's"
+        else:
+            known += f"; `--cluster {names[0]}` uses {it}"
+    return f"there is no cluster {name or own}{to and f' to {to}'}: {known}."
 
 
 def gone(name: str) -> str:

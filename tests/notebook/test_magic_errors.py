@@ -272,6 +272,11 @@ def test_exit_ends_the_cell_as_sys_exit_does(pair: LiveNotebook, call: str) -> N
     [
         ("%sky status", "%sky is not there on the ranks: type it in a cell of its own."),
         ("%%sky\n1", "%sky is not there on the ranks: type it in a cell of its own."),
+        # Each rank would start clusters of its own.
+        (
+            "%load_ext jupyter_sky\n%sky up --nodes 1",
+            "%sky is not there on the ranks: type it in a cell of its own.",
+        ),
         ("%no_such_magic", "Line magic function `%no_such_magic` not found."),
     ],
 )

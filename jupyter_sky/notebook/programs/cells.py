@@ -12,7 +12,8 @@ from typing import Any
 
 from jupyter_sky.errors import UsageError
 
-_MARK = re.compile(r"#\s*%%(\s.*)?$")
+_MARK = re.compile(r"#\s*(%%(\s.*)?|In\[[ \d]*\]:?)$")
+"""What is above each cell: for Jupytext and editors, and, as nbconvert writes it, ``# In[1]:``."""
 _COMMENT = re.compile(r"^# ?")
 _MAGIC = re.compile(r"#\s?(%%?[A-Za-z]|!)")
 
@@ -52,7 +53,7 @@ class SourceCell:
 def read_cells(path: Path) -> list[SourceCell]:
     """Return the cells of a file that have code.
 
-    A script without ``# %%`` is a single cell, which runs on the cluster as a whole.
+    A script without such marks is a single cell, which runs on the cluster as a whole.
 
     Raises
     ------

@@ -313,7 +313,7 @@ def test_a_script_may_have_cells(terminal: Terminal, tmp_path: Path) -> None:
         "# %% [markdown]\n# # Text\n# %%\n# %load_ext jupyter_sky\nx = 4\n"
         f"# %%\n# %%sky --nodes 2 --gather rank\n{RANK} + x\n# %% the end\nprint(rank)\n"
         '# %% magic_args="--out said" language="bash"\n# x="of bash"\n#\n# echo $x\n'
-        "# %%\nprint(said)\n"
+        "# In[5]:\n\n\nprint(said)\n"  # as nbconvert has it
     )
     done = terminal.sky("run", "train.py")
     assert done.stdout.splitlines()[-3:-1] == ["[4, 5]", "of bash"], done.stderr
@@ -358,6 +358,9 @@ def test_a_cluster_may_stay(terminal: Terminal, tmp_path: Path) -> None:
     done = terminal.sky("run", "a.ipynb", "--keep")
     assert done.returncode == 0 and "kept stays up: `jupyter sky down kept` ends it" in done.stderr
     assert "; a local cluster ends 1 min after the last notebook or program" in done.stderr
+    (tmp_path / "unnamed.py").write_text("pass")
+    lacks = terminal.sky("run", "unnamed.py").stderr
+    assert "there is no cluster of this program: there is kept; `--cluster kept` uses it." in lacks
     # Another program uses it, and leaves it as it found it.
     write_notebook(tmp_path / "b.ipynb", "%%sky --cluster kept\nprint(x)")
     again = terminal.sky("run", "b.ipynb")

@@ -142,6 +142,9 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
     last_execution_result: Any = None
     last_execution_succeeded = True
 
+    is_rank = True
+    """Whether `jupyter_sky.load_ipython_extension` leaves it as it is."""
+
     cell = ""
     _owner: ShellOwner | None = None
     _above = 0
