@@ -19,7 +19,7 @@ from typing import Any
 from jupyter_sky.node.rank import streams
 from jupyter_sky.node.rank.inspection import stacks
 from jupyter_sky.node.rank.interrupts import Interrupts
-from jupyter_sky.node.rank.ipython import no_keyboard
+from jupyter_sky.node.rank.ipython import no_keyboard, program
 from jupyter_sky.serialization import cell_sources
 from jupyter_sky.transport.protocol.debugging import AnswerCommand
 from jupyter_sky.transport.protocol.events import Event, Prompted
@@ -86,14 +86,14 @@ class Keyboard:
 
     def ask_line(self, prompt: object = "") -> str:
         """Ask for a line, as `input` does, on the head."""
-        self._check_head("input", no_keyboard.NO_INPUT)
+        self._check_head("input")
         return self._ask_value("input", str(prompt))
 
     def ask_password(
         self, prompt: str = "Password: ", stream: object = None, **options: Any
     ) -> str:
         """Ask for a password, as `getpass.getpass` does, on the head."""
-        self._check_head("getpass", no_keyboard.NO_PASSWORD)
+        self._check_head("getpass")
         return self._ask_value("password", str(prompt))
 
     @property
@@ -169,12 +169,15 @@ class Keyboard:
     def _ask_value(self, kind: str, prompt: str) -> str:
         return self.ask(kind, sys._getframe(2), prompt=prompt)
 
-    def _check_head(self, name: str, sentence: str) -> None:
-        self.check(sentence, name)
+    def _check_head(self, name: str) -> None:
+        self.check(no_keyboard.sentence(name), name)
         if self._rank:
+            here, instead = "notebook", ", or in a cell of the notebook"
+            if program.is_running():
+                here, instead = "terminal", ""
             raise RuntimeError(
-                f"{name}() asks in the notebook from the head alone, and this is rank "
-                f"{self._rank}: call it where `rank == 0`, or in a cell of the notebook."
+                f"{name}() asks in the {here} from the head alone, and this is rank {self._rank}: "
+                f"call it where `rank == 0`{instead}."
             )
 
 

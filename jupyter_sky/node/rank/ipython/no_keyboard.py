@@ -7,19 +7,27 @@ import getpass
 import sys
 from typing import NoReturn
 
+from jupyter_sky.node.rank.ipython import program
+
 __tracebackhide__ = True
 
-NO_INPUT = (
-    "input() does not work on a rank: call it in a cell of the notebook, and use the answer here."
-)
-NO_PASSWORD = (
-    "getpass() does not work on a rank: call it in a cell of the notebook, and use the answer here."
-)
-NO_DEBUGGER = (
+_NO_DEBUGGER = (
     "breakpoint() does not work on a rank: print what you want to see, or bring it to the notebook "
     "with --out."
 )
-"""What is said where nobody can be asked."""
+
+
+def sentence(function: str) -> str:
+    """Return what is said where nobody can be asked for a line or a password."""
+    if program.is_running():
+        return (
+            f"{function}() needs somebody at a terminal, and `jupyter sky run` has none here: give "
+            "the answer as an argument behind `--`, or in a variable of the environment."
+        )
+    return (
+        f"{function}() does not work on a rank: call it in a cell of the notebook, and use the "
+        "answer here."
+    )
 
 
 def refuse() -> None:
@@ -30,12 +38,12 @@ def refuse() -> None:
 
 
 def _no_input(prompt: object = "") -> NoReturn:
-    raise RuntimeError(NO_INPUT)
+    raise RuntimeError(sentence("input"))
 
 
 def _no_password(prompt: str = "", stream: object = None, **options: object) -> NoReturn:
-    raise RuntimeError(NO_PASSWORD)
+    raise RuntimeError(sentence("getpass"))
 
 
 def _no_debugger(*args: object, **kwargs: object) -> NoReturn:
-    raise RuntimeError(NO_DEBUGGER)
+    raise RuntimeError(_NO_DEBUGGER)

@@ -32,6 +32,11 @@ def begin(command: RunCommand) -> None:
         _taken, sys.argv = given, list(given)
 
 
+def is_running() -> bool:
+    """Return whether the run in this process, or the last one, is part of a program."""
+    return _taken != _NONE
+
+
 def has_ended_well(error: BaseException | None, words: Sequence[str] | None) -> bool:
     """Return whether a program has called ``sys.exit`` because it was done.
 
