@@ -9,6 +9,9 @@ from pathlib import Path
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.options.option_type import CompletionContext
 
+WORDS = ("imports", "none")
+"""What it can be besides a file."""
+
 
 def parse(text: str) -> str:
     """Return the name of a file or a choice without one.
@@ -31,6 +34,6 @@ def parse(text: str) -> str:
 
 def completions(context: CompletionContext) -> Iterator[str]:
     """Yield what can be typed here."""
-    yield from ("imports", "none")
+    yield from WORDS
     for pattern in ("uv.lock", "pyproject.toml", "requirements*.txt", "environment*.y*ml"):
         yield from sorted(str(file) for file in Path().glob(pattern))

@@ -314,6 +314,8 @@ VOLUMES = OptionType(
     combine=_distinct,
 )
 INCLUDED = replace(PATHS, combine=_distinct)
+LOCAL_PATHS = (FOLDER, ENVIRONMENT, INCLUDED)
+"""What `CellOptions` have as paths of this computer, from the current folder."""
 VARIABLES = OptionType(
     "NAME=VALUE, or the NAME of a variable that is set here",
     _variable_value,

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from IPython.core.interactiveshell import ExecutionResult
 from traitlets.config import Config
@@ -25,7 +26,8 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.errors import ScriptFailed, SkyError, UsageError, exit_status
 from jupyter_sky.formatting import format_cost, format_count, format_elapsed
 from jupyter_sky.notebook import extension
-from jupyter_sky.notebook.options.definitions import PROGRAM_DEFAULTS, CellOptions
+from jupyter_sky.notebook.options import environment, types
+from jupyter_sky.notebook.options.definitions import CELL_OPTIONS, PROGRAM_DEFAULTS, CellOptions
 from jupyter_sky.notebook.output import background_run
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.output.unread import discard_unread
@@ -36,6 +38,7 @@ from jupyter_sky.notebook.session import Session
 
 _FAILED, _MISUSED = 1, 2
 _DEFAULTS = [each.removeprefix("--") for each in PROGRAM_DEFAULTS]
+_PATHS = [each.field for each in CELL_OPTIONS if each.type in types.LOCAL_PATHS]
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -70,8 +73,7 @@ def run_program(
     """
     path = Path(name).expanduser().absolute()
     cells = read_cells(path)
-    if options.workdir is not None:  # the folder of the command, not that of the program
-        options = replace(options, workdir=str(Path(options.workdir).expanduser().absolute()))
+    options = _from_here(options)
     # It may belong to a notebook whose cell has started this process.
     os.environ.pop("JPY_SESSION_NAME", None)
     # Python runs a script in the folder of the command; Jupyter, and editors with `# %%`, run cells
@@ -114,6 +116,20 @@ def run_program(
             discard_unread()
             program.close(keep)
     return program.status
+
+
+def _from_here(options: CellOptions) -> CellOptions:
+    """Return options whose paths are from the folder of the command, not from the notebook's."""
+
+    def placed(name: str) -> str:
+        return name if name in environment.WORDS else str(Path(name).expanduser().absolute())
+
+    paths: dict[str, Any] = {}
+    for field in _PATHS:
+        given = getattr(options, field)
+        if given:
+            paths[field] = placed(given) if isinstance(given, str) else tuple(map(placed, given))
+    return replace(options, **paths)
 
 
 class _Program:

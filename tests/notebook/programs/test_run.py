@@ -58,7 +58,9 @@ def test_its_cells_run_and_print_where_it_says_unless_they_say_it(
     options = "--nodes", "3", "--workdir", "data", "--stdout"
     done = terminal.sky("run", "code/a.py", *options, "0,2")
     assert sorted(done.stdout.splitlines()) == ["0 │ data", "2 │ data"], done.stderr
-    done = terminal.sky("run", "code/a.ipynb", *options, "all")
+    # What is named on the command line is in its folder, also where a notebook runs in its own.
+    (tmp_path / "packages.txt").write_text("pip")
+    done = terminal.sky("run", "code/a.ipynb", *options, "all", "--env", "packages.txt")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert sorted(lines[:3]) == ["0 │ data", "1 │ data", "2 │ data"]
