@@ -100,12 +100,31 @@ def _files(place: Path) -> Iterator[Path]:
     if place.is_file():
         yield place
         return
-    for folder, folders, names in os.walk(place):
-        folders[:] = sorted(each for each in folders if each not in _NOT_RESULTS)
+    for folder, folders, names in os.walk(place, followlinks=True):
+        folders[:] = sorted(
+            each
+            for each in folders
+            if each not in _NOT_RESULTS and _is_content(Path(folder, each), place)
+        )
         for name in sorted(names):
             path = Path(folder, name)
             if path.is_file() and not name.startswith(".sky-sent-"):
                 yield path
+
+
+def _is_content(path: Path, place: Path) -> bool:
+    """Return whether a folder is content of ``place``, as is a link like ``last -> step-300``.
+
+    A link that leads out of it, to a data set perhaps, is not, and neither is one that leads back
+    to a folder that it is in.
+    """
+    if not path.is_symlink():
+        return True
+    target = path.resolve()
+    above = [each.resolve() for each in path.parents if each.is_relative_to(place)]
+    return target.is_relative_to(place.resolve()) and not any(
+        each.is_relative_to(target) for each in above
+    )
 
 
 def _size(path: Path, status: os.stat_result) -> int:
