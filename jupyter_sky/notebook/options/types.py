@@ -17,7 +17,7 @@ from typing import Any
 from jupyter_sky.analysis.cell_names import analyse
 from jupyter_sky.api import accelerators
 from jupyter_sky.errors import UsageError
-from jupyter_sky.notebook.options import environment
+from jupyter_sky.notebook.options import environment, packages
 from jupyter_sky.notebook.options.option_type import CompletionContext, OptionType, no_completions
 from jupyter_sky.providers.buckets.volume import Volume
 
@@ -133,10 +133,6 @@ def _place(text: str) -> str:
 
 def _module(text: str) -> str:
     return _matching(r"[\w.+][\w.+/-]*", text)[0]
-
-
-def _package(text: str) -> str:
-    return _matching(r"[\w.~/].*", text)[0]
 
 
 def _volume(text: str) -> str:
@@ -355,7 +351,7 @@ PIP_ACTION = OptionType(
 )
 PACKAGES = OptionType(
     "packages as pip writes them",
-    _package,
+    packages.parse,
     many=True,
     combine=_distinct,
     # A comma within a requirement (`torch>=2,<3`, `uvicorn[standard,http]`) is not a separator.

@@ -55,6 +55,11 @@ def nothing_left(home):
         ("%%sky --nodes 2 --provider azure", "local"),
         ("%%sky --nodes 2 --env A=s3cret", "`--variable A=VALUE` gives ranks an environment var"),
         ("%%sky --nodes 2 --env HOME", "`--variable HOME` gives ranks an environment variable"),
+        (
+            "%%sky --nodes 2 --pip git+https://h.org/a.git",
+            "write `'NAME @ git+https://h.org/a.git'`",
+        ),
+        ("%sky pip install ./a", "`pip wheel --no-deps -w wheels ./a` makes a wheel of it, and"),
         ("%%sky --nodes 2 --timeout soon", "--timeout 10m"),
         ("%%sky --nodes 2 --cluster 'my cluster'", "--cluster train"),
         ("%%sky --nodes 2 --out 2x", "--out model,losses"),
