@@ -31,9 +31,7 @@ from jupyter_sky.notebook.panel.manager import PanelManager
 from jupyter_sky.notebook.places import say_left_out, start_at_one, start_named, without_nodes
 from jupyter_sky.notebook.project.additions import Additions
 from jupyter_sky.notebook.project.image import (
-    has_given_environment,
     imported_modules,
-    named_packages,
 )
 from jupyter_sky.notebook.project.volumes import say_written_back
 from jupyter_sky.notebook.validation import check_fit, further_plugins, missing_packages
@@ -114,6 +112,8 @@ class Session:
         if cluster is None:
             wanted = [self._start_options(name, each) for each in choices]
             cluster = self._start(name, wanted)
+            self._current = name
+            self._install_named(cluster)
         elif not choices[0].concerns_run_alone:
             fitting = self._check_fit(cluster, choices)
             if more := further_plugins(cluster, fitting, self.started[name]):
@@ -213,21 +213,25 @@ class Session:
         else:
             print(self.down(known.name))
             self.started[known.name] = options
-        return self._start(known.name, [options])
+        cluster = self._start(known.name, [options])
+        self._install_named(cluster)
+        return cluster
 
     def start_again(self, cluster: Cluster, lost: Collection[str]) -> Cluster:
         """Start a lost cluster again as it was; where that fails, without the nodes it has lost."""
         name, options = cluster.name, self.started[cluster.name]
         self.find(name)  # which ends what is left of it
         try:
-            return self._start(name, [options])
+            cluster = self._start(name, [options])
         except SkyError as error:
             hosts = self.settings.expand_groups(options.hosts)
             left = without_nodes(options, hosts, len(cluster.state.nodes), lost)
             if left is None or isinstance(error, UsageError):
                 raise
             print(f"{name}: {error} It goes on without {format_list(sorted(lost))}.")
-            return self._start(name, [left])
+            cluster = self._start(name, [left])
+        self._install_named(cluster)
+        return cluster
 
     def connected(self, name: str | None = None) -> Cluster | None:
         """Return a cluster, by default the current one, if this notebook is connected to it."""
@@ -326,9 +330,8 @@ class Session:
             place, cluster = start_named(name, places, selection, timeouts, progress.update)
             try:
                 progress.update(f"{describe(cluster)}, ready in {progress.seconds:.1f} s")
-            except (
-                BaseException
-            ):  # nobody reads it, or Ctrl-C: whoever ends clusters has to know it
+            except BaseException:
+                # Nobody reads it, or Ctrl-C: whoever ends clusters has to know it.
                 self.connect(cluster, place.options, is_new=True)
                 raise
         return self._take_up(place, cluster)
@@ -337,12 +340,13 @@ class Session:
         """Make a cluster that was started one of the notebook's."""
         registry.record_line(cluster.id, as_line(place.options))
         self.connect(cluster, place.options, is_new=True)
-        if has_given_environment(cluster) and (named := named_packages(place.options)):
-            try:
-                self.additions.install(cluster, named, place.options)
-            except SkyError as error:
-                print(f"{cluster.name}: {error}", file=sys.stderr)
         return cluster
+
+    def _install_named(self, cluster: Cluster) -> None:
+        """Install what a cluster was started with, unless its own environment was made with it."""
+        options = self.started[cluster.name]
+        if missing := missing_packages(cluster, options):
+            self.additions.install(cluster, missing, options)
 
     def _places(self, name: str, choices: Sequence[CellOptions]) -> list[ClusterPlace]:
         return self.factory.places(name, choices, lambda: imported_modules(self._shell))

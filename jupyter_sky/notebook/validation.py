@@ -12,7 +12,7 @@ from jupyter_sky.formatting import format_dollars, format_ranks
 from jupyter_sky.notebook.errors import pull_line
 from jupyter_sky.notebook.options.definitions import CLUSTER_OPTIONS, CellOptions
 from jupyter_sky.notebook.options.lines import as_word
-from jupyter_sky.notebook.project.image import named_packages
+from jupyter_sky.notebook.project.image import has_given_environment, named_packages
 from jupyter_sky.notebook.project.plugins import costs_of
 from jupyter_sky.providers.ssh.connection.targets import parse
 
@@ -190,9 +190,11 @@ def _has(cluster: Cluster, option: str) -> Any:
 
 
 def missing_packages(cluster: Cluster, options: CellOptions) -> tuple[str, ...]:
-    """Return those of the packages of a cell that the cluster was not asked for before."""
+    """Return those of the packages of a cell that the cluster does not have."""
     image = cluster.spec.image
-    present = {*image.pip, *image.pins, *cluster.packages.added}
+    present = {*image.pins, *cluster.packages.added}
+    if not has_given_environment(cluster):  # one of its own was made with them
+        present.update(image.pip)
     return tuple(package for package in named_packages(options) if package not in present)
 
 

@@ -23,7 +23,8 @@ def test_a_password_of_a_package_is_nowhere_to_be_read(
     notebook.succeed("import os\nos.environ['TOKEN'] = 'of yesterday'")
     asked = f"--nodes 1 --plugin none --pip 'lacking @ https://me:{SECRET}@h.org/l.whl'"
     asked += " --variable TOKEN"
-    first = notebook.succeed(f"%%sky {asked}\npass")
+    first = notebook.run(f"%%sky {asked}\npass")
+    assert first.error and "https://****@h.org/l.whl could not be installed" in str(first.error)
     assert "which lacks lacking @ https://****@h.org/l.whl" in first.stderr
     second = notebook.succeed(f"%%sky\ncommand = 'pip install git+https://{SECRET}@h.org/a'")
     # A token that was renewed is that of all cells from then on, also with new processes.

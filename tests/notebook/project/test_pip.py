@@ -107,7 +107,14 @@ def test_wheels_are_taken_from_a_folder(notebook: Notebook, tmp_path: Path) -> N
 def test_what_cannot_be_installed_leaves_all_as_it_was(
     notebook: Notebook, shelf: Path, tmp_path: Path
 ) -> None:
-    notebook.run("%%sky --nodes 1\nx = 1")
+    # Nor does a cell run that lacks them, where it has started the cluster.
+    with pytest.raises(sky.SkyError, match="nosuch could not be installed"):
+        notebook.run("%%sky --nodes 1 --pip nosuch\nx = 2")
+    with pytest.raises(sky.SkyError, match="nosuch could not be installed"):
+        notebook.run("%%sky --pip nosuch\nx = 2")
+    with pytest.raises(NameError):
+        notebook.run("%%sky\nprint(x)")
+    notebook.run("%%sky\nx = 1")
     notebook.run("%sky pip install greeting==1.0")
     with pytest.raises(sky.SkyError) as caught:
         notebook.run("%sky pip install nosuch")
