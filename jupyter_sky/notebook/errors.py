@@ -143,10 +143,6 @@ _KNOWN = {
         "the ranks of a cluster are in a process group before any cell runs: leave out "
         "`init_process_group`, or run the program with `%sky torchrun`"
     ),
-    "Expected to have finished reduction in the prior iteration": (
-        "if an error or a Stop has cut off the last step, wrap the model again, which keeps its "
-        "weights: `ddp = DistributedDataParallel(ddp.module)`"
-    ),
     "no running event loop": (
         "on a rank an event loop runs in cells that await: write `await` in this cell, as in "
         "`await asyncio.sleep(0)`"

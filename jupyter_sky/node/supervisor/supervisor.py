@@ -40,7 +40,7 @@ _FORK_PAUSES = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Seconds before a process is asked for again; after the last, the rank is said not to come."""
 
 _KILL_EVERY = 0.1  # seconds to wait for removed ranks that have not ended: some are forked late
-_MOSTLY_EMPTY = ("error", "values", "broken", "bound", "tail")  # of the event `RankDone`
+_MOSTLY_EMPTY = ("error", "values", "broken", "bound", "tail", "stopped")  # of the event `RankDone`
 
 
 class Supervisor:
