@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import linecache
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
+
+from jupyter_sky.serialization.models.instances import instances
 
 Cells = Mapping[str, tuple[str, str]]
 """Source and title of cells, by the file name of their code; the title may be empty."""
@@ -116,8 +117,7 @@ _enough = 2 * _KEPT
 def _forget_old() -> None:
     """Forget sources that no traceback can need: no function and no new cell has them."""
     global _enough
-    # Not with `isinstance`, which would run code of proxy objects.
-    functions = (each for each in gc.get_objects() if type(each) is FunctionType)
+    [functions] = instances((FunctionType,))
     used = {each.__code__.co_filename for each in functions}
     for file in list(titles)[:-_KEPT]:
         if file not in used:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
 from typing import Any, NamedTuple
@@ -64,6 +65,8 @@ def find() -> Trained:
 
 def _is_whole(model: Any) -> bool:
     """Return whether a model is neither half made nor a part of one that is sharded as a whole."""
-    if hasattr(model, "_get_fsdp_state"):
+    if not hasattr(model, "_get_fsdp_state"):
+        return bool(vars(model).get("reducer"))
+    with contextlib.suppress(Exception):  # a copy, which has no state of its own
         return model._get_fsdp_state()._is_root is not False
-    return bool(vars(model).get("reducer"))
+    return False

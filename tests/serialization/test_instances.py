@@ -1,0 +1,42 @@
+"""All objects of a process are looked through, while other threads go on."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator
+from types import FrameType
+
+from jupyter_sky.serialization.models.instances import instances
+
+
+class Kept:
+    pass
+
+
+def found() -> Iterator[int]:
+    for _ in range(3):
+        yield len(instances((Kept,))[0])
+
+
+def test_a_tuple_is_made_although_somebody_looks_at_what_the_thread_does() -> None:
+    """As `%sky where` does: it keeps frames, whose variables stay with them."""
+    kept = [Kept() for _ in range(5)]
+    usual, here, is_over = sys.getswitchinterval(), threading.get_ident(), threading.Event()
+    seen: deque[FrameType | None] = deque(maxlen=50)
+
+    def look() -> None:
+        while not is_over.is_set():
+            seen.append(sys._current_frames().get(here))
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    sys.setswitchinterval(1e-5)
+    try:
+        for _ in range(20):
+            assert tuple(found()) == (len(kept),) * 3
+    finally:
+        sys.setswitchinterval(usual)
+        is_over.set()
+        looker.join()
