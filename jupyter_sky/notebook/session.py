@@ -30,9 +30,7 @@ from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.panel.manager import PanelManager
 from jupyter_sky.notebook.places import say_left_out, start_at_one, start_named, without_nodes
 from jupyter_sky.notebook.project.additions import Additions
-from jupyter_sky.notebook.project.image import (
-    imported_modules,
-)
+from jupyter_sky.notebook.project.image import imported_modules
 from jupyter_sky.notebook.project.volumes import say_written_back
 from jupyter_sky.notebook.validation import check_fit, further_plugins, missing_packages
 from jupyter_sky.providers import providers

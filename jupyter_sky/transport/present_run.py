@@ -1,8 +1,8 @@
 """The run that this process takes part in as a rank: who else does, and who has finished it.
 
-Plugins can have something done before it.
-
 Without this, a collective would wait for ever for a rank that has already finished the cell.
+
+Plugins can also have something done before a run.
 """
 
 from __future__ import annotations

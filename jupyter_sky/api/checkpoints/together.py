@@ -9,6 +9,9 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_ranks
 from jupyter_sky.transport import present_run
 
+OWN_GROUP = "jupyter_sky"
+"""What describes a group of ours, which is made again when it is needed."""
+
 _LONGEST_PAUSE = 0.05
 _LOOK_AFTER = 0.2  # seconds
 
@@ -88,7 +91,7 @@ class CheckpointGroup:
             return None
         group = self._dist.group.WORLD
         if _background is None or _background[0] is not group:
-            made = self._dist.new_group(backend="gloo", group_desc="jupyter_sky")
+            made = self._dist.new_group(backend="gloo", group_desc=OWN_GROUP)
             _background = group, made
         return _background[1]
 

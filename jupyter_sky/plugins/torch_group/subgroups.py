@@ -19,10 +19,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from jupyter_sky.api.checkpoints.together import OWN_GROUP
 from jupyter_sky.serialization.models.instances import instances
-
-OWN_DESCRIPTION = "jupyter_sky"
-"""What describes groups of ours, which are made again when they are needed."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ def remember() -> None:
     world = c10d._world
     groups = {}
     for group, (backend, _) in world.pg_map.items():
-        if group is not world.default_pg and group.group_desc != OWN_DESCRIPTION:
+        if group is not world.default_pg and group.group_desc != OWN_GROUP:
             name, ranks = world.pg_names[group], tuple(sorted(world.pg_group_ranks[group]))
             each = Subgroup(name, ranks, backend, group.group_desc, _time_limit(group))
             groups[each] = weakref.ref(group)
