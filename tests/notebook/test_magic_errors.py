@@ -336,3 +336,24 @@ def test_a_crash_says_signal_rank_host_and_where_it_was(opened) -> None:
     # The one that was seen to end first.
     assert re.search(r"rank [01] is lost: it was killed by SIGKILL", killed.traceback)
     assert "the last line" in killed.traceback
+
+
+def test_a_rank_that_began_empty_is_said_to_have_other_values_than_the_rest(
+    pair: LiveNotebook,
+) -> None:
+    pair.succeed("import torch\nscale, count, seen, name = 0.5, 0, [], 'x'")
+    pair.succeed("%%sky\nimport torch\ncount = count + 1\nseen.append(name)\nassert scale")
+    pair.run("%%sky --ranks 1\nimport os; os.kill(os.getpid(), 9)")
+    use = "%%sky --stdout all\ntorch.ones(1) * scale\nprint(name, count, seen)"
+    mixed = pair.succeed(use)
+    assert sorted(mixed.stdout.splitlines()) == ["0 │ x 1 ['x']", "1 │ x 0 []"]
+    [notice] = mixed.shown
+    assert notice.partition(": ")[2] == (
+        "rank 1 began empty and was given the notebook's `count` and `seen`, while other ranks "
+        "have theirs as earlier cells left them: `%sky push count seen` gives all ranks the "
+        "notebook's"
+    )
+    assert not pair.succeed(use).shown  # once
+    pair.succeed("%sky push count seen")
+    alike = pair.succeed(use)
+    assert sorted(alike.stdout.splitlines()) == ["0 │ x 0 []", "1 │ x 0 []"]

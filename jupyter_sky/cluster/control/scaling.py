@@ -158,6 +158,7 @@ class _Expansion(ConnectionListener):
             self._former_rows(),
             [machine.row() for machine in growth.machines],
         )
+        controller.forget_ranks(self._ranks)  # they begin empty, also where a number was in use
         controller.set_connections([*self._with_machines(growth.existing), *self._new])
         await asyncio.gather(*(open_link(connection, 0) for connection in self._new))
         await self._start_ranks()

@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
@@ -19,6 +20,7 @@ from jupyter_sky.analysis.namespace_diff import identities
 from jupyter_sky.cluster.namespace.packing import NamespaceItem
 from jupyter_sky.cluster.namespace.rank_values import BEFORE_ALL, Expected, RankValue, RunEffects
 from jupyter_sky.serialization.model_changes import HeldModels, changes_of
+from jupyter_sky.serialization.object_tokens import is_mutable
 
 _NOTHING: Mapping[str, RankValue] = {}
 
@@ -79,6 +81,17 @@ class RemoteState:
         if value.replaces is not None:
             return value.replaces != id(item.value)
         return value.digest != item.digest
+
+    def began_empty(self, rank: int) -> bool:
+        """Return whether a rank has a process that began after those of the cluster's start."""
+        return rank in self._starts
+
+    def may_differ(self, rank: int, item: NamespaceItem) -> bool:
+        """Return whether a rank has bound a name itself, or may have changed its value in place."""
+        value = self.value(rank, item.key)
+        if value is None or isinstance(item.value, ModuleType) or self.lacks(rank, item):
+            return False
+        return value.replaces is not None or is_mutable(item.value)
 
     def changes(
         self,

@@ -35,7 +35,8 @@ from typing import Any
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.namespace.delegation import DelegationLock
 from jupyter_sky.cluster.namespace.dependencies import Dependencies
-from jupyter_sky.cluster.namespace.packing import ItemCollector, NamespaceItem, pack_group
+from jupyter_sky.cluster.namespace.missing import given_anew, who_lacks
+from jupyter_sky.cluster.namespace.packing import ItemCollector, pack_group
 from jupyter_sky.cluster.namespace.rank_values import BEFORE_ALL, RankValue, RunEffects
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.cluster.namespace.returning import merge
@@ -174,13 +175,9 @@ class NamespaceSync:
             found = self._dependencies.find(
                 update.names, collector, update.ranks, cell=update.effects.cell, forced=forced
             )
-            lacks = self._remote_state.lacks
             # Ranks that lack the same are sent the same.
-            lacking: dict[tuple[NamespaceItem, ...], list[int]] = {}
-            for rank in update.ranks:
-                missing = [each for each in found if each.key in forced or lacks(rank, each)]
-                if missing:
-                    lacking.setdefault(tuple(missing), []).append(rank)
+            lacking = who_lacks(self._remote_state, found, update.ranks, forced)
+            update.given_anew |= given_anew(self._remote_state, lacking, update.ranks, forced)
             for lacked, members in lacking.items():
                 for plan in self._planner.plan(lacked, collector, members, forced):
                     self._add_group(update, plan, forced)

@@ -38,6 +38,9 @@ class NamespaceUpdate:
         How the run that it is for may change names.
     outdated
         Names that each rank has to unbind before.
+    given_anew
+        Ranks that have begun with an empty namespace, by the name whose value they get while others
+        may have another (see `missing`).
     losses
         How often ranks had lost something when it was made.
     packed
@@ -53,6 +56,7 @@ class NamespaceUpdate:
     kept: ItemCollector | None = None
     effects: RunEffects = field(default_factory=RunEffects)
     outdated: dict[int, list[str]] = field(default_factory=dict)
+    given_anew: dict[str, set[int]] = field(default_factory=dict)
     losses: int = 0
     packed: list[tuple[PackedGroup, list[int]]] = field(default_factory=list)
 

@@ -13,6 +13,7 @@ from jupyter_sky.cluster.control import recovery
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.errors import BegunInPart
 from jupyter_sky.cluster.inventory import asked_names
+from jupyter_sky.cluster.namespace import missing
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
@@ -65,6 +66,9 @@ async def send_once_whole(controller: Controller, run: Run, begin: Callable[[Run
             return
         run.began, run.generation = time.monotonic(), controller.state.generation
         begin(run)
+        if run.task.code and (note := missing.notice(update.given_anew)):
+            run.on_notice(note)
+            update.given_anew.clear()
         try:
             await dispatch(controller, run)
             break

@@ -107,6 +107,8 @@ def test_new_ranks_get_what_the_next_cell_needs_and_others_keep_what_they_made_o
     cells.namespace["given"] = [1]
     cells.run("given.append(2)", names=["given"])
     cells.cluster.scale(3)
+    update = cells.cluster.sync.update(["given"], cells.namespace, cells.cluster.all_ranks)
+    assert update.given_anew == {"given": {2}}  # of which a cell tells the user
     assert cells.ask("given", names=["given"]) == [[1, 2], [1, 2], [1]]
     # One that leaves and comes again is a new one.
     cells.cluster.scale(1)
