@@ -79,6 +79,10 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
             return self._run(parse_cell(line, self._settings.run_defaults()), cell)
         except HelpRequested as asked:
             print(asked.text)
+        except Interrupted:
+            raise
+        except KeyboardInterrupt:  # before its run, or between two attempts: not in our traceback
+            raise Interrupted("the cell was stopped.") from None
         return None
 
     @line_magic("%sky")  # type: ignore[untyped-decorator, unused-ignore]

@@ -18,6 +18,7 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.cluster.errors import Interrupted, RankLost, TimedOut
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.notebook import cluster_factory
 from jupyter_sky.notebook.panel.strip import MIME
 from jupyter_sky.providers.local import Local
@@ -193,6 +194,22 @@ def test_stop_ends_it(pair: Notebook, tmp_path: Path) -> None:
             "time.sleep(600)"
         )
     thread.join()
+    assert pair.run("%%sky\nprint('idle')") == "idle\n"
+
+
+def test_stop_between_two_attempts_ends_it(
+    pair: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renew_ranks = RunHandle.renew_ranks
+
+    def stopped(run: RunHandle) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        renew_ranks(run)
+
+    monkeypatch.setattr(RunHandle, "renew_ranks", stopped)
+    with pytest.raises(Interrupted, match="the cell was stopped"):
+        pair.run("%%sky --retry 3\nopen(f'{folder}/begun', 'a').write('.')\ndie_once()")
+    assert (tmp_path / "begun").read_text() == ".."  # one for each rank
     assert pair.run("%%sky\nprint('idle')") == "idle\n"
 
 
