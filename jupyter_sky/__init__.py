@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from jupyter_sky.api.pool import Compute, ComputePool
     from jupyter_sky.api.shard import shard
     from jupyter_sky.api.volumes.mounted import volume
-    from jupyter_sky.cluster.errors import RemoteError
+    from jupyter_sky.cluster.errors import RankLost, RemoteError
     from jupyter_sky.errors import ClusterLost, SkyError, UsageError
     from jupyter_sky.plugins import integrations
     from jupyter_sky.providers.aws import AWS
@@ -51,6 +51,7 @@ __all__ = [
     "Local",
     "PipIndex",
     "Plugin",
+    "RankLost",
     "RemoteError",
     "SkyError",
     "Slurm",
@@ -91,6 +92,7 @@ _HOMES = {
     "Local": "jupyter_sky.providers.local:Local",
     "PipIndex": "jupyter_sky.providers.spec:PipIndex",
     "Plugin": "jupyter_sky.api.plugin:Plugin",
+    "RankLost": "jupyter_sky.cluster.errors:RankLost",
     "RemoteError": "jupyter_sky.cluster.errors:RemoteError",
     "SkyError": "jupyter_sky.errors:SkyError",
     "Slurm": "jupyter_sky.providers.slurm.provider:Slurm",

@@ -231,7 +231,7 @@ def test_a_call_without_a_next_item_does_not_end_what_waits_for_it(pool: sky.Com
 def test_a_call_whose_rank_is_lost_is_tried_again(pool: sky.ComputePool, tmp_path: Path) -> None:
     calls = [die_once(tmp_path / "died", n) for n in range(4)]
     assert sky.gather(*calls) >> pool == (0, 1, 2, 3)
-    with pytest.raises(sky.RemoteError, match="is lost") as caught:
+    with pytest.raises(sky.RankLost, match="is lost") as caught:
         sky.gather(*(die_once(tmp_path / "again", n) for n in range(4)), retries=0) >> pool
     error: Any = caught.value
     assert error.index == 1
