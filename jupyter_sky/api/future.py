@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 R = TypeVar("R")
@@ -15,7 +15,25 @@ class CallFuture(concurrent.futures.Future[R]):
     ``cancel()`` stops the call, even if a rank is executing it. Like Stop, it raises a
     ``KeyboardInterrupt`` there, and the rank keeps its variables; a rank that does not react for
     ten seconds gets a new process. It returns ``False`` if the call was already done.
+
+    Parameters
+    ----------
+    serve
+        Called before this future is waited for, with the future and the time limit; returns what is
+        left of that. In the thread that sets results, as in a done callback, it goes on with that.
     """
+
+    def __init__(self, serve: Callable[[CallFuture[Any], float | None], float | None]) -> None:
+        super().__init__()
+        self._serve = serve
+
+    def result(self, timeout: float | None = None) -> R:
+        """Return the value of the call; wait for it if it is not done."""
+        return super().result(self._serve(self, timeout))
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return the error of the call, if it failed; wait for it if it is not done."""
+        return super().exception(self._serve(self, timeout))
 
     def __await__(self) -> Generator[Any, None, R]:
         import asyncio  # imported here, since ranks that read a call do not need it

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import queue
 import threading
+import time
 from typing import Any, TypeVar
 
 from jupyter_sky.api.calls.batches import Batches, Event
@@ -46,7 +47,7 @@ class Futures:
         SkyError
             If the pool ends meanwhile.
         """
-        submitted = _Submitted(pending, CallFuture())
+        submitted = _Submitted(pending, CallFuture(self._serve_until_done))
 
         def sink(event: Event) -> None:
             if isinstance(event, Asked):
@@ -117,6 +118,29 @@ class Futures:
         while entry := self._events.get():
             self._handle(*entry)
             del entry  # while it waits for the next one
+
+    def _serve_until_done(self, future: CallFuture[Any], timeout: float | None) -> float | None:
+        """Go on setting results where this thread waits for one, in a done callback of the user's.
+
+        Returns
+        -------
+        float or None
+            The seconds that are left to wait.
+        """
+        if threading.current_thread() is not self._thread:
+            return timeout
+        end = None if timeout is None else time.monotonic() + timeout
+        while not future.done():
+            left = None if end is None else max(0.0, end - time.monotonic())
+            try:
+                entry = self._events.get(timeout=left)
+            except queue.Empty:
+                return 0.0
+            if entry is None:
+                self._events.put(None)  # the pool has ended, which all futures know
+                break
+            self._handle(*entry)
+        return timeout
 
     def _handle(self, submitted: _Submitted, event: Event | BaseException) -> None:
         future = submitted.future

@@ -11,6 +11,7 @@ import gc
 import multiprocessing
 import os
 import pickle
+import queue
 import signal
 import sys
 import threading
@@ -226,6 +227,29 @@ def test_a_call_without_a_next_item_does_not_end_what_waits_for_it(pool: sky.Com
     with pytest.raises(sky.RemoteError, match="in call 2") as caught:
         sky.gather(first([1]), first([])) >> pool
     assert (type(caught.value).__name__, caught.value.index) == ("StopIteration", 1)
+
+
+def test_a_done_callback_may_wait_for_further_calls(pool: sky.ComputePool, tmp_path: Path) -> None:
+    """As with the executors of the standard library: the next step of a pipeline, for example."""
+    got: queue.SimpleQueue[object] = queue.SimpleQueue()
+
+    def wait_again(second: concurrent.futures.Future[int]) -> None:
+        got.put((double(second.result()) > pool).result())
+
+    def wait(first: concurrent.futures.Future[int]) -> None:
+        second = double(first.result()) > pool
+        second.add_done_callback(wait_again)
+        got.put(second.result())
+        endless = meet(tmp_path, "alone", 1) > pool
+        try:
+            endless.result(timeout=0.01)
+        except TimeoutError as error:
+            got.put(error)
+        got.put(endless.cancel())
+
+    (double(1) > pool).add_done_callback(wait)
+    seen = [got.get(timeout=PATIENCE) for _ in range(4)]
+    assert {4, 8, True} < {*seen} and sum(isinstance(each, TimeoutError) for each in seen) == 1
 
 
 def test_a_call_whose_rank_is_lost_is_tried_again(pool: sky.ComputePool, tmp_path: Path) -> None:
