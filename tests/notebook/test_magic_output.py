@@ -190,6 +190,15 @@ def test_what_the_notebook_sets_in_a_module_travels(pair: LiveNotebook) -> None:
     assert cell.shown == ["(0.5, {'a': 1, 'b': 2}, 1.5, True, 1)"]
 
 
+def test_what_is_set_in_a_module_before_the_extension_is_loaded_travels(pair: LiveNotebook) -> None:
+    (pair.path.parent / "early_settings.py").write_text(CONFIG)
+    pair.succeed("%unload_ext jupyter_sky")
+    pair.succeed("import early_settings as early\nearly.rate = 0.5")
+    pair.succeed("early.Step.every = 3\n%load_ext jupyter_sky\nearly.sizes['b'] = 2")
+    cell = pair.succeed("%%sky\nearly.rate, early.sizes, early.Step().size()")
+    assert cell.shown[-1] == "(0.5, {'a': 1, 'b': 2}, 3)"
+
+
 def test_functions_of_modules_are_put_back_on_ranks_too(pair: LiveNotebook) -> None:
     file = pair.path.parent / "functions_of_mine.py"
     file.write_text("def f(): return 'own'\n")

@@ -54,6 +54,7 @@ class AssignmentTracker:
         self._shell = shell
         self._session = session
         self._running: list[_Running | None] = []
+        self._knows_earlier_cells = False
         shell.events.register("pre_run_cell", self._on_pre_run_cell)
         shell.events.register("post_run_cell", self._on_post_run_cell)
 
@@ -64,6 +65,7 @@ class AssignmentTracker:
 
     def flush(self) -> None:
         """Report what the running cell has done so far, before the effects of a run."""
+        self._note_earlier_cells()
         if self._running and (cell := self._running[-1]):
             changed, deleted = cell.diff.changed(), cell.diff.deleted()
             self._tell(changed | self._attributes(cell), deleted)
@@ -73,6 +75,7 @@ class AssignmentTracker:
             self._running[-1] = _Running(rest, frozenset(), cell.targets, diff)
 
     def _on_pre_run_cell(self, info: Any) -> None:
+        self._note_earlier_cells()
         code = getattr(info, "transformed_cell", None) or info.raw_cell or ""
         if code.lstrip().startswith(("%%sky", "get_ipython().run_cell_magic('sky'")):
             self._running.append(None)  # its code runs on the cluster
@@ -96,6 +99,14 @@ class AssignmentTracker:
         if not self._running:  # a cell may run others
             for cluster in self._session.connected_clusters():
                 cluster.sync.cell_ended()
+
+    def _note_earlier_cells(self) -> None:
+        """Note what was set in modules up to the end of the cell that has loaded the extension."""
+        if self._knows_earlier_cells:
+            return
+        self._knows_earlier_cells = True
+        for code in self._shell.history_manager.input_hist_parsed:
+            module_attributes.note(_analysed(code).targets, self._shell.user_ns)
 
     def _is_container(self, name: str) -> bool:
         # What other objects do with an item is their matter, and they may be large.
