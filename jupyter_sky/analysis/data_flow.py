@@ -292,7 +292,7 @@ class DataFlow:
                         self.read(part.id, inner)
             self.block(generator.ifs, inner)
         results = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-        self.block(results, inner)
+        self.block([*filter(None, results)], inner)  # `{**each for …}` has no value (Python 3.15)
 
     def visit_Lambda(self, node: ast.Lambda, assigned: set[str]) -> None:
         self.block(defaults(node.args), assigned)

@@ -14,10 +14,11 @@ import enum
 import importlib
 import pkgutil
 import sys
+import types
 import weakref
 from collections.abc import Collection
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, Protocol, TypeGuard
 
 
 class ModuleReference:
@@ -37,7 +38,24 @@ class ModuleReference:
 
     def __reduce__(self) -> Any:
         # Pickle loads a module by importing it.
-        return _first, (self._module, *(sys.modules[name] for name in self._submodules))
+        return _first, (self._module, *map(importlib.import_module, self._submodules))
+
+
+def is_lazy_import(value: object) -> TypeGuard[LazyImport]:
+    """Return whether a value stands for what ``lazy import`` has not imported yet (PEP 810)."""
+    return sys.version_info >= (3, 15) and type(value) is types.LazyImportType
+
+
+def imported(value: object) -> Any:
+    """Return what a lazy import stands for, which imports it, and any other value as it is."""
+    return value.resolve() if is_lazy_import(value) else value
+
+
+class LazyImport(Protocol):
+    """What a namespace contains for a name until the name is used."""
+
+    def resolve(self) -> Any:
+        """Import it."""
 
 
 def module_of(obj: object) -> object:
@@ -62,11 +80,22 @@ def reached_submodules(module: ModuleType, attributes: Collection[str]) -> set[s
         The names of attributes in the code.
     """
     prefix, attributes = f"{module.__name__}.", frozenset(attributes)
+    names = [*sys.modules, *getattr(sys, "lazy_modules", ())]
     return {
         name
-        for name in list(sys.modules)
-        if name.startswith(prefix) and attributes.issuperset(name.split(".")[1:])
+        for name in names
+        if name.startswith(prefix)
+        and attributes.issuperset(name.split(".")[1:])
+        and (name in sys.modules or _is_module(name))
     }
+
+
+def _is_module(name: str) -> bool:
+    """Return whether a name of a lazy import is that of a module, which is imported then."""
+    try:
+        return isinstance(pkgutil.resolve_name(name), ModuleType)
+    except (ImportError, AttributeError):
+        return False
 
 
 def reduce_module(module: ModuleType) -> Any:

@@ -22,7 +22,7 @@ import cloudpickle
 from jupyter_sky.serialization import sentinels
 from jupyter_sky.serialization.arrays import memory_maps
 from jupyter_sky.serialization.models import singletons, wrapped
-from jupyter_sky.serialization.module_reference import reduce_module
+from jupyter_sky.serialization.module_reference import imported, is_lazy_import, reduce_module
 from jupyter_sky.serialization.process import log_settings
 from jupyter_sky.serialization.type_hints import lazy_annotations, typing_objects
 from jupyter_sky.transport import present_run
@@ -46,6 +46,8 @@ def reduce(obj: Any) -> Any:
         return _reduce_cell(obj)
     if isinstance(obj, types.ModuleType):
         return reduce_module(obj)
+    if is_lazy_import(obj):
+        return imported, (obj.resolve(),)
     reducer = _BY_MODULE.get(kind.__module__) if isinstance(kind.__module__, str) else None
     if reducer is not None:
         return reducer(obj)

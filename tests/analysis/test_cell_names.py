@@ -212,6 +212,18 @@ def test_type_parameters(cell: str, reads: str, writes: str) -> None:
     assert found(cell) == (names(reads), names(writes))
 
 
+@pytest.mark.skipif(sys.version_info < (3, 15), reason="this syntax is new in Python 3.15")
+@pytest.mark.parametrize(
+    ("cell", "reads", "writes"),
+    [
+        ("d = {**each for each in xs}\nl = [*each for each in ys]", "xs ys", "d l"),
+        ("lazy import xml.sax\nlazy from os import path as p\nxml.sax, p, y", "y", "xml p"),
+    ],
+)
+def test_lazy_imports_and_unpacking_in_comprehensions(cell: str, reads: str, writes: str) -> None:
+    assert found(cell) == (names(reads), names(writes))
+
+
 def test_builtins_are_reported() -> None:
     assert analyse("print(len(x))").reads == {"print", "len", "x"}
 

@@ -16,10 +16,15 @@ from types import FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
+from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import blobs, model_changes, pickling
 from jupyter_sky.serialization.cell_sources import shell_of
 from jupyter_sky.serialization.model_changes import HeldModels
-from jupyter_sky.serialization.module_reference import ModuleReference, reached_submodules
+from jupyter_sky.serialization.module_reference import (
+    ModuleReference,
+    imported,
+    reached_submodules,
+)
 from jupyter_sky.serialization.object_tokens import (
     MemoEntries,
     SentObjects,
@@ -235,7 +240,7 @@ class ItemCollector:
     ) -> NamespaceItem:
         """Return the item of a name."""
         if name not in self._items:
-            value = self.namespace[name]
+            value = _imported(name, self.namespace[name])
             if isinstance(value, ModuleType) and cell:
                 reached = self._submodules.setdefault(value.__name__, set())
                 reached |= reached_submodules(value, cell.attributes)
@@ -329,6 +334,15 @@ def pack_group(
     }
     models = {item.key: item.models for item in items if item.models}
     return PackedGroup(message, parts, shared, tokens, models)
+
+
+def _imported(name: str, value: Any) -> Any:
+    try:
+        return imported(value)
+    except Exception as error:  # of the module's own code, too
+        raise UsageError(
+            f"{name} cannot be sent, as its lazy import fails here: {type(error).__name__}: {error}"
+        ) from None
 
 
 def may_share(value: Any) -> bool:
