@@ -186,6 +186,8 @@ class ItemCollector:
     ) -> list[NamespaceItem]:
         """Return the items of names, and of all names that functions and classes among them use.
 
+        What an object's class uses comes before the object: to load it may run the class's code.
+
         Parameters
         ----------
         names
@@ -195,22 +197,22 @@ class ItemCollector:
         skip
             Returns for a name and its value whether it is left out.
         """
-        found: dict[str, NamespaceItem] = {}
-        looked_for: set[str] = set()
+        found: dict[str, list[NamespaceItem]] = {}
+        needed: dict[str, list[str]] = {}
         waiting: list[tuple[str, str | None]] = [(name, None) for name in sorted(names)[::-1]]
         while waiting:
             name, user = waiting.pop()
-            if name in looked_for or is_predefined(name, self.namespace):
+            if name in needed or is_predefined(name, self.namespace):
                 continue
-            looked_for.add(name)
             needs = set(self._remote_reads.get(name, ()))
             if name in self.namespace and not skip(name, self.namespace[name]):
-                for item in self.with_classes(name, cell, user):
-                    found.setdefault(item.key, item)
-                    needs |= item.pickled.needs
-            waiting.extend((each, name) for each in sorted(needs)[::-1])
-        self.visited |= looked_for
-        return list(found.values())
+                found[name] = list(self.with_classes(name, cell, user))
+                needs.update(*(item.pickled.needs for item in found[name]))
+            needed[name] = sorted(needs)[::-1]
+            waiting.extend((each, name) for each in needed[name])
+        self.visited |= needed.keys()
+        order = _needs_first(names, needed)
+        return list({item.key: item for name in order for item in found.get(name, ())}.values())
 
     def forget_large(self) -> None:
         """Forget values whose pickles refer to the user's memory, which may have changed."""
@@ -334,6 +336,19 @@ def pack_group(
     }
     models = {item.key: item.models for item in items if item.models}
     return PackedGroup(message, parts, shared, tokens, models)
+
+
+def _needs_first(names: Iterable[str], needed: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield names, each after those that it needs, unless these need it in turn."""
+    seen: set[str] = set()
+    waiting = [(name, False) for name in sorted(names)[::-1]]
+    while waiting:
+        name, is_ready = waiting.pop()
+        if is_ready:
+            yield name
+        elif name not in seen:
+            seen.add(name)
+            waiting += [(name, True), *((each, False) for each in needed.get(name, ()))]
 
 
 def _imported(name: str, value: Any) -> Any:

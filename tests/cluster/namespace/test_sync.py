@@ -29,6 +29,17 @@ def test_what_a_rank_does_stays_until_the_notebook_assigns(notebook) -> None:
     assert notebook.ask("x") == [0] * 4
 
 
+def test_what_an_object_is_made_with_is_there_before_the_object(notebook) -> None:
+    """To load it may run its class's own code, which uses names of the notebook."""
+    notebook.here(
+        "import re\nPATTERN = 'a+'\ndef compiled(): return re.compile(PATTERN)\nclass Words:\n"
+        "  def __init__(self, text): self.text, self.found = text, compiled().findall(text)\n"
+        "  def __reduce__(self): return Words, (self.text,)\n"
+        "  def again(self): return a is self\na = Words('caat')"
+    )
+    assert notebook.ask("a.found, a.again()") == [(["aa"], True)] * 4
+
+
 def test_a_name_that_a_rank_bound_later_is_the_ranks(notebook) -> None:
     notebook.here("loss = 'old'")
     notebook.there("loss = rank")
