@@ -21,7 +21,7 @@ import cloudpickle
 
 from jupyter_sky.serialization import sentinels
 from jupyter_sky.serialization.arrays import memory_maps
-from jupyter_sky.serialization.models import singletons, wrapped
+from jupyter_sky.serialization.models import keras_models, singletons, wrapped
 from jupyter_sky.serialization.module_reference import imported, is_lazy_import, reduce_module
 from jupyter_sky.serialization.process import log_settings
 from jupyter_sky.serialization.type_hints import lazy_annotations, typing_objects
@@ -53,7 +53,8 @@ def reduce(obj: Any) -> Any:
         return reducer(obj)
     if isinstance(obj, BaseException):
         return _with_dict(obj)
-    return wrapped.reduce(obj)
+    reduced = keras_models.reduce(obj)
+    return wrapped.reduce(obj) if reduced is NotImplemented else reduced
 
 
 # The standard library

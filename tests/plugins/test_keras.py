@@ -1,0 +1,94 @@
+"""Models of Keras that cells train one after the other, data-parallel on JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.installed import skip_without
+from tests.notebook.kernels import LiveNotebook
+
+skip_without("jax", "keras")
+
+MODELS = """
+import datetime, types
+import keras, numpy as np
+from keras.src.saving import saving_lib
+
+class Later(datetime.datetime):
+    hours = 0
+
+    @classmethod
+    def now(cls):
+        cls.hours += 1
+        return cls(2026, 1, 1, cls.hours % 24)
+
+saving_lib.datetime = types.SimpleNamespace(datetime=Later)
+
+class Twice(keras.layers.Layer):
+    def __init__(self, units, **options):
+        super().__init__(**options)
+        self.inner = keras.layers.Dense(units)
+
+    def build(self, shape):
+        self.inner.build(shape)
+
+    def call(self, x):
+        return factor * self.inner(x)
+
+    def get_config(self):
+        return {**super().get_config(), "units": self.inner.units}
+
+class Net(keras.Model):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.layer = Twice(1)
+
+    def build(self, shape):
+        self.layer.build(shape)
+
+    def call(self, x):
+        return self.layer(x)
+
+def off(there, here):
+    return keras.ops.mean((there - here) ** 2)
+
+factor = 2
+x = np.random.default_rng(0).random((64, 3))
+model = keras.Sequential([keras.layers.Input((3,)), Twice(1)])
+model.compile("adam", off)
+other = Net()
+other.build((None, 3))
+start = model.get_weights()[0].tolist()
+"""
+
+
+@pytest.fixture
+def notebook(tmp_path: Path) -> Iterator[LiveNotebook]:
+    made = LiveNotebook(tmp_path / "keras.ipynb", KERAS_BACKEND="jax")
+    made.succeed("%load_ext jupyter_sky")
+    yield made
+    made.close()
+
+
+def test_a_model_stays_as_cells_have_trained_it(notebook: LiveNotebook) -> None:
+    """It was sent anew with each cell, as Keras writes the time into what it saves."""
+    notebook.succeed(MODELS)
+    train = notebook.succeed(
+        "%%sky --nodes 2 --plugin jax,keras\n"
+        "model.fit(x, x.sum(1), epochs=3, verbose=0)\nother(x)\n"
+        "trained = model.get_weights()[0].tolist()\ntrained != start"
+    )
+    assert train.shown[-1] == "True" and not train.stderr
+    again = notebook.succeed(
+        "%%sky --gather same\nsame = model.get_weights()[0].tolist() == trained"
+    )
+    assert notebook.value("same") == [True, True], again.stdout
+    # A rank that receives or saves one alone waits for no other.
+    notebook.succeed("alone = keras.Sequential([keras.layers.Input((3,)), Twice(1)])")
+    assert notebook.succeed("%%sky --ranks 0\nalone.layers[0].inner.units").shown == ["1"]
+    notebook.succeed("%%sky --out model --out trained --out other\nmodel")
+    assert notebook.value("model.get_weights()[0].tolist() == trained != start")
+    assert notebook.value("type(other) is Net and type(model.layers[0]) is Twice")
