@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import itertools
 import os
 import pickle
 import sys
@@ -345,6 +346,27 @@ def _reduce_dates(array: Any) -> Any:
     return NotImplemented
 
 
+# matplotlib and xarray
+
+
+def _reduce_callbacks(registry: Any) -> Any:
+    """Reduce the callbacks of a figure, which counts how often it has been pickled."""
+    reduced = registry.__reduce_ex__(5)
+    match reduced:
+        case make, arguments, {"_cid_gen": int(count), "callbacks": dict(callbacks)} as state, *_:
+            registry._cid_gen = itertools.count(count)
+            kept = {signal: each for signal, each in callbacks.items() if each}
+            first_free = 1 + max((number for each in kept.values() for number in each), default=-1)
+            return make, arguments, {**state, "_cid_gen": first_free, "callbacks": kept}
+    return reduced
+
+
+def _reduce_of_xarray(obj: Any) -> Any:
+    for name in ("attrs", "encoding"):  # made on first access, and pickled from then on
+        getattr(obj, name, None)
+    return NotImplemented
+
+
 _BY_MODULE: dict[str, Callable[[Any], Any]] = {
     "annotationlib": lazy_annotations.reduce_reference,
     "functools": _reduce_of_functools,
@@ -359,6 +381,7 @@ _BY_MODULE: dict[str, Callable[[Any], Any]] = {
     "jax": _reduce_custom_rule,
     "jaxlib.weakref_lru_cache": _reduce_cache,
     "jax._src.custom_derivatives": _reduce_custom_rule,
+    "matplotlib.cbook": _reduce_callbacks,
     "numpy": memory_maps.reduce,
     "numpy.ma": _reduce_masked,
     "numpy.ma.core": _reduce_masked,
@@ -366,4 +389,7 @@ _BY_MODULE: dict[str, Callable[[Any], Any]] = {
     "pandas.core.arrays.datetimes": _reduce_dates,
     "pandas.core.arrays.timedeltas": _reduce_dates,
     "pandas.core.arrays.period": _reduce_dates,
+    "xarray.core.dataarray": _reduce_of_xarray,
+    "xarray.core.dataset": _reduce_of_xarray,
+    "xarray.core.variable": _reduce_of_xarray,
 }

@@ -282,6 +282,17 @@ def raised() -> Exception:
         return error
 
 
+def figure() -> Any:
+    made = importlib.import_module("matplotlib.figure").Figure()
+    made.subplots().plot([1, 2])
+    return made
+
+
+def data_set() -> Any:
+    arrays = importlib.import_module("xarray")
+    return arrays.Dataset({"v": (("i", "j"), np.ones((2, 3)))}, coords={"i": [1, 2]})
+
+
 def cached(n: int) -> int:
     return n
 
@@ -357,6 +368,8 @@ NOT_CHANGED: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     ),
     "a named tuple": (lambda: Point(1, 2), lambda each: (each._asdict(), hash(each))),
     "a logger": (lambda: logging.getLogger("x"), lambda each: each.isEnabledFor(10)),
+    "a figure": (figure, lambda each: (each.axes, each.get_label())),
+    "a data set": (data_set, lambda each: (repr(each), each.v.mean(), each.attrs, each.sel(i=1))),
     "a generator of numbers": (lambda: np.random.default_rng(0), lambda each: each.bit_generator),
 }
 
