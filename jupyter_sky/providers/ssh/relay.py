@@ -146,10 +146,12 @@ class Relay:
                     there.connection.run(there.end)
 
 
+# It says its port and process on its standard output, which nobody else can write to: where others
+# could answer in its place, as with a file in /tmp, they would say which process we end.
 # It ends if nobody has asked for a while, since a killed notebook cannot end it.
 _SERVER = """
 import http.server, os, shutil, sys
-path, digest, address, told = sys.argv[1:]
+path, digest, address = sys.argv[1:]
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         if self.path != "/" + digest:
@@ -164,9 +166,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
 server = http.server.ThreadingHTTPServer((address, 0), Handler)
 server.timeout = 60
 server.handle_timeout = lambda: os._exit(0)
-with open(told + ".part", "w") as file:
-    file.write("%d %d" % (server.server_port, os.getpid()))
-os.rename(told + ".part", told)
+pid = os.fork()
+if pid:
+    print(server.server_port, pid, flush=True)
+    os._exit(0)
+os.setsid()
+nowhere = os.open(os.devnull, os.O_RDWR)
+for stream in (0, 1, 2):
+    os.dup2(nowhere, stream)
 while True:
     server.handle_request()
 """
@@ -175,14 +182,9 @@ while True:
 _PYTHON = "$(command -v python3 || {uv} python find --no-project 2>/dev/null)"
 
 _OFFER = """
-umask 077
 python={python}
 test -x "$python" || exit 0
-told=$(mktemp -u)
-setsid "$python" -I -c {server} {words} "$told" </dev/null >/dev/null 2>&1 &
-for turn in $(seq 100); do test -s "$told" && break; sleep 0.1; done
-cat "$told" 2>/dev/null
-rm -f "$told"
+"$python" -I -c {server} {words} </dev/null 2>/dev/null || true
 """
 
 _TAKE = """

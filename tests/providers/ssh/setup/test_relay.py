@@ -1,0 +1,54 @@
+"""Files that one host offers to others: what other users of that host have a say in."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import urllib.request
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import psutil
+import pytest
+
+from jupyter_sky.providers.ssh.relay import Relay, RelayedFile
+from tests.waiting import until
+
+
+class ThisComputer:
+    """Runs the scripts for a host here."""
+
+    target = "gpu1"
+
+    def run(self, script: str, data: bytes | None = None, **how: object) -> str:
+        done = subprocess.run(["sh", "-s"], input=script, capture_output=True, text=True)
+        return done.stdout
+
+
+def test_others_on_the_host_do_not_say_what_is_ended_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process was read from a file in /tmp, whose name everybody could see: `1 -1` in it."""
+    shared = tmp_path / "tmp"
+    shared.mkdir()
+    monkeypatch.setenv("TMPDIR", str(shared))
+    file = tmp_path / "uv"
+    file.write_bytes(b"a program")
+    digest = hashlib.sha256(b"a program").hexdigest()
+    facts = SimpleNamespace(uv="", cache_folder=str(tmp_path), address="127.0.0.1")
+    relay = Relay(hosts=2)
+    host: Any = ThisComputer()
+    wanted = RelayedFile("uv", digest, str(file))
+    assert relay.bring(host, cast(Any, facts), wanted, lambda: None, lambda text: None)
+    try:
+        offer = relay._offers[digest].result()
+        assert offer is not None
+        process = psutil.Process(int(offer.end.split()[1]))
+        assert process.cmdline()[-3:] == [str(file), digest, "127.0.0.1"]
+        assert not list(shared.iterdir())
+        with urllib.request.urlopen(offer.url) as answer:
+            assert answer.read() == b"a program"
+    finally:
+        relay.close()
+    until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
