@@ -49,6 +49,27 @@ for wanted in "$runtime" "$HOME/jupyter-sky" "$cache/jupyter-sky"; do
 done
 say refused "$refused"
 say disk "$(free "${place:-/}")"
+# What is in our part of the cache is run, and the cache may be a folder of all users. Where they can
+# write, our part is made at once, so that nobody makes it first.
+ours="$cache/jupyter-sky"
+is_for_all() { [ -n "$(find -H "${1:-/}" -maxdepth 0 -perm -002)" ]; }
+# Both the folder, and a link in its place.
+is_mine() { [ -O "$1" ] && [ -n "$(find "$1" -maxdepth 0 -user "$(id -u)")" ]; }
+nearest "$ours"
+is_for_all "$place" && ( umask 077; mkdir -p "$ours" 2>/dev/null )
+loose=
+if [ ! -e "$cache" ]; then
+    :
+elif [ -e "$ours" ] && { ! is_mine "$ours" || is_for_all "$ours"; }; then
+    loose="$ours"
+elif is_for_all "$cache" && [ ! -k "$cache" ]; then
+    loose="$cache"
+elif ! is_mine "$cache" && [ -z "$(find -H "$cache" -maxdepth 0 -user 0)" ]; then
+    loose="$cache"
+fi
+# A home is the user's.
+case "$XDG_CACHE_HOME" in /*) ;; *) loose= ;; esac
+say loose "$loose"
 say uv "$(PATH="$PATH:$HOME/.local/bin:$HOME/.cargo/bin" command -v uv)"
 set -- $SSH_CONNECTION
 say address "$3"
@@ -73,6 +94,8 @@ class HostFacts:
         Folders.
     refused
         The first folder of ours that cannot be written to; empty if all can.
+    loose
+        The folder of the cache that other users can change; empty if they cannot.
     runtime_folder
         The folder of running agents, on a local disk, with a short path.
     cpus
@@ -97,6 +120,7 @@ class HostFacts:
     runtime_folder: str
     cache: str
     refused: str
+    loose: str
     cpus: int
     memory: int
     shared: int
@@ -136,6 +160,7 @@ def gather_facts(connection: HostShell) -> HostFacts:
         runtime_folder=said["runtime"],
         cache=said["cache"],
         refused=said["refused"],
+        loose=said["loose"],
         cpus=int(said["cpus"] or 1),
         memory=1024 * int(said["memory"] or 0),
         shared=1024 * int(said["shared"] or 0),
@@ -148,7 +173,7 @@ def gather_facts(connection: HostShell) -> HostFacts:
 
 
 def check_folders(facts: HostFacts) -> None:
-    """Refuse a host where nothing of ours can be written.
+    """Refuse a host where nothing of ours can be written, or where others can change it.
 
     Raises
     ------
@@ -162,3 +187,8 @@ def check_folders(facts: HostFacts) -> None:
         }
         way = instead.get(facts.refused, "log in as a user who has a home")
         raise HostError(f"nothing can be written to {facts.refused}: {way} where it can")
+    if facts.loose:
+        raise HostError(
+            f"{facts.loose} belongs to or can be changed by somebody else: set XDG_CACHE_HOME "
+            "there to a folder of yours"
+        )

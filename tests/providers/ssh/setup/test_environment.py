@@ -25,6 +25,7 @@ from jupyter_sky.providers.ssh.connection.connection import SSHConnection
 from jupyter_sky.providers.ssh.connection.errors import HostError
 from jupyter_sky.providers.ssh.connection.targets import parse_one
 from jupyter_sky.providers.ssh.setup.agent import start_agent
+from jupyter_sky.providers.ssh.setup.code_package import code_package
 from jupyter_sky.providers.ssh.setup.environment import recipe_for
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 from tests.lab import Lab, wheels
@@ -366,6 +367,30 @@ def test_a_folder_that_another_user_made_first_is_not_in_the_way(lab: Lab, start
         assert len(list(own.glob("*-*"))) == 2
     finally:
         first.rmdir()
+
+
+def test_what_another_user_has_put_into_a_cache_for_all_is_not_run(
+    lab: Lab, start, client: Path
+) -> None:
+    host = lab.hosts[1]
+    cache = host.folder / "cache"
+    code = cache / "jupyter-sky" / "code" / code_package().digest / "jupyter_sky" / "node"
+    code.mkdir(parents=True)
+    cache.chmod(0o1777)
+    (code / "__main__.py").write_text(f"open({str(cache / 'taken')!r}, 'w')\n")
+    for path in (cache / "jupyter-sky", *(cache / "jupyter-sky").rglob("*")):
+        os.chown(path, USERS["bob"], USERS["bob"])
+    environment = re.search("^SetEnv .*$", (host.folder / "etc/sshd_config").read_text(), re.M)
+    assert environment
+    with host.configured(f"{environment[0]} XDG_CACHE_HOME={cache}"):
+        there = f"lab2: {cache}/jupyter-sky belongs to or can be changed by somebody else"
+        with pytest.raises(sky.SkyError, match=f"{there}: set XDG_CACHE_HOME there"):
+            start("lab2", framework=False)
+        assert not (cache / "taken").exists()
+        # One that is not there yet is made before anybody else can make it.
+        shutil.rmtree(cache / "jupyter-sky")
+        assert start("lab2", framework=False).ask("1 + 1") == [2]
+        assert (cache / "jupyter-sky").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("kind", ["relative", "long"])
