@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_bytes, format_list
 from jupyter_sky.serialization import blobs
-from jupyter_sky.transport.sent_folders import FilePart, SentFile, SentFolder
+from jupyter_sky.transport.sent_folders import (
+    FilePart,
+    FolderModes,
+    SentFile,
+    SentFolder,
+    open_to,
+)
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -225,6 +231,7 @@ def read_folder(
     }
     _check_size(source, {path: status.st_size for path, status in statuses.items()}, limit)
     index = index or FolderIndex()
+    modes = FolderModes(root)
     files: dict[str, SentFile] = {}
     read: dict[str, memoryview] = {}
     left: dict[str, str] = {}
@@ -246,7 +253,7 @@ def read_folder(
         files[file_name or path] = {
             "blob": key,
             "size": size,
-            "executable": bool(status.st_mode & stat.S_IXUSR),
+            "mode": open_to(status.st_mode, modes.above(path)),
         }
     folder: SentFolder = {
         "name": name,

@@ -1,8 +1,9 @@
-"""How a folder is sent to nodes, and the names of files that a node keeps about it."""
+"""How a folder is sent to nodes, the names of files that a node keeps about it, and their modes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
 from typing import NotRequired, TypedDict
 
 
@@ -23,15 +24,15 @@ class SentFile(TypedDict):
         The digest of the whole file.
     size
         Its size in bytes.
-    executable
-        Whether the user may execute it.
+    mode
+        Who may read, write and execute it.
     part
         The part that is sent now, if not all of it.
     """
 
     blob: str
     size: int
-    executable: bool
+    mode: int
     part: NotRequired[FilePart]
 
 
@@ -93,3 +94,45 @@ def record_name(folder: SentFolder) -> str:
 def unfinished_name(name: str, file: SentFile) -> str:
     """Return the name of a file of which parts are still missing."""
     return f".{name}.{file['blob'][:16]}.part"
+
+
+_OTHERS = 0o077
+_ENTERED = 0o011
+
+
+class FolderModes:
+    """The modes of the folders below one, each looked up once.
+
+    Parameters
+    ----------
+    root
+        The folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._known: dict[PurePosixPath, int] = {}
+
+    def above(self, name: str) -> Iterator[int]:
+        """Yield the modes of the folders that lead from the root to a file."""
+        for folder in PurePosixPath(name).parents[:-1]:
+            if folder not in self._known:
+                self._known[folder] = (self._root / folder).stat().st_mode
+            yield self._known[folder]
+
+
+def open_to(mode: int, folders: Iterable[int]) -> int:
+    """Return the mode of a file, without those whom the folders that it is in keep out."""
+    for folder in folders:
+        mode &= ~((~folder & _ENTERED) * 0o7)
+    return mode & 0o777
+
+
+def mode_of_new(source: int) -> int:
+    """Return the mode to make a copy with; the umask takes away what the user lets nobody do."""
+    return (source & 0o777) | 0o600
+
+
+def mode_of_copy(here: int, source: int) -> int:
+    """Return the mode of a copy from before: nobody else may do more with it than at the source."""
+    return here & (source | ~_OTHERS) | source & 0o100

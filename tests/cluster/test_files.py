@@ -132,6 +132,24 @@ def test_a_file_goes_on_where_it_was_stopped(notebook: Notebook, tmp_path: Path)
     with pytest.raises(SkyError, match="large was removed or changed on node 0"):
         cluster.files.bring(0, [place], counts.append)
     assert not place.path.exists()
+    # Nobody may read here what nobody else may read there: on its own, or one of several.
+    modes = {"key": 0o600, "closed/key": 0o644, "open": 0o755}
+    for name in modes:
+        (tmp_path / "closed").mkdir(exist_ok=True)
+        (tmp_path / name).write_text("secret")
+        (tmp_path / name).chmod(modes[name])
+    (tmp_path / "closed").chmod(0o700)
+    patterns = [str(tmp_path / name) for name in ("key", "closed", "open")]
+    places = [
+        Download(file, place_in(folder, file["name"]))
+        for file in cluster.files.find(0, patterns)["files"]
+    ]
+    cluster.files.bring(0, places, counts.append)
+    brought = {name: (folder / name).stat().st_mode & 0o777 for name in modes}
+    assert brought == {"key": 0o600, "closed/key": 0o600, "open": 0o755}
+    (folder / "key").unlink()
+    cluster.files.bring(0, places[:1], counts.append)
+    assert (folder / "key").stat().st_mode & 0o777 == 0o600
     [file] = cluster.files.find(0, ["/proc/version"])["files"]
     cluster.files.bring(0, [Download(file, folder / "version")], counts.append)
     assert (folder / "version").read_bytes() == Path("/proc/version").read_bytes()

@@ -28,8 +28,8 @@ def test_files_by_digest_and_links_inside(tmp_path: Path) -> None:
     content = read_folder(tmp_path)
     files = content.folder["files"]
     assert sorted(files) == ["empty", "lib/a.py", "lib/b.py", "run.sh", "train.py"]
-    assert files["run.sh"]["executable"]
-    assert not files["train.py"]["executable"]
+    assert files["run.sh"]["mode"] & 0o100
+    assert not files["train.py"]["mode"] & 0o100
     assert content.folder["links"] == {"lib/link": "../train.py"}
     # Equal files are there once, and an empty one needs none.
     assert sorted(blob.tobytes() for blob in content.blobs.values()) == [b"run", b"x"]

@@ -21,6 +21,7 @@ from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.requests.pending import LOOK_LINK_WITHIN
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.protocol.agent_requests import FindAnswer, FoundFile
+from jupyter_sky.transport.sent_folders import mode_of_new
 from jupyter_sky.transport.tasks import cancel_all
 
 PART = 512 * 1024
@@ -140,7 +141,9 @@ async def _bring_batch(
     def write() -> None:
         for place, data in zip(batch, read, strict=True):
             part = _part(place)
-            part.write_bytes(_whole(connection, place, data, place.file["size"]))
+            part.unlink(missing_ok=True)
+            with open(part, "wb", opener=_opener(place.file)) as target:
+                target.write(_whole(connection, place, data, place.file["size"]))
             _finish(place, part)
 
     # In a thread: files of a folder take long to make, and links have to be served meanwhile.
@@ -152,7 +155,7 @@ async def _bring_large(
     connection: Connection, place: Download, arrived: Callable[[int], object]
 ) -> None:
     file, part = place.file, _part(place)
-    with part.open("ab") as target:
+    with open(part, "ab", opener=_opener(file)) as target:
         offset = target.tell()
         if offset > file["size"]:
             target.truncate(offset := 0)
@@ -203,9 +206,14 @@ def _part(place: Download) -> Path:
     return place.path.with_name(f".{place.path.name[:100]}.{version}.sky-part")
 
 
+def _opener(file: FoundFile) -> Callable[[str, int], int]:
+    """Return what opens a file that is not complete: for those who may read it on the node."""
+    # Where others can write into the folder, a link may have been put there.
+    flags = getattr(os, "O_NOFOLLOW", 0)
+    return lambda path, asked: os.open(path, asked | flags, mode_of_new(file["mode"]))
+
+
 def _finish(place: Download, part: Path) -> None:
-    if place.file["executable"]:
-        part.chmod(part.stat().st_mode | 0o100)
     with contextlib.suppress(OSError, OverflowError, ValueError):
         os.utime(part, ns=(place.file["changed"], place.file["changed"]))
     part.replace(place.path)

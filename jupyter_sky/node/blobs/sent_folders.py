@@ -33,6 +33,8 @@ from jupyter_sky.transport.sent_folders import (
     FilePart,
     SentFile,
     SentFolder,
+    mode_of_copy,
+    mode_of_new,
     record_name,
     unfinished_name,
 )
@@ -162,8 +164,8 @@ class _Laying:
         if here is not None and sent is not None:
             is_as_sent = (here.st_mtime_ns, here.st_size) == (sent.changed, sent.size)
             if file["blob"] == sent.blob:
-                if file["executable"] and stat.S_ISREG(here.st_mode):
-                    place.chmod(here.st_mode | stat.S_IXUSR)
+                if stat.S_ISREG(here.st_mode):
+                    place.chmod(mode_of_copy(stat.S_IMODE(here.st_mode), file["mode"]))
                 return sent
         else:
             is_as_sent = here is None
@@ -183,7 +185,7 @@ class _Laying:
         for other in place.parent.glob(f".{glob.escape(place.name)}.*.part"):
             if other != unfinished:  # a leftover from an interrupted sending
                 other.unlink()
-        unfinished.touch()
+        unfinished.touch(mode_of_new(file["mode"]))
         end = part["offset"] + part["size"]
         with unfinished.open("r+b") as to:
             if (here := to.seek(0, os.SEEK_END)) < part["offset"]:
@@ -195,20 +197,16 @@ class _Laying:
                     shutil.copyfileobj(blob, to, _COPIED)
         if end < file["size"]:
             return None
-        if file["executable"]:
-            unfinished.chmod(unfinished.stat().st_mode | stat.S_IXUSR)
         unfinished.replace(place)
         return _entry(place, file)
 
     def _write(self, place: Path, file: SentFile) -> _Entry:
         part = place.with_name(f".{place.name}.{os.getpid()}.part")
+        part.unlink(missing_ok=True)
         try:
+            part.touch(mode_of_new(file["mode"]))
             if file["size"]:
                 shutil.copyfile(self._store / blobs.file_name(file["blob"]), part)
-            else:
-                part.touch()
-            if file["executable"]:
-                part.chmod(part.stat().st_mode | stat.S_IXUSR)
             part.replace(place)
         finally:
             part.unlink(missing_ok=True)

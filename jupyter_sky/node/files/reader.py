@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import glob
 import os
-import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from jupyter_sky.transport.protocol.agent_requests import FilePart, FindAnswer, FoundFile
+from jupyter_sky.transport.sent_folders import FolderModes, open_to
 
 _MOST_LOOKED_AT = 20_000
 """Entries that are looked at for what a run has written."""
@@ -41,16 +41,17 @@ def find(base: Path, patterns: Sequence[str], most: int) -> FindAnswer:
             missing.append(pattern)
         for place in places:
             above = base if place.is_relative_to(base) and place != base else place.parent
+            modes = FolderModes(above)
             for path in _files(place):
                 if len(found) >= most:
                     return {"files": list(found.values()), "missing": missing, "has_more": True}
-                status = path.stat()
+                status, name = path.stat(), path.relative_to(above).as_posix()
                 found[str(path)] = {
                     "path": str(path),
-                    "name": path.relative_to(above).as_posix(),
+                    "name": name,
                     "size": _size(path, status),
                     "changed": status.st_mtime_ns,
-                    "executable": bool(status.st_mode & stat.S_IXUSR),
+                    "mode": open_to(status.st_mode, modes.above(name)),
                 }
     return {"files": list(found.values()), "missing": missing, "has_more": False}
 

@@ -229,15 +229,15 @@ class FoundFile(TypedDict):
         In bytes.
     changed
         Its modification time, in nanoseconds since the epoch.
-    executable
-        Whether its owner may execute it.
+    mode
+        Who may read, write and execute it.
     """
 
     path: str
     name: str
     size: int
     changed: int
-    executable: bool
+    mode: int
 
 
 class FindAnswer(TypedDict):

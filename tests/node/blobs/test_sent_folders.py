@@ -143,6 +143,34 @@ def test_a_file_that_becomes_executable(sender: Sender) -> None:
     assert (root / "run.sh").stat().st_mode & 0o100
 
 
+def test_who_may_not_read_a_file_may_not_read_its_copy(sender: Sender) -> None:
+    for path in (".env", "keys/id", "train.py", "team/plan"):
+        sender.write(path, "1")
+        (sender.here / path).chmod(0o644)
+    (sender.here / ".env").chmod(0o600)
+    (sender.here / "keys").chmod(0o700)  # and the file in it is for everybody who gets there
+    (sender.here / "team").chmod(0o750)
+    root = sender.send()
+
+    def mode(path: str) -> int:
+        return (root / path).stat().st_mode & 0o777
+
+    assert [mode(path) for path in (".env", "keys/id", "team/plan")] == [0o600, 0o600, 0o640]
+    assert mode("train.py") == 0o644
+    (sender.here / "train.py").chmod(0o600)
+    sender.send()
+    assert mode("train.py") == 0o600
+    # What the user's umask takes away here is not given back.
+    before = os.umask(0o077)
+    try:
+        sender.write("later.py", "1")
+        (sender.here / "later.py").chmod(0o755)
+        sender.send()
+    finally:
+        os.umask(before)
+    assert mode("later.py") == 0o700
+
+
 def test_what_a_script_wrote_over_a_file_is_not_lost(sender: Sender) -> None:
     sender.write("state", "first")
     root = sender.send()

@@ -49,8 +49,8 @@ for wanted in "$runtime" "$HOME/jupyter-sky" "$cache/jupyter-sky"; do
 done
 say refused "$refused"
 say disk "$(free "${place:-/}")"
-# What is in our part of the cache is run, and the cache may be a folder of all users. Where they can
-# write, our part is made at once, so that nobody makes it first.
+# What is in our part of the cache is run, and the cache may be a folder of all users. Where they
+# can write, our part is made at once, so that nobody makes it first.
 ours="$cache/jupyter-sky"
 is_for_all() { [ -n "$(find -H "${1:-/}" -maxdepth 0 -perm -002)" ]; }
 # Both the folder, and a link in its place.
