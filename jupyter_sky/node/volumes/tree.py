@@ -73,7 +73,7 @@ class Tree:
         self.note = ""
         self._notes = frozenset(map(str, note_places(self.path)))
         self._numbers = itertools.count(1)
-        self._mode = 0o444 if order["read_only"] else 0o644
+        self._mode = 0o444 if order["read_only"] else 0o644  # less what the umask takes away
 
     def make(self) -> None:
         """Show all files of the bucket at the path.
@@ -153,7 +153,7 @@ class Tree:
     def _place(self, entry: FileEntry) -> None:
         """Create the file of an entry without content, atomically."""
         new = (self.path / entry.name).with_name(f".{next(self._numbers)}{NEW}")
-        fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._mode)
         try:
             os.ftruncate(fd, entry.listed.size)
             if self._has_leases and entry.listed.size:
@@ -162,7 +162,7 @@ class Tree:
                 except OSError:
                     self._has_leases = False
             write_down(fd, entry.name)
-            os.fchmod(fd, self._mode | (ABSENT if entry.listed.size else 0))
+            os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) | ABSENT * bool(entry.listed.size))
             with self.lock:
                 new.replace(self.path / entry.name)
                 self.entries[entry.name] = entry
@@ -209,7 +209,7 @@ class Tree:
             # Set the access time after the modification time, so that the next read can be noticed.
             os.utime(fd, ns=(found.st_mtime_ns - 10**9, found.st_mtime_ns))
             write_down(fd, entry.name)
-            os.fchmod(fd, self._mode)
+            os.fchmod(fd, stat.S_IMODE(found.st_mode) & ~ABSENT)
             entry.mark, entry.used = mark_of(os.fstat(fd)), time.time_ns()
             entry.fd = entry.fetching = None
             self.by_fd.pop(fd, None)
@@ -273,13 +273,13 @@ class Tree:
         if entry.mark is None or not self._is_as_was(entry):
             return
         path = self.path / entry.name
-        if self._mode == 0o444:
-            path.chmod(0o644)
+        mode = stat.S_IMODE(path.lstat().st_mode)
+        path.chmod(mode | stat.S_IWUSR)  # it may be read-only
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             self._leases.take(fd)
         except OSError:  # somebody has it open
-            os.fchmod(fd, self._mode)
+            os.fchmod(fd, mode)
             os.close(fd)
             return
         size, when = entry.mark[1], entry.mark[2]
@@ -287,7 +287,7 @@ class Tree:
         entry.fd, entry.mark = fd, None
         self.by_fd[fd] = entry
         self.here -= size
-        os.fchmod(fd, self._mode | ABSENT)
+        os.fchmod(fd, mode | ABSENT)
         os.ftruncate(fd, 0)
         os.ftruncate(fd, size)
         os.utime(fd, ns=(when, when))

@@ -42,6 +42,24 @@ def test_what_was_used_longest_ago_makes_room(keeper: Keeper, bucket: Buckets) -
     assert keeper.ask("write_back")["volumes"][0]["files"] == 0
 
 
+def test_files_are_for_those_whom_the_umask_leaves(
+    bucket: Buckets, tmp_path: Path, workplace: Path
+) -> None:
+    bucket.put({"d/secret": bytes(10_000), "d/empty": b"", "d/other": bytes(10_000)})
+    (tmp_path / "data").mkdir(mode=0o755)  # by the user, before
+    before = os.umask(0o077)
+    try:
+        with keeping(tmp_path / "data", bucket, workplace) as keeper:
+            assert keeper.mount("s3://photos/d", read_only=True, limit=15_000) == ""
+            files = [keeper.data / name for name in ("secret", "empty", "other")]
+            for path in files * 2:  # what is read last makes room for itself
+                path.read_bytes()
+            until(lambda: keeper.state()["here"] <= 15_000)
+            assert {path.stat().st_mode & 0o777 for path in files} == {0o400}
+    finally:
+        os.umask(before)
+
+
 def test_a_file_that_is_opened_while_its_content_goes_is_fetched(tmp_path: Path) -> None:
     # Who opens it waits from the lease on; that this volume has it is noted a moment later.
     opened, begun = threading.Event(), Queue[object]()
