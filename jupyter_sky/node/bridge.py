@@ -12,7 +12,13 @@ import socket
 import sys
 import threading
 
-from jupyter_sky.transport.bridge import MARK, NO_AGENT, NO_ANSWER
+from jupyter_sky.transport.bridge import (
+    MARK,
+    NO_AGENT,
+    NO_ANSWER,
+    NOT_OURS,
+    is_of_another_user,
+)
 
 _PIECE = 256 * 1024
 _CONNECT_WITHIN = 10.0  # seconds
@@ -35,6 +41,9 @@ def to_port(addr: str, port: int) -> int:
         sock = socket.create_connection((addr, port), _CONNECT_WITHIN)
     except OSError as error:
         sys.stderr.write(f"nothing answers at port {port}: {error.strerror or error}")
+        return NO_ANSWER
+    if is_of_another_user(sock):
+        sys.stderr.write(f"nothing of yours answers at port {port}: {NOT_OURS}")
         return NO_ANSWER
     sock.settimeout(None)
     return _carry(sock)

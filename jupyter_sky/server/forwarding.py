@@ -50,7 +50,10 @@ _OF_JUPYTER = {
 }
 
 
-_ENDED = "the page does not answer: what serves it may have ended."
+_ENDED = (
+    "the page does not answer: what serves it may have ended, or another user of the node may have "
+    "its port."
+)
 _MESSAGES = {
     403: "You may not see this page: log in to Jupyter again, and open it from there.",
     405: "This cannot be asked of a page.",

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +20,7 @@ from tornado.web import Application, RequestHandler
 from tornado.websocket import WebSocketHandler, websocket_connect
 
 from jupyter_sky.cluster.network import handshake
+from jupyter_sky.transport.bridge import NO_ANSWER
 from tests.installed import skip_without
 from tests.server.jupyter import Answer, Kernel, Server, serve
 from tests.waiting import until
@@ -348,6 +352,56 @@ def test_any_port_of_a_node_has_a_link(
     path = cell.data[0]["text/plain"].partition("jupyter-sky/")[2]
     assert "does not answer" in server.fetch(f"jupyter-sky/{path}").body.decode()
     kernel.run("%sky forward 1 --off")
+
+
+EVIL = """
+import http.server, os
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<script>evil()</script>")
+    def log_message(self, *args):
+        pass
+server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
+def test_what_another_user_serves_at_the_port_is_not_shown(
+    server: Server, below: str, kernel: Kernel
+) -> None:
+    nobody = 65534
+    words = ["/usr/bin/python3", "-I", "-c", EVIL]
+    with subprocess.Popen(
+        words,
+        user=nobody,
+        group=nobody,
+        extra_groups=[],
+        cwd="/",
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        try:
+            assert other.stdout
+            port = int(other.stdout.readline())
+            cell = kernel.run(f"%sky forward {port}")
+            page = "jupyter-sky/" + cell.data[0]["text/plain"].partition("jupyter-sky/")[2]
+            answer = server.fetch(page)
+            assert answer.status == 502
+            assert b"another user of the node may have its port" in answer.body
+            # As on a node that is reached over SSH or by a step of a job.
+            bridge = [sys.executable, "-m", "jupyter_sky.node.bridge", "127.0.0.1", str(port)]
+            asked = b"GET / HTTP/1.1\r\n\r\n"
+            done = subprocess.run(bridge, input=asked, capture_output=True)
+            assert (done.stdout, done.returncode) == (b"", NO_ANSWER)
+            assert b"a program of another user listens there" in done.stderr
+        finally:
+            other.kill()
+    kernel.run(f"%sky forward {port} --off")
 
 
 BOARD = """%%sky

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_sky.providers.base import AgentGone, Node
+from jupyter_sky.transport.bridge import NOT_OURS, is_of_another_user
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ class LocalMachine:
         sock.setblocking(False)
         try:
             await asyncio.get_running_loop().sock_connect(sock, (addr, port))
+            if await asyncio.to_thread(is_of_another_user, sock):
+                raise ConnectionRefusedError(NOT_OURS)
         except BaseException:
             sock.close()
             raise
