@@ -11,6 +11,7 @@ import platform
 import re
 import shutil
 import signal
+import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path, PurePath
@@ -20,6 +21,7 @@ from jupyter_sky.node.packages import overlay
 from jupyter_sky.serialization.blobs import file_name
 from jupyter_sky.transport.protocol.agent_requests import InstallAnswer, InstallRequest
 
+_ROOT = 0
 _LINE = 300  # most characters of uv's output to show
 
 _ADDED = re.compile(r"^ \+ (\S+?)==(\S+)(?: \(from (.+)\))?$")
@@ -107,10 +109,11 @@ class PackageInstaller:
         return _answer(installed=added)
 
     def _program(self, request: InstallRequest) -> Path | None:
-        """Return the path of uv, if it was sent."""
-        kept = _cache() / "bin" / "uv"
+        """Return the path of uv, if it was sent: to this cluster, or to one before."""
+        cache = _cache()
+        kept = (cache if _is_own(cache) else self._folder) / "bin" / "uv"
         if request["uv"] is not None and not kept.exists():
-            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             part = kept.with_name(f"uv.{os.getpid()}.part")
             shutil.copyfile(self._store.folder / file_name(request["uv"]["blob"]), part)
             part.chmod(0o700)
@@ -216,6 +219,18 @@ def _project(requirements: Sequence[str], settings: str) -> str:
 def _cache() -> Path:
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(home) / "jupyter-sky"
+
+
+def _is_own(cache: Path) -> bool:
+    """Return whether nobody else can change what is in our folder of the cache; make it before."""
+    with contextlib.suppress(OSError):
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        above, own = cache.parent.stat(), cache.lstat()
+        is_kept = above.st_uid in (os.getuid(), _ROOT) and (
+            not above.st_mode & stat.S_IWOTH or above.st_mode & stat.S_ISVTX
+        )
+        return bool(is_kept) and own.st_uid == os.getuid() and not cache.stat().st_mode & 0o002
+    return False
 
 
 def _find_uv(sent: Path | None) -> str | None:

@@ -1,10 +1,15 @@
-"""What uv says of a failure, as one line."""
+"""What uv says of a failure, as one line; and which uv is run."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from jupyter_sky.node.packages.installer import what_failed
+from jupyter_sky.node.blobs.store import BlobStore
+from jupyter_sky.node.packages.installer import PackageInstaller, what_failed
 
 TREE = """
   × No solution found when resolving dependencies:
@@ -70,3 +75,24 @@ error: Failed to download `greeting==1.0`
 )
 def test_what_uv_says_of_a_failure(said: str, line: str) -> None:
     assert what_failed(said.splitlines()) == line
+
+
+@pytest.mark.parametrize("whose", ["the user's", "another user's", "everybody's"])
+def test_uv_is_run_only_from_where_nobody_else_can_put_one(
+    whose: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can act as another user")
+    agent, blobs, ours = tmp_path / "agent", tmp_path / "blobs", tmp_path / "cache/jupyter-sky"
+    for folder in (agent, blobs, ours / "bin"):
+        folder.mkdir(parents=True)
+    (blobs / ("a" * 64)).write_text("as sent")
+    (ours / "bin/uv").write_text("of before")
+    if whose != "the user's":
+        ours.chmod(0o777 if whose == "everybody's" else 0o755)
+        os.chown(ours, *[0 if whose == "everybody's" else 65534] * 2)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(ours.parent))
+    request: Any = {"uv": {"blob": "a" * 64, "size": 7}}
+    found = PackageInstaller(agent, BlobStore(blobs, 100))._program(request)
+    assert found is not None
+    assert found.read_text() == ("of before" if whose == "the user's" else "as sent")
