@@ -8,6 +8,7 @@ privately and writably (``unpack``): a large array is there once, however many r
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -140,8 +141,10 @@ def unpack(packed: Packed, folder: Path, tokens: Tokens | None = None) -> Any:
 
 
 def map_privately(path: Path, size: int) -> mmap.mmap:
-    """Map a blob such that writes only affect this process."""
+    """Map a blob such that writes only affect this process; ``OSError`` if it is another user's."""
     with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_uid != os.getuid():
+            raise PermissionError(f"{path} belongs to another user")
         return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from jupyter_sky.cluster.inventory import asked_names, kernel_files, registry
 from jupyter_sky.cluster.inventory.kernel_files import KernelFile
+from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.local import Local
 from jupyter_sky.transport.frames import encode
 from tests.cluster.conftest import Cells
@@ -110,6 +111,53 @@ def test_another_user_opens_and_reaches_nothing(street: Path, new: Callable[...,
     ports = [node.port for node in cells.cluster.state.nodes]
     open_to_all = [["list", str(street)]]  # by the test
     assert attempts([*map(str, paths), *environments], ports) == open_to_all
+
+
+TAKE = """
+import os, pickle, sys
+folder, told = sys.argv[1:]
+os.mkdir(folder)
+os.chmod(folder, 0o777)
+print("taken", flush=True)
+class Command:
+    def __reduce__(self):
+        return os.system, (f"id -u >{told}",)
+done = set()
+while True:
+    for name in set(os.listdir(folder)) - done:
+        if len(name) == 64:
+            size = os.stat(f"{folder}/{name}").st_size
+            with open(f"{folder}/new", "wb") as file:
+                file.write(pickle.dumps(Command()).ljust(size, b"0"))
+            os.rename(f"{folder}/new", f"{folder}/{name}")
+            done.add(name)
+"""
+
+
+def test_a_folder_in_shared_memory_that_another_user_takes_is_not_used(
+    street: Path, new: Callable[..., Cells], tmp_path: Path
+) -> None:
+    """systemd removes it with the last session of its user, and everybody has seen its name."""
+    cells = new(1, framework=False, provider=Local(machines=1))
+    row = registry.find(cells.cluster.name)
+    assert row is not None
+    folder, told = Path(row.machines[0]["blobs"]), street / "told"
+    told.touch()
+    shutil.rmtree(folder)
+    words = ["/usr/bin/python3", "-I", "-c", TAKE, str(folder), str(told)]
+    with subprocess.Popen(
+        words, user=NOBODY, group=NOBODY, extra_groups=[], stdout=subprocess.PIPE, cwd="/"
+    ) as other:
+        try:
+            assert other.stdout
+            assert other.stdout.readline() == b"taken\n"
+            cells.namespace["words"] = [f"word {n}" for n in range(30_000)]
+            with pytest.raises(SkyError, match=f"another user of the node has taken {folder}"):
+                cells.run("n = len(words)", names=["words"])
+        finally:
+            other.kill()
+            shutil.rmtree(folder, ignore_errors=True)
+    assert told.read_text() == ""
 
 
 def test_this_test_sees_what_others_can_open(street: Path) -> None:

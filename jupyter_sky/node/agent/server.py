@@ -28,6 +28,7 @@ from jupyter_sky.node.agent.request_cache import Answer, RequestCache
 from jupyter_sky.node.agent.requests import RequestHandlers
 from jupyter_sky.node.agent.usage.metrics import UsageMeter
 from jupyter_sky.node.agent.usage.recorder import UsageRecorder
+from jupyter_sky.node.blobs.blob_folder import BlobFolder
 from jupyter_sky.node.blobs.relay import BlobRelay
 from jupyter_sky.node.blobs.store import store_of_node
 from jupyter_sky.node.forking.ending import end_of
@@ -124,6 +125,9 @@ class Agent:
         if spec.credentials:
             self._peers.set_credentials(spec.credentials)
         self._relay = BlobRelay(self.store, self._peers)
+        self._blob_folder = BlobFolder(
+            self.store, self._events.publish_forgotten, stale_files.claim, self.end_because
+        )
         self._installer = PackageInstaller(folder, self.store)
         variables = self._supervisor.variables
         self._shells = Shells(folder, spec, variables, fork_server_pid, self._idle.attend)
@@ -178,6 +182,7 @@ class Agent:
     def end(self) -> asyncio.Task[None]:
         """End the node: first the ranks, which get some time, then everything else."""
         if not self._ending:
+            self._blob_folder.give_up()
             self._ending = asyncio.get_running_loop().create_task(self._end())
         return self._ending
 
@@ -236,16 +241,10 @@ class Agent:
         """Free the shared memory of blobs whose sender does not go on, and of those out of use."""
         while True:
             await asyncio.sleep(EVERY)
-            self._restore_blobs()
+            self._blob_folder.check()
             self.store.drop_stalled()
             self._rooms.drop_left()
             await self._rooms.give_back(self._idle.times.idle)
-
-    def _restore_blobs(self) -> None:
-        with contextlib.suppress(OSError):
-            if not self._ending and not self.store.folder.is_dir():
-                self._events.publish_forgotten(self.store.restore())
-                stale_files.claim(self.store.folder)
 
     async def _end_if_left(self) -> None:
         """End once no notebook can come any more, or will."""
@@ -376,12 +375,13 @@ class Agent:
 
     def answer(self, token: str, message: Message) -> Answer:
         """Carry out a request, unless that was done before."""
+        self._blob_folder.check()
         return self._requests.answer(token, message)
 
     def on_session_changed(self) -> None:
         """Update the idle timer, since it is now known whether the client is a notebook."""
         self._idle.update()
-        self._restore_blobs()  # it is told next which ones are here
+        self._blob_folder.check()  # it is told next which blobs are here
 
     def on_seen(self, number: int) -> None:
         """Remember which events a notebook has."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import os
 import shutil
+import stat
 import threading
 import time
 import uuid
@@ -111,6 +113,8 @@ class BlobStore:
         self._wake_readers(key)
 
     def _new_blob(self, path: Path, size: int) -> PartialBlob:
+        if self.is_taken:
+            raise PermissionError("the folder is another user's")
         is_full = not self.has_room_in_memory(size) and self._spill.has_room(size)
         return PartialBlob(path, size, self._spill.folder if is_full else None)
 
@@ -254,6 +258,18 @@ class BlobStore:
                 self.forget(key)
                 (self.folder / file_name(key)).unlink(missing_ok=True)
         return dropped
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether somebody else has made a folder of that name, where everybody may, after it went.
+
+        What is in it is theirs, and would be unpickled.
+        """
+        try:
+            found = self.folder.lstat()
+        except FileNotFoundError:
+            return False
+        return found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode)
 
     def restore(self) -> list[str]:
         """Make the folder again, which is gone; return the digests of the blobs that went with it.

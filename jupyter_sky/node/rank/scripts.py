@@ -145,7 +145,7 @@ def run(command: RunCommand, place: ScriptPlace, interrupts: Interrupts) -> None
 
 def _write(file: Path, text: str) -> None:
     # Not as an argument, which everyone on the node could read.
-    file.touch(0o600)
+    file.touch(0o600, exist_ok=False)
     file.write_text(text)
 
 

@@ -1,0 +1,60 @@
+"""The folder of blobs, while the agent runs: made again if it goes, unless somebody else was first.
+
+It is in shared memory, where everybody may make folders. systemd removes it with the last session
+of the user, as when the notebook's connection ends, and its name is known by then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from jupyter_sky.node.blobs.store import BlobStore
+
+
+class BlobFolder:
+    """Looks after the folder of blobs.
+
+    Parameters
+    ----------
+    store
+        The blobs.
+    forgotten
+        Called with the blobs that are gone.
+    claim
+        Marks the folder as the agent's.
+    end_because
+        Ends the node, with a reason.
+    """
+
+    def __init__(
+        self,
+        store: BlobStore,
+        forgotten: Callable[[list[str]], None],
+        claim: Callable[[Path], None],
+        end_because: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._forgotten = forgotten
+        self._claim = claim
+        self._end_because = end_because
+        self._is_given_up = False
+
+    def check(self) -> None:
+        """Make the folder again if it is gone; end the node if it is another user's."""
+        if self._is_given_up:
+            return
+        with contextlib.suppress(OSError):  # of what cannot be made, a run says why it fails
+            if self._store.is_taken:
+                self._is_given_up = True
+                self._end_because(
+                    f"another user of the node has taken {self._store.folder}, where values were"
+                )
+            elif not self._store.folder.is_dir():
+                self._forgotten(self._store.restore())
+                self._claim(self._store.folder)
+
+    def give_up(self) -> None:
+        """Leave it as it is: the node ends."""
+        self._is_given_up = True
