@@ -18,6 +18,7 @@ from jupyter_sky.transport.bridge import (
     NO_ANSWER,
     NOT_OURS,
     is_of_another_user,
+    is_trusted,
 )
 
 _PIECE = 256 * 1024
@@ -31,6 +32,9 @@ def to_agent(path: str) -> int:
         sock.connect(path)
     except (FileNotFoundError, ConnectionRefusedError):
         sys.stderr.write("the agent is gone")
+        return NO_AGENT
+    if not is_trusted(sock):
+        sys.stderr.write(f"the agent is gone, and {NOT_OURS}")
         return NO_AGENT
     return _carry(sock)
 

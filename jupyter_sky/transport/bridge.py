@@ -20,7 +20,7 @@ NO_ANSWER = 4
 """Exit status of the bridge where nothing listens at the port."""
 
 NOT_OURS = "a program of another user listens there"
-"""Why a connection to a port is not made."""
+"""Why a connection to a port or socket is not made."""
 
 _ROOT = 0
 _LISTENS = "0A"
@@ -43,6 +43,16 @@ def is_of_another_user(sock: socket.socket) -> bool:
     # Who listens may leave the connections to another user. Nobody may listen any more.
     users = listening or connected
     return bool(users) and users.isdisjoint((os.getuid(), _ROOT))
+
+
+def is_trusted(sock: socket.socket) -> bool:
+    """Return whether this user, or root, is at the other end of a Unix socket: listens or connects.
+
+    After a reboot anybody can make a path in /tmp anew that they have seen before.
+    """
+    credentials = struct.Struct("3i")  # process, user, group
+    said = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
+    return credentials.unpack(said)[1] in (os.getuid(), _ROOT)
 
 
 def _connections() -> Iterator[tuple[tuple[str, int], tuple[str, int], str, int]]:

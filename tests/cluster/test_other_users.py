@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -18,7 +19,10 @@ import pytest
 from jupyter_sky.cluster.inventory import asked_names, kernel_files, registry
 from jupyter_sky.cluster.inventory.kernel_files import KernelFile
 from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.base import AgentGone
 from jupyter_sky.providers.local import Local
+from jupyter_sky.providers.local.machine import LocalMachine
+from jupyter_sky.transport.bridge import NO_AGENT
 from jupyter_sky.transport.frames import encode
 from tests.cluster.conftest import Cells
 from tests.node_processes import processes_of_node
@@ -158,6 +162,43 @@ def test_a_folder_in_shared_memory_that_another_user_takes_is_not_used(
             other.kill()
             shutil.rmtree(folder, ignore_errors=True)
     assert told.read_text() == ""
+
+
+LISTEN = """
+import os, socket, sys
+[folder] = sys.argv[1:]
+os.makedirs(folder)
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(f"{folder}/agent.sock")
+listener.listen()
+print("listening", flush=True)
+while True:
+    found, _ = listener.accept()
+    print(found.recv(1000), flush=True)
+"""
+
+
+def test_who_listens_in_place_of_an_agent_is_told_nothing(street: Path) -> None:
+    """After a reboot, what was in /tmp is gone, and its names are known."""
+    street.chmod(0o1777)
+    folder = street / "jupyter-sky-0" / "0a-0"
+    words = ["/usr/bin/python3", "-I", "-c", LISTEN, str(folder)]
+    with subprocess.Popen(
+        words, user=NOBODY, group=NOBODY, extra_groups=[], stdout=subprocess.PIPE, cwd="/"
+    ) as other:
+        try:
+            assert other.stdout
+            assert other.stdout.readline() == b"listening\n"
+            machine = LocalMachine(folder, folder, 1, ())
+            with pytest.raises(AgentGone, match="a program of another user listens there"):
+                asyncio.run(machine.open())
+            # As on hosts and on nodes of Slurm.
+            words = [sys.executable, "-m", "jupyter_sky.node.bridge", f"{folder}/agent.sock"]
+            done = subprocess.run(words, input=b"hello", capture_output=True)
+            assert (done.stdout, done.returncode) == (b"", NO_AGENT)
+            assert [other.stdout.readline() for _ in range(2)] == [b"b''\n"] * 2
+        finally:
+            other.kill()
 
 
 def test_this_test_sees_what_others_can_open(street: Path) -> None:

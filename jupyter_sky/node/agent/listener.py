@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
 from jupyter_sky.node.network.acceptor import Acceptor
-
-_ROOT = 0
+from jupyter_sky.transport.bridge import is_trusted
 
 
 def listen(path: Path, on_connect: Callable[[socket.socket], None]) -> Acceptor:
@@ -34,16 +31,9 @@ def listen(path: Path, on_connect: Callable[[socket.socket], None]) -> Acceptor:
     listener.listen()
 
     def let_in(sock: socket.socket) -> None:
-        if _user_of(sock) in (os.getuid(), _ROOT):
+        if is_trusted(sock):
             on_connect(sock)
         else:
             sock.close()
 
     return Acceptor(listener, let_in)
-
-
-def _user_of(sock: socket.socket) -> int:
-    """Return the id of the user at the other end of a Unix socket."""
-    credentials = struct.Struct("3i")  # process, user, group
-    packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
-    return int(credentials.unpack(packed)[1])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_sky.providers.base import AgentGone, Node
-from jupyter_sky.transport.bridge import NOT_OURS, is_of_another_user
+from jupyter_sky.transport.bridge import NOT_OURS, is_of_another_user, is_trusted
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,9 @@ class LocalMachine:
         except BaseException:
             sock.close()
             raise
+        if not is_trusted(sock):
+            sock.close()
+            raise AgentGone(NOT_OURS)
         return sock
 
     async def connect(self, addr: str, port: int) -> socket.socket:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shlex
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from jupyter_sky.errors import SkyError
@@ -115,6 +117,8 @@ class SSHConnection:
         self._lock = threading.Lock()
         self._transport: Transport | None = None
         self._suspect, self._has_streams = False, True
+        self._asked: Transport | None = None
+        self._own_folders: set[str] = set()
         self._commands: set[paramiko.Channel] = set()
         self._users = Users(self.close)
         self._jump: SSHConnection | None = None
@@ -340,10 +344,27 @@ class SSHConnection:
 
     def _open_stream(self, path: str) -> paramiko.Channel | None:
         try:
-            return open_stream(self.connect(), path)
+            transport = self.connect()
+            # A bridge sees whose socket it is. The server connects to anybody's: after a reboot,
+            # who has seen the path may have made it anew.
+            if not self._is_own(transport, str(PurePosixPath(path).parents[1])):
+                return None
+            return open_stream(transport, path)
         except HostError:
             self._suspect = True
             raise
+
+    def _is_own(self, transport: Transport, folder: str) -> bool:
+        """Return whether a folder of agents is the user's own; a host is asked once for each."""
+        if transport is not self._asked:
+            self._asked, self._own_folders = transport, set()
+        if folder not in self._own_folders:
+            quoted = shlex.quote(folder)
+            said = self.run(f"test -O {quoted} && test ! -L {quoted} && echo own || true")
+            if said.strip() != "own":
+                return False
+            self._own_folders.add(folder)
+        return True
 
     def _start_bridge(self, command: str) -> paramiko.Channel:
         with contextlib.ExitStack() as undone:

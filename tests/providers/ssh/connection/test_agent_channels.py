@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import ClusterLost
+from jupyter_sky.providers.base import AgentGone
+from jupyter_sky.providers.ssh.connection.connection import pool
+from jupyter_sky.providers.ssh.connection.targets import parse_one
+from jupyter_sky.providers.ssh.machine import SSHMachine
 from tests.cluster.conftest import Cells
 from tests.lab import Lab
 from tests.waiting import until
@@ -51,3 +61,48 @@ def test_an_agent_that_is_gone_is_told_from_one_that_is_not_reached(
         with pytest.raises(ClusterLost, match="ended"):
             run.follow()
             run.values()
+
+
+LISTEN = """
+import os, pathlib, socket, sys
+place = pathlib.Path(sys.argv[1])
+os.setgid(6002); os.setuid(6002)
+place.parent.mkdir(parents=True)
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(str(place))
+listener.listen()
+place.chmod(0o777)
+print("listening", flush=True)
+while True:
+    print(listener.accept()[0].recv(1000), flush=True)
+"""
+
+
+def test_who_made_the_folder_of_an_agent_anew_is_told_nothing(
+    lab: Lab, start: Callable[..., Cells]
+) -> None:
+    """As another user can after a reboot of the host, who has seen the name before."""
+    host = lab.hosts[0]
+    cells = start("lab1", framework=False)
+    row = registry.find(cells.cluster.name)
+    assert row is not None
+    machine = SSHMachine.from_row(row.machines[0])
+    own, kept = Path(machine.folder).parent, host.folder / "kept"
+    cells.cluster.close()
+    pool.get(parse_one("lab1")).close()
+    own.rename(kept)
+    try:
+        words = [sys.executable, "-I", "-c", LISTEN, f"{machine.folder}/agent.sock"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE) as other:
+            try:
+                assert other.stdout
+                assert other.stdout.readline() == b"listening\n"
+                with pytest.raises(AgentGone, match="a program of another user listens there"):
+                    asyncio.run(machine.open())
+                assert other.stdout.readline() == b"b''\n"
+            finally:
+                other.kill()
+    finally:
+        shutil.rmtree(own)
+        kept.rename(own)
+    asyncio.run(machine.open()).close()
