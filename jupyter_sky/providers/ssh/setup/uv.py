@@ -83,7 +83,9 @@ def uv_program(machine: str) -> Path:
         return kept
     with tempfile.TemporaryDirectory(dir=home()) as folder:
         wanted = ["--only-binary", ":all:", "--platform", f"manylinux2014_{machine}", "uv"]
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "-d", folder]
+        # The current folder is not on its path: a `pip.py` there must not be run.
+        pip = [sys.executable, "-P", "-m", "pip"]
+        command = [*pip, "download", "--quiet", "--no-deps", "-d", folder]
         done = subprocess.run(
             [*command, *wanted], capture_output=True, text=True, timeout=_DOWNLOAD_WITHIN
         )

@@ -1,4 +1,4 @@
-"""Files that one host offers to others: what other users of that host have a say in."""
+"""uv for hosts, and what one of them offers to others: what strangers have a say in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from typing import Any, cast
 import psutil
 import pytest
 
+from jupyter_sky.providers.ssh.connection.errors import HostError
 from jupyter_sky.providers.ssh.relay import Relay, RelayedFile
+from jupyter_sky.providers.ssh.setup.uv import uv_program
 from tests.waiting import until
 
 
@@ -52,3 +54,15 @@ def test_others_on_the_host_do_not_say_what_is_ended_there(
     finally:
         relay.close()
     until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_no_pip_of_the_working_folder_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a repository that somebody else has made."""
+    (tmp_path / "pip.py").write_text("open('run', 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(HostError, match="there is none here for vax"):
+        uv_program("vax")
+    assert not (tmp_path / "run").exists()
