@@ -22,12 +22,18 @@ import cloudpickle
 from cloudpickle import cloudpickle as _internals
 
 from jupyter_sky.analysis.query_names import named_in_queries
-from jupyter_sky.serialization import cell_sources, object_tokens
+from jupyter_sky.serialization import cell_sources
 from jupyter_sky.serialization.cell_sources import Cells
 from jupyter_sky.serialization.models import sharded
 from jupyter_sky.serialization.models.wrapped import reduce_compiled
 from jupyter_sky.serialization.module_reference import imported_in, is_replaced_enum, module_of
-from jupyter_sky.serialization.reducers import reduce, reduce_function, with_tree
+from jupyter_sky.serialization.object_tokens.kinds import MAX_OBJECTS, is_mutable
+from jupyter_sky.serialization.reducers import (
+    reduce,
+    reduce_function,
+    with_tree,
+    without_cached_properties,
+)
 from jupyter_sky.serialization.type_hints import lazy_annotations
 
 
@@ -72,9 +78,9 @@ class Pickled:
     def shared(self) -> dict[int, tuple[int, Any]]:
         """The mutable objects in the value, which other values may share, as in ``memo``."""
         memo = self.memo
-        if len(memo) > object_tokens.MAX_OBJECTS:  # bulk data: count only the value itself
+        if len(memo) > MAX_OBJECTS:  # bulk data: count only the value itself
             memo = {id(self._value): memo[id(self._value)]} if id(self._value) in memo else {}
-        return {key: entry for key, entry in memo.items() if object_tokens.is_mutable(entry[1])}
+        return {key: entry for key, entry in memo.items() if is_mutable(entry[1])}
 
 
 class _MainNamespace:
@@ -168,7 +174,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             if reduced is NotImplemented and self._reduce_sharded is not None:
                 reduced = self._reduce_sharded(obj)
             if reduced is NotImplemented and self._without_caches:
-                reduced = _without_cached_properties(obj)
+                reduced = without_cached_properties(obj)
                 self.omits_caches = self.omits_caches or reduced is not NotImplemented
             if reduced is not NotImplemented:
                 return reduced
@@ -221,27 +227,6 @@ class LinkingPickler(Pickler):
 
     def persistent_id(self, obj: Any) -> int | None:
         return self._tokens.get(id(obj))
-
-
-_computed: weakref.WeakKeyDictionary[type, frozenset[str]] = weakref.WeakKeyDictionary()
-"""The cached properties of classes."""
-
-
-def _without_cached_properties(obj: Any) -> Any:
-    """Reduce an object without the values of its `functools.cached_property` attributes."""
-    kind = type(obj)
-    computed = _computed.get(kind)
-    if computed is None:
-        attributes = [item for base in kind.__mro__[:-1] for item in vars(base).items()]
-        found = {name for name, value in attributes if isinstance(value, cached_property)}
-        computed = _computed[kind] = frozenset(found)
-    if not computed:
-        return NotImplemented
-    match obj.__reduce_ex__(5):
-        case (make, arguments, dict() as state, *rest):
-            kept = {name: value for name, value in state.items() if name not in computed}
-            return make, arguments, kept or None, *rest
-    return NotImplemented
 
 
 # Classes

@@ -17,10 +17,10 @@ import pickle
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jupyter_sky.serialization import object_tokens
 from jupyter_sky.serialization.diagnosis import explain_failure
 from jupyter_sky.serialization.models.sharded import NOTHING, Whole
-from jupyter_sky.serialization.object_tokens import Tokens
+from jupyter_sky.serialization.object_tokens import received
+from jupyter_sky.serialization.object_tokens.tokens import Tokens
 from jupyter_sky.serialization.pickler import (
     LinkingPickler,
     Pickled,
@@ -182,7 +182,7 @@ class _Linked:
     def __reduce__(self) -> Any:
         buffers = [pickle.PickleBuffer(buffer) for buffer in self._linked.buffers]
         arguments = self._tokens, self._linked.stream, buffers, self._copies
-        return object_tokens.load_with_tokens, arguments
+        return received.load_with_tokens, arguments
 
 
 def load(stream: Buffer, buffers: Iterable[Buffer] = (), tokens: Tokens | None = None) -> Any:
@@ -198,7 +198,7 @@ def load(stream: Buffer, buffers: Iterable[Buffer] = (), tokens: Tokens | None =
     if tokens is None:
         return pickle.loads(stream, buffers=buffers)
     value, memo = load_with_memo(stream, buffers)
-    object_tokens.received_objects.record(tokens, memo)
+    received.received_objects.record(tokens, memo, value)
     return value
 
 

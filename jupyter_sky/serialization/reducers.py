@@ -393,3 +393,24 @@ _BY_MODULE: dict[str, Callable[[Any], Any]] = {
     "xarray.core.dataset": _reduce_of_xarray,
     "xarray.core.variable": _reduce_of_xarray,
 }
+
+
+_computed: weakref.WeakKeyDictionary[type, frozenset[str]] = weakref.WeakKeyDictionary()
+"""The cached properties of classes."""
+
+
+def without_cached_properties(obj: Any) -> Any:
+    """Reduce an object without the values of its `functools.cached_property` attributes."""
+    kind = type(obj)
+    computed = _computed.get(kind)
+    if computed is None:
+        attributes = [item for base in kind.__mro__[:-1] for item in vars(base).items()]
+        found = {name for name, value in attributes if isinstance(value, functools.cached_property)}
+        computed = _computed[kind] = frozenset(found)
+    if not computed:
+        return NotImplemented
+    match obj.__reduce_ex__(5):
+        case (make, arguments, dict() as state, *rest):
+            kept = {name: value for name, value in state.items() if name not in computed}
+            return make, arguments, kept or None, *rest
+    return NotImplemented

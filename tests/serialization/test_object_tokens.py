@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+import types
+import weakref
 from typing import Any
 
 import pytest
 
-from jupyter_sky.serialization.object_tokens import ObjectGone, ReceivedObjects, SentObjects, Tokens
+from jupyter_sky.serialization.object_tokens.received import ObjectGone, ReceivedObjects
+from jupyter_sky.serialization.object_tokens.sent import SentObjects
+from jupyter_sky.serialization.object_tokens.tokens import Tokens
 
 
 @pytest.mark.parametrize("make", [object, list, dict, set], ids=lambda make: make.__name__)
@@ -29,3 +35,37 @@ def test_the_notebook_knows_what_it_has_sent(make: Any) -> None:
     asked = {**shared, id(other): (1, other)}
     assert sent.known_to(1, asked).keys() == {id(first)}
     assert sent.known_to(0, asked) == {}
+
+
+def in_a_circle() -> Any:
+    """Return a list and a variable of a closure that keep each other alive."""
+    box: list[Any] = []
+
+    def function() -> Any:
+        return box
+
+    box.append(function)
+    return box, *function.__closure__
+
+
+def test_what_cannot_be_referred_to_weakly_is_found_by_its_place(monkeypatch: Any) -> None:
+    main = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    box, cell = in_a_circle()
+    main.box, alive = box, weakref.ref(box[0])
+
+    received, sent = ReceivedObjects(), SentObjects()
+    received.record(Tokens(5), {0: box, 1: cell})
+    received.settle({"box": box})
+    assert received.find(5) is box and received.find(6) is cell
+    shared = {id(box): (0, box), id(cell): (1, cell)}
+    sent.record_sent([1], shared, sent.assign_tokens(shared), {"box": box})
+    assert sent.known_to(1, shared).keys() == shared.keys()
+
+    main.box = [*box]
+    with pytest.raises(ObjectGone):
+        received.find(5)
+    received.former.clear()
+    del main.box, box, cell, shared
+    gc.collect()
+    assert alive() is None

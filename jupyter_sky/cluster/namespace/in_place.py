@@ -16,11 +16,11 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import SimpleNamespace
+from types import CellType, SimpleNamespace
 from typing import Any
 
 from jupyter_sky.serialization import pickling
-from jupyter_sky.serialization.object_tokens import is_mutable, is_plain
+from jupyter_sky.serialization.object_tokens.kinds import is_mutable, is_plain
 from jupyter_sky.serialization.pickling import Pickled
 from jupyter_sky.serialization.reducers import reduce
 
@@ -79,7 +79,9 @@ def is_changeable(own: Any, copy: Any) -> bool:
             and own.flags.writeable
             and not own.dtype.hasobject
         )
-    return type(own) in _CONTAINERS or (_state(own) is not None and _state(copy) is not None)
+    return type(own) in (*_CONTAINERS, CellType) or (
+        _state(own) is not None and _state(copy) is not None
+    )
 
 
 def change(own: Any, copy: Any, links: Links) -> Change | None:
@@ -100,6 +102,8 @@ def change(own: Any, copy: Any, links: Links) -> Change | None:
         return Change(None, lambda own, _: _copy_tensor(own, copy))
     if numpy and isinstance(own, numpy.ndarray):
         return Change(None, lambda own, _: numpy.copyto(own, copy))
+    if type(own) is CellType:
+        return None if _is_same(_cell(own), _cell(copy), links) else Change(_cell(copy), _set_cell)
     if type(own) in _CONTAINERS:
         content = _contained(copy)
         same = _is_same(_contained(own), content, links)
@@ -152,6 +156,21 @@ def _refill(own: Any, content: Any) -> None:
         own.extend(content)
     else:
         own.update(content)
+
+
+def _cell(cell: CellType) -> list[Any]:
+    """Return what a variable of a closure holds, in a list that is empty if it is not bound."""
+    try:
+        return [cell.cell_contents]
+    except ValueError:
+        return []
+
+
+def _set_cell(own: CellType, content: list[Any]) -> None:
+    if content:
+        [own.cell_contents] = content
+    else:
+        del own.cell_contents
 
 
 def _is_same(own: Any, copy: Any, links: Links) -> bool:

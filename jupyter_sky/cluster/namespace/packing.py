@@ -25,13 +25,9 @@ from jupyter_sky.serialization.module_reference import (
     imported,
     reached_submodules,
 )
-from jupyter_sky.serialization.object_tokens import (
-    MemoEntries,
-    SentObjects,
-    Tokens,
-    is_mutable,
-    is_referable,
-)
+from jupyter_sky.serialization.object_tokens.kinds import MemoEntries, is_mutable, is_referable
+from jupyter_sky.serialization.object_tokens.sent import SentObjects
+from jupyter_sky.serialization.object_tokens.tokens import Tokens
 from jupyter_sky.serialization.pickling import Pickled
 from jupyter_sky.serialization.user_modules import source_trees
 from jupyter_sky.transport.protocol.messages import NameGroup, Packed
@@ -275,6 +271,8 @@ class PackedGroup:
         The objects in it that later pickles may refer to, and their tokens.
     models
         The models of its values, by name.
+    named
+        Its values, by name.
     """
 
     message: NameGroup
@@ -282,6 +280,7 @@ class PackedGroup:
     shared: MemoEntries
     tokens: Tokens
     models: Mapping[str, HeldModels]
+    named: Mapping[str, Any]
 
     @property
     def numbers(self) -> dict[int, int]:
@@ -335,7 +334,8 @@ def pack_group(
         "cells": dict(pickled.cells),
     }
     models = {item.key: item.models for item in items if item.models}
-    return PackedGroup(message, parts, shared, tokens, models)
+    named = {item.key: item.value for item in items if item.is_name}
+    return PackedGroup(message, parts, shared, tokens, models, named)
 
 
 def _needs_first(names: Iterable[str], needed: Mapping[str, Sequence[str]]) -> Iterator[str]:

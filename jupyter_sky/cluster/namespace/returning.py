@@ -25,7 +25,8 @@ from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import pickling
 from jupyter_sky.serialization.models import optimizers
-from jupyter_sky.serialization.object_tokens import MemoEntries, SentObjects, is_mutable
+from jupyter_sky.serialization.object_tokens.kinds import MemoEntries, is_mutable
+from jupyter_sky.serialization.object_tokens.sent import SentObjects
 from jupyter_sky.serialization.process import module_attributes
 
 

@@ -16,7 +16,7 @@ from jupyter_sky.cluster.namespace.packing import ItemCollector, NamespaceItem, 
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import pickling
-from jupyter_sky.serialization.object_tokens import SentObjects
+from jupyter_sky.serialization.object_tokens.sent import SentObjects
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ from jupyter_sky.cluster.namespace.update import HUGE, NamespaceUpdate, refuse_h
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization.arrays.memory_maps import seen_by_receiver
 from jupyter_sky.serialization.model_changes import HeldModels
-from jupyter_sky.serialization.object_tokens import SentObjects
+from jupyter_sky.serialization.object_tokens.sent import SentObjects
 
 _REMEMBERED_BLOBS = 10_000  # digests of what was sent, so that its size is not counted again
 _NOTHING = CellNames(frozenset(), frozenset())
@@ -269,7 +269,7 @@ class NamespaceSync:
             models.update(group.models)
             for rank in ranks:
                 digests.setdefault(rank, {}).update(group.message["digests"])
-            self._sent_objects.record_sent(ranks, group.shared, group.tokens)
+            self._sent_objects.record_sent(ranks, group.shared, group.tokens, group.named)
         self._remote_state.expect(update.effects, update.ranks, digests, models)
         self._sent_blobs.update(dict.fromkeys(update.blobs))
         while len(self._sent_blobs) > _REMEMBERED_BLOBS:
@@ -298,7 +298,7 @@ class NamespaceSync:
 
     def returned(
         self,
-        names: Iterable[str],
+        names: Collection[str],
         namespace: Mapping[str, Any],
         update: NamespaceUpdate,
         has: Mapping[int, Collection[str]],
@@ -329,6 +329,7 @@ class NamespaceSync:
             except UsageError:
                 values = {name: RankValue(None, run, identity)}
             self._lock.apply(self._bring_back, name, identity, values, update.effects, has)
+        self._lock.apply(self._sent_objects.settle, {name: namespace[name] for name in names})
 
     def _bring_back(
         self,

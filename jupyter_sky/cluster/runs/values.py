@@ -12,7 +12,8 @@ from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_bytes
-from jupyter_sky.serialization.object_tokens import MAX_OBJECTS, Tokens, is_mutable
+from jupyter_sky.serialization.object_tokens.kinds import MAX_OBJECTS, is_mutable
+from jupyter_sky.serialization.object_tokens.tokens import Tokens
 from jupyter_sky.serialization.pickling import load_with_memo
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.messages import Packed

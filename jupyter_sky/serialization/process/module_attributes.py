@@ -22,7 +22,7 @@ from pathlib import PurePath
 from types import FunctionType, ModuleType
 from typing import Any
 
-from jupyter_sky.serialization.object_tokens import is_mutable
+from jupyter_sky.serialization.object_tokens.kinds import is_mutable
 from jupyter_sky.serialization.process.after_import import after_import
 from jupyter_sky.serialization.user_modules import PROGRAMS, user_source_file
 

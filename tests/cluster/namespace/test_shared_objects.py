@@ -143,14 +143,86 @@ def test_of_two_that_share_a_list_both_are_sent_when_it_changed(notebook) -> Non
     assert notebook.ask("b") == [{"both": [1, 2, 3]}] * 4
 
 
-def test_what_shares_a_list_of_tensors_is_sent_together(notebook) -> None:
-    # Nothing is kept alive on a rank to be found again; a list cannot be referred to otherwise.
+def test_what_shares_a_list_of_tensors_finds_it_as_the_rank_has_changed_it(notebook) -> None:
+    # Such a list is not referred to weakly, and nothing is kept alive: it is found by its place.
     notebook.here("import torch\nparts = [torch.zeros(2)]\na = {'parts': parts}")
-    notebook.there("a")
+    notebook.there("for each in a['parts']: each += 1\na['parts'].append(rank)")
     notebook.here("b = {'parts': parts}")
-    assert notebook.sent("b") == {"a", "b"}
+    assert notebook.sent("b") == {"b"}
     notebook.there("b")
     assert notebook.ask("a['parts'] is b['parts']") == [True] * 4
+    assert notebook.ask("b['parts'][0].tolist(), b['parts'][1]") == [
+        ([1.0, 1.0], rank) for rank in range(4)
+    ]
+
+
+CLOSURES = """
+import numpy as np
+def trainer():
+    weights, losses, best = np.zeros(2), [np.zeros(1)], None
+    def step():
+        nonlocal best
+        weights[:] += 1
+        losses.append(weights.sum())
+        best = weights.copy()
+    def state():
+        return weights.tolist(), len(losses), best is not None and best.tolist()
+    return step, state
+step, state = trainer()
+"""
+
+
+def test_functions_that_share_variables_do_so_whenever_they_get_there(notebook) -> None:
+    notebook.here(CLOSURES)
+    notebook.there("step()\nstep()")
+    trained = ([2.0, 2.0], 3, [2.0, 2.0])
+    assert notebook.ask("state()") == [trained] * 4
+    notebook.there("step()", out=["step"])
+    assert notebook.names["state"]() == ([3.0, 3.0], 4, [3.0, 3.0])
+    assert notebook.ask("state()") == [([3.0, 3.0], 4, [3.0, 3.0])] * 4
+
+
+ALIASES = """
+import numpy as np
+from dataclasses import dataclass
+@dataclass(slots=True)
+class Counts:
+    seen: int = 0
+class Agent: pass
+rng, buffer, text, many = np.random.default_rng(0), [np.zeros(2)], bytearray(b"a"), [*range(2000)]
+counts = Counts()
+"""
+
+
+def test_objects_without_weak_references_are_what_the_rank_has(notebook) -> None:
+    notebook.here(ALIASES)
+    notebook.there(
+        "drawn = rng.random()\nbuffer.append(rank)\ntext += b'b'\nmany.append(1)\ncounts.seen = 5"
+    )
+    notebook.here("agent = Agent()\nagent.all = rng, {'buffer': buffer}, text, many, counts")
+    assert notebook.sent("agent") == {"agent"}
+    notebook.there("agent")
+    notebook.there("first, held, *rest = agent.all")
+    notebook.there("same = [first is rng, held['buffer'] is buffer]")
+    notebook.there("same += [rest[0] is text, rest[1] is many, rest[2] is counts]")
+    assert notebook.ask("same") == [[True] * 5] * 4
+    assert (
+        notebook.ask("rng.random() != drawn, len(buffer), text, len(many), counts.seen")
+        == [(True, 2, b"ab", 2001, 5)] * 4
+    )
+    notebook.there("agent.all[1]['buffer'].append(2)", out=["agent"])
+    assert notebook.names["agent"].all[1]["buffer"] is notebook.names["buffer"]
+    assert notebook.names["buffer"][1:] == [0, 2]
+    assert notebook.names["counts"].seen == 5
+
+
+def test_a_list_that_a_rank_has_replaced_is_another_one(notebook) -> None:
+    notebook.here("import numpy as np\na = {'parts': [np.zeros(2)]}")
+    notebook.there("a['parts'] = [rank]")
+    notebook.here("parts = a['parts']")
+    assert notebook.ask("len(parts), parts is a['parts'], a['parts']") == [
+        (1, False, [rank]) for rank in range(4)
+    ]
 
 
 def test_what_is_gone_on_a_rank_is_sent_as_a_copy(notebook) -> None:

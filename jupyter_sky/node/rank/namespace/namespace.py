@@ -18,7 +18,8 @@ from jupyter_sky.node.rank.namespace.module_reloader import ModuleReloader, file
 from jupyter_sky.node.rank.namespace.takeover import Takeover
 from jupyter_sky.serialization import blobs, cell_sources, pickling
 from jupyter_sky.serialization.models import hooks, sharded
-from jupyter_sky.serialization.object_tokens import Tokens, received_objects
+from jupyter_sky.serialization.object_tokens.received import received_objects
+from jupyter_sky.serialization.object_tokens.tokens import Tokens
 from jupyter_sky.serialization.pickling import Pickled
 from jupyter_sky.serialization.process import module_attributes
 from jupyter_sky.transport.protocol.messages import NameGroup, Packed, PackedTokens
@@ -88,6 +89,7 @@ class Namespace:
             self._classes.update(bound)
             for kind in bound.values():
                 self._bind_class(kind)
+            received_objects.settle({})
             return
         Takeover(bound, self._present).apply(group.get("changes", {}))
         received_objects.former.clear()
@@ -98,6 +100,7 @@ class Namespace:
                 is_set = value is not module_attributes.AS_IMPORTED
                 (self._attributes.add if is_set else self._attributes.discard)(name)
         self.names.update(bound)
+        received_objects.settle(bound)
         self._received.update(each for each in values if isinstance(each, type))
 
     def _present(self, name: str) -> Any:
@@ -195,6 +198,7 @@ class Namespace:
             whole = {name: _whole(name, values[name], files) for name in wanted}
             pickled = pickling.dump(whole, names=wanted, to_notebook=True, whole=files.whole)
             tokens = received_objects.give(pickled.memo)
+            received_objects.settle({name: self.names[name] for name in map(_name, wanted)})
             numbers: PackedTokens = {"first": tokens.first, "known": dict(tokens.known)}
             return {**self._pack(pickled, files), "tokens": numbers}
 

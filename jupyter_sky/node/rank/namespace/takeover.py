@@ -14,7 +14,8 @@ from typing import Any
 
 from jupyter_sky.serialization import model_changes, pickling
 from jupyter_sky.serialization.models import optimizers
-from jupyter_sky.serialization.object_tokens import is_mutable, received_objects
+from jupyter_sky.serialization.object_tokens.kinds import is_mutable
+from jupyter_sky.serialization.object_tokens.received import received_objects
 
 _HOLDER = len(model_changes.KINDS)
 

@@ -1,0 +1,180 @@
+"""The notebook's side: the objects that it has sent, and which ranks have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from jupyter_sky.serialization.object_tokens.kinds import MemoEntries, is_referable
+from jupyter_sky.serialization.object_tokens.places import places
+from jupyter_sky.serialization.object_tokens.tokens import StrongReference, Tokens, reference
+
+_WATCHED = 100
+"""Objects that came back and are looked at each time, so that those no longer used are dropped."""
+
+
+class SentObjects:
+    """The notebook's side: the tokens of objects that it has sent, and which ranks have them.
+
+    It belongs to `NamespaceSync`, whose lock must be held.
+    """
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._tokens: dict[int, tuple[Callable[[], Any], int]] = {}
+        self._ranks: dict[int, frozenset[int]] = {}
+        self._in_classes: set[int] = set()
+        self._unplaced: set[int] = set()  # not weakly referred to, and their place is not known yet
+        self._returned: list[int] = []  # the last objects that came back: most are dropped soon
+        self._sweep_at = 1000
+
+    def assign_tokens(self, shared: MemoEntries) -> Tokens:
+        """Assign tokens to the objects of a pickle."""
+        known = {
+            index: self._tokens[identity][1]
+            for identity, (index, obj) in shared.items()
+            if self._has_token(identity, obj)
+        }
+        first = self._next
+        self._next += 1 + max((index for index, _ in shared.values()), default=0)
+        return Tokens(first, known)
+
+    def record_sent(
+        self,
+        ranks: Iterable[int],
+        shared: MemoEntries,
+        tokens: Tokens,
+        named: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Record that ranks get the objects of a pickle, which has the values of these names."""
+        self._sweep()
+        receivers = frozenset(ranks)
+        for index, obj in shared.values():
+            token = tokens.of(index)
+            self._record(obj, token)
+            self._ranks[token] = self._ranks.get(token, frozenset()) | receivers
+        self.settle(named or {})
+
+    def record_returned(self, objects: Mapping[int, Any]) -> None:
+        """Record objects that came back, by token: they stand for those that ranks have."""
+        self._sweep()
+        self._drop_unused(self._returned)
+        kept = [identity for identity in self._returned if identity in self._tokens]
+        self._returned = kept[-_WATCHED:]
+        # What was sent counts most: a rank has a wrapper that is not sent, like that of DDP, too.
+        known = {token for _, token in self._tokens.values()}
+        for token, obj in sorted(objects.items(), reverse=True):
+            if is_referable(obj):
+                self._record(obj, token)
+                self._returned.append(id(obj))
+            elif token in known:
+                self._record(obj, token)
+
+    def others(self, memo: MemoEntries) -> dict[int, list[Any]]:
+        """Return other objects of the notebook's that stand for the same ones of ranks.
+
+        Parameters
+        ----------
+        memo
+            What came back.
+
+        Returns
+        -------
+        dict
+            The others, by the identity of what came back.
+        """
+        tokens = {
+            identity: self._tokens[identity][1]
+            for identity, (_, obj) in memo.items()
+            if self._has_token(identity, obj)
+        }
+        alike: dict[int, list[Any]] = {token: [] for token in tokens.values()}
+        for find, token in self._tokens.values() if tokens else ():
+            if token in alike and (obj := find()) is not None:
+                alike[token].append(obj)
+        own = {
+            identity: [each for each in alike[token] if each is not memo[identity][1]]
+            for identity, token in tokens.items()
+        }
+        return {identity: others for identity, others in own.items() if others}
+
+    def inherit(self, former: MemoEntries, copies: Mapping[int, Any]) -> None:
+        """Record copies of objects, which stand for the same ones of ranks.
+
+        Parameters
+        ----------
+        former
+            The objects.
+        copies
+            Their copies, by the identity of the objects.
+        """
+        for identity, (_, obj) in former.items():
+            if identity in copies and self._has_token(identity, obj):
+                self._record(copies[identity], self._tokens[identity][1])
+
+    def settle(self, named: Mapping[str, Any]) -> None:
+        """Let go of objects that are not referred to weakly; they are found by their places.
+
+        Parameters
+        ----------
+        named
+            The values that they are in, by name.
+        """
+        found = places(named, self._unplaced, self._tokens) if self._unplaced else {}
+        for identity in self._unplaced:
+            _, token = self._tokens.pop(identity)
+            if identity in found:
+                self._tokens[identity] = found[identity], token
+        self._unplaced.clear()
+
+    def _record(self, obj: Any, token: int) -> None:
+        self._tokens[id(obj)] = reference(obj), token
+        if not is_referable(obj):
+            self._unplaced.add(id(obj))
+
+    def forget(self, rank: int) -> None:
+        """Record that a rank no longer has any of them."""
+        self._ranks = {token: ranks - {rank} for token, ranks in self._ranks.items()}
+
+    def known_to(self, rank: int, shared: MemoEntries) -> dict[int, int]:
+        """Return the tokens of the objects that a rank has, by identity."""
+        found = {}
+        for identity, (_, obj) in shared.items():
+            if self._has_token(identity, obj):
+                token = self._tokens[identity][1]
+                if rank in self._ranks.get(token, ()):
+                    found[identity] = token
+        return found
+
+    def note_in_classes(self, tokens: Iterable[int]) -> None:
+        """Note that objects are parts of classes, which few are."""
+        self._in_classes.update(tokens)
+
+    def any_in_classes(self, shared: MemoEntries) -> bool:
+        """Return whether any of the objects was sent as part of a class."""
+        return bool(self._in_classes) and any(
+            self._tokens[identity][1] in self._in_classes
+            for identity, (_, obj) in shared.items()
+            if self._has_token(identity, obj)
+        )
+
+    def _has_token(self, identity: int, obj: Any) -> bool:
+        return identity in self._tokens and self._tokens[identity][0]() is obj
+
+    def _sweep(self) -> None:
+        """Drop what is unused now and then, so that looking for it costs little."""
+        if len(self._tokens) <= self._sweep_at:
+            return
+        self._drop_unused(list(self._tokens))
+        used = {token for _, token in self._tokens.values()}
+        self._ranks = {token: ranks for token, ranks in self._ranks.items() if token in used}
+        self._sweep_at = 1000 + 2 * len(self._tokens)
+
+    def _drop_unused(self, identities: Iterable[int]) -> None:
+        """Drop the tokens of objects that are gone, or that are kept alive only by this table."""
+        for identity in identities:
+            if identity in self._tokens:
+                held = self._tokens[identity][0]
+                gone = held() is None
+                if gone or (isinstance(held, StrongReference) and held.is_only_one()):
+                    del self._tokens[identity]
