@@ -37,6 +37,18 @@ def test_the_notebook_knows_what_it_has_sent(make: Any) -> None:
     assert sent.known_to(0, asked) == {}
 
 
+def test_of_two_notebooks_on_a_cluster_each_finds_its_own_objects() -> None:
+    received, notebooks, objects = ReceivedObjects(), (SentObjects(), SentObjects()), ([1], [2])
+    tokens = []
+    for notebook, each in zip(notebooks, objects, strict=True):
+        shared = {id(each): (3, each)}
+        given = notebook.assign_tokens(shared)
+        notebook.record_sent([0], shared, given)
+        received.record(given, {3: each})
+        tokens.append(given.of(3))
+    assert [received.find(token) for token in tokens] == [[1], [2]]
+
+
 def in_a_circle() -> Any:
     """Return a list and a variable of a closure that keep each other alive."""
     box: list[Any] = []

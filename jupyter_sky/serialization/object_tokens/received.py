@@ -16,13 +16,10 @@ from jupyter_sky.serialization.object_tokens.kinds import (
     is_plain,
 )
 from jupyter_sky.serialization.object_tokens.places import Place, places
-from jupyter_sky.serialization.object_tokens.tokens import StrongReference, Tokens
+from jupyter_sky.serialization.object_tokens.tokens import FIRST_OF_RANKS, StrongReference, Tokens
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-_FIRST_OF_RANKS = 1 << 60
-"""Tokens from here on are by ranks: no notebook counts so far, and no two ranks choose the same."""
 
 
 class ObjectGone(Exception):
@@ -141,7 +138,7 @@ class ReceivedObjects:
         placed = {token: find() for token, find in self._places.items()}
         known |= {id(obj): token for token, obj in placed.items() if obj is not None}
         tokens = Tokens(
-            _FIRST_OF_RANKS + int.from_bytes(os.urandom(7), "big"),
+            FIRST_OF_RANKS + int.from_bytes(os.urandom(7), "big"),
             {index: known[identity] for identity, (index, _) in memo.items() if identity in known},
         )
         self.record(tokens, dict(memo.values()))

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jupyter_sky.serialization.object_tokens.kinds import MemoEntries, is_referable
 from jupyter_sky.serialization.object_tokens.places import places
-from jupyter_sky.serialization.object_tokens.tokens import StrongReference, Tokens, reference
+from jupyter_sky.serialization.object_tokens.tokens import (
+    FIRST_OF_RANKS,
+    StrongReference,
+    Tokens,
+    reference,
+)
+
+_STARTS = 1 << 28
+"""Tokens with which notebooks may begin; each can count further than there are objects."""
 
 _WATCHED = 100
 """Objects that came back and are looked at each time, so that those no longer used are dropped."""
@@ -20,7 +29,8 @@ class SentObjects:
     """
 
     def __init__(self) -> None:
-        self._next = 0
+        # Other notebooks, and earlier kernels of this one, give tokens to the same ranks.
+        self._next = secrets.randbelow(_STARTS) * (FIRST_OF_RANKS // _STARTS)
         self._tokens: dict[int, tuple[Callable[[], Any], int]] = {}
         self._ranks: dict[int, frozenset[int]] = {}
         self._in_classes: set[int] = set()

@@ -19,6 +19,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+FIRST_OF_RANKS = 1 << 60
+"""Tokens from here on are by ranks: no notebook counts so far, and no two ranks choose the same."""
+
 
 @dataclass(frozen=True)
 class Tokens:
