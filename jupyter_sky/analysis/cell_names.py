@@ -41,7 +41,9 @@ class CellNames:
         ``setattr(config, "sizes", {})``, and ``sizes`` for ``sizes["x"] = 1``. ``config.*`` stands
         for any, as for ``setattr(config, name, 1)`` and ``vars(config).update(sizes)``.
     always_changed : frozenset of str
-        Names in whose value something is assigned or deleted on every path to the end of the cell.
+        Objects in which something is assigned or deleted on every path to the end of the cell, as
+        written up to the first part that is no attribute: ``run.sizes`` for ``run.sizes["x"] = 1``
+        and ``run`` for ``run.step = 0``.
     """
 
     reads: frozenset[str]
@@ -144,23 +146,31 @@ def _targets(tree: ast.AST) -> Iterator[str]:
 
 
 def _changed(statements: Iterable[ast.stmt]) -> Iterator[str]:
-    """Yield names in whose value these assign or delete an item, or call a method that does."""
+    """Yield objects in which these assign or delete something, or call a method that does."""
     for statement in statements:
-        places: list[ast.expr] = []
+        changed: list[ast.expr] = []
         match statement:
             case ast.Assign() | ast.Delete():
-                places = [each for each in statement.targets if isinstance(each, ast.Subscript)]
-            case ast.AugAssign(target=ast.Subscript() as place):
-                places = [place]
+                changed = [*_holders(statement.targets)]
+            case ast.AugAssign() | ast.AnnAssign():
+                changed = [*_holders([statement.target])]
             case ast.Expr(ast.Call(ast.Attribute(place, method))) if method in _CHANGING:
-                places = [place]
+                changed = [place]
+            case ast.Expr(ast.Call(func=ast.Name("setattr" | "delattr"), args=[place, *_])):
+                changed = [place]
             case ast.With():
                 yield from _changed(statement.body)
-        for place in places:
-            while isinstance(place, ast.Subscript):
-                place = place.value
-            if isinstance(place, ast.Name):
-                yield place.id
+        for each in changed:
+            yield from (path.removesuffix(".*") for path in _path(each))
+
+
+def _holders(targets: Iterable[ast.expr]) -> Iterator[ast.expr]:
+    for target in targets:
+        match target:
+            case ast.Attribute() | ast.Subscript():
+                yield target.value
+            case ast.Tuple() | ast.List():
+                yield from _holders(target.elts)
 
 
 def _path(node: ast.AST) -> Iterator[str]:

@@ -117,6 +117,33 @@ def test_an_item_that_is_set_to_what_it_was_is_set_on_the_ranks(notebook: Notebo
     assert notebook.run(use) == "{'seen': 1} [1]\n"
 
 
+def test_an_attribute_that_is_set_to_what_it_was_is_set_on_the_ranks(notebook: Notebook) -> None:
+    notebook.run(
+        "import numpy\n"
+        "class Run: pass\n"
+        "run, agent, weights = Run(), Run(), numpy.zeros(2)\n"
+        "run.step, agent.step, agent.weights = 0, 0, weights"
+    )
+    use = "%%sky\nrun.step += 1; agent.step += 1; weights += 1\nprint(run.step, weights)"
+    assert notebook.run(use) == "1 [1. 1.]\n"
+    notebook.run("run.step = 0\nagent.step = 0")
+    assert notebook.run(use) == "1 [2. 2.]\n"
+    assert notebook.run("%%sky\nprint(agent.step)") == "2\n"  # with what it has learned
+    notebook.run("weights[:] = 0")
+    assert notebook.run("%%sky\nprint(weights, agent.weights)") == "[0. 0.] [0. 0.]\n"
+
+
+def test_what_is_set_to_what_it_was_is_so_in_all_that_share_it(notebook: Notebook) -> None:
+    notebook.run("counts = {'seen': 0}\nclass Tracker: pass\ntracker = Tracker()")
+    notebook.run("tracker.counts, both = counts, [counts]")
+    use = "%%sky\ntracker.counts['seen'] += 1\nprint(both, both[0] is tracker.counts)"
+    assert notebook.run(use) == "[{'seen': 1}] True\n"
+    notebook.run("counts['seen'] = 0")
+    assert notebook.run(use) == "[{'seen': 1}] True\n"
+    notebook.run("tracker.counts.update(seen=0)")
+    assert notebook.run(use) == "[{'seen': 1}] True\n"
+
+
 def test_what_is_deleted_here_is_deleted_there(notebook: Notebook) -> None:
     notebook.run("list, x, y = [1], 2, 3")
     notebook.run("%%sky\nlist, x, y")

@@ -40,6 +40,7 @@ from jupyter_sky.cluster.namespace.packing import ItemCollector, pack_group
 from jupyter_sky.cluster.namespace.rank_values import BEFORE_ALL, RankValue, RunEffects
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.cluster.namespace.returning import merge
+from jupyter_sky.cluster.namespace.set_again import SetAgain
 from jupyter_sky.cluster.namespace.sharing import GroupPlan, GroupPlanner
 from jupyter_sky.cluster.namespace.update import HUGE, NamespaceUpdate, refuse_huge
 from jupyter_sky.errors import UsageError
@@ -60,6 +61,7 @@ class NamespaceSync:
         self.asked_variables = self._dependencies.asked_variables  # new values of `--variable`
         self._sent_objects = SentObjects()
         self._planner = GroupPlanner(self._remote_state, self._sent_objects)
+        self._set_again = SetAgain(self._remote_state, self._sent_objects)
         self._returned: dict[str, int] = {}
         self._sent_blobs: dict[str, None] = {}  # in the order in which they were sent
         self._losses = 0  # counted by the loop alone, after what is lost has been reported
@@ -111,17 +113,12 @@ class NamespaceSync:
         UsageError
             When a name cannot be pickled, or all of it is too large; nothing is sent then.
         """
-        names = tuple(names)
-        state = self._remote_state
+        names, ranks, state = tuple(names), tuple(ranks), self._remote_state
         with self._lock.held(), state.at_turn_of(BEFORE_ALL) if at_once else nullcontext():
             losses = self._count_losses()
             effects = state.foresee(cell, namespace)
             update = NamespaceUpdate(
-                names=names,
-                namespace=namespace,
-                ranks=tuple(ranks),
-                effects=effects,
-                losses=losses,
+                names=names, namespace=namespace, ranks=ranks, effects=effects, losses=losses
             )
             if state.has_to_unbind(effects):
                 unbind = {rank: state.names_to_unbind(rank, effects) for rank in ranks}
@@ -171,6 +168,7 @@ class NamespaceSync:
     def _add_missing(
         self, update: NamespaceUpdate, collector: ItemCollector, forced: frozenset[str]
     ) -> None:
+        self._set_again.apply(collector)
         with seen_by_receiver(self.shares_files):
             found = self._dependencies.find(
                 update.names, collector, update.ranks, cell=update.effects.cell, forced=forced
@@ -226,25 +224,23 @@ class NamespaceSync:
     def ran(
         self, update: NamespaceUpdate, rank: int, bound: Mapping[str, bool], *, well: bool
     ) -> None:
-        """Report what a rank did to the names that its run was watched for.
-
-        Parameters
-        ----------
-        update
-            What the run was sent.
-        rank
-            The rank.
-        bound
-            The names that it has, each with whether it holds another object than before.
-        well
-            Whether the run came to its end.
-        """
+        """Report what one rank did (see `ran_on`)."""
         self.ran_on(update, {rank: bound}, well=well)
 
     def ran_on(
         self, update: NamespaceUpdate, bound: Mapping[int, Mapping[str, bool]], *, well: bool
     ) -> None:
-        """Report the same of several ranks at once: the names of each."""
+        """Report what ranks did to the names that their run was watched for.
+
+        Parameters
+        ----------
+        update
+            What the run was sent.
+        bound
+            The names that each has, each with whether it holds another object than before.
+        well
+            Whether the run came to its end.
+        """
         self._lock.apply(self._remote_state.ended, update.effects, bound, well)
         if not well:
             self._losses += 1  # later runs count on what it would have bound
@@ -366,6 +362,10 @@ class NamespaceSync:
         there is only one, like ``0`` and ``None``.
         """
         self._lock.apply(self._returned.clear)
+
+    def set_again(self, objects: Sequence[Any]) -> None:
+        """Report objects that the notebook has set, perhaps to what they were."""
+        self._lock.apply(self._set_again.note, objects)
 
     def deleted(self, names: Collection[str]) -> None:
         """Report that the notebook has deleted names; the ranks let go of them too."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from argparse import Namespace
+from collections import deque
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -10,6 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_sky.analysis.cell_names import CellNames, analyse
 from jupyter_sky.analysis.namespace_diff import NamespaceDiff
 from jupyter_sky.notebook.session import Session
+from jupyter_sky.serialization.object_tokens.kinds import is_plain
 from jupyter_sky.serialization.process import module_attributes
 
 
@@ -21,8 +26,8 @@ class _Running:
     ----------
     surely
         The names that, by its syntax, it binds or deletes whenever it runs to its end.
-    containers
-        The names of those in which it surely assigns something.
+    changed
+        The objects in which it surely assigns something, by their paths (`always_changed`).
     targets
         The attributes that it may assign.
     diff
@@ -30,7 +35,7 @@ class _Running:
     """
 
     surely: frozenset[str]
-    containers: frozenset[str]
+    changed: frozenset[str]
     targets: frozenset[str]
     diff: NamespaceDiff
 
@@ -40,7 +45,7 @@ class AssignmentTracker:
 
     Most assignments are visible in the namespace: the value is another object, or has other
     content. ``x = 0`` in a cell that is run again is not, nor is ``counts["x"] = 0`` where it is 0
-    here and not on the ranks, so the cell's syntax is examined as well.
+    here and not on the ranks, nor is ``args.step = 0``, so the cell's syntax is examined as well.
 
     Parameters
     ----------
@@ -93,7 +98,11 @@ class AssignmentTracker:
             surely = cell.surely if result.success else frozenset()
             assigned = {*surely} & self._shell.user_ns.keys()
             if result.success:
-                assigned |= {name for name in cell.containers if self._is_container(name)}
+                objects = {path: self._found(path) for path in cell.changed}
+                objects = {path: each for path, each in objects.items() if _is_container(each)}
+                assigned |= {path for path in objects if "." not in path}
+                for cluster in self._session.connected_clusters() if objects else ():
+                    cluster.sync.set_again([*objects.values()])
             assigned |= cell.diff.changed() | self._attributes(cell)
             self._tell(assigned, cell.diff.deleted() | (surely - assigned))
         if not self._running:  # a cell may run others
@@ -108,9 +117,13 @@ class AssignmentTracker:
         for code in self._shell.history_manager.input_hist_parsed:
             module_attributes.note(_analysed(code).targets, self._shell.user_ns)
 
-    def _is_container(self, name: str) -> bool:
-        # What other objects do with an item is their matter, and they may be large.
-        return isinstance(self._shell.user_ns.get(name), dict | list | set)
+    def _found(self, path: str) -> Any:
+        """Return the object at a path; ``None`` if an attribute on it is computed."""
+        name, *attributes = path.split(".")
+        found = self._shell.user_ns.get(name)
+        for each in attributes:
+            found = getattr(found, "__dict__", {}).get(each)
+        return found
 
     def _attributes(self, cell: _Running) -> frozenset[str]:
         """Return the attributes of modules that a cell has assigned, by their full names."""
@@ -123,6 +136,24 @@ class AssignmentTracker:
                 cluster.sync.assigned(assigned, values)
             if deleted:
                 cluster.sync.deleted(deleted)
+
+
+def _is_container(obj: Any) -> bool:
+    """Return whether ranks can be sent an object as a whole because something is assigned in it.
+
+    What other objects do with an item is their matter, and ranks may have trained what they hold.
+    """
+    numpy = sys.modules.get("numpy")
+    if isinstance(obj, dict | list | set | deque | bytearray):
+        return True
+    if numpy and isinstance(obj, numpy.ndarray):
+        return True
+    is_users = type(obj).__module__ == "__main__" or isinstance(obj, SimpleNamespace | Namespace)
+    if not is_users or not hasattr(obj, "__dict__"):
+        return False
+    # Nothing but numbers and texts, as in what configures a training or counts its steps.
+    parts = [*vars(obj).values()]
+    return is_plain(parts) and not any(isinstance(each, dict | list | set) for each in parts)
 
 
 def _analysed(code: str) -> CellNames:

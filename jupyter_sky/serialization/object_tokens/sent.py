@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from jupyter_sky.serialization.object_tokens.kinds import MemoEntries, is_referable
@@ -40,11 +40,7 @@ class SentObjects:
 
     def assign_tokens(self, shared: MemoEntries) -> Tokens:
         """Assign tokens to the objects of a pickle."""
-        known = {
-            index: self._tokens[identity][1]
-            for identity, (index, obj) in shared.items()
-            if self._has_token(identity, obj)
-        }
+        known = {shared[identity][0]: each for identity, each in self.tokens_of(shared).items()}
         first = self._next
         self._next += 1 + max((index for index, _ in shared.values()), default=0)
         return Tokens(first, known)
@@ -93,11 +89,7 @@ class SentObjects:
         dict
             The others, by the identity of what came back.
         """
-        tokens = {
-            identity: self._tokens[identity][1]
-            for identity, (_, obj) in memo.items()
-            if self._has_token(identity, obj)
-        }
+        tokens = self.tokens_of(memo)
         alike: dict[int, list[Any]] = {token: [] for token in tokens.values()}
         for find, token in self._tokens.values() if tokens else ():
             if token in alike and (obj := find()) is not None:
@@ -148,13 +140,20 @@ class SentObjects:
 
     def known_to(self, rank: int, shared: MemoEntries) -> dict[int, int]:
         """Return the tokens of the objects that a rank has, by identity."""
-        found = {}
-        for identity, (_, obj) in shared.items():
-            if self._has_token(identity, obj):
-                token = self._tokens[identity][1]
-                if rank in self._ranks.get(token, ()):
-                    found[identity] = token
-        return found
+        tokens = self.tokens_of(shared)
+        return {key: each for key, each in tokens.items() if rank in self._ranks.get(each, ())}
+
+    def tokens_of(self, shared: MemoEntries) -> dict[int, int]:
+        """Return the tokens of objects, by identity, of those that have one."""
+        return {
+            identity: self._tokens[identity][1]
+            for identity, (_, obj) in shared.items()
+            if self._has_token(identity, obj)
+        }
+
+    def drop(self, tokens: Collection[int]) -> None:
+        """Forget objects: what ranks have in their place is not what they are any more."""
+        self._tokens = {key: each for key, each in self._tokens.items() if each[1] not in tokens}
 
     def note_in_classes(self, tokens: Iterable[int]) -> None:
         """Note that objects are parts of classes, which few are."""
