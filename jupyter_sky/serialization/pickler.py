@@ -27,7 +27,7 @@ from jupyter_sky.serialization.cell_sources import Cells
 from jupyter_sky.serialization.models import sharded
 from jupyter_sky.serialization.models.wrapped import reduce_compiled
 from jupyter_sky.serialization.module_reference import imported_in, is_replaced_enum, module_of
-from jupyter_sky.serialization.object_tokens.kinds import MAX_OBJECTS, is_mutable
+from jupyter_sky.serialization.object_tokens.kinds import MAX_OBJECTS, is_mutable, is_plain
 from jupyter_sky.serialization.reducers import (
     reduce,
     reduce_function,
@@ -73,6 +73,12 @@ class Pickled:
     def memo(self) -> dict[int, tuple[int, Any]]:
         """Every object in the value by identity, with its index in the pickle's memo."""
         return self._pickler.memo.copy() if self._pickler else {}
+
+    @property
+    def plain(self) -> dict[int, Any]:
+        """The plain objects that it refers to (see `LinkingPickler`), by token."""
+        found: dict[int, Any] = self._pickler.plain
+        return found
 
     @cached_property
     def shared(self) -> dict[int, tuple[int, Any]]:
@@ -224,9 +230,13 @@ class LinkingPickler(Pickler):
     ) -> None:
         super().__init__(value, classes_by_value)
         self._tokens = tokens
+        self.plain: dict[int, Any] = {}  # what it refers to, by token, if it holds nothing else
 
     def persistent_id(self, obj: Any) -> int | None:
-        return self._tokens.get(id(obj))
+        token = self._tokens.get(id(obj))
+        if token is not None and token not in self.plain and is_plain(obj):
+            self.plain[token] = obj
+        return token
 
 
 # Classes

@@ -181,7 +181,8 @@ class _Linked:
 
     def __reduce__(self) -> Any:
         buffers = [pickle.PickleBuffer(buffer) for buffer in self._linked.buffers]
-        arguments = self._tokens, self._linked.stream, buffers, self._copies
+        stream, plain = self._linked.stream, self._linked.plain
+        arguments = self._tokens, stream, buffers, self._copies, plain
         return received.load_with_tokens, arguments
 
 

@@ -130,7 +130,7 @@ class Feeder:
         sync, done = self._cluster.sync, self._handle.done
         for update in self._updates:
             for rank in self._ranks:
-                sync.ran(update, rank, {}, well=True)
+                sync.ran(update, {rank: {}}, well=True)
                 if rank in done:
                     sync.missed(update, rank, done[rank].arrived or ())
 

@@ -365,7 +365,7 @@ class CallRun:
         run, sync = self.run, self._controller.sync
         for update in self._names.joined:
             for rank, done in run.done.items():
-                sync.ran(update, rank, {}, well=done.outcome == "ok")
+                sync.ran(update, {rank: {}}, well=done.outcome == "ok")
                 # Not all calls that should have brought it have reached the rank before its end.
                 sync.missed(update, rank, done.arrived or ())
             if len(run.done) < len(run.task.ranks):

@@ -181,7 +181,7 @@ async def _enter(controller: Controller, topology: Topology, ranks: tuple[int, .
         sync.lost(update)
         raise
     for rank in ranks:
-        sync.ran(update, rank, {}, well=True)
+        sync.ran(update, {rank: {}}, well=True)
 
 
 def _check(controller: Controller, ranks: Iterable[int]) -> None:

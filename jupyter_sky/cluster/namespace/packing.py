@@ -283,6 +283,11 @@ class PackedGroup:
     named: Mapping[str, Any]
 
     @property
+    def digests(self) -> Iterator[tuple[int, str]]:
+        """The digests of its values, with their identities."""
+        return ((id(each), self.message["digests"][key]) for key, each in self.named.items())
+
+    @property
     def numbers(self) -> dict[int, int]:
         """The tokens of its objects, by identity."""
         return {key: self.tokens.of(index) for key, (index, _) in self.shared.items()}

@@ -141,6 +141,7 @@ class _Merger:
             with suppress(UsageError):  # with this change, it cannot be pickled any more
                 item = NamespaceItem(key, self._items[key].value, shared)
                 self._state.change(digest, item)
+                self._sent_objects.note_digest(id(item.value), item.digest)
         return self._values
 
     def _own(self, back: MemoEntries, others: Mapping[int, list[Any]]) -> dict[int, Any]:

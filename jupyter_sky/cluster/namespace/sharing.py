@@ -90,7 +90,11 @@ class GroupPlanner:
             kept = [
                 item for item in self._kept(collector, ranks, in_classes) if item.key not in keys
             ]
-        there = {rank: self._in_classes(kept, rank) for rank in ranks}
+        unforced = [item for item in wanted if item.key not in forced]
+        there = {
+            rank: self._in_classes(kept, rank) | self._as_sent(unforced, wanted, rank)
+            for rank in ranks
+        }
         for refers, receivers in self._class_links(known, [*wanted, *kept]) if classes else ():
             yield GroupPlan(classes, refers, receivers)
             # The caller has packed this group before it asks for the next one, and ranks load it
@@ -118,6 +122,24 @@ class GroupPlanner:
         classes = [item for item in kept if item.is_class]
         same = [item for item in classes if not self._remote_state.lacks(rank, item)]
         return self._sent_objects.known_to(rank, _shared(same))
+
+    def _as_sent(
+        self, items: Sequence[NamespaceItem], wanted: Sequence[NamespaceItem], rank: int
+    ) -> dict[int, int]:
+        """Return the tokens of objects in values that a rank has, and lacks under these names.
+
+        So has ``best`` what the rank has trained, after ``best = model`` and another ``model``.
+        """
+        found: dict[int, int] = {}
+        for item in items:
+            if not self._sent_objects.is_as_sent(rank, item.value, item.digest):
+                continue
+            tokens = self._sent_objects.known_to(rank, item.pickled.shared)
+            # What else is sent must not have a copy of a part that the rank has.
+            without = item.pickled.shared.keys() - tokens.keys()
+            if without.isdisjoint(_shared(each for each in wanted if each is not item)):
+                found |= tokens
+        return found
 
     def _class_links(
         self, known: Mapping[int, Mapping[int, int]], others: Sequence[NamespaceItem]

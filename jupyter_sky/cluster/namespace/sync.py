@@ -3,7 +3,8 @@
 The rule is that the last assignment wins, on whichever side it was made. A name is sent when it is
 new, when it was assigned in the notebook, or when its content has changed there, since it was sent
 last. It is not sent while a rank has bound it itself since, nor because its value came back. So
-what ranks do to a name stays until the user assigns it again.
+what ranks do to a name stays until the user assigns it again. If that is an object which ranks
+have, under whatever name, they keep it as they have changed it, as plain Python would.
 
 Names that share an object share it on the ranks too: they are sent in one pickle, or refer to what
 a rank has already. If only one of them has changed, only that one is sent; the others stay as they
@@ -222,12 +223,6 @@ class NamespaceSync:
             self._losses += 1
 
     def ran(
-        self, update: NamespaceUpdate, rank: int, bound: Mapping[str, bool], *, well: bool
-    ) -> None:
-        """Report what one rank did (see `ran_on`)."""
-        self.ran_on(update, {rank: bound}, well=well)
-
-    def ran_on(
         self, update: NamespaceUpdate, bound: Mapping[int, Mapping[str, bool]], *, well: bool
     ) -> None:
         """Report what ranks did to the names that their run was watched for.
@@ -266,6 +261,8 @@ class NamespaceSync:
             for rank in ranks:
                 digests.setdefault(rank, {}).update(group.message["digests"])
             self._sent_objects.record_sent(ranks, group.shared, group.tokens, group.named)
+            for identity, digest in group.digests:
+                self._sent_objects.note_digest(identity, digest)
         self._remote_state.expect(update.effects, update.ranks, digests, models)
         self._sent_blobs.update(dict.fromkeys(update.blobs))
         while len(self._sent_blobs) > _REMEMBERED_BLOBS:
@@ -336,6 +333,7 @@ class NamespaceSync:
         has: Mapping[int, Collection[str]],
     ) -> None:
         self._returned[name] = identity
+        self._sent_objects.note_digest(identity, values[name].digest)
         self._remote_state.bring_back(name, values, effects, has)
 
     def assigned(self, names: Iterable[str], namespace: Mapping[str, Any]) -> None:

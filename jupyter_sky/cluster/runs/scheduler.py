@@ -297,7 +297,7 @@ class Scheduler(ClusterListener):
         for well in (True, False):
             these = [event for _, event in done if (event.outcome == "ok") is well]
             if these:
-                sync.ran_on(update, {event.rank: event.bound for event in these}, well=well)
+                sync.ran(update, {event.rank: event.bound for event in these}, well=well)
         for connection, event in done:
             if event.arrived is not None and event.outcome != "ok":
                 sync.missed(update, event.rank, event.arrived)

@@ -44,6 +44,7 @@ class ReceivedObjects:
         # Until values are bound, it is not known where they will be.
         self._unplaced: dict[int, Any] = {}
         self._within: set[int] = set()
+        self._pinned: dict[int, Any] = {}
         self._sweep_at = 1000
 
     def record(self, tokens: Tokens, memo: Mapping[int, Any], value: Any = None) -> None:
@@ -88,6 +89,14 @@ class ReceivedObjects:
             kept = {token: each for token, each in self._places.items() if each() is not None}
             self._places, self._sweep_at = kept, 1000 + 2 * len(kept)
 
+    def pin(self) -> None:
+        """Hold what is found by its place until `unpin`, since it may be taken from there."""
+        self._pinned |= {token: place() for token, place in self._places.items()}
+
+    def unpin(self) -> None:
+        """Let go of what `pin` holds."""
+        self._pinned = {}
+
     def replace(self, others: Mapping[int, Any]) -> None:
         """Have tokens stand for other objects.
 
@@ -123,7 +132,7 @@ class ReceivedObjects:
 
     def get(self, token: int) -> Any:
         """Return the object of a token; ``None`` if it no longer exists."""
-        obj = self._objects.get(token, self._unplaced.get(token))
+        obj = self._objects.get(token, self._unplaced.get(token, self._pinned.get(token)))
         if obj is None and (find := self._plain.get(token) or self._places.get(token)):
             return find()
         return obj
@@ -156,11 +165,24 @@ received_objects = ReceivedObjects()
 
 
 class _TokenUnpickler(pickle.Unpickler):
+    plain: Mapping[int, Any] = {}
+
     def persistent_load(self, token: int) -> Any:
-        return received_objects.find(token)
+        try:
+            return received_objects.find(token)
+        except ObjectGone:
+            if token in self.plain:
+                return self.plain[token]
+            raise
 
 
-def load_with_tokens(tokens: Tokens, stream: Buffer, buffers: Iterable[Buffer], copies: Any) -> Any:
+def load_with_tokens(
+    tokens: Tokens,
+    stream: Buffer,
+    buffers: Iterable[Buffer],
+    copies: Any,
+    plain: Mapping[int, Any],
+) -> Any:
     """Unpickle values that refer to objects received earlier.
 
     Parameters
@@ -171,8 +193,11 @@ def load_with_tokens(tokens: Tokens, stream: Buffer, buffers: Iterable[Buffer], 
         The pickle.
     copies
         The values with copies of those objects, to return if one of them is gone.
+    plain
+        The copies of plain objects, by token: such a one alone takes the place of what is gone.
     """
     unpickler = _TokenUnpickler(io.BytesIO(stream), buffers=buffers)
+    unpickler.plain = plain
     try:
         values = unpickler.load()
     except ObjectGone:

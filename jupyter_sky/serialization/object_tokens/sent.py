@@ -33,6 +33,7 @@ class SentObjects:
         self._next = secrets.randbelow(_STARTS) * (FIRST_OF_RANKS // _STARTS)
         self._tokens: dict[int, tuple[Callable[[], Any], int]] = {}
         self._ranks: dict[int, frozenset[int]] = {}
+        self._digests: dict[int, str] = {}  # of whole values when ranks had the same
         self._in_classes: set[int] = set()
         self._unplaced: set[int] = set()  # not weakly referred to, and their place is not known yet
         self._returned: list[int] = []  # the last objects that came back: most are dropped soon
@@ -155,6 +156,24 @@ class SentObjects:
         """Forget objects: what ranks have in their place is not what they are any more."""
         self._tokens = {key: each for key, each in self._tokens.items() if each[1] not in tokens}
 
+    def note_digest(self, identity: int, digest: str | None) -> None:
+        """Note the digest of a value of which ranks have the same; they may change it themselves.
+
+        Parameters
+        ----------
+        identity
+            The identity of the value.
+        digest
+            Its digest; ``None`` if it has none.
+        """
+        if digest and identity in self._tokens:
+            self._digests[self._tokens[identity][1]] = digest
+
+    def is_as_sent(self, rank: int, value: Any, digest: str) -> bool:
+        """Return whether a rank has a value, under whatever name, that is unchanged here."""
+        token = self.known_to(rank, {id(value): (0, value)}).get(id(value))
+        return token is not None and self._digests.get(token) == digest
+
     def note_in_classes(self, tokens: Iterable[int]) -> None:
         """Note that objects are parts of classes, which few are."""
         self._in_classes.update(tokens)
@@ -177,6 +196,7 @@ class SentObjects:
         self._drop_unused(list(self._tokens))
         used = {token for _, token in self._tokens.values()}
         self._ranks = {token: ranks for token, ranks in self._ranks.items() if token in used}
+        self._digests = {token: each for token, each in self._digests.items() if token in used}
         self._sweep_at = 1000 + 2 * len(self._tokens)
 
     def _drop_unused(self, identities: Iterable[int]) -> None:

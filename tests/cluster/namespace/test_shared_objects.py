@@ -216,6 +216,28 @@ def test_objects_without_weak_references_are_what_the_rank_has(notebook) -> None
     assert notebook.names["counts"].seen == 5
 
 
+def test_what_gets_another_name_stays_as_ranks_have_changed_it(notebook) -> None:
+    notebook.here(f"{MODEL}\na, b = [1], [2]")
+    notebook.there("with torch.no_grad(): model.weight.fill_(rank)\na.append(rank), b.append(-1)")
+    notebook.here("best = model\nmodel = torch.nn.Linear(2, 1)\na, b = b, a")
+    assert notebook.ask("best.weight[0, 0].item(), model.weight[0, 0].item() == rank") == [
+        (rank, False) for rank in range(4)
+    ]
+    assert notebook.ask("a, b") == [([2, -1], [1, rank]) for rank in range(4)]
+    notebook.here("opt = torch.optim.SGD(best.parameters(), lr=1.0)\nlast = best\ndel best")
+    assert notebook.ask("last.weight[0, 0].item()") == [0, 1, 2, 3]
+    assert notebook.ask("opt.param_groups[0]['params'][0] is last.weight") == [True] * 4
+
+
+def test_a_frame_gets_another_name(notebook) -> None:
+    # Pickles of frames have parts in common that ranks do not keep.
+    notebook.here("import pandas\nframe = pandas.DataFrame({'x': [1, 2]})")
+    notebook.there("frame['mine'] = rank")
+    notebook.here("raw = frame\nframe = pandas.DataFrame({'y': [3]})")
+    columns = notebook.ask("[*raw.columns], [*frame.columns], int(raw.mine.sum())")
+    assert columns == [(["x", "mine"], ["y"], 2 * rank) for rank in range(4)]
+
+
 def test_a_list_that_a_rank_has_replaced_is_another_one(notebook) -> None:
     notebook.here("import numpy as np\na = {'parts': [np.zeros(2)]}")
     notebook.there("a['parts'] = [rank]")

@@ -97,7 +97,7 @@ class Ranks:
         for group in update.groups:
             if rank in group["ranks"]:
                 if chance.random() < 0.02:
-                    self.sync.ran(update, rank, {}, well=False)
+                    self.sync.ran(update, {rank: {}}, well=False)
                     self.sync.missed(update, rank, arrived)
                     return
                 self.contents[rank].update(group["digests"])
@@ -106,12 +106,12 @@ class Ranks:
         self.lacked += [(run.step, rank, name) for name in update.names if name not in there]
         await asyncio.sleep(0)
         if chance.random() < 0.05:
-            self.sync.ran(update, rank, {}, well=False)
+            self.sync.ran(update, {rank: {}}, well=False)
             return
         bound = update.effects.cell.writes
         there.update(dict.fromkeys(bound, run.step))
         run.bound[rank] = bound
-        self.sync.ran(update, rank, dict.fromkeys(bound, True), well=True)
+        self.sync.ran(update, {rank: dict.fromkeys(bound, True)}, well=True)
 
     def restart(self, rank: int) -> None:
         self.contents[rank].clear()
@@ -199,7 +199,7 @@ def check_that_the_last_assignment_wins(cells: Cells, ranks: Ranks) -> None:
         for rank in group["ranks"]:
             ranks.contents[rank].update(group["digests"])
     for rank in RANKS:
-        cells.sync.ran(update, rank, {}, well=True)
+        cells.sync.ran(update, {rank: {}}, well=True)
     items = cells.sync._dependencies.collector(cells.names)
     for rank in RANKS:
         for name in NAMES:
@@ -242,7 +242,7 @@ def refreshed(sync: NamespaceSync, update: NamespaceUpdate) -> set[str]:
 
 def test_what_a_later_run_is_sent_or_binds_is_not_there_before(sync) -> None:
     names = {"x": [1], "y": [2]}
-    sync.ran(ask(sync, names, "x", "y"), 0, {}, well=True)
+    sync.ran(ask(sync, names, "x", "y"), {0: {}}, well=True)
     first = ask(sync, names, "x", "y")
     assert refreshed(sync, first) == set()
     sync.forget(0)
@@ -254,14 +254,14 @@ def test_what_a_failed_run_did_not_bind_is_sent(sync) -> None:
     names = {"x": [1]}
     first = ask(sync, names, binds="x")
     second = ask(sync, names, "x")
-    sync.ran(first, 0, {}, well=False)
+    sync.ran(first, {0: {}}, well=False)
     assert refreshed(sync, second) == {"x"}
 
 
 def test_what_came_back_from_a_process_that_is_gone(sync) -> None:
     names: dict[str, Any] = {}
     run = ask(sync, names, binds="x")
-    sync.ran(run, 0, {"x": True}, well=True)
+    sync.ran(run, {0: {"x": True}}, well=True)
     sync.forget(0)
     names["x"] = [1]
     sync.returned(["x"], names, run, {0: {"x"}})
@@ -271,10 +271,10 @@ def test_what_came_back_from_a_process_that_is_gone(sync) -> None:
 def test_what_came_back_after_something_else_was_sent(sync) -> None:
     names: dict[str, Any] = {}
     run = ask(sync, names, binds="x")
-    sync.ran(run, 0, {"x": True}, well=True)
+    sync.ran(run, {0: {"x": True}}, well=True)
     names["x"] = [1]
     sync.assigned(["x"], names)
-    sync.ran(ask(sync, names, "x"), 0, {}, well=True)
+    sync.ran(ask(sync, names, "x"), {0: {}}, well=True)
     names["x"] = [2]
     sync.returned(["x"], names, run, {0: {"x"}})
     assert refreshed(sync, ask(sync, names, "x")) == {"x"}
@@ -335,7 +335,7 @@ def test_the_loop_does_not_wait_for_a_pickle(sync) -> None:
 
     async def report() -> None:
         """Say all that the loop says while the user's thread is at pickling."""
-        sync.ran(first, 0, {"x": True}, well=True)
+        sync.ran(first, {0: {"x": True}}, well=True)
         sync.missed(first, 1, [])
         sync.remember(1, {"y": "digest"})
         sync.forget(2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -56,11 +56,14 @@ class Namespace:
         self._attributes: set[str] = set()  # those of modules that the notebook has set
         self._watched: Sequence[str] = ()
         self._since = 0
+        self._held: list[Any] = []
         self.arrived: list[str] = []
         hooks.number_apart()
 
-    def begin_run(self, outdated: Iterable[str]) -> None:
+    def begin_run(self, outdated: Sequence[str]) -> None:
         """Delete names that are outdated: the notebook has other values, which are not needed."""
+        if outdated:
+            self._hold()
         for name in outdated:
             self.names.pop(name, None)
         self.arrived = []
@@ -69,6 +72,21 @@ class Namespace:
         """Bind the names that the notebook sent, and reload the user's edited modules."""
         self._since = file_clock()
         received_objects.drop_unused()
+        if any(group["together"] for group in groups):
+            self._hold()
+        try:
+            self._receive(groups)
+        finally:
+            self._held = []
+            received_objects.unpin()
+
+    def _hold(self) -> None:
+        """Hold what names stand for: what is received may refer to it, and take its name."""
+        if not self._held:
+            self._held = [*self.names.values()]
+            received_objects.pin()
+
+    def _receive(self, groups: Sequence[NameGroup]) -> None:
         for group in groups:
             if group["kind"] == "source":
                 self._load(group).install(self._folder)
