@@ -12,7 +12,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -53,8 +53,8 @@ class Pickled:
         Modules from which functions and classes in the value are imported.
     classes
         Classes of ``__main__`` that are pickled by reference, by identity.
-    omits_caches
-        Whether the pickle leaves out cached values that objects can compute again.
+    omitted
+        For each object with cached properties, those whose values the pickle leaves out, in order.
     cells
         The notebook's cells that define functions in the value, for tracebacks.
     """
@@ -65,7 +65,7 @@ class Pickled:
     modules: frozenset[str] = frozenset()
     classes: Mapping[str, type] = field(default_factory=dict)
     cells: Cells = field(default_factory=dict)
-    omits_caches: bool = False
+    omitted: Sequence[Mapping[str, object]] = ()
     _pickler: Any = field(default=None, repr=False, compare=False)
     _value: Any = field(default=None, repr=False, compare=False)
 
@@ -138,7 +138,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.modules: set[str] = set()
         self.classes: dict[str, type] = {}
         self.files: set[str] = set()
-        self.omits_caches = False
+        self.omitted: list[Mapping[str, object]] = []
         self._value = value
         self._classes_by_value = classes_by_value
         self._without_caches = without_caches
@@ -158,7 +158,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             frozenset(self.modules),
             self.classes,
             cell_sources.find(self.files, self._main),
-            self.omits_caches,
+            self.omitted,
             self,
             self._value,
         )
@@ -180,8 +180,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             if reduced is NotImplemented and self._reduce_sharded is not None:
                 reduced = self._reduce_sharded(obj)
             if reduced is NotImplemented and self._without_caches:
-                reduced = without_cached_properties(obj)
-                self.omits_caches = self.omits_caches or reduced is not NotImplemented
+                reduced = without_cached_properties(obj, self.omitted)
             if reduced is not NotImplemented:
                 return reduced
         return super().reducer_override(obj)

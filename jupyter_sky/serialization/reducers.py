@@ -15,7 +15,7 @@ import pickle
 import sys
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -399,8 +399,16 @@ _computed: weakref.WeakKeyDictionary[type, frozenset[str]] = weakref.WeakKeyDict
 """The cached properties of classes."""
 
 
-def without_cached_properties(obj: Any) -> Any:
-    """Reduce an object without the values of its `functools.cached_property` attributes."""
+def without_cached_properties(obj: Any, omitted: list[Mapping[str, object]]) -> Any:
+    """Reduce an object without the values of its `functools.cached_property` attributes.
+
+    Parameters
+    ----------
+    obj
+        The object.
+    omitted
+        What tells these values from later ones is added here, by attribute.
+    """
     kind = type(obj)
     computed = _computed.get(kind)
     if computed is None:
@@ -412,5 +420,10 @@ def without_cached_properties(obj: Any) -> Any:
     match obj.__reduce_ex__(5):
         case (make, arguments, dict() as state, *rest):
             kept = {name: value for name, value in state.items() if name not in computed}
+            caches = {name: value for name, value in state.items() if name in computed}
+            plain = (type(None), bool, int, float, str)
+            omitted.append(
+                {name: each if type(each) in plain else id(each) for name, each in caches.items()}
+            )
             return make, arguments, kept or None, *rest
     return NotImplemented

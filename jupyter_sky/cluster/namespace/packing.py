@@ -139,7 +139,7 @@ class NamespaceItem:
     @property
     def loadable(self) -> Pickled:
         """The pickle that is sent; its receiver has to load the classes in it first."""
-        if self.pickled.omits_caches:
+        if self.pickled.omitted:
             return pickling.dump(self.value, classes_by_value=())
         return self.pickled
 

@@ -174,6 +174,7 @@ class NamespaceSync:
             found = self._dependencies.find(
                 update.names, collector, update.ranks, cell=update.effects.cell, forced=forced
             )
+            self._set_again.note_dropped(found)
             # Ranks that lack the same are sent the same.
             lacking = who_lacks(self._remote_state, found, update.ranks, forced)
             update.given_anew |= given_anew(self._remote_state, lacking, update.ranks, forced)
@@ -182,6 +183,7 @@ class NamespaceSync:
                     self._add_group(update, plan, forced)
 
     def _add_group(self, update: NamespaceUpdate, plan: GroupPlan, forced: frozenset[str]) -> None:
+        self._set_again.note_sent(plan.items)
         group = pack_group(plan.items, self._sent_objects, plan.links)
         state = self._remote_state
         numbers = group.numbers

@@ -390,6 +390,22 @@ def test_the_submodules_that_a_cell_reaches_are_imported(notebook) -> None:
     assert notebook.ask("xml.sax.saxutils.escape('<')") == ["&lt;"] * 4
 
 
+def test_a_cached_property_that_is_dropped_here_is_dropped_there(notebook) -> None:
+    notebook.here(
+        "from functools import cached_property\n"
+        "class Table:\n"
+        "    @cached_property\n"
+        "    def rows(self): return len(source)\n"
+        "source, table = [1], Table()\n"
+        "table.rows"
+    )
+    notebook.there("table.mark = rank")
+    assert notebook.ask("table.rows, table.mark") == [(1, rank) for rank in range(4)]
+    notebook.here("source.append(2)\ndel table.rows\ntable.rows")
+    assert notebook.ask("table.rows") == [2] * 4
+    assert notebook.sent("table") == set()
+
+
 def test_a_class_stays_the_same_class(notebook) -> None:
     cell = "class Net:\n  def f(self): return 'old'"
     notebook.here(f"{cell}\nnet = Net()")
