@@ -154,7 +154,9 @@ def _changed(statements: Iterable[ast.stmt]) -> Iterator[str]:
                 changed = [*_holders(statement.targets)]
             case ast.AugAssign() | ast.AnnAssign():
                 changed = [*_holders([statement.target])]
-            case ast.Expr(ast.Call(ast.Attribute(place, method))) if method in _CHANGING:
+            case ast.Expr(ast.Call(ast.Attribute(place, method))) if (
+                method in _CHANGING or method == "cache_clear"
+            ):
                 changed = [place]
             case ast.Expr(ast.Call(func=ast.Name("setattr" | "delattr"), args=[place, *_])):
                 changed = [place]

@@ -133,6 +133,27 @@ def test_an_attribute_that_is_set_to_what_it_was_is_set_on_the_ranks(notebook: N
     assert notebook.run("%%sky\nprint(weights, agent.weights)") == "[0. 0.] [0. 0.]\n"
 
 
+def test_a_class_that_is_defined_again_is_as_it_was_defined(notebook: Notebook) -> None:
+    define = "class CFG:\n    step, seen = 0, []\n\ncfg = CFG()"
+    notebook.run(define)
+    use = "%%sky\nCFG.step += 1; CFG.seen.append(1)\nprint(cfg.step, CFG.seen)"
+    assert notebook.run(use) == "1 [1]\n"
+    assert notebook.run(use) == "2 [1, 1]\n"
+    notebook.run(define)
+    assert notebook.run(use) == "1 [1]\n"
+
+
+def test_a_cache_that_is_cleared_here_is_cleared_there(notebook: Notebook) -> None:
+    notebook.run("import functools\nversion = 1")
+    notebook.run("@functools.lru_cache\ndef load(name): return name, version")
+    use = "%%sky\nprint(load('data'))"
+    assert notebook.run(use) == "('data', 1)\n"
+    notebook.run("version = 2")
+    assert notebook.run(use) == "('data', 1)\n"
+    notebook.run("load.cache_clear()")
+    assert notebook.run(use) == "('data', 2)\n"
+
+
 def test_what_is_set_to_what_it_was_is_so_in_all_that_share_it(notebook: Notebook) -> None:
     notebook.run("counts = {'seen': 0}\nclass Tracker: pass\ntracker = Tracker()")
     notebook.run("tracker.counts, both = counts, [counts]")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from types import FunctionType, MappingProxyType, MethodType, ModuleType
@@ -363,6 +364,15 @@ def _imported(name: str, value: Any) -> Any:
         raise UsageError(
             f"{name} cannot be sent, as its lazy import fails here: {type(error).__name__}: {error}"
         ) from None
+
+
+def class_key(value: Any) -> str | None:
+    """Return the key of a class of the notebook; ``None`` for any other value."""
+    if not isinstance(value, type) or value.__module__ != "__main__":
+        return None
+    with suppress(Exception):  # of any kind: it cannot be pickled
+        return _CLASS + pickling.class_identity(value)
+    return None
 
 
 def may_share(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from argparse import Namespace
 from collections import deque
@@ -13,6 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.analysis.cell_names import CellNames, analyse
 from jupyter_sky.analysis.namespace_diff import NamespaceDiff
+from jupyter_sky.cluster.namespace.packing import class_key
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.serialization.object_tokens.kinds import is_plain
 from jupyter_sky.serialization.process import module_attributes
@@ -104,6 +106,7 @@ class AssignmentTracker:
                 for cluster in self._session.connected_clusters() if objects else ():
                     cluster.sync.set_again([*objects.values()])
             assigned |= cell.diff.changed() | self._attributes(cell)
+            assigned |= self._classes(cell)
             self._tell(assigned, cell.diff.deleted() | (surely - assigned))
         if not self._running:  # a cell may run others
             for cluster in self._session.connected_clusters():
@@ -124,6 +127,12 @@ class AssignmentTracker:
         for each in attributes:
             found = getattr(found, "__dict__", {}).get(each)
         return found
+
+    def _classes(self, cell: _Running) -> set[str]:
+        """Return the keys of classes that a cell has defined, maybe as they were before."""
+        names = cell.diff.changed() if self._session.connected_clusters() else ()
+        keys = (class_key(self._shell.user_ns.get(name)) for name in names)
+        return {key for key in keys if key}
 
     def _attributes(self, cell: _Running) -> frozenset[str]:
         """Return the attributes of modules that a cell has assigned, by their full names."""
@@ -146,6 +155,8 @@ def _is_container(obj: Any) -> bool:
     numpy = sys.modules.get("numpy")
     if isinstance(obj, dict | list | set | deque | bytearray):
         return True
+    if isinstance(obj, functools._lru_cache_wrapper):
+        return True  # its cache was cleared, which is no part of what is sent
     if numpy and isinstance(obj, numpy.ndarray):
         return True
     is_users = type(obj).__module__ == "__main__" or isinstance(obj, SimpleNamespace | Namespace)
