@@ -321,7 +321,8 @@ def pack_group(
         keys = [item.key for item in items]
         pickled = pickling.dump(values, names=keys, classes_by_value=classes)
     shared = pickled.shared if kind != "source" else {}
-    tokens = sent_objects.assign_tokens(shared)
+    named = {item.key: item.value for item in items if item.is_name}
+    tokens = sent_objects.assign_tokens(shared, named)
     if kind == "class":
         items[0].sent_with = {
             key: tokens.of(index) for key, (index, obj) in shared.items() if is_referable(obj)
@@ -340,7 +341,6 @@ def pack_group(
         "cells": dict(pickled.cells),
     }
     models = {item.key: item.models for item in items if item.models}
-    named = {item.key: item.value for item in items if item.is_name}
     return PackedGroup(message, parts, shared, tokens, models, named)
 
 

@@ -39,28 +39,35 @@ class SentObjects:
         self._returned: list[int] = []  # the last objects that came back: most are dropped soon
         self._sweep_at = 1000
 
-    def assign_tokens(self, shared: MemoEntries) -> Tokens:
-        """Assign tokens to the objects of a pickle."""
+    def assign_tokens(self, shared: MemoEntries, named: Mapping[str, Any]) -> Tokens:
+        """Assign tokens to the objects of a pickle, which has the values of these names.
+
+        Ranks that lack different things get different pickles of an object, with the same token.
+        """
         known = {shared[identity][0]: each for identity, each in self.tokens_of(shared).items()}
         first = self._next
         self._next += 1 + max((index for index, _ in shared.values()), default=0)
-        return Tokens(first, known)
+        tokens = Tokens(first, known)
+        self._record_all(shared, tokens, named)
+        return tokens
 
     def record_sent(
-        self,
-        ranks: Iterable[int],
-        shared: MemoEntries,
-        tokens: Tokens,
-        named: Mapping[str, Any] | None = None,
+        self, ranks: Iterable[int], shared: MemoEntries, tokens: Tokens, named: Mapping[str, Any]
     ) -> None:
         """Record that ranks get the objects of a pickle, which has the values of these names."""
         self._sweep()
+        self._record_all(shared, tokens, named)
         receivers = frozenset(ranks)
-        for index, obj in shared.values():
+        for index, _ in shared.values():
             token = tokens.of(index)
-            self._record(obj, token)
             self._ranks[token] = self._ranks.get(token, frozenset()) | receivers
-        self.settle(named or {})
+
+    def _record_all(self, shared: MemoEntries, tokens: Tokens, named: Mapping[str, Any]) -> None:
+        present = self.tokens_of(shared)
+        for identity, (index, obj) in shared.items():
+            if present.get(identity) != tokens.of(index):
+                self._record(obj, tokens.of(index))
+        self.settle(named)
 
     def record_returned(self, objects: Mapping[int, Any]) -> None:
         """Record objects that came back, by token: they stand for those that ranks have."""

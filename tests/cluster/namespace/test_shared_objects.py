@@ -229,6 +229,17 @@ def test_what_gets_another_name_stays_as_ranks_have_changed_it(notebook) -> None
     assert notebook.ask("opt.param_groups[0]['params'][0] is last.weight") == [True] * 4
 
 
+def test_ranks_that_lack_different_things_keep_the_same_objects(notebook) -> None:
+    notebook.here("class Node: pass\nfirst, second = Node(), Node()\nfirst.steps = [1]")
+    notebook.there("first.steps.append(rank)", ranks=[1])
+    notebook.here("second.first, third = first, Node()\nthird.second = second")
+    notebook.there("third.second.first.mark = rank\nsecond.mark = rank")
+    notebook.here("kept = third.second\nlast = [kept, third.second.first]")
+    assert notebook.ask("[each.mark for each in last], last[0] is kept is second") == [
+        ([rank, rank], True) for rank in range(4)
+    ]
+
+
 def test_a_frame_gets_another_name(notebook) -> None:
     # Pickles of frames have parts in common that ranks do not keep.
     notebook.here("import pandas\nframe = pandas.DataFrame({'x': [1, 2]})")
