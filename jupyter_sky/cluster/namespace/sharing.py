@@ -90,9 +90,10 @@ class GroupPlanner:
             kept = [
                 item for item in self._kept(collector, ranks, in_classes) if item.key not in keys
             ]
-        unforced = [item for item in wanted if item.key not in forced]
+        unforced = [] if any(item.key in forced for item in wanted) else wanted
+        elsewhere = _shared(kept).keys()
         there = {
-            rank: self._in_classes(kept, rank) | self._as_sent(unforced, wanted, rank)
+            rank: self._in_classes(kept, rank) | self._as_sent(unforced, rank, elsewhere)
             for rank in ranks
         }
         for refers, receivers in self._class_links(known, [*wanted, *kept]) if classes else ():
@@ -124,21 +125,42 @@ class GroupPlanner:
         return self._sent_objects.known_to(rank, _shared(same))
 
     def _as_sent(
-        self, items: Sequence[NamespaceItem], wanted: Sequence[NamespaceItem], rank: int
+        self, items: Sequence[NamespaceItem], rank: int, elsewhere: Collection[int]
     ) -> dict[int, int]:
-        """Return the tokens of objects in values that a rank has, and lacks under these names.
+        """Return the tokens of objects that a rank has under names which mean something else now.
 
-        So has ``best`` what the rank has trained, after ``best = model`` and another ``model``.
+        So is ``best`` what the rank has trained, after ``best = model`` and another ``model``, and
+        so is what is in ``model = Wrapper(model)``.
+
+        Parameters
+        ----------
+        items
+            What the rank is sent.
+        rank
+            The rank.
+        elsewhere
+            Identities of objects that it has under other names, which are known anyway.
         """
         found: dict[int, int] = {}
-        for item in items:
-            if not self._sent_objects.is_as_sent(rank, item.value, item.digest):
+        without: set[int] = set()
+        for identity, (_, obj) in _shared(items).items():
+            if identity in found or identity in elsewhere:
                 continue
-            tokens = self._sent_objects.known_to(rank, item.pickled.shared)
-            # What else is sent must not have a copy of a part that the rank has.
-            without = item.pickled.shared.keys() - tokens.keys()
-            if without.isdisjoint(_shared(each for each in wanted if each is not item)):
-                found |= tokens
+            if not (digest := self._sent_objects.digest_on(rank, obj)):
+                continue
+            with suppress(UsageError):  # it is pickled by its place in something else
+                part = next((item for item in items if item.value is obj), None)
+                part = part or NamespaceItem("a part", obj, {})
+                if part.digest == digest:
+                    tokens = self._sent_objects.known_to(rank, part.pickled.shared)
+                    without |= part.pickled.shared.keys() - tokens.keys()
+                    found |= tokens
+        # What else is sent must not have a copy of a part that the rank has.
+        if (
+            found
+            and without & pickling.dump_linked([each.value for each in items], found).memo.keys()
+        ):
+            return {}
         return found
 
     def _class_links(

@@ -16,9 +16,9 @@ MAX_OBJECTS = 100_000
 _MAX_PLAIN = 1000
 
 _CONTAINERS = (dict, list, set, bytearray, types.CellType)
-_SCALARS = (bool, int, float, complex, str, bytes, type(None))
+SCALARS = (bool, int, float, complex, str, bytes, type(None))
 _IMMUTABLE = (
-    *(*_SCALARS, tuple, frozenset, range, slice, enum.Enum, type, types.FunctionType),
+    *(*SCALARS, tuple, frozenset, range, slice, enum.Enum, type, types.FunctionType),
     *(types.BuiltinFunctionType, types.MethodType, types.ModuleType, types.CodeType),
 )
 
@@ -57,6 +57,6 @@ def is_plain(obj: Any) -> bool:
         for part in parts:
             if isinstance(part, (dict, list, set, tuple)):
                 waiting.append(part)
-            elif not isinstance(part, _SCALARS):
+            elif not isinstance(part, SCALARS):
                 return False
     return True

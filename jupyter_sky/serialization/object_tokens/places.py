@@ -3,7 +3,7 @@
 A reference to one must not keep it alive: it may hold the user's largest tensors, also in a circle
 through itself. So it says where the object is: under a name of the user's, or in another object,
 which is referred to in the same way if it does not support weak references either. If something
-else is there later, the object counts as gone.
+else is there later, the object counts as gone, unless what was in it tells that it has moved.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from types import CellType, FunctionType, MethodType
+from dataclasses import dataclass, replace
+from itertools import islice
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
+
+from jupyter_sky.serialization.object_tokens.kinds import MAX_OBJECTS, SCALARS, is_mutable
 
 Reference = Callable[[], Any]
 """Returns an object, or ``None`` if it is gone."""
@@ -40,12 +43,20 @@ class Place:
         The key.
     identity
         The identity of the object.
+    part
+        Something in the object that nothing else has in its place; ``None`` if there is no such.
     """
 
     holder: Reference
     find: Callable[[Any, Any], Any]
     key: Any
     identity: int
+    part: Reference | None = None
+
+    def was_of(self, obj: Any) -> bool:
+        """Return whether this was the place of an object, which may be elsewhere now."""
+        part = self.part and self.part()
+        return part is not None and id(obj) == self.identity and _telling_part(obj) is part
 
     def __call__(self) -> Any:
         try:
@@ -56,7 +67,7 @@ class Place:
 
 
 def places(
-    named: Mapping[str, Any], wanted: Collection[int], within: Collection[int]
+    named: Mapping[str, Any], wanted: Collection[int], within: Collection[int] | None = None
 ) -> dict[int, Place]:
     """Return the places of objects in the values of names.
 
@@ -67,7 +78,8 @@ def places(
     wanted
         The identities of the objects.
     within
-        The identities of the objects in which they are looked for, besides tuples and functions.
+        The identities of the objects in which they are looked for, besides tuples and functions;
+        ``None`` for all objects.
 
     Returns
     -------
@@ -81,22 +93,37 @@ def places(
     def visit(holder: Reference, parts: Iterable[_Part]) -> None:
         for find, key, obj in parts:
             identity = id(obj)
-            if identity in seen or not (identity in within or isinstance(obj, _IN_BETWEEN)):
+            if identity in seen or not (
+                (type(obj) not in SCALARS if within is None else identity in within)
+                or isinstance(obj, _IN_BETWEEN)
+            ):
                 continue
             seen.add(identity)
             place = Place(holder, find, key, identity)
             if identity in wanted:
-                found[identity] = place
+                part = _telling_part(obj)
+                told = None if part is None else weakref.ref(part)
+                found[identity] = replace(place, part=told)
             waiting.append((weakref.ref(obj) if type(obj).__weakrefoffset__ else place, obj))
 
     visit(_names, ((dict.__getitem__, name, value) for name, value in named.items()))
-    while waiting and len(found) < len(wanted):
+    while waiting and len(found) < len(wanted) and len(seen) < MAX_OBJECTS:
         holder, obj = waiting.popleft()
         visit(holder, _parts(obj))
     return found
 
 
 _IN_BETWEEN = (tuple, FunctionType, MethodType)
+
+
+def _telling_part(obj: Any, depth: int = 3) -> Any:
+    """Return the first part of an object that can be referred to weakly and may change."""
+    for _, _, part in islice(_parts(obj), 10):
+        if is_mutable(part) and type(part).__weakrefoffset__:
+            return part
+        if depth and (inner := _telling_part(part, depth - 1)) is not None:
+            return inner
+    return None
 
 
 def _names() -> dict[str, Any]:
@@ -142,7 +169,7 @@ def _attributes(obj: Any) -> Collection[str]:
 
 
 def _own_attributes(obj: Any) -> dict[str, Any]:
-    if isinstance(obj, type) or not type(obj).__dictoffset__:
+    if isinstance(obj, type | ModuleType) or not type(obj).__dictoffset__:
         return {}
     return dict(object.__getattribute__(obj, "__dict__"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import sys
 import weakref
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -93,9 +94,22 @@ class ReceivedObjects:
         """Hold what is found by its place until `unpin`, since it may be taken from there."""
         self._pinned |= {token: place() for token, place in self._places.items()}
 
-    def unpin(self) -> None:
-        """Let go of what `pin` holds."""
-        self._pinned = {}
+    def unpin(self, names: Mapping[str, Any]) -> None:
+        """Let go of what `pin` holds, and find out where it is now.
+
+        Parameters
+        ----------
+        names
+            The user's names.
+        """
+        moved: dict[int, int] = {}
+        while self._pinned:
+            token, obj = self._pinned.popitem()
+            is_held = obj is not None and sys.getrefcount(obj) > 2  # this one, and the argument
+            if is_held and token in self._places and self._places[token]() is not obj:
+                moved[id(obj)] = token
+        for identity, place in places(names, moved).items() if moved else ():
+            self._places[moved[identity]] = place
 
     def replace(self, others: Mapping[int, Any]) -> None:
         """Have tokens stand for other objects.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from jupyter_sky.serialization.object_tokens.kinds import MemoEntries, is_referable
-from jupyter_sky.serialization.object_tokens.places import places
+from jupyter_sky.serialization.object_tokens.places import Place, places
 from jupyter_sky.serialization.object_tokens.tokens import (
     FIRST_OF_RANKS,
     StrongReference,
@@ -65,7 +65,8 @@ class SentObjects:
     def _record_all(self, shared: MemoEntries, tokens: Tokens, named: Mapping[str, Any]) -> None:
         present = self.tokens_of(shared)
         for identity, (index, obj) in shared.items():
-            if present.get(identity) != tokens.of(index):
+            is_known = present.get(identity) == tokens.of(index)
+            if not is_known or self._tokens[identity][0]() is not obj:
                 self._record(obj, tokens.of(index))
         self.settle(named)
 
@@ -162,6 +163,7 @@ class SentObjects:
     def drop(self, tokens: Collection[int]) -> None:
         """Forget objects: what ranks have in their place is not what they are any more."""
         self._tokens = {key: each for key, each in self._tokens.items() if each[1] not in tokens}
+        self._digests.clear()  # whatever holds them is not what ranks have either
 
     def note_digest(self, identity: int, digest: str | None) -> None:
         """Note the digest of a value of which ranks have the same; they may change it themselves.
@@ -176,10 +178,10 @@ class SentObjects:
         if digest and identity in self._tokens:
             self._digests[self._tokens[identity][1]] = digest
 
-    def is_as_sent(self, rank: int, value: Any, digest: str) -> bool:
-        """Return whether a rank has a value, under whatever name, that is unchanged here."""
+    def digest_on(self, rank: int, value: Any) -> str | None:
+        """Return the digest that a value had when a rank was sent it, under whatever name."""
         token = self.known_to(rank, {id(value): (0, value)}).get(id(value))
-        return token is not None and self._digests.get(token) == digest
+        return None if token is None else self._digests.get(token)
 
     def note_in_classes(self, tokens: Iterable[int]) -> None:
         """Note that objects are parts of classes, which few are."""
@@ -194,7 +196,10 @@ class SentObjects:
         )
 
     def _has_token(self, identity: int, obj: Any) -> bool:
-        return identity in self._tokens and self._tokens[identity][0]() is obj
+        if identity not in self._tokens:
+            return False
+        find, _ = self._tokens[identity]
+        return find() is obj or (isinstance(find, Place) and find.was_of(obj))
 
     def _sweep(self) -> None:
         """Drop what is unused now and then, so that looking for it costs little."""

@@ -229,6 +229,18 @@ def test_what_gets_another_name_stays_as_ranks_have_changed_it(notebook) -> None
     assert notebook.ask("opt.param_groups[0]['params'][0] is last.weight") == [True] * 4
 
 
+def test_what_is_put_into_something_else_stays_as_ranks_have_changed_it(notebook) -> None:
+    notebook.here(f"import numpy as np\n{MODEL}\nsteps = [np.zeros(1)]")
+    notebook.there("with torch.no_grad(): model.weight.fill_(rank)\nsteps[0] += rank")
+    notebook.here("model = torch.nn.Sequential(model, torch.nn.ReLU())\nsteps = {'of': steps}")
+    notebook.there("steps['of'].append(5)")
+    assert notebook.ask("model[0].weight[0, 0].item(), steps['of'][0].item()") == [
+        (rank, rank) for rank in range(4)
+    ]
+    notebook.here("runs = [steps]\nsteps = None")  # the list has no other place on ranks by now
+    assert notebook.ask("len(runs[0]['of'])") == [2] * 4
+
+
 def test_ranks_that_lack_different_things_keep_the_same_objects(notebook) -> None:
     notebook.here("class Node: pass\nfirst, second = Node(), Node()\nfirst.steps = [1]")
     notebook.there("first.steps.append(rank)", ranks=[1])

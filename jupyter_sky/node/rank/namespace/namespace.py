@@ -72,13 +72,13 @@ class Namespace:
         """Bind the names that the notebook sent, and reload the user's edited modules."""
         self._since = file_clock()
         received_objects.drop_unused()
-        if any(group["together"] for group in groups):
+        if groups:
             self._hold()
         try:
             self._receive(groups)
         finally:
             self._held = []
-            received_objects.unpin()
+            received_objects.unpin(self.names)
 
     def _hold(self) -> None:
         """Hold what names stand for: what is received may refer to it, and take its name."""
