@@ -31,7 +31,7 @@ def test_the_notebook_knows_what_it_has_sent(make: Any) -> None:
     sent = SentObjects()
     first, other = make(), make()
     shared = {id(first): (0, first)}
-    sent.record_sent([1], shared, sent.assign_tokens(shared, {}), {})
+    sent.record_sent([1], shared, sent.assign_tokens(shared, {}))
     asked = {**shared, id(other): (1, other)}
     assert sent.known_to(1, asked).keys() == {id(first)}
     assert sent.known_to(0, asked) == {}
@@ -43,7 +43,7 @@ def test_of_two_notebooks_on_a_cluster_each_finds_its_own_objects() -> None:
     for notebook, each in zip(notebooks, objects, strict=True):
         shared = {id(each): (3, each)}
         given = notebook.assign_tokens(shared, {})
-        notebook.record_sent([0], shared, given, {})
+        notebook.record_sent([0], shared, given)
         received.record(given, {3: each})
         tokens.append(given.of(3))
     assert [received.find(token) for token in tokens] == [[1], [2]]
@@ -71,7 +71,7 @@ def test_what_cannot_be_referred_to_weakly_is_found_by_its_place(monkeypatch: An
     received.settle({"box": box})
     assert received.find(5) is box and received.find(6) is cell
     shared, main_names = {id(box): (0, box), id(cell): (1, cell)}, {"box": box}
-    sent.record_sent([1], shared, sent.assign_tokens(shared, main_names), main_names)
+    sent.record_sent([1], shared, sent.assign_tokens(shared, main_names))
     assert sent.known_to(1, shared).keys() == shared.keys()
 
     main.box = [*box]

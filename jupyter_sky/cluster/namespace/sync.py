@@ -262,7 +262,7 @@ class NamespaceSync:
             models.update(group.models)
             for rank in ranks:
                 digests.setdefault(rank, {}).update(group.message["digests"])
-            self._sent_objects.record_sent(ranks, group.shared, group.tokens, group.named)
+            self._sent_objects.record_sent(ranks, group.shared, group.tokens)
             for identity, digest in group.digests:
                 self._sent_objects.note_digest(identity, digest)
         self._remote_state.expect(update.effects, update.ranks, digests, models)

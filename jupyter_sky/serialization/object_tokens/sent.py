@@ -48,27 +48,19 @@ class SentObjects:
         first = self._next
         self._next += 1 + max((index for index, _ in shared.values()), default=0)
         tokens = Tokens(first, known)
-        self._record_all(shared, tokens, named)
+        for identity, (index, obj) in shared.items():
+            if index not in known or self._tokens[identity][0]() is not obj:  # it has moved
+                self._record(obj, tokens.of(index))
+        self.settle(named)
         return tokens
 
-    def record_sent(
-        self, ranks: Iterable[int], shared: MemoEntries, tokens: Tokens, named: Mapping[str, Any]
-    ) -> None:
-        """Record that ranks get the objects of a pickle, which has the values of these names."""
+    def record_sent(self, ranks: Iterable[int], shared: MemoEntries, tokens: Tokens) -> None:
+        """Record that ranks get the objects of a pickle."""
         self._sweep()
-        self._record_all(shared, tokens, named)
         receivers = frozenset(ranks)
         for index, _ in shared.values():
             token = tokens.of(index)
             self._ranks[token] = self._ranks.get(token, frozenset()) | receivers
-
-    def _record_all(self, shared: MemoEntries, tokens: Tokens, named: Mapping[str, Any]) -> None:
-        present = self.tokens_of(shared)
-        for identity, (index, obj) in shared.items():
-            is_known = present.get(identity) == tokens.of(index)
-            if not is_known or self._tokens[identity][0]() is not obj:
-                self._record(obj, tokens.of(index))
-        self.settle(named)
 
     def record_returned(self, objects: Mapping[int, Any]) -> None:
         """Record objects that came back, by token: they stand for those that ranks have."""
