@@ -152,6 +152,8 @@ def _changed(statements: Iterable[ast.stmt]) -> Iterator[str]:
         match statement:
             case ast.Assign() | ast.Delete():
                 changed = [*_holders(statement.targets)]
+            case ast.AugAssign(target=ast.Name() as name):
+                changed = [name]  # in place, as `steps *= 0` does
             case ast.AugAssign() | ast.AnnAssign():
                 changed = [*_holders([statement.target])]
             case ast.Expr(ast.Call(ast.Attribute(place, method))) if (
