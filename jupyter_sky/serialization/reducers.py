@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import itertools
 import os
 import pickle
 import sys
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 
 from jupyter_sky.serialization import sentinels
-from jupyter_sky.serialization.arrays import memory_maps
+from jupyter_sky.serialization.arrays import looked_at, memory_maps
 from jupyter_sky.serialization.models import keras_models, singletons, wrapped
 from jupyter_sky.serialization.module_reference import imported, is_lazy_import, reduce_module
 from jupyter_sky.serialization.process import log_settings
@@ -329,44 +328,6 @@ def _fill_tree(fill: Callable[[type, Any], None], how: Any, kind: type, state: A
             jax.tree_util.register_pytree_node(kind, flatten, unflatten)
 
 
-# numpy and pandas
-
-
-def _reduce_masked(array: Any) -> Any:
-    _ = array.fill_value  # set on first access
-    return NotImplemented
-
-
-def _reduce_dates(array: Any) -> Any:
-    """Reduce an array of dates without its cache."""
-    make, arguments, *rest = array.__reduce_ex__(5)
-    match rest:
-        case [(*values, {"_cache": _, **others})]:
-            return make, arguments, (*values, others) if others else tuple(values)
-    return NotImplemented
-
-
-# matplotlib and xarray
-
-
-def _reduce_callbacks(registry: Any) -> Any:
-    """Reduce the callbacks of a figure, which counts how often it has been pickled."""
-    reduced = registry.__reduce_ex__(5)
-    match reduced:
-        case make, arguments, {"_cid_gen": int(count), "callbacks": dict(callbacks)} as state, *_:
-            registry._cid_gen = itertools.count(count)
-            kept = {signal: each for signal, each in callbacks.items() if each}
-            first_free = 1 + max((number for each in kept.values() for number in each), default=-1)
-            return make, arguments, {**state, "_cid_gen": first_free, "callbacks": kept}
-    return reduced
-
-
-def _reduce_of_xarray(obj: Any) -> Any:
-    for name in ("attrs", "encoding"):  # made on first access, and pickled from then on
-        getattr(obj, name, None)
-    return NotImplemented
-
-
 _BY_MODULE: dict[str, Callable[[Any], Any]] = {
     "annotationlib": lazy_annotations.reduce_reference,
     "functools": _reduce_of_functools,
@@ -381,17 +342,17 @@ _BY_MODULE: dict[str, Callable[[Any], Any]] = {
     "jax": _reduce_custom_rule,
     "jaxlib.weakref_lru_cache": _reduce_cache,
     "jax._src.custom_derivatives": _reduce_custom_rule,
-    "matplotlib.cbook": _reduce_callbacks,
+    "matplotlib.cbook": looked_at.reduce_callbacks,
     "numpy": memory_maps.reduce,
-    "numpy.ma": _reduce_masked,
-    "numpy.ma.core": _reduce_masked,
-    "pandas.arrays": _reduce_dates,
-    "pandas.core.arrays.datetimes": _reduce_dates,
-    "pandas.core.arrays.timedeltas": _reduce_dates,
-    "pandas.core.arrays.period": _reduce_dates,
-    "xarray.core.dataarray": _reduce_of_xarray,
-    "xarray.core.dataset": _reduce_of_xarray,
-    "xarray.core.variable": _reduce_of_xarray,
+    "numpy.ma": looked_at.reduce_masked,
+    "numpy.ma.core": looked_at.reduce_masked,
+    "pandas.arrays": looked_at.reduce_dates,
+    "pandas.core.arrays.datetimes": looked_at.reduce_dates,
+    "pandas.core.arrays.timedeltas": looked_at.reduce_dates,
+    "pandas.core.arrays.period": looked_at.reduce_dates,
+    "xarray.core.dataarray": looked_at.reduce_data_set,
+    "xarray.core.dataset": looked_at.reduce_data_set,
+    "xarray.core.variable": looked_at.reduce_data_set,
 }
 
 

@@ -9,31 +9,23 @@ from __future__ import annotations
 
 import copy
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from types import FunctionType, MappingProxyType, MethodType, ModuleType
+from types import FunctionType, MappingProxyType, MethodType
 from typing import Any
 
-from jupyter_sky.analysis.cell_names import CellNames
-from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import blobs, model_changes, pickling
-from jupyter_sky.serialization.cell_sources import shell_of
 from jupyter_sky.serialization.model_changes import HeldModels
-from jupyter_sky.serialization.module_reference import (
-    ModuleReference,
-    imported,
-    reached_submodules,
-)
 from jupyter_sky.serialization.object_tokens.kinds import MemoEntries, is_mutable, is_referable
 from jupyter_sky.serialization.object_tokens.sent import SentObjects
 from jupyter_sky.serialization.object_tokens.tokens import Tokens
 from jupyter_sky.serialization.pickling import Pickled
-from jupyter_sky.serialization.user_modules import source_trees
 from jupyter_sky.transport.protocol.messages import NameGroup, Packed
 
-_CLASS, _MODULE = "class ", "module "
+CLASS_PREFIX, MODULE_PREFIX = "class ", "module "
+"""What the keys of items begin with that are no names."""
 
 
 class NamespaceItem:
@@ -93,12 +85,12 @@ class NamespaceItem:
     @property
     def is_class(self) -> bool:
         """Whether it is a class that other items need."""
-        return self.key.startswith(_CLASS)
+        return self.key.startswith(CLASS_PREFIX)
 
     @property
     def class_identity(self) -> str:
         """The class's identity in pickles."""
-        return self.key.removeprefix(_CLASS)
+        return self.key.removeprefix(CLASS_PREFIX)
 
     @property
     def kind(self) -> str:
@@ -143,119 +135,6 @@ class NamespaceItem:
         if self.pickled.omitted:
             return pickling.dump(self.value, classes_by_value=())
         return self.pickled
-
-
-class ItemCollector:
-    """Pickles the notebook's values that a cell needs, each once.
-
-    Parameters
-    ----------
-    namespace
-        The notebook's namespace.
-    remote_reads
-        For each function that is defined on ranks, the names that it looks up.
-    submodules
-        For each module, its submodules that cells reach through it.
-
-    Attributes
-    ----------
-    namespace
-        As above.
-    visited
-        All names that were needed, also those that the notebook does not have.
-    """
-
-    def __init__(
-        self,
-        namespace: Mapping[str, Any],
-        remote_reads: Mapping[str, frozenset[str]],
-        submodules: dict[str, set[str]],
-    ) -> None:
-        self.namespace = namespace
-        self._remote_reads = remote_reads
-        self._submodules = submodules
-        self.visited: set[str] = set()
-        self._items: dict[str, NamespaceItem] = {}
-        self._digests: dict[tuple[int, int], str] = {}
-
-    def collect(
-        self, names: Iterable[str], cell: CellNames, skip: Callable[[str, Any], bool]
-    ) -> list[NamespaceItem]:
-        """Return the items of names, and of all names that functions and classes among them use.
-
-        What an object's class uses comes before the object: to load it may run the class's code.
-
-        Parameters
-        ----------
-        names
-            The names to begin with; those that the notebook does not have are passed over.
-        cell
-            The cell that needs them.
-        skip
-            Returns for a name and its value whether it is left out.
-        """
-        found: dict[str, list[NamespaceItem]] = {}
-        needed: dict[str, list[str]] = {}
-        waiting: list[tuple[str, str | None]] = [(name, None) for name in sorted(names)[::-1]]
-        while waiting:
-            name, user = waiting.pop()
-            if name in needed or is_predefined(name, self.namespace):
-                continue
-            needs = set(self._remote_reads.get(name, ()))
-            if name in self.namespace and not skip(name, self.namespace[name]):
-                found[name] = list(self.with_classes(name, cell, user))
-                needs.update(*(item.pickled.needs for item in found[name]))
-            needed[name] = sorted(needs)[::-1]
-            waiting.extend((each, name) for each in needed[name])
-        self.visited |= needed.keys()
-        order = _needs_first(names, needed)
-        return list({item.key: item for name in order for item in found.get(name, ())}.values())
-
-    def forget_large(self) -> None:
-        """Forget values whose pickles refer to the user's memory, which may have changed."""
-        self._items = {key: item for key, item in self._items.items() if not item.packed[1]}
-        self._digests.clear()
-
-    def with_classes(
-        self, name: str, cell: CellNames | None = None, used_by: str | None = None
-    ) -> Iterator[NamespaceItem]:
-        """Yield the item of a name, and those of the classes that it needs."""
-        item = self.item(name, cell, used_by)
-        yield item
-        classes = dict(item.pickled.classes)
-        seen = set(classes)
-        while classes:
-            identity, kind = classes.popitem()
-            key = _CLASS + identity
-            if key not in self._items:
-                self._items[key] = NamespaceItem(key, kind, self._digests)
-            needed = self._items[key].pickled.classes
-            classes.update({each: needed[each] for each in needed.keys() - seen})
-            seen.update(needed)
-            yield self._items[key]
-
-    def item(
-        self, name: str, cell: CellNames | None = None, used_by: str | None = None
-    ) -> NamespaceItem:
-        """Return the item of a name."""
-        if name not in self._items:
-            value = _imported(name, self.namespace[name])
-            if isinstance(value, ModuleType) and cell:
-                reached = self._submodules.setdefault(value.__name__, set())
-                reached |= reached_submodules(value, cell.attributes)
-                value = ModuleReference(value, reached)
-            known = self._items.values() if ":" in name else ()
-            same = next((each for each in known if each.value is value), None)
-            # Dozens of modules may have one object, which is pickled once.
-            made = same.under(name) if same else NamespaceItem(name, value, self._digests, used_by)
-            self._items[name] = made
-        return self._items[name]
-
-    def modules(self, names: Iterable[str]) -> list[NamespaceItem]:
-        """Return the items of the user's own modules among these, and of those that they import."""
-        return [
-            NamespaceItem(_MODULE + tree.name, tree, self._digests) for tree in source_trees(names)
-        ]
 
 
 @dataclass(frozen=True)
@@ -344,34 +223,12 @@ def pack_group(
     return PackedGroup(message, parts, shared, tokens, models, named)
 
 
-def _needs_first(names: Iterable[str], needed: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield names, each after those that it needs, unless these need it in turn."""
-    seen: set[str] = set()
-    waiting = [(name, False) for name in sorted(names)[::-1]]
-    while waiting:
-        name, is_ready = waiting.pop()
-        if is_ready:
-            yield name
-        elif name not in seen:
-            seen.add(name)
-            waiting += [(name, True), *((each, False) for each in needed.get(name, ()))]
-
-
-def _imported(name: str, value: Any) -> Any:
-    try:
-        return imported(value)
-    except Exception as error:  # of the module's own code, too
-        raise UsageError(
-            f"{name} cannot be sent, as its lazy import fails here: {type(error).__name__}: {error}"
-        ) from None
-
-
 def class_key(value: Any) -> str | None:
     """Return the key of a class of the notebook; ``None`` for any other value."""
     if not isinstance(value, type) or value.__module__ != "__main__":
         return None
     with suppress(Exception):  # of any kind: it cannot be pickled
-        return _CLASS + pickling.class_identity(value)
+        return CLASS_PREFIX + pickling.class_identity(value)
     return None
 
 
@@ -380,31 +237,3 @@ def may_share(value: Any) -> bool:
     if isinstance(value, type):
         return value.__module__ == "__main__"
     return is_mutable(value) or isinstance(value, (tuple, FunctionType, MethodType))
-
-
-_BY_PYTHON = frozenset(
-    {"__builtins__", "__builtin__", "__name__", "__doc__", "__loader__", "__spec__", "get_ipython"}
-)
-_BY_IPYTHON = frozenset(
-    {"In", "Out", "exit", "quit", "open", "display"}
-    | {"_", "__", "___", "_i", "_ii", "_iii", "_ih", "_oh", "_dh"}
-)
-
-
-def is_predefined(name: str, namespace: Mapping[str, Any]) -> bool:
-    """Return whether a name has the value that IPython or Python has given it, not the user.
-
-    Parameters
-    ----------
-    name
-        A name of the notebook; it may have been assigned, as ``open`` in ``from gzip import open``.
-    namespace
-        The notebook's.
-    """
-    if name in _BY_PYTHON:
-        return True
-    if name not in _BY_IPYTHON or name not in namespace:
-        return False
-    # IPython decides in the same way which names `%who` does not show. A script has no shell.
-    hidden: Mapping[str, Any] = getattr(shell_of(namespace), "user_ns_hidden", {})
-    return name in hidden and hidden[name] is namespace[name]

@@ -20,7 +20,7 @@ from jupyter_sky.analysis.namespace_diff import identities
 from jupyter_sky.cluster.namespace.packing import NamespaceItem
 from jupyter_sky.cluster.namespace.rank_values import BEFORE_ALL, Expected, RankValue, RunEffects
 from jupyter_sky.serialization.model_changes import HeldModels, changes_of
-from jupyter_sky.serialization.object_tokens import is_mutable
+from jupyter_sky.serialization.object_tokens.kinds import is_mutable
 
 _NOTHING: Mapping[str, RankValue] = {}
 

@@ -35,9 +35,9 @@ from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.namespace.delegation import DelegationLock
-from jupyter_sky.cluster.namespace.dependencies import Dependencies
+from jupyter_sky.cluster.namespace.dependencies import Dependencies, ItemCollector
 from jupyter_sky.cluster.namespace.missing import given_anew, who_lacks
-from jupyter_sky.cluster.namespace.packing import ItemCollector, pack_group
+from jupyter_sky.cluster.namespace.packing import pack_group
 from jupyter_sky.cluster.namespace.rank_values import BEFORE_ALL, RankValue, RunEffects
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.cluster.namespace.returning import merge

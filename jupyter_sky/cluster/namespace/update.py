@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jupyter_sky.cluster.namespace.packing import ItemCollector, PackedGroup
+from jupyter_sky.cluster.namespace.dependencies import ItemCollector
+from jupyter_sky.cluster.namespace.packing import PackedGroup
 from jupyter_sky.cluster.namespace.rank_values import RunEffects
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_bytes, format_list

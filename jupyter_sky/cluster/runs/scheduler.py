@@ -16,12 +16,12 @@ from jupyter_sky.cluster.control import recovery, scaling
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.listener import ClusterListener, Done
 from jupyter_sky.cluster.errors import BegunInPart
-from jupyter_sky.cluster.namespace.other_notebooks import OtherNotebooks
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.transfer import Transfer
 from jupyter_sky.cluster.runs.dispatch import check_ranks, fail_together, send_once_whole
 from jupyter_sky.cluster.runs.monitor import Monitor
+from jupyter_sky.cluster.runs.other_notebooks import OtherNotebooks
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.runs.talk import QuietRequests, Talk
 from jupyter_sky.cluster.runs.task import Task

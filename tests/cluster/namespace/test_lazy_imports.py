@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jupyter_sky.analysis.cell_names import analyse
-from jupyter_sky.cluster.namespace.packing import ItemCollector
+from jupyter_sky.cluster.namespace.dependencies import ItemCollector
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import pickling
 from jupyter_sky.serialization.pickling import Pickled

@@ -259,6 +259,9 @@ def told_at_home(notebook: Notebook, program: list[tuple[str, list[str]]]) -> li
             run("\n".join(statements) + f"\n{EVERYTHING}" * (place == "there"))
         except Exception as error:
             events.append(type(error).__name__)
+            if place == "there" and not any("del " in each for each in statements):
+                # What the cell did not come to bind is sent when it is used next.
+                notebook.there(EVERYTHING)
         if place == "there":
             [names] = notebook.ask(f"[name for name in {NAMES} if name in globals()]")
             notebook.there(EVERYTHING, out=names)
@@ -272,6 +275,8 @@ def told_at_home(notebook: Notebook, program: list[tuple[str, list[str]]]) -> li
 )
 # A dictionary of objects has no token.
 @example([("there", ["pair[1]['more'] = box", "other = Box(box=box, pair=pair)"]), ("there", [])])
+# A name of the notebook that a cell would have bound, had it not failed before.
+@example([("here", ["k = f"]), ("there", ["1 / 0", "k = lambda x: g(x) + a"])])
 @given(homing)
 def test_what_comes_back_is_what_it_is_where_cells_run_here(
     cluster: Cluster, program: list[tuple[str, list[str]]]
