@@ -86,7 +86,6 @@ class Packages:
             every,
             with_cuda(image) if has_gpus else image,
             progress,
-            before,
             requirements,
         )
         controller.runtime_env = replace(controller.runtime_env, added=every)

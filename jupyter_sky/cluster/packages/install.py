@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import mmap
-from collections.abc import Coroutine, Mapping, Sequence
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.network.requests.quietly import request_quietly
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_list, without_secrets
 from jupyter_sky.providers.base import Progress
@@ -22,9 +24,10 @@ from jupyter_sky.providers.ssh.setup import git_logins
 from jupyter_sky.providers.ssh.setup.uv import uv_program
 from jupyter_sky.serialization import blobs
 from jupyter_sky.transport.protocol.agent_requests import InstallAnswer, WheelBlob
-from jupyter_sky.transport.tasks import blocking, shielded
+from jupyter_sky.transport.tasks import BackgroundTasks, blocking, shielded
 
 _ASK_EVERY = 0.5  # seconds
+_UNDONE_WITHIN = 2.0  # seconds; a node without a link hears of it later
 _ONGOING = 0.5  # fraction of a node's bar while it installs
 
 
@@ -41,7 +44,6 @@ async def install(
     requirements: Sequence[str],
     image: Image,
     progress: Progress,
-    before: Sequence[str] = (),
     asked: Sequence[str] = (),
 ) -> list[str]:
     """Install packages on nodes, beside those in the environment of their ranks.
@@ -56,8 +58,6 @@ async def install(
         Names the indexes.
     progress
         Called with the progress on each node.
-    before
-        The requirements added before, which are restored on all nodes if some fail.
     asked
         The requirements to name in errors; by default, all of them.
 
@@ -78,8 +78,9 @@ async def install(
         answers = await installation.carry_out(request)
         _check(answers, asked or requirements)
     except BaseException:
-        await shielded(installation.undo(before, image))
+        await shielded(installation.end("stop_install", _UNDONE_WITHIN))
         raise
+    await installation.end("keep_install", 0.0)
     return sorted({each for answer in answers.values() for each in answer["installed"]})
 
 
@@ -120,6 +121,9 @@ def _check(answers: Mapping[Connection, InstallAnswer], wanted: Sequence[str]) -
     )
 
 
+_ending = BackgroundTasks()
+
+
 class _Installation:
     """An installation on several nodes."""
 
@@ -127,10 +131,11 @@ class _Installation:
         self._connections = connections
         self._steps = {each: Step(each.name, "resolving") for each in connections}
         self._progress = progress
-        self._changed: list[Connection] = []
+        self._name = uuid.uuid4().hex
 
     async def carry_out(self, request: dict[str, Any]) -> dict[Connection, InstallAnswer]:
         """Install on all nodes, and return the result of each."""
+        request = {**request, "installation": self._name}
         answers = await self._install(self._connections, request)
         machines: dict[str, list[Connection]] = {}
         for connection, answer in answers.items():
@@ -141,15 +146,15 @@ class _Installation:
             answers |= await self._install(lacking, {**request, "uv": uv})
         return answers
 
-    async def undo(self, before: Sequence[str], image: Image) -> None:
-        """Stop the installation, and restore the previous packages of all nodes."""
-        ended = [each for each in self._connections if each not in self._changed]
-        await asyncio.gather(*(_quietly(each.request("stop_install")) for each in ended))
-        if self._changed:
-            request, _ = await _request(before, image)
-            await asyncio.gather(
-                *(_quietly(each.request("install", **request)) for each in self._changed)
-            )
+    async def end(self, how: str, within: float) -> None:
+        """Have all nodes keep or undo it; those that do not answer hear of that later."""
+        telling = {
+            _ending.spawn(request_quietly(each, how, installation=self._name)): each
+            for each in self._connections
+        }
+        _, waiting = await asyncio.wait(telling, timeout=within)
+        for each in waiting if how == "stop_install" else ():
+            self._say(telling[each], "stops when it answers again", _ONGOING, failed=True)
 
     async def _install(
         self, connections: Sequence[Connection], request: dict[str, Any]
@@ -167,7 +172,6 @@ class _Installation:
         if answer["trouble"]:
             self._say(connection, answer["trouble"], _ONGOING, failed=True)
         elif not answer["lacks"]:
-            self._changed.append(connection)
             self._say(connection, "installed", 1.0)
         return answer
 
@@ -197,12 +201,6 @@ async def _uv(connections: Sequence[Connection], machine: str) -> WheelBlob:
     uv = await blocking(_read, {"uv": program})
     await broadcast.send(uv.blobs, connections)
     return uv.by_name["uv"]
-
-
-async def _quietly(request: Coroutine[Any, Any, object]) -> None:
-    """Send a request to a node, ignoring errors: it may be gone."""
-    with contextlib.suppress(SkyError):
-        await request
 
 
 def _read(paths: Mapping[str, Path]) -> _Files:

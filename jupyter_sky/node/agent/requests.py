@@ -31,7 +31,6 @@ from jupyter_sky.transport.protocol.agent_requests import (
     ConnectRequest,
     EndPeersRequest,
     FindRequest,
-    InstallRequest,
     InterruptRequest,
     ListenRequest,
     LogAnswer,
@@ -118,7 +117,6 @@ class RequestHandlers:
         self._events = events
         self._idle = idle
         self._metrics = metrics
-        self._installer = installer
         self._end = end
         self._own_address: Message = {}
         self._began = _file_time()
@@ -151,9 +149,7 @@ class RequestHandlers:
             "fill_room": self.rooms.complete,
             "pass_on": self._on_pass_on,
             # packages
-            "install": self._on_install,
-            "installing": self._on_installing,
-            "stop_install": self._on_stop_install,
+            **installer.handlers,
             # files
             "find": self._on_find,
             "written": self._on_written,
@@ -305,21 +301,6 @@ class RequestHandlers:
     async def _on_pass_on(self, request: PassOnRequest) -> Message:
         key, size = request["blob"], request["size"]
         return {"failed": await self._relay.pass_on(key, size, request["to"])}
-
-    # Packages
-
-    async def _on_install(self, request: InstallRequest) -> Message:
-        sent = [*request["wheels"].values(), *([request["uv"]] if request["uv"] else [])]
-        if missing := [each["blob"] for each in sent if each["blob"] not in self._store]:
-            return {"error": f"{len(missing)} files did not arrive"}
-        return cast(Message, await self._installer.install(request))
-
-    def _on_installing(self, request: Message) -> Message:
-        return {"line": self._installer.line}
-
-    def _on_stop_install(self, request: Message) -> Message:
-        self._installer.stop()
-        return {}
 
     # Files
 

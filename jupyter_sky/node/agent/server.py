@@ -196,7 +196,7 @@ class Agent:
         self._sessions.close()
 
     async def _end(self) -> None:
-        self._installer.stop()
+        self._installer.end()
         await asyncio.gather(self._shells.end(), self._supervisor.end())
         await self._volumes.end()
         asyncio.get_running_loop().remove_reader(self._fork_server)

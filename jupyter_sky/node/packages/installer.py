@@ -13,13 +13,20 @@ import shutil
 import signal
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import Any, cast
 
 from jupyter_sky.node.blobs.store import BlobStore
 from jupyter_sky.node.packages import overlay
 from jupyter_sky.serialization.blobs import file_name
-from jupyter_sky.transport.protocol.agent_requests import InstallAnswer, InstallRequest
+from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.protocol.agent_requests import (
+    EndInstallRequest,
+    InstallAnswer,
+    InstallRequest,
+)
 
 _ROOT = 0
 _LINE = 300  # most characters of uv's output to show
@@ -27,8 +34,20 @@ _LINE = 300  # most characters of uv's output to show
 _ADDED = re.compile(r"^ \+ (\S+?)==(\S+)(?: \(from (.+)\))?$")
 
 
+@dataclass(frozen=True)
+class _Done:
+    """The last installation that was carried out, and what there was before it."""
+
+    name: str
+    folder: Path | None
+    present: frozenset[str]
+
+
 class PackageInstaller:
     """Installs packages beside the environment of a node's ranks, one request at a time.
+
+    An installation is one of all nodes of a cluster, and has a name: what this node has not begun
+    yet, or has done already, can be stopped as well where another node fails or the user stops it.
 
     Parameters
     ----------
@@ -36,6 +55,11 @@ class PackageInstaller:
         The agent's folder.
     store
         The blobs of this node, including wheels that were sent.
+
+    Attributes
+    ----------
+    handlers
+        The handlers of requests, by name.
     """
 
     def __init__(self, folder: Path, store: BlobStore) -> None:
@@ -43,9 +67,32 @@ class PackageInstaller:
         self._store = store
         self._turn = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
-        self._stopped = False
+        self._current = ""
+        self._done: _Done | None = None
+        self._stopped: set[str] = set()
+        self._is_ended = False
         self._present: frozenset[str] = frozenset()
-        self.line = ""
+        self._line = ""
+        self.handlers: dict[str, Callable[[Any], Message | Awaitable[Message]]] = {
+            "install": self._on_install,
+            "installing": lambda request: {"line": self._line},
+            "stop_install": self._on_stop,
+            "keep_install": self._on_keep,
+        }
+
+    async def _on_install(self, request: InstallRequest) -> Message:
+        sent = [*request["wheels"].values(), *([request["uv"]] if request["uv"] else [])]
+        if missing := [each["blob"] for each in sent if each["blob"] not in self._store]:
+            return {"error": f"{len(missing)} files did not arrive"}
+        return cast(Message, await self.install(request))
+
+    def _on_stop(self, request: EndInstallRequest) -> Message:
+        self.stop(request["installation"])
+        return {}
+
+    def _on_keep(self, request: EndInstallRequest) -> Message:
+        self.keep(request["installation"])
+        return {}
 
     async def install(self, request: InstallRequest) -> InstallAnswer:
         """Make requirements importable, beside the packages in the environment of the ranks.
@@ -53,26 +100,54 @@ class PackageInstaller:
         If this fails, the previous packages stay.
         """
         async with self._turn:
-            self._stopped, self.line = False, "resolving"
-            uv = _find_uv(self._program(request))
-            if uv is None:
-                return _answer(lacks=platform.machine())
-            overlay.prepare(self._folder)
-            new = overlay.new_folder(self._folder)
+            self._current, self._line = request["installation"], "resolving"
             try:
-                return await self._install(uv, request, new)
+                return await self._install_into_new(request)
             except _Failed as failed:
                 return _answer(trouble=str(failed))
             except OSError as error:
                 return _answer(trouble=f"{error.strerror or error}")
             finally:
-                self.line = ""
-                if overlay.link(self._folder).resolve() != new.resolve():
-                    shutil.rmtree(new, ignore_errors=True)
+                self._current = self._line = ""
 
-    def stop(self) -> None:
-        """End an installation in progress."""
-        self._stopped = True
+    async def _install_into_new(self, request: InstallRequest) -> InstallAnswer:
+        uv = _find_uv(self._program(request))
+        if uv is None:
+            return _answer(lacks=platform.machine())
+        overlay.prepare(self._folder)
+        new = overlay.new_folder(self._folder)
+        try:
+            return await self._install(uv, request, new)
+        finally:
+            if overlay.link(self._folder).resolve() != new.resolve():
+                overlay.remove(new)
+
+    def stop(self, name: str) -> None:
+        """End an installation, also one that begins later; undo one that was carried out."""
+        self._stopped.add(name)
+        if name == self._current:
+            self._kill()
+        elif self._done and self._done.name == name:
+            if self._done.folder is not None:
+                overlay.remove(overlay.switch(self._folder, self._done.folder))
+            self._present, self._done = self._done.present, None
+
+    def keep(self, name: str) -> None:
+        """Remove what could undo an installation: all nodes have carried it out."""
+        if self._done and self._done.name == name:
+            overlay.remove(self._done.folder)
+            self._done = None
+
+    def end(self) -> None:
+        """End what is in progress: the node ends."""
+        self._is_ended = True
+        self._kill()
+
+    @property
+    def _is_stopped(self) -> bool:
+        return self._is_ended or self._current in self._stopped
+
+    def _kill(self) -> None:
         if self._process and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -94,16 +169,19 @@ class PackageInstaller:
         if found:
             pinned = [f"{name} @ {at}" if at else f"{name}=={v}" for name, v, at in found]
             project.write_text(_project(pinned, request["settings"]))
-            self.line = f"installing {len(found)} packages"
+            self._line = f"installing {len(found)} packages"
             await self._run(
                 [uv, "pip", "install", "--no-deps", "--target", str(new), *source],
                 request["env"],
                 new,
             )
         project.unlink()
-        if self._stopped:
+        if self._is_stopped:
             raise _Failed("it was stopped")
-        overlay.switch(self._folder, new)
+        if self._done:
+            overlay.remove(self._done.folder)
+        former = overlay.switch(self._folder, new)
+        self._done = _Done(request["installation"], former, self._present)
         present = frozenset(f"{name}=={version}" for name, version, _ in found)
         added, self._present = sorted(present - self._present), present
         return _answer(installed=added)
@@ -145,7 +223,7 @@ class PackageInstaller:
         _Failed
             If it fails, with its error message.
         """
-        if self._stopped:
+        if self._is_stopped:
             raise _Failed("it was stopped")
         process = await asyncio.create_subprocess_exec(
             *words,
@@ -158,14 +236,16 @@ class PackageInstaller:
             limit=2**20,
         )
         self._process = process
+        if self._is_stopped:  # meanwhile
+            self._kill()
         lines: list[str] = []
         assert process.stderr is not None
         while line := await process.stderr.readline():
             text = line.decode(errors="replace").rstrip()
             lines.append(text)
-            self.line = text.strip()[:_LINE] or self.line
+            self._line = text.strip()[:_LINE] or self._line
         status = await process.wait()
-        if self._stopped:
+        if self._is_stopped:
             raise _Failed("it was stopped")
         if status:
             raise _Failed(what_failed(lines) or f"uv ended with exit status {status}")

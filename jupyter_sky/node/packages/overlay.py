@@ -3,7 +3,8 @@
 The environment of a node is shared: on this computer with the notebook, elsewhere with clusters
 that need the same packages. Later additions belong to one cluster. They are installed into a new
 folder each time, and a link that all ranks have on their import path is then switched to it: a rank
-never sees half of an installation, and an interrupted one leaves no trace.
+never sees half of an installation, an interrupted one leaves no trace, and one that is done can be
+undone, as long as the former folder is there.
 """
 
 from __future__ import annotations
@@ -48,14 +49,19 @@ def new_folder(folder: Path) -> Path:
     return Path(tempfile.mkdtemp(prefix="v", dir=folder / "packages"))
 
 
-def switch(folder: Path, new: Path) -> None:
-    """Let ranks import from a new folder, in one step, and remove the former one."""
+def switch(folder: Path, new: Path) -> Path | None:
+    """Let ranks import from another folder, in one step; return the former one."""
     place = link(folder)
-    former = place.resolve() if place.is_symlink() else None
+    former = place.parent / place.readlink() if place.is_symlink() else None
     part = place.with_name(f"{new.name}.link")
     part.symlink_to(new.name)
     part.replace(place)
-    if former is not None and former != new:
+    return former
+
+
+def remove(former: Path | None) -> None:
+    """Remove a folder from which ranks do not import."""
+    if former is not None:
         shutil.rmtree(former, ignore_errors=True)
 
 

@@ -166,6 +166,8 @@ class InstallRequest(TypedDict):
 
     Attributes
     ----------
+    installation
+        The name of this installation on all nodes.
     requirements
         All requirements added to the cluster since its start, in pip's syntax.
     settings
@@ -180,6 +182,7 @@ class InstallRequest(TypedDict):
         uv itself, if the node does not have it.
     """
 
+    installation: str
     requirements: list[str]
     settings: str
     options: list[str]
@@ -188,8 +191,14 @@ class InstallRequest(TypedDict):
     uv: WheelBlob | None
 
 
+class EndInstallRequest(TypedDict):
+    """``stop_install``: end an installation, or undo it; ``keep_install``: forget how to."""
+
+    installation: str
+
+
 class InstallAnswer(TypedDict):
-    """The result; ``stop_install`` ends it early, ``installing`` asks for its last ``line``.
+    """The result of ``install``; ``installing`` asks meanwhile for its last ``line``.
 
     Attributes
     ----------

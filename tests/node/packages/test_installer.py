@@ -1,15 +1,20 @@
-"""What uv says of a failure, as one line; and which uv is run."""
+"""Installations on a node: stopped and undone, which uv is run, and what it says of a failure."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jupyter_sky.node.blobs.store import BlobStore
+from jupyter_sky.node.packages import overlay
 from jupyter_sky.node.packages.installer import PackageInstaller, what_failed
+from jupyter_sky.transport.protocol.agent_requests import InstallRequest
+from tests.lab import wheels
 
 TREE = """
   × No solution found when resolving dependencies:
@@ -96,3 +101,91 @@ def test_uv_is_run_only_from_where_nobody_else_can_put_one(
     found = PackageInstaller(agent, BlobStore(blobs, 100))._program(request)
     assert found is not None
     assert found.read_text() == ("of before" if whose == "the user's" else "as sent")
+
+
+class Node:
+    """A node on which greeting can be installed, in two versions."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "agent"
+        self._folder.mkdir()
+        self._shelf = folder / "shelf"
+        for version in ("1.0", "2.0"):
+            wheels.write(self._shelf, "greeting", version, greeting=f"WORD = {version!r}\n")
+        self.installer = PackageInstaller(self._folder, BlobStore(folder / "blobs", 1_000_000))
+
+    async def install(self, name: str, version: str, index: str = "") -> str:
+        """Carry an installation out; return why that failed."""
+        sources = ["--default-index", index] if index else ["--no-index"]
+        request: InstallRequest = {
+            "installation": name,
+            "requirements": [f"greeting=={version}"],
+            "settings": "",
+            "options": [*sources, *([] if index else ["--find-links", str(self._shelf)])],
+            "wheels": {},
+            "env": {"UV_CACHE_DIR": str(self._folder / "cache")},
+            "uv": None,
+        }
+        return (await self.installer.install(request))["trouble"]
+
+    @property
+    def word(self) -> str:
+        """What ranks import."""
+        module = overlay.link(self._folder) / "greeting.py"
+        return module.read_text() if module.exists() else "nothing"
+
+    @property
+    def folders(self) -> int:
+        """How many installations there are files of."""
+        kept = (self._folder / "packages").iterdir()
+        return sum(each.is_dir() and not each.is_symlink() for each in kept)
+
+
+def test_what_is_done_is_undone_where_it_is_stopped_before_that_is_known(tmp_path: Path) -> None:
+    async def check() -> None:
+        node = Node(tmp_path)
+        assert not await node.install("first", "1.0")
+        assert not await node.install("second", "2.0")
+        assert node.word == "WORD = '2.0'\n"
+        node.installer.stop("first")  # which another one has followed
+        assert node.word == "WORD = '2.0'\n"
+        node.installer.stop("second")
+        assert node.word == "WORD = '1.0'\n"
+        assert not await node.install("third", "2.0")
+        node.installer.keep("third")
+        node.installer.stop("third")
+        assert node.word == "WORD = '2.0'\n"
+        assert node.folders == 1
+
+    asyncio.run(check())
+
+
+def test_a_stop_that_comes_before_what_it_stops_is_heeded(tmp_path: Path) -> None:
+    async def check() -> None:
+        node = Node(tmp_path)
+        node.installer.stop("first")
+        assert await node.install("first", "1.0") == "it was stopped"
+        assert node.word == "nothing"
+
+    asyncio.run(check())
+
+
+def test_one_that_waits_for_its_turn_is_stopped_and_not_the_one_before_it(tmp_path: Path) -> None:
+    async def check() -> None:
+        node = Node(tmp_path)
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.setblocking(False)
+            index = f"http://127.0.0.1:{server.getsockname()[1]}/simple"
+            first = asyncio.ensure_future(node.install("first", "1.0", index))
+            asked, _ = await asyncio.get_running_loop().sock_accept(server)
+            second = asyncio.ensure_future(node.install("second", "2.0"))
+            await asyncio.sleep(0)
+            node.installer.stop("second")
+            assert not first.done()
+            node.installer.stop("first")
+            assert await first == "it was stopped"
+            asked.close()
+        assert await second == "it was stopped"
+        assert node.word == "nothing"
+
+    asyncio.run(check())
