@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 import jupyter_sky as sky
+from jupyter_sky.providers.ssh.connection import connection as ssh_connection
 from jupyter_sky.providers.ssh.connection import users
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
@@ -174,6 +175,33 @@ def test_a_connection_that_leads_nowhere_any_more_is_made_again(lab: Lab, client
         assert pool.get(target).run("hostname").strip() == host.name
     finally:
         host.speed_up()
+
+
+@pytest.mark.parametrize("way", ["alone", "behind another host"])
+def test_a_connection_that_agents_use_is_made_again_too_where_it_is_silent(
+    lab: Lab, client: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """The laptop is in another network, and tries to reach its nodes before it knows that."""
+    monkeypatch.setattr(ssh_connection, "_HEARD_WITHIN", 0.1)
+    first, host = lab.hosts[:2] if way == "behind another host" else [lab.hosts[0]] * 2
+    if first is not host:
+        config = (client / "config").read_text()
+        write(client, f"Host {host.name}\n  ProxyJump {first.name}\n{config}")
+    way_there = {pool.get(parse_one(each.name)) for each in (first, host)}
+    ours, outer = pool.get(parse_one(host.name)), pool.get(parse_one(first.name))
+    transport = ours.connect()
+    for each in way_there:
+        each._users.add("the link of an agent")
+    _, port = outer.connect().sock.getsockname()[:2]
+    first.run("iptables", "-A", "INPUT", "-p", "tcp", "--sport", str(port), "-j", "DROP")
+    try:
+        until(lambda: transport.silent_for > 0.1)
+        assert ours.run("hostname").strip() == host.name
+    finally:
+        first.speed_up()
+        for each in way_there:
+            each._users.discard("the link of an agent")
+            each.close()
 
 
 def test_a_connection_is_not_closed_under_who_makes_it(lab: Lab, client: Path) -> None:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from jupyter_sky.providers.ssh.connection.transport import Transport
 
 _TEST_WITHIN = 2.0
+_HEARD_WITHIN = 3.0  # seconds; agents give a sign of life each second
 _LAST_WORDS_WITHIN = 1.0
 _DISK_IS_FULL = "No space left on device"
 _FREE = """
@@ -176,10 +177,11 @@ class SSHConnection:
             self.close()
 
     def _works(self, transport: Transport) -> bool:
-        if not transport.is_active() or not self._suspect:
-            return bool(transport.is_active())
+        if not transport.is_active():
+            return False
         # The link may be broken without anybody having noticed: only an answer tells.
-        return transport.answers(_TEST_WITHIN)
+        is_in_doubt = self._suspect or transport.silent_for > _HEARD_WITHIN
+        return not is_in_doubt or transport.answers(_TEST_WITHIN)
 
     def _open(self, login: Login) -> Transport:
         if login.proxy_command or not login.jumps:

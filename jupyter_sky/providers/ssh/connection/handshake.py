@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.providers.ssh.connection import authentication, host_keys
@@ -71,9 +72,9 @@ def open_transport(
     from jupyter_sky.providers.ssh.connection.transport import Transport
 
     transport = None
-    stranger = _Stranger(sock)
+    server = _Server(sock)
     try:
-        transport = Transport(stranger)
+        transport = Transport(server)
         transport.banner_timeout = transport.auth_timeout = login.connect_within
         options = transport.get_security_options()
         # With other MACs, paramiko compares the code of each packet byte by byte, in Python.
@@ -87,7 +88,7 @@ def open_transport(
         if not transport.initial_kex_done:
             raise TimeoutError
         host_keys.check_host_key(login, transport.get_remote_server_key())
-        stranger.is_known = True
+        server.is_known = True
         authentication.authenticate(transport, login)
         transport.set_keepalive(_KEEP_ALIVE)
         return transport
@@ -99,12 +100,12 @@ def open_transport(
         if isinstance(error, paramiko.SSHException | EOFError | OSError):
             if isinstance(sock, ProxyCommand) and (trouble := sock.trouble(login.connect_within)):
                 raise HostError(trouble) from None
-            raise HostError(f"{login.where} {stranger.trouble(error)}") from None
+            raise HostError(f"{login.where} {server.trouble(error)}") from None
         raise
 
 
-class _Stranger:
-    """A connection to a server of unknown identity, which is limited in time and data.
+class _Server:
+    """A connection to a server that is limited in data while its identity is unknown.
 
     paramiko would buffer an endless banner, or a packet of any size, until memory is full.
 
@@ -112,10 +113,13 @@ class _Stranger:
     ----------
     is_known
         Whether the server has proved its identity.
+    heard
+        When anything came from it last, by the monotonic clock.
     """
 
     def __init__(self, sock: socket.socket | ProxyCommand | paramiko.Channel) -> None:
         self.is_known = False
+        self.heard = time.monotonic()
         self._sock = sock
         self._left = MOST_BEFORE
         self._has_ended = False
@@ -128,6 +132,7 @@ class _Stranger:
             self._has_ended = True
             raise
         self._has_ended = not data
+        self.heard = time.monotonic()
         if not self.is_known:
             self._left -= len(data)
             if self._left < 0:

@@ -25,6 +25,11 @@ class Transport(paramiko.Transport):  # type: ignore[misc]  # it has no types
 
     _opening = threading.local()
 
+    @property
+    def silent_for(self) -> float:
+        """Seconds since anything came from the server."""
+        return time.monotonic() - float(self.sock.heard)
+
     def open_stream(self, path: str, window: int, timeout: float) -> paramiko.Channel:
         """Return a channel to a Unix socket, to which the server connects as the user.
 
