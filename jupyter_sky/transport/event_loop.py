@@ -102,8 +102,11 @@ def interrupted_by(stop: threading.Event) -> Iterator[None]:
         _stops.event = None
 
 
-def wait(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run ``coroutine`` on the background loop and wait for it; Ctrl-C cancels it."""
+def wait(coroutine: Coroutine[Any, Any, T], tick: Callable[[], object] = lambda: None) -> T:
+    """Run ``coroutine`` on the background loop and wait for it; Ctrl-C cancels it.
+
+    Meanwhile ``tick`` is called twice a second, in this thread.
+    """
     waits = _Wait()
     future: concurrent.futures.Future[T] | None = None
     try:
@@ -114,6 +117,7 @@ def wait(coroutine: Coroutine[Any, Any, T]) -> T:
         while not future.done():
             _serve(waits.requests)
             _check_stop()
+            tick()
         return future.result()
     except BaseException:
         if future is not None:

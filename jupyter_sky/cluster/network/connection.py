@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import jupyter_sky
 from jupyter_sky.cluster.network import incoming
-from jupyter_sky.cluster.network.blobs.download import FETCH_LINK_WITHIN, FETCH_WITHIN, Downloads
+from jupyter_sky.cluster.network.blobs.download import FETCH_WITHIN, Downloads
 from jupyter_sky.cluster.network.connection_context import ConnectionContext
 from jupyter_sky.cluster.network.incoming import Report
 from jupyter_sky.cluster.network.requests import pending
@@ -358,13 +358,13 @@ class Connection:
     # Blobs
 
     async def fetch(self, key: str, size: int) -> memoryview:
-        """Return a blob of the node, as memory that can be written to."""
+        """Return a blob as memory that can be written to, however long there is no link."""
         if mapped := self.uploads.shared.read(key, size):
             return mapped
         number = self._requests.new_number()
         try:
             wanted = self._downloads.begin(number, key, size)
-            await self._ask(number, wanted, FETCH_WITHIN, FETCH_LINK_WITHIN)
+            await self._ask(number, wanted, FETCH_WITHIN, None)
             return self._downloads.end(number)
         finally:
             self._downloads.give_up(number)

@@ -58,6 +58,7 @@ class RunHandle:
         self._run = run
         self._scheduler = scheduler
         self._begun = False
+        self._notice: Callable[[str], object] = lambda text: None
         self._teller = Teller(scheduler.controller, run.id)
         self.answers = PromptAnswers(scheduler.controller, run.id, run.prompts)
 
@@ -100,7 +101,7 @@ class RunHandle:
         sending
             Called with how much of its data has arrived, and where.
         notice
-            Called with what else the user should know.
+            Called with what else the user should know, also while `values` waits for a link.
         is_leaving
             Called after Ctrl-C; returns whether this process is ending and the run is to go on.
         told
@@ -119,7 +120,7 @@ class RunHandle:
         TimedOut
             When its time was over; every rank was told to stop.
         """
-        run = self._run
+        run, self._notice = self._run, notice
         callbacks = Callbacks(begun, show, sending, notice, told, hang, ask, tick)
         try:
             self.begin()
@@ -231,7 +232,8 @@ class RunHandle:
         found = {}
         for rank in sorted(packed):
             try:
-                found[rank] = load(packed[rank], controller.connection(rank), controller.sync.learn)
+                connection, learn = controller.connection(rank), controller.sync.learn
+                found[rank] = load(packed[rank], connection, learn, self._notice)
             except SkyError:
                 raise
             except Exception as error:  # unpickling runs code of the user's and of libraries

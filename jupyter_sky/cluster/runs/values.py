@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import psutil
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import SkyError
-from jupyter_sky.formatting import format_bytes
+from jupyter_sky.formatting import format_bytes, format_time_ago
 from jupyter_sky.serialization.object_tokens.kinds import MAX_OBJECTS, is_mutable
 from jupyter_sky.serialization.object_tokens.tokens import Tokens
 from jupyter_sky.serialization.pickling import load_with_memo
@@ -19,9 +20,15 @@ from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.messages import Packed
 
 _AT_ONCE = 8  # blobs of one value
+_BRIEF = 0.5  # seconds for which a broken link is not mentioned
 
 
-def load(packed: Packed, connection: Connection, learn: Callable[[dict[int, Any]], None]) -> Any:
+def load(
+    packed: Packed,
+    connection: Connection,
+    learn: Callable[[dict[int, Any]], None],
+    notice: Callable[[str], object] = lambda text: None,
+) -> Any:
     """Return the value that a rank has packed; its blobs are fetched concurrently.
 
     Parameters
@@ -32,6 +39,8 @@ def load(packed: Packed, connection: Connection, learn: Callable[[dict[int, Any]
         The connection to its agent.
     learn
         Called with the mutable objects in it, by their tokens.
+    notice
+        Called with why it waits, where there is no link to the node.
 
     Raises
     ------
@@ -42,7 +51,7 @@ def load(packed: Packed, connection: Connection, learn: Callable[[dict[int, Any]
     if sizes := [part["size"] for part in parts if isinstance(part, dict)]:
         _check_room(sum(sizes))
         try:
-            parts = event_loop.wait(_fetch(parts, connection))
+            parts = event_loop.wait(_fetch(parts, connection), _LinkNotice(connection, notice))
         except KeyboardInterrupt:
             raise Interrupted(
                 f"stopped while {format_bytes(sum(sizes))} were on their way from "
@@ -64,6 +73,37 @@ def _check_room(size: int) -> None:
             f"what was asked for takes {format_bytes(size)}, and {format_bytes(free)} of memory is "
             f"free here: ask for a part of it, or save it on the ranks."
         )
+
+
+class _LinkNotice:
+    """Says that the link to a node is broken for longer than a moment, and that it is there again.
+
+    Parameters
+    ----------
+    connection
+        The connection to the node.
+    notice
+        Called with it.
+    """
+
+    def __init__(self, connection: Connection, notice: Callable[[str], object]) -> None:
+        self._connection = connection
+        self._notice = notice
+        self._is_told = False
+
+    def __call__(self) -> None:
+        name, since = self._connection.name, self._connection.broken_since
+        # The loop's clock is the monotonic one.
+        seconds = 0.0 if since is None else time.monotonic() - since
+        if since is None and self._is_told:
+            self._is_told = False
+            self._notice(f"connected to {name} again")
+        elif seconds > _BRIEF and not self._is_told:
+            self._is_told = True
+            self._notice(
+                f"no connection to {name} since {format_time_ago(seconds)}; the run is over, and "
+                "what it brings comes when there is one"
+            )
 
 
 async def _fetch(parts: Sequence[Any], connection: Connection) -> list[Any]:

@@ -121,6 +121,32 @@ def test_a_node_that_sends_no_more_of_what_is_fetched_is_waited_for_only_so_long
     asyncio.run(scenario())
 
 
+def test_a_value_is_waited_for_however_long_there_is_no_link() -> None:
+    """What took hours to compute is not to be computed again."""
+
+    async def scenario() -> None:
+        loop, ahead = asyncio.get_running_loop(), 0.0
+        usual = loop.time
+        loop.time = lambda: usual() + ahead  # type: ignore[method-assign]
+        connection = reached()
+        connection._link, connection._up = Link(), True  # type: ignore[assignment]
+        fetching = asyncio.ensure_future(connection.fetch("a digest", 2))
+        await asyncio.sleep(0)
+        connection._receive({"piece": 1, "offset": 0}, memoryview(b"x"))
+        connection._up = False
+        connection._requests.on_link_changed()
+        ahead += 24 * 3600.0
+        await asyncio.sleep(0.01)  # in which timers that are due run first
+        assert not fetching.done()
+        connection._up = True
+        [asked] = connection._requests.on_link_changed()
+        assert connection._downloads.resume(asked)["offset"] == 1
+        connection._receive({"piece": 1, "offset": 1}, memoryview(b"y"))
+        assert len(await fetching) == 2
+
+    asyncio.run(scenario())
+
+
 ASKED = sorted(incoming._ANSWERS.keys() - {"add_peers", "run", "tell"})
 
 

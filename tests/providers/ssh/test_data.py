@@ -25,6 +25,7 @@ from tests.cluster.conftest import Cells
 from tests.lab import Lab
 from tests.notebook.kernels import LiveNotebook
 from tests.paths import ROOT
+from tests.providers.ssh.conftest import cut
 from tests.waiting import PATIENCE, until
 
 EASY = b"step 12, loss 0.4711, learning rate 0.001\n" * 200_000
@@ -112,6 +113,20 @@ def test_stop_while_a_value_comes_back_says_how_to_get_it(
         "over. --out brought nothing: `%sky pull data` does."
     )
     assert slow_notebook.succeed("%%sky\nprint(len(data))").stdout == "20000000\n"
+
+
+def test_a_value_whose_way_is_cut_says_so_and_comes_when_it_is_mended(
+    lab: Lab, slow_notebook: LiveNotebook
+) -> None:
+    before = returned(lab)
+    coming = slow_notebook.start("%%sky --out data\nimport os\ndata = os.urandom(6_000_000)")
+    until(lambda: returned(lab) > before + 1_000_000)
+    with cut(lab.hosts[0]):
+        said = "no connection to lab1 since .*; the run is over, and what it brings comes when"
+        slow_notebook.until(coming, lambda cell: cell.shown and re.search(said, cell.shown[-1]))
+    assert slow_notebook.finish(coming).error is None
+    assert "connected to lab1 again" in coming.shown[-1]
+    assert slow_notebook.value("len(data)") == 6_000_000
 
 
 def test_the_user_sees_what_was_chosen_and_why(slow_notebook: LiveNotebook) -> None:

@@ -13,9 +13,6 @@ from jupyter_sky.transport.compression import expand
 from jupyter_sky.transport.frames import Message, ProtocolError
 from jupyter_sky.transport.link import Link
 
-FETCH_LINK_WITHIN = 60.0
-"""Seconds without a link, in all, after which a value is no longer fetched; its rank keeps it."""
-
 FETCH_WITHIN = 120.0
 """Seconds for the next piece of what is fetched: a slow link takes that long for one."""
 
