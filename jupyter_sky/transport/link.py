@@ -207,8 +207,8 @@ class Link:
             except (BlockingIOError, InterruptedError):
                 break
             except OSError:
-                # Closed in the loop: the caller does not expect `on_close` from within `send`.
-                self._loop.call_soon(self.close)
+                # In the loop: the caller does not expect `on_close` from within `send`.
+                self._loop.call_soon(self._end)
                 return _NOTHING
         return view
 
@@ -245,31 +245,42 @@ class Link:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _readable(self) -> None:
-        # A bounded number of reads, so that other links have their turn.
+    def _end(self) -> None:
+        """Close a link that takes nothing any more, after what the other side had sent."""
+        if self._readable():
+            self._loop.call_soon(self._end)
+        else:
+            self.close()
+
+    def _readable(self) -> bool:
+        """Receive what is there; return whether there may be more.
+
+        A bounded number of reads, so that other links have their turn.
+        """
         for _ in range(_READS_AT_ONCE):
             if self.closed:
-                return
+                return False
             buffer = self._decoder.buffer()
             try:
                 count = self._sock.recv_into(buffer)
             except (BlockingIOError, InterruptedError):
-                return
+                return False
             except OSError:
                 count = 0
             if not count:
                 self.close()
-                return
+                return False
             self._last_received = self._loop.time()
             try:
                 for message, payload in self._decoder.received(count):
                     if message:  # and no heartbeat
                         self._deliver(message, payload)
                         if self.closed:
-                            return
+                            return False
             except ProtocolError as error:
                 self.fault = str(error)
                 self.close()
-                return
+                return False
             if count < len(buffer):
-                return
+                return False
+        return True

@@ -7,7 +7,7 @@ import gc
 import socket
 import tracemalloc
 
-from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.frames import Message, encode
 from jupyter_sky.transport.link import HIGH_WATER, Link
 
 
@@ -79,6 +79,26 @@ def test_both_sides_see_the_end_once() -> None:
         first.send({"late": True})
         await done.wait()
         assert ends == ["a", "b"]
+
+    asyncio.run(scenario())
+
+
+def test_what_the_other_side_said_last_is_read_although_it_hears_nothing_any_more() -> None:
+    """As of a node that has ended by itself while the notebook's computer slept."""
+
+    async def scenario() -> None:
+        seen: list[object] = []
+        closed = asyncio.Event()
+        a, b = socket.socketpair()
+        b.setblocking(False)
+        b.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
+        ours = Link(a, lambda message, data: seen.append(message["n"]), closed.set)
+        for n in range(100):
+            b.send(encode({"n": n, "text": "x" * 2000}))
+        b.close()
+        ours.send({"hello": True})  # before the loop looks what there is to read
+        await closed.wait()
+        assert seen == list(range(100))
 
     asyncio.run(scenario())
 
