@@ -12,6 +12,7 @@ import contextlib
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -87,6 +88,9 @@ class Link:
     ----------
     unsent_bytes
         Bytes that are queued.
+    heard
+        When it was last there for certain, by the time of day, which goes on while a computer
+        sleeps: what is received when it wakes up may have been sent long ago.
     closed
         Whether it is closed.
     fault
@@ -116,6 +120,7 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self.unsent_bytes = 0
         self._traffic = traffic or Traffic()
+        self.heard = self._beat_at = time.time()
         self.closed = False
         self.fault = ""
         sock.setblocking(False)
@@ -187,6 +192,9 @@ class Link:
 
     def _beat(self, due: float) -> None:
         now = self._loop.time()
+        if self._last_received >= due - HEARTBEAT:
+            self.heard = self._beat_at
+        self._beat_at = time.time()
         if now > due + HEARTBEAT:
             # This process was suspended, or busy with something else, and has not received either.
             self._last_received = now

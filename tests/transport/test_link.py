@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import time
 import tracemalloc
 
+import pytest
+
+from jupyter_sky.transport import link
 from jupyter_sky.transport.frames import Message, encode
 from jupyter_sky.transport.link import HIGH_WATER, Link
 
@@ -99,6 +103,31 @@ def test_what_the_other_side_said_last_is_read_although_it_hears_nothing_any_mor
         ours.send({"hello": True})  # before the loop looks what there is to read
         await closed.wait()
         assert seen == list(range(100))
+
+    asyncio.run(scenario())
+
+
+def test_what_is_read_when_a_computer_wakes_up_was_heard_before_it_slept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wall = 1000.0
+    monkeypatch.setattr(link, "HEARTBEAT", 0.01)
+    monkeypatch.setattr(time, "time", lambda: wall)
+
+    async def scenario() -> None:
+        nonlocal wall
+        closed = asyncio.Event()
+        a, b = socket.socketpair()
+        ours = Link(a, lambda message, data: None, closed.set, silence=60.0)
+        wall = 2000.0
+        while ours.heard < wall:
+            b.send(encode({}))
+            await asyncio.sleep(0.001)
+        wall = 9000.0
+        b.send(encode({}))
+        b.close()
+        await closed.wait()
+        assert ours.heard == 2000.0
 
     asyncio.run(scenario())
 

@@ -22,7 +22,7 @@ from jupyter_sky.cluster.network.requests.events import Events, Taking
 from jupyter_sky.cluster.network.requests.seen import Seen
 from jupyter_sky.cluster.network.upload import Uploads
 from jupyter_sky.errors import ClusterLost
-from jupyter_sky.providers.base import AgentGone, Machine, MachineGone, NotLetIn
+from jupyter_sky.providers.base import AgentGone, Machine, NotLetIn
 from jupyter_sky.transport.frames import Message, SharedFields
 from jupyter_sky.transport.link import Link
 from jupyter_sky.transport.protocol.events import Event, Forgotten, RankDone
@@ -260,12 +260,13 @@ class Connection:
 
     async def _reconnect(self, pauses: Sequence[float]) -> None:
         """Connect again, however long it takes, and repeat the requests without an answer."""
+        heard = self._link.heard if self._link else float("inf")
         for pause in itertools.chain(pauses, itertools.repeat(pauses[-1])):
             await asyncio.sleep(pause)
             try:
                 welcome = await self._greet(self._events.last)
             except AgentGone as gone:
-                self.declare_lost(f"ended: {gone}" if isinstance(gone, MachineGone) else "ended")
+                self.declare_lost(pending.end_of_agent(gone, heard))
                 return
             except Exception as error:  # if the attempts ended, runs would wait forever
                 if self._over:
@@ -275,8 +276,7 @@ class Connection:
             if welcome["ending"]:
                 self.declare_lost("ended")
                 return
-            link = self._link
-            if link is None or link.closed:
+            if (link := self._link) is None or link.closed:
                 continue
             self.trouble, self.is_shut_out, self.broken_since = "", False, None
             self._up = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -19,10 +20,10 @@ from jupyter_sky.cluster.network.blobs.download import FETCH_WITHIN
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.requests.answers import Answers
 from jupyter_sky.cluster.network.requests.events import Events, Taking
-from jupyter_sky.cluster.network.requests.pending import PendingRequests
+from jupyter_sky.cluster.network.requests.pending import PendingRequests, end_of_agent
 from jupyter_sky.cluster.network.requests.seen import Seen
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
-from jupyter_sky.providers.base import Node
+from jupyter_sky.providers.base import AgentGone, MachineGone, Node
 from jupyter_sky.providers.local.machine import LocalMachine
 from jupyter_sky.transport.frames import (
     PREFIX,
@@ -119,6 +120,21 @@ def test_a_node_that_sends_no_more_of_what_is_fetched_is_waited_for_only_so_long
             await fetching
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("away", "gone", "said"),
+    [
+        (0.0, AgentGone(), "ended"),
+        (8 * 3600.0, AgentGone(), "ended while this notebook was away for 8 h 00 min"),
+        (8 * 3600.0, MachineGone("its job was cancelled"), "ended: its job was cancelled"),
+    ],
+)
+def test_who_was_away_when_an_agent_ended_is_told_so(
+    away: float, gone: AgentGone, said: str
+) -> None:
+    """Its node has ended by itself, most likely, as it does without a notebook."""
+    assert end_of_agent(gone, time.time() - away) == said
 
 
 def test_a_value_is_waited_for_however_long_there_is_no_link() -> None:

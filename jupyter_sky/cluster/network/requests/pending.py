@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ from typing import Protocol
 
 from jupyter_sky.cluster.network import incoming
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
-from jupyter_sky.formatting import format_time_ago
+from jupyter_sky.formatting import format_duration, format_time_ago
+from jupyter_sky.providers.base import AgentGone, MachineGone
 from jupyter_sky.transport.frames import Message, ProtocolError, SharedFields
 
 ANSWER_WITHIN = 30.0
@@ -23,6 +25,7 @@ LINK_WITHIN = 10.0
 LOOK_LINK_WITHIN = 2.0
 """The same where the user looks at something, and can do so again."""
 
+_AWAY = 30.0  # seconds after which an agent takes a silent notebook to be gone
 _NEVER = math.inf
 _EARLY = 0.001  # seconds by which a timer may be early
 
@@ -83,6 +86,16 @@ def no_link(name: str, seconds: float, trouble: str) -> str:
         f"there is no connection to {name} since {format_time_ago(seconds)}{why}; the notebook "
         "keeps trying to connect: run this again when it has, or end the cluster with `%sky down`."
     )
+
+
+def end_of_agent(gone: AgentGone, heard: float) -> str:
+    """Say how an agent ended, and whether its notebook was away, as since the time ``heard``."""
+    if isinstance(gone, MachineGone):
+        return f"ended: {gone}"
+    away = time.time() - heard
+    if away < _AWAY:
+        return "ended"
+    return f"ended while this notebook was away for {format_duration(away)}"
 
 
 def malformed(name: str, op: str) -> SkyError:
