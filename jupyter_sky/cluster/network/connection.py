@@ -238,7 +238,6 @@ class Connection:
         except BaseException:
             link.close()
             raise
-        self.uploads.note_missing(welcome["missing"])
         return welcome
 
     def _link_closed(self) -> None:
@@ -259,12 +258,13 @@ class Connection:
             self._listener.on_link_changed(self)
 
     async def _reconnect(self, pauses: Sequence[float]) -> None:
-        """Connect again, however long it takes, and repeat the requests without an answer."""
+        """Connect again, however long it takes."""
         heard = self._link.heard if self._link else float("inf")
         for pause in itertools.chain(pauses, itertools.repeat(pauses[-1])):
             await asyncio.sleep(pause)
             try:
-                welcome = await self._greet(self._events.last)
+                await self._greet(self._events.last)
+                return
             except AgentGone as gone:
                 self.declare_lost(pending.end_of_agent(gone, heard))
                 return
@@ -272,18 +272,13 @@ class Connection:
                 if self._over:
                     return
                 self.trouble, self.is_shut_out = str(error), isinstance(error, NotLetIn)
-                continue
-            if welcome["ending"]:
-                self.declare_lost("ended")
-                return
-            if (link := self._link) is None or link.closed:
-                continue
-            self.trouble, self.is_shut_out, self.broken_since = "", False, None
-            self._up = True
-            for message in self._requests.on_link_changed():
-                link.send(self._downloads.resume(message))
-            self._listener.on_link_changed(self)
-            return
+
+    def _resume(self, link: Link) -> None:
+        """Go on over a new link, and repeat the requests without an answer."""
+        self.trouble, self.is_shut_out, self.broken_since, self._up = "", False, None, True
+        for message in self._requests.on_link_changed():
+            link.send(self._downloads.resume(message))
+        self._listener.on_link_changed(self)
 
     # Requests
 
@@ -355,8 +350,6 @@ class Connection:
     def _no_connection(self) -> str:
         return pending.no_link(self.name, self._without_link, self.trouble)
 
-    # Blobs
-
     async def fetch(self, key: str, size: int) -> memoryview:
         """Return a blob as memory that can be written to, however long there is no link."""
         if mapped := self.uploads.shared.read(key, size):
@@ -379,15 +372,22 @@ class Connection:
             has_payload = payload or "payload" in message
             self._requests.on_answer({**message, "payload": payload} if has_payload else message)
         elif "welcome" in message:
-            said = incoming.welcome(message)
-            if self._welcome and not self._welcome.done():
-                self._welcome.set_result(said)
+            self._take_welcome(incoming.welcome(message))
         elif "piece" in message:
             if self._downloads.on_piece(message, payload):
                 self._requests.on_answer({"re": message["piece"]})
             self._requests.renew(self._downloads.numbers)
         elif "report" in message:
             self._receive_report(incoming.report(message))
+
+    def _take_welcome(self, welcome: Welcome) -> None:
+        if self._link is None or self._welcome is None or self._welcome.done():
+            return
+        self.uploads.note_missing(welcome["missing"])
+        self._welcome.set_result(welcome)
+        # Now, as what follows may end the run that is to be told of the link.
+        if self.broken_since is not None:
+            self.declare_lost("ended") if welcome["ending"] else self._resume(self._link)
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Forgotten):

@@ -277,6 +277,32 @@ def reached() -> Connection:
     return Connection(LocalMachine(Path("/nowhere"), Path("/nowhere"), 0, (node,)), IgnoreEvents())
 
 
+def test_a_new_link_is_announced_before_what_comes_over_it() -> None:
+    """The end of a run is among that, and its cell would say to its end that there is no link."""
+    said = []
+
+    class Said(IgnoreEvents):
+        def on_link_changed(self, connection: Connection) -> None:
+            said.append("connected" if connection.is_up else "cut")
+
+        def on_event(self, connection: Connection, event: Event) -> None:
+            said.append("event")
+
+    async def scenario() -> None:
+        connection = Connection(reached().machine, Said())
+        connection._link = Link()  # type: ignore[assignment]
+        connection.broken_since = 0.0
+        connection._welcome = asyncio.get_running_loop().create_future()
+        told = {"welcome": True, "version": "0.0.1", "missing": [], "cluster": "c", "ending": False}
+        connection._receive(told, memoryview(b""))
+        started = {"event": "rank_started", "rank": 1, "pid": 5, "n": 1}
+        connection._receive(started, memoryview(b""))
+        assert said == ["connected", "event"]
+        assert (await connection._welcome)["cluster"] == "c"
+
+    asyncio.run(scenario())
+
+
 class Taken:
     """What has come of an agent's events."""
 
