@@ -66,8 +66,8 @@ class LinkMonitor:
 
     @property
     def note(self) -> str:
-        """Which nodes have no link, and since when, in words; empty if all have."""
-        broken = [each for each in self._connections if each in self._reported]
+        """Which nodes have no link, and since when, in words; empty if all have that are left."""
+        broken = [each for each in self._connections if each in self._reported and not each.is_over]
         gone = [each for each in broken if each in self._unreached]
         parts = []
         if gone:

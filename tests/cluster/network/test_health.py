@@ -1,10 +1,15 @@
-"""Which nodes try to reach which before a cluster is ready."""
+"""Which nodes try to reach which before a cluster is ready, and what is said of broken links."""
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
 import pytest
 
-from jupyter_sky.cluster.network.health import pairs
+from jupyter_sky.cluster.network import health
+from jupyter_sky.cluster.network.health import LinkMonitor, pairs
 
 
 @pytest.mark.parametrize("count", [2, 3, 8, 32])
@@ -33,3 +38,38 @@ def test_no_part_of_many_nodes_is_cut_off_unseen(count: int) -> None:
             (a, b) for a, others in enumerate(tried) for b in others if (a in part) != (b in part)
         ]
         assert len(crossing) >= min(size, count - size)
+
+
+@dataclass(eq=False)
+class Node:
+    """The connection to a node, as far as its link goes."""
+
+    name: str
+    broken_since: float
+    is_up: bool = False
+    is_over: bool = False
+    is_shut_out: bool = False
+    trouble: str = ""
+
+
+def test_of_a_node_that_is_gone_nothing_is_said_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "_BRIEF", 0.0)
+
+    async def break_link() -> None:
+        since = asyncio.get_running_loop().time()
+        node: Any = Node("n2", broken_since=since)
+        told: asyncio.Queue[str] = asyncio.Queue()
+        watching: list[asyncio.Task[None]] = []
+
+        def spawn(watch: Any) -> None:
+            watching.append(asyncio.ensure_future(watch))
+
+        monitor = LinkMonitor(spawn, told.put_nowait, lambda node, seconds: None)
+        monitor.watch([node])
+        monitor.on_link_changed(node)
+        assert (await told.get()).startswith("no connection to n2 since")
+        node.is_over = True
+        assert monitor.note == ""
+        watching[0].cancel()
+
+    asyncio.run(break_link())
