@@ -41,9 +41,12 @@ class ModuleReference:
         return _first, (self._module, *map(importlib.import_module, self._submodules))
 
 
+_LAZY: Any = getattr(types, "LazyImportType", None)  # new in Python 3.15
+
+
 def is_lazy_import(value: object) -> TypeGuard[LazyImport]:
     """Return whether a value stands for what ``lazy import`` has not imported yet (PEP 810)."""
-    return sys.version_info >= (3, 15) and type(value) is types.LazyImportType
+    return _LAZY is not None and type(value) is _LAZY
 
 
 def imported(value: object) -> Any:
