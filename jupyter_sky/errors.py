@@ -33,7 +33,7 @@ listed with its file::
         RemoteTraceback      cluster/errors.py: where it was raised, as the cause of a remote error
         ProtocolError        transport/frames.py: the bytes received are not a message
         HelpRequested        notebook/options/parser.py: the line asks for help
-        ObjectGone           serialization/object_tokens/: a rank has dropped an object
+        ObjectGone           serialization/object_tokens/received.py: a rank has dropped an object
         BucketError          node/volumes/bucket.py: an operation on a bucket failed
         CannotTakeOver       serialization/models/optimizers.py: a rank's optimizer differs
         VolumeError          node/volumes/place.py: a node cannot provide a volume
