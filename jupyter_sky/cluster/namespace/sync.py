@@ -45,6 +45,7 @@ from jupyter_sky.cluster.namespace.set_again import SetAgain
 from jupyter_sky.cluster.namespace.sharing import GroupPlan, GroupPlanner
 from jupyter_sky.cluster.namespace.update import HUGE, NamespaceUpdate, refuse_huge
 from jupyter_sky.errors import UsageError
+from jupyter_sky.serialization import garbage
 from jupyter_sky.serialization.arrays.memory_maps import seen_by_receiver
 from jupyter_sky.serialization.model_changes import HeldModels
 from jupyter_sky.serialization.object_tokens.sent import SentObjects
@@ -170,7 +171,7 @@ class NamespaceSync:
         self, update: NamespaceUpdate, collector: ItemCollector, forced: frozenset[str]
     ) -> None:
         self._set_again.apply(collector)
-        with seen_by_receiver(self.shares_files):
+        with seen_by_receiver(self.shares_files), garbage.not_searched_for():
             found = self._dependencies.find(
                 update.names, collector, update.ranks, cell=update.effects.cell, forced=forced
             )

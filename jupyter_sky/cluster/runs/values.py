@@ -13,6 +13,7 @@ from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_bytes, format_time_ago
+from jupyter_sky.serialization import garbage
 from jupyter_sky.serialization.object_tokens.kinds import MAX_OBJECTS, is_mutable
 from jupyter_sky.serialization.object_tokens.tokens import Tokens
 from jupyter_sky.serialization.pickling import load_with_memo
@@ -59,10 +60,11 @@ def load(
             ) from None
     # The memory of an array has to be writable, as bytes are not.
     stream, *buffers = (bytearray(part) if isinstance(part, bytes) else part for part in parts)
-    value, memo = load_with_memo(stream, buffers)
-    if "tokens" in packed and len(memo) <= MAX_OBJECTS:
-        tokens = Tokens(**packed["tokens"])
-        learn({tokens.of(place): each for place, each in memo.items() if is_mutable(each)})
+    with garbage.not_searched_for():
+        value, memo = load_with_memo(stream, buffers)
+        if "tokens" in packed and len(memo) <= MAX_OBJECTS:
+            tokens = Tokens(**packed["tokens"])
+            learn({tokens.of(place): each for place, each in memo.items() if is_mutable(each)})
     return value
 
 

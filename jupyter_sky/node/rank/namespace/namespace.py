@@ -16,7 +16,7 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.node.rank.namespace.gathering import GatheredFiles, Gatherer
 from jupyter_sky.node.rank.namespace.module_reloader import ModuleReloader, file_clock
 from jupyter_sky.node.rank.namespace.takeover import Takeover
-from jupyter_sky.serialization import blobs, cell_sources, pickling
+from jupyter_sky.serialization import blobs, cell_sources, garbage, pickling
 from jupyter_sky.serialization.models import hooks, sharded
 from jupyter_sky.serialization.object_tokens.received import received_objects
 from jupyter_sky.serialization.object_tokens.tokens import Tokens
@@ -68,6 +68,7 @@ class Namespace:
             self.names.pop(name, None)
         self.arrived = []
 
+    @garbage.not_searched_for()
     def receive(self, groups: Sequence[NameGroup]) -> None:
         """Bind the names that the notebook sent, and reload the user's edited modules."""
         self._since = file_clock()
@@ -186,6 +187,7 @@ class Namespace:
             pickled = pickling.dump(value, name, to_notebook=True, whole=files.whole)
             return self._pack(pickled, files)
 
+    @garbage.not_searched_for()
     def pack_names(
         self, wanted: Sequence[str], asked: Sequence[str], run: str, everyone: Sequence[int]
     ) -> Packed | None:
