@@ -16,8 +16,7 @@ def call_in_thread(seconds: float, action: Callable[[], None]) -> None:
     A kernel opens a socket for each thread that sends something to the page, and closes it some
     time after the thread has ended: with a thread for each call it would run out of descriptors.
     """
-    loop = event_loop.loop()
-    event_loop.call(loop.call_later, seconds, loop.run_in_executor, None, action)
+    event_loop.call(event_loop.loop().call_later, seconds, event_loop.in_thread, action)
 
 
 def call_in_loop(seconds: float, action: Callable[[], None]) -> None:

@@ -92,6 +92,12 @@ def call(function: Callable[..., object], *args: object) -> None:
     loop().call_soon_threadsafe(function, *args)
 
 
+def in_thread(function: Callable[[], object]) -> None:
+    """Call ``function`` in a thread of the loop's, which calls this; not while the process ends."""
+    with contextlib.suppress(RuntimeError):  # the threads have ended, and the loop has not yet
+        loop().run_in_executor(None, function)
+
+
 @contextlib.contextmanager
 def interrupted_by(stop: threading.Event) -> Iterator[None]:
     """End this thread's next wait with `KeyboardInterrupt` when an event is set, once."""

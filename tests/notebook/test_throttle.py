@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 
@@ -100,3 +102,20 @@ def test_many_calls_take_few_threads() -> None:
     assert done.wait(60)
     assert len(threads) <= 32  # as many as asyncio has for everything
     assert threading.main_thread() not in threads
+
+
+ENDING = """
+import asyncio, concurrent.futures.thread as threads
+from jupyter_sky.notebook.throttle import call_in_thread
+from jupyter_sky.transport import event_loop
+
+threads._python_exit()  # what Python does first when it ends
+call_in_thread(0.0, lambda: print("called"))
+event_loop.wait(asyncio.sleep(0))
+event_loop.wait(asyncio.sleep(0))
+"""
+
+
+def test_a_kernel_that_ends_prints_nothing() -> None:
+    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

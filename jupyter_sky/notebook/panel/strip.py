@@ -95,7 +95,7 @@ class Strip:
     def _follow(self) -> None:
         # In a thread of its own: making a widget is slow, and the loop serves the links.
         if not self._is_over:
-            event_loop.loop().run_in_executor(None, self._go_live)
+            event_loop.in_thread(self._go_live)
 
     def _go_live(self) -> None:
         run = self._snapshot()["run"]
