@@ -180,8 +180,7 @@ async def _enter(controller: Controller, topology: Topology, ranks: tuple[int, .
     except BaseException:
         sync.lost(update)
         raise
-    for rank in ranks:
-        sync.ran(update, {rank: {}}, well=True)
+    sync.ran(update, {rank: {} for rank in ranks}, well=True)
 
 
 def _check(controller: Controller, ranks: Iterable[int]) -> None:

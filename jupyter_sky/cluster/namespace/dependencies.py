@@ -206,22 +206,26 @@ class ItemCollector:
         skip
             Returns for a name and its value whether it is left out.
         """
-        found: dict[str, list[NamespaceItem]] = {}
-        needed: dict[str, list[str]] = {}
+        found: dict[str, NamespaceItem] = {}
+        items: dict[str, list[NamespaceItem]] = {}
         waiting: list[tuple[str, str | None]] = [(name, None) for name in sorted(names)[::-1]]
         while waiting:
-            name, user = waiting.pop()
-            if name in needed or is_predefined(name, self.namespace):
+            name, user = waiting[-1]
+            if name in items:  # what it needs is there by now
+                found.update((item.key, item) for item in items[name] if item.key not in found)
+                waiting.pop()
+                continue
+            if is_predefined(name, self.namespace):
+                waiting.pop()
                 continue
             needs = set(self._remote_reads.get(name, ()))
+            items[name] = []
             if name in self.namespace and not skip(name, self.namespace[name]):
-                found[name] = list(self.with_classes(name, cell, user))
-                needs.update(*(item.pickled.needs for item in found[name]))
-            needed[name] = sorted(needs)[::-1]
-            waiting.extend((each, name) for each in needed[name])
-        self.visited |= needed.keys()
-        order = _needs_first(names, needed)
-        return list({item.key: item for name in order for item in found.get(name, ())}.values())
+                items[name] = list(self.with_classes(name, cell, user))
+                needs.update(*(item.pickled.needs for item in items[name]))
+            waiting.extend((each, name) for each in sorted(needs - items.keys())[::-1])
+        self.visited |= items.keys()
+        return list(found.values())
 
     def forget_large(self) -> None:
         """Forget values whose pickles refer to the user's memory, which may have changed."""
@@ -269,19 +273,6 @@ class ItemCollector:
             NamespaceItem(MODULE_PREFIX + tree.name, tree, self._digests)
             for tree in source_trees(names)
         ]
-
-
-def _needs_first(names: Iterable[str], needed: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield names, each after those that it needs, unless these need it in turn."""
-    seen: set[str] = set()
-    waiting = [(name, False) for name in sorted(names)[::-1]]
-    while waiting:
-        name, is_ready = waiting.pop()
-        if is_ready:
-            yield name
-        elif name not in seen:
-            seen.add(name)
-            waiting += [(name, True), *((each, False) for each in needed.get(name, ()))]
 
 
 def _imported(name: str, value: Any) -> Any:
