@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from jupyter_sky.analysis.data_flow import DataFlow
 from jupyter_sky.analysis.ipython_syntax import parse
+from jupyter_sky.analysis.object_changes import ObjectChange, sure_changes, targets
 from jupyter_sky.analysis.query_names import with_query_names
 
 
@@ -40,10 +41,8 @@ class CellNames:
         ``config.sizes`` for ``config.sizes["x"] = 1``, ``config.sizes.update(x=1)`` and
         ``setattr(config, "sizes", {})``, and ``sizes`` for ``sizes["x"] = 1``. ``config.*`` stands
         for any, as for ``setattr(config, name, 1)`` and ``vars(config).update(sizes)``.
-    always_changed : frozenset of str
-        Objects in which something is assigned or deleted on every path to the end of the cell, as
-        written up to the first part that is no attribute: ``run.sizes`` for ``run.sizes["x"] = 1``
-        and ``run`` for ``run.step = 0``.
+    always_changed : frozenset of ObjectChange
+        What is assigned or deleted in objects on every path to the end of the cell.
     """
 
     reads: frozenset[str]
@@ -55,7 +54,7 @@ class CellNames:
     modules: frozenset[str] = frozenset()
     attributes: frozenset[str] = frozenset()
     targets: frozenset[str] = frozenset()
-    always_changed: frozenset[str] = frozenset()
+    always_changed: frozenset[ObjectChange] = frozenset()
 
 
 @lru_cache(maxsize=256)
@@ -98,8 +97,8 @@ def analyse(source: str) -> CellNames:
         attributes=frozenset(
             node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
         ),
-        targets=frozenset(_targets(tree)),
-        always_changed=frozenset(_changed(tree.body)),
+        targets=frozenset(targets(tree)),
+        always_changed=frozenset(sure_changes(tree.body)),
     )
 
 
@@ -122,73 +121,3 @@ def _modules(tree: ast.AST) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.module
-
-
-# Methods that change Python's containers, and those of others that are named alike.
-_CHANGING = (
-    *("append", "extend", "insert", "reverse", "sort"),
-    *("clear", "pop", "popitem", "remove", "setdefault", "update"),
-    *("add", "discard", "difference_update", "intersection_update", "symmetric_difference_update"),
-)
-
-
-def _targets(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        match node:
-            case ast.Call(func=ast.Attribute(value, method)) if method in _CHANGING:
-                yield from _path(value)
-            case ast.Call(func=ast.Name("setattr"), args=[value, ast.Constant(str(attribute)), _]):
-                yield from _path(ast.Attribute(value, attribute))
-            case ast.Call(func=ast.Name("setattr"), args=[value, *_]):
-                yield from _path(ast.Attribute(value, "*"))
-            case ast.Attribute() | ast.Subscript() if not isinstance(node.ctx, ast.Load):
-                yield from _path(node)
-
-
-def _changed(statements: Iterable[ast.stmt]) -> Iterator[str]:
-    """Yield objects in which these assign or delete something, or call a method that does."""
-    for statement in statements:
-        changed: list[ast.expr] = []
-        match statement:
-            case ast.Assign() | ast.Delete():
-                changed = [*_holders(statement.targets)]
-            case ast.AugAssign(target=ast.Name() as name):
-                changed = [name]  # in place, as `steps *= 0` does
-            case ast.AugAssign() | ast.AnnAssign():
-                changed = [*_holders([statement.target])]
-            case ast.Expr(ast.Call(ast.Attribute(place, method))) if (
-                method in _CHANGING or method == "cache_clear"
-            ):
-                changed = [place]
-            case ast.Expr(ast.Call(func=ast.Name("setattr" | "delattr"), args=[place, *_])):
-                changed = [place]
-            case ast.With():
-                yield from _changed(statement.body)
-        for each in changed:
-            yield from (path.removesuffix(".*") for path in _path(each))
-
-
-def _holders(targets: Iterable[ast.expr]) -> Iterator[ast.expr]:
-    for target in targets:
-        match target:
-            case ast.Attribute() | ast.Subscript():
-                yield target.value
-            case ast.Tuple() | ast.List():
-                yield from _holders(target.elts)
-
-
-def _path(node: ast.AST) -> Iterator[str]:
-    """Yield what is changed, as written; nothing if that is not a name or an attribute of one."""
-    path: list[str] = []
-    while True:
-        match node:
-            case ast.Subscript(node):  # of what is behind an index, nothing is known
-                path = []
-            case ast.Attribute(node, "__dict__") | ast.Call(ast.Name("vars"), [node]):
-                path = ["*"]
-            case ast.Attribute(node, attribute):
-                path = [attribute, *path]
-            case _:
-                break
-    if isinstance(node, ast.Name):
-        yield ".".join([node.id, *path])

@@ -225,9 +225,13 @@ class LinkingPickler(Pickler):
     """Pickles objects that the receiver has as tokens, which are given by identity."""
 
     def __init__(
-        self, value: Any, tokens: Mapping[int, int], classes_by_value: Collection[str]
+        self,
+        value: Any,
+        tokens: Mapping[int, int],
+        classes_by_value: Collection[str],
+        without_caches: bool = False,
     ) -> None:
-        super().__init__(value, classes_by_value)
+        super().__init__(value, classes_by_value, without_caches)
         self._tokens = tokens
         self.plain: dict[int, Any] = {}  # what it refers to, by token, if it holds nothing else
 

@@ -105,7 +105,11 @@ def dump(
 
 
 def dump_linked(
-    values: Sequence[Any], tokens: Mapping[int, int], classes_by_value: Collection[str] = ()
+    values: Sequence[Any],
+    tokens: Mapping[int, int],
+    classes_by_value: Collection[str] = (),
+    *,
+    without_caches: bool = False,
 ) -> Pickled:
     """Pickle values that share objects with values of the receiver; see `with_copies`.
 
@@ -115,10 +119,10 @@ def dump_linked(
         Values that were pickled without error before.
     tokens
         The tokens of objects that the receiver has, by identity.
-    classes_by_value
+    classes_by_value, without_caches
         As for `dump`.
     """
-    return LinkingPickler(tuple(values), tokens, classes_by_value).run()
+    return LinkingPickler(tuple(values), tokens, classes_by_value, without_caches).run()
 
 
 def relink(values: Sequence[Any], others: Mapping[int, Any]) -> tuple[list[Any], dict[int, Any]]:

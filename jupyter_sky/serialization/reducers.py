@@ -360,6 +360,16 @@ _computed: weakref.WeakKeyDictionary[type, frozenset[str]] = weakref.WeakKeyDict
 """The cached properties of classes."""
 
 
+def cached_properties(kind: type) -> frozenset[str]:
+    """Return the names of the `functools.cached_property` attributes of a class."""
+    computed = _computed.get(kind)
+    if computed is None:
+        attributes = [item for base in kind.__mro__[:-1] for item in vars(base).items()]
+        found = {name for name, value in attributes if isinstance(value, functools.cached_property)}
+        computed = _computed[kind] = frozenset(found)
+    return computed
+
+
 def without_cached_properties(obj: Any, omitted: list[Mapping[str, object]]) -> Any:
     """Reduce an object without the values of its `functools.cached_property` attributes.
 
@@ -370,12 +380,7 @@ def without_cached_properties(obj: Any, omitted: list[Mapping[str, object]]) -> 
     omitted
         What tells these values from later ones is added here, by attribute.
     """
-    kind = type(obj)
-    computed = _computed.get(kind)
-    if computed is None:
-        attributes = [item for base in kind.__mro__[:-1] for item in vars(base).items()]
-        found = {name for name, value in attributes if isinstance(value, functools.cached_property)}
-        computed = _computed[kind] = frozenset(found)
+    computed = cached_properties(type(obj))
     if not computed:
         return NotImplemented
     match obj.__reduce_ex__(5):

@@ -128,7 +128,7 @@ def test_an_attribute_that_is_set_to_what_it_was_is_set_on_the_ranks(notebook: N
     assert notebook.run(use) == "1 [1. 1.]\n"
     notebook.run("run.step = 0\nagent.step = 0")
     assert notebook.run(use) == "1 [2. 2.]\n"
-    assert notebook.run("%%sky\nprint(agent.step)") == "2\n"  # with what it has learned
+    assert notebook.run("%%sky\nprint(agent.step)") == "1\n"  # with what it has learned
     notebook.run("weights *= 0")
     assert notebook.run(use) == "2 [1. 1.]\n"
     notebook.run("weights[:] = 0")

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_sky.serialization import blobs, model_changes, reducers
+from jupyter_sky.serialization import blobs, reducers
+from jupyter_sky.serialization.changes import model_changes
 from jupyter_sky.serialization.pickling import dump, load
 from jupyter_sky.transport import present_run
 from tests.installed import on_first_use

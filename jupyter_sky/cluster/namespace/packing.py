@@ -16,8 +16,11 @@ from functools import cached_property
 from types import FunctionType, MappingProxyType, MethodType
 from typing import Any
 
-from jupyter_sky.serialization import blobs, model_changes, pickling
-from jupyter_sky.serialization.model_changes import HeldModels
+from jupyter_sky.cluster.namespace.rank_values import RankValue
+from jupyter_sky.serialization import blobs, pickling
+from jupyter_sky.serialization.changes import container_changes, model_changes
+from jupyter_sky.serialization.changes.container_changes import Contents
+from jupyter_sky.serialization.changes.model_changes import HeldModels
 from jupyter_sky.serialization.object_tokens.kinds import MemoEntries, is_mutable, is_referable
 from jupyter_sky.serialization.object_tokens.sent import SentObjects
 from jupyter_sky.serialization.object_tokens.tokens import Tokens
@@ -114,6 +117,17 @@ class NamespaceItem:
             return None
         return model_changes.held(self.value, self.pickled.shared, self._digests)
 
+    def contents(self, numbers: Mapping[int, int]) -> Contents | None:
+        """Return what is in the containers of the value, of which these are the tokens."""
+        if not self.is_name:
+            return None
+        models = self.models.models if self.models else ()
+        return container_changes.contents(self.value, numbers, models, self._digests)
+
+    def on_ranks(self, run: int, numbers: Mapping[int, int]) -> RankValue:
+        """Return what ranks have of the value after a run, with the tokens of the objects in it."""
+        return RankValue(self.digest, run, None, self.models, self.contents(numbers))
+
     def size(self, without: Collection[str]) -> int:
         """Return the bytes of the pickle and of its large parts; some parts are not counted.
 
@@ -149,8 +163,8 @@ class PackedGroup:
         Its large parts, by digest.
     shared, tokens
         The objects in it that later pickles may refer to, and their tokens.
-    models
-        The models of its values, by name.
+    models, contents
+        The models of its values, and what is in their containers, by name.
     named
         Its values, by name.
     """
@@ -160,12 +174,25 @@ class PackedGroup:
     shared: MemoEntries
     tokens: Tokens
     models: Mapping[str, HeldModels]
+    contents: Mapping[str, Contents]
     named: Mapping[str, Any]
 
     @property
     def digests(self) -> Iterator[tuple[int, str]]:
         """The digests of its values, with their identities."""
         return ((id(each), self.message["digests"][key]) for key, each in self.named.items())
+
+    def as_delivered(self, run: int) -> dict[str, RankValue]:
+        """Return what a rank has of it, by name or key, once it was sent for a run."""
+        return {
+            key: RankValue(digest, run, None, self.models.get(key), self.contents.get(key))
+            for key, digest in self.message["digests"].items()
+        }
+
+    def tokens_before(self) -> set[int]:
+        """Return the tokens of the containers in it that had been sent before."""
+        known = set(self.tokens.known.values())
+        return known & {token for each in self.contents.values() for token in each}
 
     @property
     def numbers(self) -> dict[int, int]:
@@ -220,7 +247,9 @@ def pack_group(
         "cells": dict(pickled.cells),
     }
     models = {item.key: item.models for item in items if item.models}
-    return PackedGroup(message, parts, shared, tokens, models, named)
+    numbers = {key: tokens.of(index) for key, (index, _) in shared.items()} | dict(links or {})
+    contents = {item.key: each for item in items if (each := item.contents(numbers))}
+    return PackedGroup(message, parts, shared, tokens, models, contents, named)
 
 
 def class_key(value: Any) -> str | None:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jupyter_sky.analysis.cell_names import CellNames
-from jupyter_sky.serialization.model_changes import HeldModels
+from jupyter_sky.serialization.changes.container_changes import Contents
+from jupyter_sky.serialization.changes.model_changes import HeldModels
 
 BEFORE_ALL = -1
 """The number that stands for all runs of other kernels."""
@@ -25,14 +26,16 @@ class RankValue:
     replaces
         For a value of the rank's own, the identity of the notebook's value that it replaced, or 0
         if there was none; ``None`` if the notebook has assigned the name since.
-    models
-        The models and optimizers of the notebook's value, if the rank has it.
+    models, contents
+        The models and optimizers of the notebook's value, and what was in its containers, if the
+        rank has it.
     """
 
     digest: str | None
     run: int
     replaces: int | None = None
     models: HeldModels | None = None
+    contents: Contents | None = None
 
     @property
     def is_outdated(self) -> bool:

@@ -19,7 +19,8 @@ from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.analysis.namespace_diff import identities
 from jupyter_sky.cluster.namespace.packing import NamespaceItem
 from jupyter_sky.cluster.namespace.rank_values import BEFORE_ALL, Expected, RankValue, RunEffects
-from jupyter_sky.serialization.model_changes import HeldModels, changes_of
+from jupyter_sky.serialization.changes.container_changes import Contents
+from jupyter_sky.serialization.changes.model_changes import HeldModels
 from jupyter_sky.serialization.object_tokens.kinds import is_mutable
 
 _NOTHING: Mapping[str, RankValue] = {}
@@ -52,10 +53,14 @@ class RemoteState:
 
     def keys(self, rank: int) -> set[str]:
         """Return the names and keys of values that a rank will have and that are not outdated."""
+        return {key for key, value in self.values(rank).items() if not value.is_outdated}
+
+    def values(self, rank: int) -> dict[str, RankValue]:
+        """Return what a rank will have, by name or key."""
         values = {**self._confirmed.get(rank, {})}
         for expected in self._expected_of(rank):
             values.update(expected)
-        return {key for key, value in values.items() if not value.is_outdated}
+        return values
 
     def names_kept(self, rank: int) -> set[str]:
         """Return names under which a rank has the notebook's value, sent or given back.
@@ -92,20 +97,6 @@ class RemoteState:
         if value is None or isinstance(item.value, ModuleType) or self.lacks(rank, item):
             return False
         return value.replaces is not None or is_mutable(item.value)
-
-    def changes(
-        self,
-        rank: int,
-        items: Iterable[NamespaceItem],
-        numbers: Mapping[int, int],
-        whole: Collection[str],
-    ) -> dict[str, list[str]]:
-        """Return what differs in values that a rank has (see `model_changes.changes_of`)."""
-        has = {item: self.value(rank, item.key) for item in items}
-        values = (
-            (item.key, each.models if each else None, item.models) for item, each in has.items()
-        )
-        return changes_of(values, numbers, whole)
 
     def has_rebound(self, rank: int, name: str, value: Any) -> bool:
         """Return whether a rank has replaced this value of a name by one of its own."""
@@ -174,8 +165,7 @@ class RemoteState:
         self,
         effects: RunEffects,
         ranks: Iterable[int],
-        sent: Mapping[int, Mapping[str, str]],
-        models: Mapping[str, HeldModels],
+        sent: Mapping[int, Mapping[str, RankValue]],
     ) -> None:
         """Record that a run is on its way; once more when its update was refreshed.
 
@@ -186,26 +176,22 @@ class RemoteState:
         ranks
             Its ranks.
         sent
-            The digests of what each of them is sent, by name.
-        models
-            The models in what is sent, by name.
+            What each of them is sent, by name or key.
         """
-        number, expected = effects.number, effects.expected
+        expected = effects.expected
         bound = {name: self._binding(name, effects) for name in effects.cell.always_bound}
         alike = Expected({}, bound)  # shared by the ranks that are sent nothing, mostly all
         for rank in ranks:
             effects.starts[rank] = self._starts.get(rank, 0)
-            digests, before = sent.get(rank), expected.get(rank)
-            if before is None and not digests:
+            delivered, before = sent.get(rank), expected.get(rank)
+            if before is None and not delivered:
                 if effects.cell.writes:  # of calls, which write none, there may be thousands
                     expected[rank] = alike
                 continue
-            delivered = {
-                key: RankValue(each, number, models=models.get(key))
-                for key, each in (digests or {}).items()
-            }
             before = before or Expected()
-            expected[rank] = Expected(before.delivered | delivered, before.bound | bound)
+            expected[rank] = Expected(
+                {**before.delivered, **(delivered or {})}, before.bound | bound
+            )
         if effects.expected:
             self._on_their_way[effects.number] = effects
 
@@ -310,9 +296,10 @@ class RemoteState:
         self._time += 1
         for name in names:
             self._assigned[name] = self._time
-            for values in self._tables():
+            for values in self.tables():
                 if value := values.get(name):
-                    values[name] = RankValue(None, value.run, models=_without_rest(value.models))
+                    models = _without_rest(value.models)
+                    values[name] = RankValue(None, value.run, None, models, value.contents)
             for deleted in self._to_delete.values():
                 deleted.discard(name)
 
@@ -351,7 +338,7 @@ class RemoteState:
             if had_it or (value and not value.is_outdated):
                 self._confirmed.setdefault(rank, {}).update(values)
 
-    def change(self, digest: str, item: NamespaceItem) -> None:
+    def change(self, digest: str, item: NamespaceItem, contents: Contents | None) -> None:
         """Record that a value was changed in the notebook as ranks had changed theirs.
 
         Parameters
@@ -360,12 +347,17 @@ class RemoteState:
             Its digest before the change.
         item
             The item after the change.
+        contents
+            What is in its containers then.
         """
-        for values in self._tables():
+        for values in self.tables():
             if (value := values.get(item.key)) and value.digest == digest:
-                values[item.key] = replace(value, digest=item.digest, models=item.models)
+                values[item.key] = replace(
+                    value, digest=item.digest, models=item.models, contents=contents
+                )
 
-    def _tables(self) -> Iterator[dict[str, RankValue]]:
+    def tables(self) -> Iterator[dict[str, RankValue]]:
+        """Yield all tables of what ranks have and will have, which may be changed."""
         yield from self._confirmed.values()
         for effects in self._on_their_way.values():
             for expected in effects.expected.values():

@@ -19,12 +19,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from jupyter_sky.cluster.namespace import in_place
 from jupyter_sky.cluster.namespace.dependencies import ItemCollector
 from jupyter_sky.cluster.namespace.packing import NamespaceItem, may_share
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import pickling
+from jupyter_sky.serialization.changes import in_place
 from jupyter_sky.serialization.models import optimizers
 from jupyter_sky.serialization.object_tokens.kinds import MemoEntries, is_mutable
 from jupyter_sky.serialization.object_tokens.sent import SentObjects
@@ -141,7 +141,8 @@ class _Merger:
         for key, digest in self._digests.items():
             with suppress(UsageError):  # with this change, it cannot be pickled any more
                 item = NamespaceItem(key, self._items[key].value, shared)
-                self._state.change(digest, item)
+                tokens = self._sent_objects.tokens_of(item.pickled.shared)
+                self._state.change(digest, item, item.contents(tokens))
                 self._sent_objects.note_digest(id(item.value), item.digest)
         return self._values
 

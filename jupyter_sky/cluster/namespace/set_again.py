@@ -6,15 +6,39 @@ after ``del table.rows``, they have the value of the cached property that came w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+import sys
+from argparse import Namespace
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from jupyter_sky.cluster.namespace.dependencies import ItemCollector
+from jupyter_sky.cluster.namespace.differences import set_parts
 from jupyter_sky.cluster.namespace.packing import NamespaceItem, may_share
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
+from jupyter_sky.serialization.object_tokens.kinds import is_plain
 from jupyter_sky.serialization.object_tokens.sent import SentObjects
+
+
+@dataclass(frozen=True)
+class SetObject:
+    """An object that the notebook has set.
+
+    Attributes
+    ----------
+    value
+        The object.
+    part
+        The label of the part of it that was set, `EVERYTHING`, or ``None`` if that is not known.
+    """
+
+    value: Any
+    part: str | None
 
 
 class SetAgain:
@@ -33,27 +57,46 @@ class SetAgain:
     def __init__(self, remote_state: RemoteState, sent_objects: SentObjects) -> None:
         self._remote_state = remote_state
         self._sent_objects = sent_objects
-        self._tokens: set[int] = set()
+        self._parts: dict[int, set[str | None]] = {}
         self._cached: dict[str, Sequence[Mapping[str, object]]] = {}
 
-    def note(self, objects: Sequence[Any]) -> None:
-        """Note objects that the notebook has set."""
-        shared = {id(each): (0, each) for each in objects}
-        self._tokens.update(self._sent_objects.tokens_of(shared).values())
+    def note(self, changes: Iterable[SetObject]) -> None:
+        """Note objects that the notebook has set, or parts of them."""
+        for each in changes:
+            for token in self._sent_objects.tokens_of({id(each.value): (0, each.value)}).values():
+                self._parts.setdefault(token, set()).add(each.part)
 
     def apply(self, collector: ItemCollector) -> None:
-        """Have the values with these objects count as assigned, so that they are sent again."""
-        if not self._tokens:
+        """Have what was set count as changed, so that it is sent again."""
+        if not self._parts:
             return
-        names = set()
+        held: dict[int, list[NamespaceItem]] = {token: [] for token in self._parts}
+        objects: dict[int, Any] = {}
         for name in self._remote_state.names_anywhere():
             if may_share(collector.namespace.get(name)):
                 with suppress(UsageError):  # it cannot be pickled any more
-                    tokens = self._sent_objects.tokens_of(collector.item(name).pickled.shared)
-                    if not self._tokens.isdisjoint(tokens.values()):
-                        names.add(name)
-        self._remote_state.assign(names)
-        self._forget_objects()
+                    item = collector.item(name)
+                    shared = item.pickled.shared
+                    for identity, token in self._sent_objects.tokens_of(shared).items():
+                        if token in held:
+                            held[token].append(item)
+                            objects[token] = shared[identity][1]
+        whole = {
+            token
+            for token, items in held.items()
+            if not self._set_parts(token, items) and is_replaceable(objects.get(token))
+        }
+        self._remote_state.assign({item.key for token in whole for item in held[token]})
+        self._forget_objects(whole)
+
+    def _set_parts(self, token: int, items: Sequence[NamespaceItem]) -> bool:
+        """Have parts of a container count as changed, if it is known what ranks have of it."""
+        contents = [
+            item.contents(self._sent_objects.tokens_of(item.pickled.shared)) for item in items[:1]
+        ]
+        now = contents[0].get(token) if contents and contents[0] else None
+        keys = {item.key for item in items}
+        return set_parts(self._remote_state, keys, token, self._parts[token], now)
 
     def note_sent(self, items: Iterable[NamespaceItem]) -> None:
         """Note the values of cached properties that are sent with values."""
@@ -64,14 +107,34 @@ class SetAgain:
         dropped = [item for item in items if self._has_dropped(item)]
         if dropped:
             self._remote_state.assign([item.key for item in dropped])
-            self.note([item.value for item in dropped])
-            self._forget_objects()
+            values = {id(item.value): (0, item.value) for item in dropped}
+            self._forget_objects(self._sent_objects.tokens_of(values).values())
 
     def _has_dropped(self, item: NamespaceItem) -> bool:
         # The same content has the same objects, in the same order.
         pairs = zip(self._cached.get(item.key, ()), item.pickled.omitted, strict=False)
         return any(not former.items() <= now.items() for former, now in pairs)
 
-    def _forget_objects(self) -> None:
-        self._sent_objects.drop(self._tokens)
-        self._tokens.clear()
+    def _forget_objects(self, tokens: Collection[int]) -> None:
+        self._sent_objects.drop(tokens)
+        self._parts.clear()
+
+
+def is_replaceable(obj: Any) -> bool:
+    """Return whether ranks can be sent an object as a whole because something is assigned in it.
+
+    What other objects do with an item is their matter, and ranks may have trained what they hold.
+    """
+    numpy = sys.modules.get("numpy")
+    if isinstance(obj, dict | list | set | deque | bytearray):
+        return True
+    if isinstance(obj, functools._lru_cache_wrapper):
+        return True  # its cache was cleared, which is no part of what is sent
+    if numpy and isinstance(obj, numpy.ndarray):
+        return True
+    is_users = type(obj).__module__ == "__main__" or isinstance(obj, SimpleNamespace | Namespace)
+    if not is_users or not hasattr(obj, "__dict__"):
+        return False
+    # Nothing but numbers and texts, as in what configures a training or counts its steps.
+    parts = [*vars(obj).values()]
+    return is_plain(parts) and not any(isinstance(each, dict | list | set) for each in parts)

@@ -4,7 +4,8 @@ The rule is that the last assignment wins, on whichever side it was made. A name
 new, when it was assigned in the notebook, or when its content has changed there, since it was sent
 last. It is not sent while a rank has bound it itself since, nor because its value came back. So
 what ranks do to a name stays until the user assigns it again. If that is an object which ranks
-have, under whatever name, they keep it as they have changed it, as plain Python would.
+have, under whatever name, they keep it as they have changed it, as plain Python would. What was
+changed in an object is assigned part by part (`differences`).
 
 Names that share an object share it on the ranks too: they are sent in one pickle, or refer to what
 a rank has already. If only one of them has changed, only that one is sent; the others stay as they
@@ -36,18 +37,18 @@ from typing import Any
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.namespace.delegation import DelegationLock
 from jupyter_sky.cluster.namespace.dependencies import Dependencies, ItemCollector
+from jupyter_sky.cluster.namespace.differences import differences
 from jupyter_sky.cluster.namespace.missing import given_anew, who_lacks
 from jupyter_sky.cluster.namespace.packing import pack_group
 from jupyter_sky.cluster.namespace.rank_values import BEFORE_ALL, RankValue, RunEffects
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.cluster.namespace.returning import merge
-from jupyter_sky.cluster.namespace.set_again import SetAgain
+from jupyter_sky.cluster.namespace.set_again import SetAgain, SetObject
 from jupyter_sky.cluster.namespace.sharing import GroupPlan, GroupPlanner
 from jupyter_sky.cluster.namespace.update import HUGE, NamespaceUpdate, refuse_huge
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import garbage
 from jupyter_sky.serialization.arrays.memory_maps import seen_by_receiver
-from jupyter_sky.serialization.model_changes import HeldModels
 from jupyter_sky.serialization.object_tokens.sent import SentObjects
 
 _REMEMBERED_BLOBS = 10_000  # digests of what was sent, so that its size is not counted again
@@ -187,8 +188,7 @@ class NamespaceSync:
         self._set_again.note_sent(plan.items)
         group = pack_group(plan.items, self._sent_objects, plan.links)
         state = self._remote_state
-        numbers = group.numbers
-        changes = {rank: state.changes(rank, plan.items, numbers, forced) for rank in plan.ranks}
+        changes = {rank: differences(state, rank, plan.items, group, forced) for rank in plan.ranks}
         update.add(group, changes)
         update.sizes.update({item.key: item.size(without=self._sent_blobs) for item in plan.items})
 
@@ -257,16 +257,15 @@ class NamespaceSync:
         self._record_delivery(update)
 
     def _record_delivery(self, update: NamespaceUpdate) -> None:
-        digests: dict[int, dict[str, str]] = {}
-        models: dict[str, HeldModels] = {}
+        delivered: dict[int, dict[str, RankValue]] = {}
         for group, ranks in update.packed:
-            models.update(group.models)
+            values = group.as_delivered(update.effects.number)
             for rank in ranks:
-                digests.setdefault(rank, {}).update(group.message["digests"])
+                delivered.setdefault(rank, {}).update(values)
             self._sent_objects.record_sent(ranks, group.shared, group.tokens)
             for identity, digest in group.digests:
                 self._sent_objects.note_digest(identity, digest)
-        self._remote_state.expect(update.effects, update.ranks, digests, models)
+        self._remote_state.expect(update.effects, update.ranks, delivered)
         self._sent_blobs.update(dict.fromkeys(update.blobs))
         while len(self._sent_blobs) > _REMEMBERED_BLOBS:
             del self._sent_blobs[next(iter(self._sent_blobs))]
@@ -315,11 +314,12 @@ class NamespaceSync:
             The names that ranks had after the run; others may have them from earlier runs.
         """
         collector, run = ItemCollector(namespace, {}, {}), update.effects.number
+        tokens_of = self._sent_objects.tokens_of
         for name in names:
             identity = id(namespace[name])
             try:
                 values = {
-                    item.key: RankValue(item.digest, run, models=item.models)
+                    item.key: item.on_ranks(run, tokens_of(item.pickled.shared))
                     for item in collector.with_classes(name)
                 }
             except UsageError:
@@ -344,15 +344,17 @@ class NamespaceSync:
 
         What they have come to hold because it was returned is no assignment.
         """
-        self._lock.apply(self._assigned, {name: id(namespace.get(name)) for name in list(names)})
+        found = {name: id(namespace.get(name)) for name in list(names)}
+        self._lock.apply(self._assigned, found, namespace)
 
-    def _assigned(self, identities: Mapping[str, int]) -> None:
+    def _assigned(self, identities: Mapping[str, int], namespace: Mapping[str, Any]) -> None:
         names = [
             name
             for name, identity in identities.items()
             if self._returned.pop(name, None) != identity
         ]
         self._remote_state.assign(names)
+        self._sent_objects.rebound(identities, namespace)
         for name in names:
             self._dependencies.forget(name)
 
@@ -364,7 +366,7 @@ class NamespaceSync:
         """
         self._lock.apply(self._returned.clear)
 
-    def set_again(self, objects: Sequence[Any]) -> None:
+    def set_again(self, objects: Sequence[SetObject]) -> None:
         """Report objects that the notebook has set, perhaps to what they were."""
         self._lock.apply(self._set_again.note, objects)
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-import sys
-from argparse import Namespace
-from collections import deque
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.analysis.cell_names import CellNames, analyse
 from jupyter_sky.analysis.namespace_diff import NamespaceDiff
+from jupyter_sky.analysis.object_changes import ObjectChange
 from jupyter_sky.cluster.namespace.packing import class_key
+from jupyter_sky.cluster.namespace.set_again import SetObject
 from jupyter_sky.notebook.session import Session
-from jupyter_sky.serialization.object_tokens.kinds import is_plain
 from jupyter_sky.serialization.process import module_attributes
 
 
@@ -29,7 +25,7 @@ class _Running:
     surely
         The names that, by its syntax, it binds or deletes whenever it runs to its end.
     changed
-        The objects in which it surely assigns something, by their paths (`always_changed`).
+        What it surely assigns in objects (`always_changed`).
     targets
         The attributes that it may assign.
     diff
@@ -37,7 +33,7 @@ class _Running:
     """
 
     surely: frozenset[str]
-    changed: frozenset[str]
+    changed: frozenset[ObjectChange]
     targets: frozenset[str]
     diff: NamespaceDiff
 
@@ -100,11 +96,12 @@ class AssignmentTracker:
             surely = cell.surely if result.success else frozenset()
             assigned = {*surely} & self._shell.user_ns.keys()
             if result.success:
-                objects = {path: self._found(path) for path in cell.changed}
-                objects = {path: each for path, each in objects.items() if _is_container(each)}
-                assigned |= {path for path in objects if "." not in path}
+                objects = [
+                    SetObject(change.object_in(self._shell.user_ns), change.part)
+                    for change in cell.changed
+                ]
                 for cluster in self._session.connected_clusters() if objects else ():
-                    cluster.sync.set_again([*objects.values()])
+                    cluster.sync.set_again(objects)
             assigned |= cell.diff.changed() | self._attributes(cell)
             assigned |= self._classes(cell)
             self._tell(assigned, cell.diff.deleted() | (surely - assigned))
@@ -119,14 +116,6 @@ class AssignmentTracker:
         self._knows_earlier_cells = True
         for code in self._shell.history_manager.input_hist_parsed:
             module_attributes.note(_analysed(code).targets, self._shell.user_ns)
-
-    def _found(self, path: str) -> Any:
-        """Return the object at a path; ``None`` if an attribute on it is computed."""
-        name, *attributes = path.split(".")
-        found = self._shell.user_ns.get(name)
-        for each in attributes:
-            found = getattr(found, "__dict__", {}).get(each)
-        return found
 
     def _classes(self, cell: _Running) -> set[str]:
         """Return the keys of classes that a cell has defined, maybe as they were before."""
@@ -145,26 +134,6 @@ class AssignmentTracker:
                 cluster.sync.assigned(assigned, values)
             if deleted:
                 cluster.sync.deleted(deleted)
-
-
-def _is_container(obj: Any) -> bool:
-    """Return whether ranks can be sent an object as a whole because something is assigned in it.
-
-    What other objects do with an item is their matter, and ranks may have trained what they hold.
-    """
-    numpy = sys.modules.get("numpy")
-    if isinstance(obj, dict | list | set | deque | bytearray):
-        return True
-    if isinstance(obj, functools._lru_cache_wrapper):
-        return True  # its cache was cleared, which is no part of what is sent
-    if numpy and isinstance(obj, numpy.ndarray):
-        return True
-    is_users = type(obj).__module__ == "__main__" or isinstance(obj, SimpleNamespace | Namespace)
-    if not is_users or not hasattr(obj, "__dict__"):
-        return False
-    # Nothing but numbers and texts, as in what configures a training or counts its steps.
-    parts = [*vars(obj).values()]
-    return is_plain(parts) and not any(isinstance(each, dict | list | set) for each in parts)
 
 
 def _analysed(code: str) -> CellNames:

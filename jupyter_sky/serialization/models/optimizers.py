@@ -2,7 +2,7 @@
 
 The optimizer of a rank refers to the rank's model, and holds averages of its gradients. These must
 not be lost because the notebook has set another learning rate: as with models, only what was
-changed is changed on the rank (see `jupyter_sky.serialization.model_changes`).
+changed is changed on the rank (see `jupyter_sky.serialization.changes.model_changes`).
 """
 
 from __future__ import annotations

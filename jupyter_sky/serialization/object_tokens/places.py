@@ -53,10 +53,19 @@ class Place:
     identity: int
     part: Reference | None = None
 
+    @property
+    def root(self) -> Place | None:
+        """The place under a name that it is in; ``None`` if it is in what is referred to weakly."""
+        if isinstance(self.holder, Place):
+            return self.holder.root
+        return self if self.holder is _names else None
+
     def was_of(self, obj: Any) -> bool:
         """Return whether this was the place of an object, which may be elsewhere now."""
         part = self.part and self.part()
-        return part is not None and id(obj) == self.identity and _telling_part(obj) is part
+        if part is None or id(obj) != self.identity:
+            return False
+        return any(each is part for each in _telling_parts(obj))
 
     def __call__(self) -> Any:
         try:
@@ -101,7 +110,7 @@ def places(
             seen.add(identity)
             place = Place(holder, find, key, identity)
             if identity in wanted:
-                part = _telling_part(obj)
+                part = next(_telling_parts(obj), None)
                 told = None if part is None else weakref.ref(part)
                 found[identity] = replace(place, part=told)
             waiting.append((weakref.ref(obj) if type(obj).__weakrefoffset__ else place, obj))
@@ -116,14 +125,13 @@ def places(
 _IN_BETWEEN = (tuple, FunctionType, MethodType)
 
 
-def _telling_part(obj: Any, depth: int = 3) -> Any:
-    """Return the first part of an object that can be referred to weakly and may change."""
+def _telling_parts(obj: Any, depth: int = 3) -> Iterator[Any]:
+    """Yield parts of an object that can be referred to weakly and may change."""
     for _, _, part in islice(_parts(obj), 10):
         if is_mutable(part) and type(part).__weakrefoffset__:
-            return part
-        if depth and (inner := _telling_part(part, depth - 1)) is not None:
-            return inner
-    return None
+            yield part
+        elif depth:
+            yield from _telling_parts(part, depth - 1)
 
 
 def _names() -> dict[str, Any]:

@@ -36,6 +36,7 @@ class SentObjects:
         self._digests: dict[int, str] = {}  # of whole values when ranks had the same
         self._in_classes: set[int] = set()
         self._unplaced: set[int] = set()  # not weakly referred to, and their place is not known yet
+        self._placed: set[int] = set()
         self._returned: list[int] = []  # the last objects that came back: most are dropped soon
         self._sweep_at = 1000
 
@@ -49,7 +50,7 @@ class SentObjects:
         self._next += 1 + max((index for index, _ in shared.values()), default=0)
         tokens = Tokens(first, known)
         for identity, (index, obj) in shared.items():
-            if index not in known or self._tokens[identity][0]() is not obj:  # it has moved
+            if index not in known or not self._is_found(identity, obj):
                 self._record(obj, tokens.of(index))
         self.settle(named)
         return tokens
@@ -128,7 +129,36 @@ class SentObjects:
             _, token = self._tokens.pop(identity)
             if identity in found:
                 self._tokens[identity] = found[identity], token
+                self._placed.add(identity)
         self._unplaced.clear()
+
+    def rebound(self, identities: Mapping[str, int], namespace: Mapping[str, Any]) -> None:
+        """Look for the objects whose places were under names that the notebook has assigned.
+
+        What is there now may be another object, at the same address once the former is gone.
+
+        Parameters
+        ----------
+        identities
+            Those of the values of these names now.
+        namespace
+            The notebook's.
+        """
+        moved: dict[int, Place] = {}
+        for identity in list(self._placed):
+            place = self._tokens[identity][0] if identity in self._tokens else None
+            if not isinstance(place, Place):
+                self._placed.discard(identity)
+            elif (root := place.root) and root.key in identities:
+                if identities[root.key] != root.identity:
+                    moved[identity] = place
+                elif not place.was_of(place()):
+                    del self._tokens[identity]
+        found = places(dict(namespace), moved) if moved else {}
+        for identity, place in moved.items():
+            _, token = self._tokens.pop(identity)
+            if identity in found and place.was_of(found[identity]()):
+                self._tokens[identity] = found[identity], token
 
     def _record(self, obj: Any, token: int) -> None:
         self._tokens[id(obj)] = reference(obj), token
@@ -186,6 +216,11 @@ class SentObjects:
             for identity, (_, obj) in shared.items()
             if self._has_token(identity, obj)
         )
+
+    def _is_found(self, identity: int, obj: Any) -> bool:
+        """Return whether an object is referred to as it is now: it may have moved, or changed."""
+        find, _ = self._tokens[identity]
+        return find() is obj and (not isinstance(find, Place) or find.was_of(obj))
 
     def _has_token(self, identity: int, obj: Any) -> bool:
         if identity not in self._tokens:

@@ -200,7 +200,7 @@ class NameGroup(TypedDict):
         The notebook's cells that functions in it come from: by file name, text and title.
     changes
         For each model that the ranks have and that was changed in place in the notebook: the names
-        of its parts that differ (see `jupyter_sky.serialization.model_changes`).
+        of its parts that differ (see `jupyter_sky.serialization.changes.model_changes`).
     """
 
     ranks: NotRequired[list[int]]

@@ -11,6 +11,7 @@ from typing import Any
 from jupyter_sky.analysis.cell_names import analyse
 from jupyter_sky.analysis.namespace_diff import NamespaceDiff
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.namespace.set_again import SetObject
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.transport.protocol.events import Display, Output
@@ -36,6 +37,9 @@ class Notebook:
             ends_well = True
         finally:
             bound = names.always_bound if ends_well else frozenset()
+            changes = names.always_changed if ends_well else ()
+            set_here = [SetObject(each.object_in(self.names), each.part) for each in changes]
+            self.cluster.sync.set_again(set_here)
             there = bound & self.names.keys()
             self.cluster.sync.assigned(writes.changed() | there, self.names)
             self.cluster.sync.deleted(writes.deleted() | (bound - there))

@@ -299,13 +299,13 @@ def test_what_holds_a_model_stays_where_the_model_is_changed(notebook) -> None:
     assert notebook.ask(seen) == [(True, [0, 1], 4, True)] * 4
     of_it = "trainer.model is model, model.training, trainer.opt.param_groups[0]['lr']"
     assert notebook.ask(f"({of_it}, log is trainer.log)") == [(True, False, 0.5, True)] * 4
-    notebook.here("trainer.log.append('here'); opt = trainer.opt")  # that is another trainer's
-    assert notebook.ask(seen) == [(True, ["here"], 4, True)] * 4
+    notebook.here("trainer.log.append('here'); opt = trainer.opt")
+    assert notebook.ask(seen) == [(True, [0, 1, "here"], 4, True)] * 4
     notebook.here("opt.param_groups[0]['lr'] = 0.1; copies = [trainer.model, [opt]]")
-    assert notebook.ask(seen) == [(True, ["here"], 4, True)] * 4
+    assert notebook.ask(seen) == [(True, [0, 1, "here"], 4, True)] * 4
     assert notebook.ask("copies[0] is model and copies[1][0] is opt is trainer.opt") == [True] * 4
     notebook.here("with torch.no_grad(): model[0].weight.fill_(0.7)")
-    assert notebook.ask(seen) == [(True, ["here"], 4, False)] * 4
+    assert notebook.ask(seen) == [(True, [0, 1, "here"], 4, False)] * 4
     notebook.here("models = [model]")
     notebook.there("models")
     notebook.here("model.train(); parts = {'models': models}; trainer.parts = [parts, {}]")
@@ -322,7 +322,7 @@ def test_what_holds_a_model_stays_where_the_model_is_changed(notebook) -> None:
     notebook.there("trainer.fit()")
     assert (
         notebook.ask("(trainer.log, abs(model[0].weight[0, 0].item() - 0.7) > 0.01)")
-        == [(["here", 1], True)] * 4
+        == [([0, 1, "here", 3], True)] * 4
     )
 
 

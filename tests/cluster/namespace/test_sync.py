@@ -111,8 +111,10 @@ def test_what_is_changed_in_place_is_sent_again(notebook) -> None:
     notebook.here("numbers = [1]")
     notebook.there("numbers.append(rank)")
     assert notebook.ask("numbers") == [[1, rank] for rank in range(4)]
-    notebook.here("numbers.append(2)")
-    assert notebook.ask("numbers") == [[1, 2]] * 4
+    notebook.here("numbers.append(5)")  # after what each rank has appended
+    assert notebook.ask("numbers") == [[1, rank, 5] for rank in range(4)]
+    notebook.here("numbers.clear()")
+    assert notebook.ask("numbers") == [[]] * 4
 
 
 def test_what_is_not_needed_is_not_sent(notebook) -> None:

@@ -62,7 +62,8 @@ class Ranks:
         For each rank and name what it holds: the digest of a value of the notebook's, or the step
         of the run that bound it.
     tokens
-        The first token of each group that was sent.
+        The first token of each group that was sent; ranks that have changed it differently get
+        the same one.
     lacked
         What runs did not find.
     """
@@ -70,7 +71,7 @@ class Ranks:
     def __init__(self, sync: NamespaceSync) -> None:
         self.sync = sync
         self.contents: dict[int, dict[str, str | int]] = {rank: {} for rank in RANKS}
-        self.tokens: list[int] = []
+        self.tokens: dict[str, int] = {}
         self.lacked: list[tuple[int, int, str]] = []
         self._chance = random.Random(2)
 
@@ -81,7 +82,9 @@ class Ranks:
             self.restart(chance.choice(RANKS))
         while self.sync.is_outdated(update):
             await self.sync.refresh(update)
-        self.tokens += [group["tokens"][0] for group in update.groups if group["tokens"]]
+        self.tokens |= {
+            group["shipment"]: group["tokens"][0] for group in update.groups if group["tokens"]
+        }
         if chance.random() < 0.1:
             self.sync.lost(update)
             return
@@ -218,7 +221,7 @@ def test_the_notebook_and_the_loop_at_once(sync) -> None:
         check_what_is_believed(cells, ranks)
         check_that_the_last_assignment_wins(cells, ranks)
     # A token stands for one object.
-    assert len(ranks.tokens) == len(set(ranks.tokens)) > ROUNDS * RUNS
+    assert len(ranks.tokens) == len(set(ranks.tokens.values())) > ROUNDS * RUNS
 
 
 # What such a notebook comes upon now and then, one case at a time

@@ -1,8 +1,9 @@
-"""Takes the notebook's changes to models and optimizers over, instead of binding new ones.
+"""Takes the notebook's changes to models, optimizers and containers over, instead of new ones.
 
 What ranks have trained, and what refers to it, like an optimizer or a trainer, stays: only what was
-changed in the notebook is changed (see `model_changes`). Whole values are received nevertheless:
-where the changes cannot be taken over, what was received takes the place of what is here.
+changed in the notebook is changed (see `model_changes` and `container_changes`). Whole values are
+received nevertheless: where the changes cannot be taken over, what was received takes the place of
+what is here.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from jupyter_sky.serialization import model_changes, pickling
+from jupyter_sky.serialization import pickling
+from jupyter_sky.serialization.changes import container_changes, model_changes
 from jupyter_sky.serialization.models import optimizers
 from jupyter_sky.serialization.object_tokens.kinds import is_mutable
 from jupyter_sky.serialization.object_tokens.received import received_objects
@@ -36,14 +38,18 @@ class Takeover:
         self._present = present
         self._is_replaced = False  # a model: what belongs to it belongs to another one now
         self._replaced: dict[int, Any] = {}  # what is here, by the identity of what was received
-        self._places: list[tuple[dict[Any, Any], Any]] = []
+        self._places: list[tuple[Any, Any]] = []  # dictionaries and lists, each with a key
         # By name; this also holds on to what is looked for by its identity.
         self._taken: dict[str, Any] = {}
 
     def apply(self, changes: Mapping[str, Collection[str]]) -> None:
-        """Take over changes, as `model_changes.changes_of` describes them."""
+        """Take over changes, as `changes_of` of both kinds describes them."""
         pairs = {name: self._pair(name) for name in changes}
         pairs = {name: pair for name, pair in pairs.items() if pair[1] is not None}
+        kinds = {name: _order(received) for name, (received, _) in pairs.items()}
+        containers = {
+            name: pairs.pop(name) for name, kind in kinds.items() if kind == _HOLDER and " " in name
+        }
         holders = {name: pair for name, pair in pairs.items() if _order(pair[0]) == _HOLDER}
         others = {name: value for name, value in self._bound.items() if name not in pairs}
         models = [name for name in pairs if name not in holders]
@@ -51,6 +57,8 @@ class Takeover:
         opaque = _opaque(others) if any(_order(pairs[name][0]) for name in models) else None
         for name in models:
             self._take_over(name, *pairs[name], changes[name], opaque)
+        if not self._is_replaced:
+            self._change(containers, changes)
         if holders and not self._is_replaced:
             self._keep(holders, others.values())
         if self._replaced:
@@ -95,6 +103,27 @@ class Takeover:
         received_objects.replace(taken.others)
         for other in self._bound.values():
             optimizers.refer_to(other, taken.others)
+
+    def _change(
+        self, pairs: Mapping[str, tuple[Any, Any]], changes: Mapping[str, Collection[str]]
+    ) -> None:
+        """Change containers, each as the notebook's was changed."""
+        others: dict[int, Any] = {}
+        unchanged: list[Any] = []
+        for name, (received, present) in pairs.items():
+            with suppress(optimizers.CannotTakeOver):
+                self._places += container_changes.take_over(present, received, changes[name])
+                unchanged += container_changes.unchanged(received, changes[name])
+                others[id(received)] = present
+        # What was received for parts that stay as they are is not what names refer to here.
+        same = _mutable_in(unchanged, others) if unchanged else set()
+        former = {
+            key: received_objects.former[key] for key in same & received_objects.former.keys()
+        }
+        self._replaced = {**former, **self._replaced, **others}
+        for name, value in self._bound.items():
+            if id(value) in others:
+                self._bound[name], self._taken[name] = others[id(value)], value
 
     def _keep(self, holders: Mapping[str, tuple[Any, Any]], others: Iterable[Any]) -> None:
         """Keep values with models as they are here, where only these models were changed."""
@@ -147,13 +176,13 @@ def _opaque(bound: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _relink(places: Sequence[tuple[dict[Any, Any], Any]], others: Mapping[int, Any]) -> None:
+def _relink(places: Sequence[tuple[Any, Any]], others: Mapping[int, Any]) -> None:
     """Have what was received, like a list or a trainer, refer to what is here.
 
     Parameters
     ----------
     places
-        Where it is now: dictionaries, each with a key.
+        Where it is now: dictionaries and lists, each with a key.
     others
         What is here, by the identity of what it takes the place of.
     """

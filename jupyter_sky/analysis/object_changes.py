@@ -1,0 +1,176 @@
+"""Which objects a cell changes in place, and which of their parts, as far as its syntax tells."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
+
+# Methods that change Python's containers, and those of others that are named alike.
+_CHANGING = (
+    *("append", "extend", "insert", "reverse", "sort"),
+    *("clear", "pop", "popitem", "remove", "setdefault", "update"),
+    *("add", "discard", "difference_update", "intersection_update", "symmetric_difference_update"),
+)
+
+EVERYTHING = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectChange:
+    """A change of an object.
+
+    Attributes
+    ----------
+    name
+        The name under which the object is found.
+    steps
+        The labels of the parts that lead to it: ``.sizes`` for ``run.sizes["x"] = 1``.
+    part
+        The label of what is set in it, `EVERYTHING`, or ``None`` if that is not known.
+    """
+
+    name: str
+    steps: tuple[str, ...]
+    part: str | None
+
+    def object_in(self, namespace: Mapping[str, Any]) -> Any:
+        """Return the object; ``None`` if there is none, or if code of the user's had to be run."""
+        found = namespace.get(self.name)
+        for step in self.steps:
+            try:
+                if step.startswith("."):
+                    found = object.__getattribute__(found, "__dict__")[step[1:]]
+                elif isinstance(found, dict):
+                    found = dict.__getitem__(found, ast.literal_eval(step[1:-1]))
+                elif isinstance(found, list):
+                    found = list.__getitem__(found, ast.literal_eval(step[1:-1]))
+                else:
+                    return None
+            except (AttributeError, LookupError, TypeError):
+                return None
+        return found
+
+
+def item_label(key: Any) -> str | None:
+    """Return how an item is told from others, like ``['x']``; ``None`` for keys of other kinds."""
+    parts = key if type(key) is tuple else (key,)
+    return f"[{key!r}]" if all(type(part) in _CONSTANTS for part in parts) else None
+
+
+def attribute_label(name: str) -> str:
+    """Return how an attribute is told from others."""
+    return f".{name}"
+
+
+def targets(tree: ast.AST) -> Iterator[str]:
+    """Yield attributes that a cell may assign, or what it assigns something in, as written."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(value, method)) if method in _CHANGING:
+                yield from _path(value)
+            case ast.Call(func=ast.Name("setattr"), args=[value, ast.Constant(str(attribute)), _]):
+                yield from _path(ast.Attribute(value, attribute))
+            case ast.Call(func=ast.Name("setattr"), args=[value, *_]):
+                yield from _path(ast.Attribute(value, "*"))
+            case ast.Attribute() | ast.Subscript() if not isinstance(node.ctx, ast.Load):
+                yield from _path(node)
+
+
+def sure_changes(statements: Iterable[ast.stmt]) -> Iterator[ObjectChange]:
+    """Yield the changes that statements make whenever they run to their end."""
+    for statement in statements:
+        match statement:
+            case ast.Assign() | ast.Delete():
+                yield from _set_in(statement.targets)
+            case ast.AugAssign(target=ast.Name() as name):
+                yield from _changes(name, [None])  # in place, as `steps *= 0` does
+            case ast.AugAssign() | ast.AnnAssign():
+                yield from _set_in([statement.target])
+            case ast.Expr(ast.Call(ast.Attribute(place, method)) as call):
+                yield from _changes(place, _changed_by(method, call))
+            case ast.Expr(ast.Call(func=ast.Name("setattr" | "delattr"), args=[place, name, *_])):
+                is_text = isinstance(name, ast.Constant) and isinstance(name.value, str)
+                label = attribute_label(name.value) if is_text else None  # type: ignore[attr-defined]
+                yield from _changes(place, [label])
+            case ast.With():
+                yield from sure_changes(statement.body)
+
+
+def _set_in(assigned: Iterable[ast.expr]) -> Iterator[ObjectChange]:
+    for target in assigned:
+        match target:
+            case ast.Attribute(place, name):
+                yield from _changes(place, [attribute_label(name)])
+            case ast.Subscript(place, key):
+                yield from _changes(place, [_label_of(key)])
+            case ast.Tuple() | ast.List():
+                yield from _set_in(target.elts)
+
+
+def _changed_by(method: str, call: ast.Call) -> Collection[str | None]:
+    """Return the parts that a method changes in the object that it belongs to."""
+    match method, call.args:
+        case (("clear" | "cache_clear"), _):
+            return [EVERYTHING]
+        case (("add" | "discard"), [key]):
+            return [_label_of(key)]
+        case "pop", [key, *_]:
+            return [_label_of(key)]
+        case "update", []:
+            return [each.arg and item_label(each.arg) for each in call.keywords]
+        case "update", [ast.Dict(keys)]:
+            names = [each.arg and item_label(each.arg) for each in call.keywords]
+            return [*names, *(_label_of(key) if key else None for key in keys)]
+    # `setdefault` leaves what is there.
+    return [None] if method in _CHANGING and method != "setdefault" else []
+
+
+def _label_of(key: ast.expr) -> str | None:
+    try:
+        return item_label(ast.literal_eval(key))
+    except ValueError:
+        return None
+
+
+def _changes(place: ast.expr, parts: Iterable[str | None]) -> Iterator[ObjectChange]:
+    match place:
+        case ast.Attribute(place, "__dict__") | ast.Call(ast.Name("vars"), [place]):
+            parts = [part and _as_attribute(part) for part in parts]
+    steps: list[str] = []
+    while not isinstance(place, ast.Name):
+        match place:
+            case ast.Attribute(place, name):
+                steps = [attribute_label(name), *steps]
+            case ast.Subscript(place, key) if (label := _label_of(key)) is not None:
+                steps = [label, *steps]
+            case ast.Subscript(place):  # something in it is changed
+                steps, parts = [], [None]
+            case _:
+                return
+    yield from (ObjectChange(place.id, tuple(steps), part) for part in parts)
+
+
+def _as_attribute(label: str) -> str:
+    """Return the label of an attribute that is set as an item, in ``vars(run)["step"] = 0``."""
+    return label if label == EVERYTHING else attribute_label(ast.literal_eval(label[1:-1]))
+
+
+def _path(node: ast.AST) -> Iterator[str]:
+    """Yield what is changed, as written; nothing if that is not a name or an attribute of one."""
+    path: list[str] = []
+    while True:
+        match node:
+            case ast.Subscript(node):  # of what is behind an index, nothing is known
+                path = []
+            case ast.Attribute(node, "__dict__") | ast.Call(ast.Name("vars"), [node]):
+                path = ["*"]
+            case ast.Attribute(node, attribute):
+                path = [attribute, *path]
+            case _:
+                break
+    if isinstance(node, ast.Name):
+        yield ".".join([node.id, *path])

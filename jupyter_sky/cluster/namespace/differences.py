@@ -1,0 +1,101 @@
+"""What differs between the notebook's values and what ranks have of them, part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from jupyter_sky.analysis.object_changes import EVERYTHING
+from jupyter_sky.cluster.namespace.packing import NamespaceItem, PackedGroup
+from jupyter_sky.cluster.namespace.remote_state import RemoteState
+from jupyter_sky.serialization.changes import container_changes, model_changes
+from jupyter_sky.serialization.changes.container_changes import Contents
+
+_SET_AGAIN = "set again"  # for a digest, which no value has
+
+
+def differences(
+    state: RemoteState,
+    rank: int,
+    items: Sequence[NamespaceItem],
+    group: PackedGroup,
+    whole: Collection[str],
+) -> dict[str, list[str]]:
+    """Return what differs in values that a rank has (see `serialization.changes`).
+
+    Parameters
+    ----------
+    state
+        What ranks have.
+    rank
+        The rank.
+    items
+        The values that it is sent.
+    group
+        They, as they are sent.
+    whole
+        Names of which everything counts: the rank has to have what the notebook has.
+    """
+    has = {item: state.value(rank, item.key) for item in items}
+    models = ((item.key, each.models if each else None, item.models) for item, each in has.items())
+    tokens = group.tokens_before()
+    former = _contents_on(state, rank, [item.key for item in items])
+    if not tokens <= former.keys():  # they were under other names
+        former = {**_contents_on(state, rank, state.values(rank)), **former}
+    former = {token: former[token] for token in tokens & former.keys()}
+    return {
+        **model_changes.changes_of(models, group.numbers, whole),
+        **container_changes.changes_of(former, group.contents, whole),
+    }
+
+
+def _contents_on(state: RemoteState, rank: int, names: Iterable[str]) -> Contents:
+    """Return what was in the containers of values when a rank was sent them last."""
+    values = [value for name in names if (value := state.value(rank, name)) and value.contents]
+    found: dict[int, Mapping[str, str]] = {}
+    for value in sorted(values, key=lambda each: each.run):
+        found.update(value.contents or {})
+    return found
+
+
+def set_parts(
+    state: RemoteState,
+    keys: Collection[str],
+    token: int,
+    parts: Collection[str | None],
+    now: Mapping[str, str] | None,
+) -> bool:
+    """Record that the notebook has set parts of a container, perhaps to what they were.
+
+    Parameters
+    ----------
+    state
+        What ranks have; it is updated.
+    keys
+        The names of the values that the container is in.
+    token
+        The container's.
+    parts
+        The labels of the parts (see `set_again.SetObject`).
+    now
+        What is in the container.
+
+    Returns
+    -------
+    bool
+        ``False`` if it is not known of all ranks what was in it.
+    """
+    is_known = True
+    for values in state.tables():
+        for key, value in values.items():
+            is_in_it = key in keys and not value.is_outdated
+            if not value.contents or token not in value.contents:
+                is_known = is_known and not is_in_it
+                continue
+            # If something else has changed in it, that is probably what was set.
+            same = value.contents[token] == now
+            labels = {part or EVERYTHING for part in parts if part or same}
+            contents = container_changes.without(value.contents, token, labels)
+            digest = _SET_AGAIN if is_in_it and labels else value.digest
+            values[key] = replace(value, digest=digest, contents=contents)
+    return is_known

@@ -1,0 +1,287 @@
+"""Containers that the notebook changed in place: the parts that changed are changed on the ranks.
+
+What is wanted: ``config["lr"] = 0.1`` in the notebook, after ``config["step"] += 1`` in a cell on
+ranks, leaves both with what was assigned last, as in one process.
+
+What does not work: sending the whole value. It has the step with which the ranks began.
+
+The solution: the notebook keeps a digest of each part of a dictionary, list, set or plain object
+from when ranks had the same (`contents`). It compares them with those of now (`changes_of`), and a
+rank takes over the parts that differ (`take_over`). A part that is such a container itself has
+parts of its own. In what it is in, it counts as the same as long as it is the same object.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import weakref
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from jupyter_sky.analysis.object_changes import EVERYTHING, attribute_label, item_label
+from jupyter_sky.serialization import blobs, pickling
+from jupyter_sky.serialization.changes.model_changes import is_model
+from jupyter_sky.serialization.models.optimizers import CannotTakeOver
+from jupyter_sky.serialization.object_tokens.kinds import SCALARS, is_referable
+from jupyter_sky.serialization.reducers import cached_properties, reduce
+
+Contents = Mapping[int, Mapping[str, str]]
+"""What is in containers, by their tokens: a digest of each part, by the part's label."""
+
+_MAX_PARTS = 1000  # in a value, above which it is sent as a whole
+_DICTIONARIES = (dict, OrderedDict, defaultdict, Counter)
+_WITH_LENGTH: tuple[type, ...] = (tuple, list, set, *_DICTIONARIES)
+_LENGTH, _ORDER = " length", " order"
+_BY_PLACE = " by place"  # known by where it is: another one may be there (see `places`)
+
+# What tells that pickle writes an object of a class in its usual way, and what tells that not.
+_AS_USUAL = ("__reduce__", "__reduce_ex__", "__getstate__")
+_SPECIAL = ("__setstate__", "__getnewargs__", "__getnewargs_ex__")
+_plain_kinds: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
+
+
+# In the notebook
+
+
+def contents(
+    value: Any,
+    numbers: Mapping[int, int],
+    models: Collection[int],
+    digests: dict[tuple[int, int], str],
+) -> Contents | None:
+    """Return what is in the containers of a value; ``None`` if it has none, or too many parts.
+
+    Parameters
+    ----------
+    value
+        Any value.
+    numbers
+        The tokens of the objects in it, by identity.
+    models
+        The identities of models and optimizers in it, which `models` compares.
+    digests
+        Digests of memory (see `blobs.pack`); new ones are added.
+    """
+    containers = _containers_in(value)
+    if not containers or not containers.keys() <= numbers.keys():
+        return None
+    links = {key: numbers[key] for key in {*containers, *models} & numbers.keys()}
+
+    def digest(part: Any) -> str:
+        if type(part) in SCALARS:
+            text = repr(part)
+            return text if len(text) < 64 else blobs.digest(text.encode(errors="replace"))
+        if id(part) in links:
+            return f"#{links[id(part)]}"
+        packed, _ = blobs.pack(pickling.dump_linked([part], links, without_caches=True), digests)
+        return f"#{numbers.get(id(part))} {blobs.content(packed)}"
+
+    found: dict[int, Mapping[str, str]] = {}
+    with suppress(Exception):  # of any kind, from the user's classes
+        for identity, (container, parts) in containers.items():
+            each = {name: digest(part) for name, part in parts.items()}
+            if type(container) is list:
+                each[_LENGTH] = str(len(container))
+            elif type(container) is not set:
+                each[_ORDER] = blobs.digest("".join(parts).encode(errors="replace"))
+            if not is_referable(container):
+                each[_BY_PLACE] = ""
+            found[numbers[identity]] = each
+        return found
+    return None
+
+
+def changes_of(
+    former: Contents, now: Mapping[str, Contents], whole: Collection[str] = ()
+) -> dict[str, list[str]]:
+    """Return what differs in containers that ranks have.
+
+    Parameters
+    ----------
+    former
+        What was in containers when a rank had the same.
+    now
+        What is in those of the values that it is sent, by name.
+    whole
+        Names of which ranks have to have what the notebook has.
+
+    Returns
+    -------
+    dict
+        For each container that is the same object as that of the ranks, the labels of the parts
+        that differ. Its key is the name of a value that it is in, and its token (``"config 17"``).
+    """
+    found: dict[str, list[str]] = {}
+    seen: set[int] = set()
+    pushed = {token for name in now.keys() & whole for token in now[name]}
+    for name, contents in now.items():
+        if not pushed.isdisjoint(contents):
+            continue  # it refers to what takes the place of what is there
+        for token in contents.keys() & former.keys() - seen:
+            if _is_same(former[token], contents[token]):
+                found[f"{name} {token}"] = _differing(former[token], contents[token])
+        seen |= contents.keys()
+    return found
+
+
+def _is_same(former: Mapping[str, str], now: Mapping[str, str]) -> bool:
+    """Return whether a container is still the same, as far as its place and content tell."""
+    if _BY_PLACE not in {**former, **now}:
+        return True
+    return any(each == now.get(part) for part, each in former.items() if not part.startswith(" "))
+
+
+def _differing(former: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    parts = {**former, **now}  # also what was removed
+    found = [part for part in parts if former.get(part) != now.get(part)]
+    found = [part for part in found if part not in (_LENGTH, _BY_PLACE)]
+    if former.get(_LENGTH) != now.get(_LENGTH):
+        found.append(f"{_LENGTH} {former[_LENGTH]}")
+    return found
+
+
+def without(contents: Contents, token: int, labels: Collection[str]) -> Contents:
+    """Return contents in which parts of a container differ from whatever they are."""
+    return {**contents, token: {**contents[token], **dict.fromkeys(labels, "")}}
+
+
+def _containers_in(value: Any) -> dict[int, tuple[Any, Mapping[str, Any]]]:
+    """Return the containers in a value with their parts, by identity; none if they are too many."""
+    found: dict[int, tuple[Any, Mapping[str, Any]]] = {}
+    seen: set[int] = set()
+    waiting, left = [value], _MAX_PARTS
+    while waiting:
+        obj = waiting.pop()
+        if id(obj) in seen or not (type(obj) is tuple or is_container(obj)):
+            continue
+        seen.add(id(obj))
+        left -= len(obj if type(obj) in _WITH_LENGTH else vars(obj))
+        if left < 0:
+            return {}
+        if type(obj) is tuple:
+            waiting.extend(obj)
+        elif (parts := _parts_of(obj)) is not None:
+            found[id(obj)] = obj, parts
+            waiting.extend(parts.values())
+    return found
+
+
+def is_container(obj: Any) -> bool:
+    """Return whether an object is one whose parts can be changed one by one."""
+    return type(obj) in _WITH_LENGTH[1:] or _is_plain_object(obj)
+
+
+def _is_plain_object(obj: Any) -> bool:
+    """Return whether pickle writes an object as its class and its attributes."""
+    kind = type(obj)
+    if not kind.__dictoffset__ or isinstance(obj, type):
+        return False
+    is_plain = _plain_kinds.get(kind)
+    if is_plain is None:
+        is_plain = _plain_kinds[kind] = kind is SimpleNamespace or (
+            all(getattr(kind, name) is getattr(object, name) for name in _AS_USUAL)
+            and not any(hasattr(kind, name) for name in _SPECIAL)
+            and not copyreg.__dict__["_slotnames"](kind)
+            and kind not in copyreg.dispatch_table
+            and not issubclass(kind, (*_WITH_LENGTH, *SCALARS[:-1], BaseException, ModuleType))
+        )
+    return is_plain and not is_model(obj) and reduce(obj) is NotImplemented
+
+
+def _parts_of(obj: Any) -> dict[str, Any] | None:
+    """Return the parts of a container by their labels; ``None`` if some have none."""
+    if type(obj) is list:
+        return {f"[{index}]": part for index, part in enumerate(obj)}
+    if type(obj) is set:
+        named = {item_label(each): None for each in obj}
+    elif type(obj) in _DICTIONARIES:
+        named = {item_label(key): part for key, part in obj.items()}
+    else:
+        names = vars(obj).keys() - cached_properties(type(obj))
+        return {attribute_label(name): part for name, part in vars(obj).items() if name in names}
+    return None if None in named else {str(name): part for name, part in named.items()}
+
+
+# On a rank
+
+
+def take_over(present: Any, received: Any, changes: Collection[str]) -> list[tuple[Any, Any]]:
+    """Change a container of a rank as that of the notebook was changed.
+
+    Parameters
+    ----------
+    present
+        The rank's.
+    received
+        The notebook's.
+    changes
+        The labels of what differs in it from what the rank was sent or gave.
+
+    Returns
+    -------
+    list
+        Where something of what was received was put: dictionaries and lists, each with a key.
+
+    Raises
+    ------
+    CannotTakeOver
+        When it is of another kind on this rank; nothing was changed.
+    """
+    if type(present) is not type(received):
+        raise CannotTakeOver(f"it is of type {type(present).__name__} on this rank")
+    if not changes:
+        return []
+    if type(received) is list:
+        return _change_list(present, received, changes)
+
+    def is_changed(name: str | None) -> bool:
+        return name in changes or EVERYTHING in changes
+
+    if type(received) is set:
+        present -= {each for each in present - received if is_changed(item_label(each))}
+        present |= {each for each in received if is_changed(item_label(each))}
+        return []
+    is_object = type(received) not in _DICTIONARIES
+    own, others = (vars(present), vars(received)) if is_object else (present, received)
+    kept = cached_properties(type(received)) if is_object else ()
+    label = attribute_label if is_object else item_label
+    removed = [key for key in own if key not in others and is_changed(label(key))]
+    for key in removed:
+        if key not in kept:
+            del own[key]
+    changed = [key for key in others if is_changed(label(key)) and key not in kept]
+    own.update({key: others[key] for key in changed})
+    if _ORDER in changes and own.keys() == others.keys():
+        ordered = {key: own[key] for key in others}
+        own.clear()
+        own.update(ordered)
+    return [(own, key) for key in changed]
+
+
+def unchanged(received: Any, changes: Collection[str]) -> list[Any]:
+    """Return the parts of a container of the notebook that are as they were, but for scalars."""
+    if EVERYTHING in changes:
+        return []
+    parts = _parts_of(received) or {}
+    return [
+        part for name, part in parts.items() if name not in changes and type(part) not in SCALARS
+    ]
+
+
+def _change_list(own: list[Any], others: list[Any], changes: Collection[str]) -> list[Any]:
+    lengths = [each.removeprefix(_LENGTH) for each in changes if each.startswith(_LENGTH)]
+    former = int(lengths[0]) if lengths else len(others)
+    changed = [index for index in range(min(former, len(others))) if f"[{index}]" in changes]
+    is_other = len(own) != former
+    is_unclear = is_other and changed and (lengths or changed[-1] >= len(own))
+    if EVERYTHING in changes or len(others) < former or is_unclear:
+        own[:] = others
+        return [(own, index) for index in range(len(own))]
+    for index in changed:
+        own[index] = others[index]
+    first = len(own)
+    own += others[former:]
+    return [(own, index) for index in [*changed, *range(first, len(own))]]

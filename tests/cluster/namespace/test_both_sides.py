@@ -1,0 +1,193 @@
+"""The notebook and the ranks change the same containers, and each keeps what the other did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.cluster.namespace.notebook import Notebook, open_notebook
+
+BEGIN = """
+import numpy
+from collections import defaultdict
+from types import SimpleNamespace
+class Box:
+    def __init__(self, **parts): vars(self).update(parts)
+config = {'lr': 0, 'opt': {'m': 0, 'n': 0}, 'log': [0]}
+log = config['log']
+args = SimpleNamespace(step=0, config=config, w=numpy.zeros(2))
+seen = {0}
+by_name = defaultdict(list, a=[])
+box = Box(args=args, seen=seen, rows=[{'x': 0}, {'x': 1}])
+pair = (config, [log])
+"""
+NAMES = "config", "log", "args", "seen", "by_name", "box", "pair"
+KEYS = "abc"
+
+# Each has the number of the statement for n. What ranks do leaves in place what is in containers:
+# the notebook does not see that another object is there now.
+ON_RANKS = [
+    "config['{k}'] = {n}",
+    "config['opt']['{k}'] = {n}",
+    "args.{k} = {n}",
+    "args.w[0] = {n}",
+    "log.append({n})",
+    "seen.add({n})",
+    "seen.discard(0)",
+    "by_name['a'].append({n})",
+    "box.{k} = {n}",
+    "box.rows[0]['{k}'] = {n}",
+    "box.new_{k} = [{{'{k}': {n}}}, log]",
+    "config.pop('{k}', None)",
+    "vars(args).pop('{k}', None)",
+    "pair[1].append({n})",
+]
+HERE = [
+    *ON_RANKS[:3],
+    *ON_RANKS[4:-3],
+    "config.pop('{k}', None)",
+    "vars(args).pop('{k}', None)",
+    "config['lr'] = 0",
+    "config['opt'].update({k}=0)",
+    "args.step = 0",
+    "args.{k} = 0",
+    "seen.add(0)",
+    "log.clear()",
+    "box.rows[0]['x'] = 0",
+    "config.setdefault('lr', {n})",
+    "config['opt'] = {{'m': {n}}}",
+    "box.rows[1] = {{'x': {n}}}",
+    "box.rows.append({{'x': {n}}})",
+    "config['shared'] = log",
+    "config['both'] = ({n}, log)",
+    "box.log = log",
+    "args.opt = config['opt']",
+    "args = SimpleNamespace(step={n}, config=config, w=numpy.zeros(2))",
+    "box.args = args",
+    "pair = (config, [{n}, log])",
+    "config['array'] = numpy.arange({n})",
+    "config = {{'lr': {n}, 'opt': config['opt'], 'log': log}}",
+    "log = config['log']",
+]
+
+
+def survey(names: str) -> str:
+    """Return code that binds a text of what names hold, and of what in them is the same object."""
+    return f"""
+def _survey():
+    found = {{}}
+    def told(value):
+        if isinstance(value, (int, str)): return repr(value)
+        if isinstance(value, tuple): return f"({{', '.join(map(told, value))}})"
+        if id(value) in found: return f"#{{found[id(value)]}}"
+        found[id(value)] = len(found)
+        if isinstance(value, list): return f"[{{', '.join(map(told, value))}}]"
+        if isinstance(value, set): return f"set {{sorted(value)}}"
+        if hasattr(value, 'tolist'): return f"array {{value.tolist()}}"
+        if isinstance(value, dict):
+            parts = (f'{{key}}: {{told(value[key])}}' for key in sorted(value))
+            return f"{{type(value).__name__}} {{', '.join(parts)}}"
+        return f"{{type(value).__name__}} with {{told(vars(value))}}"
+    return [told(each) for each in ({names})]
+_surveyed = _survey()
+"""
+
+
+SURVEY = survey(", ".join(NAMES))
+
+sides = st.sampled_from(["here", "there"])
+choices = st.tuples(sides, st.lists(st.integers(0, 999), min_size=1, max_size=3))
+
+
+@pytest.fixture
+def notebook(shared, monkeypatch) -> Notebook:
+    return open_notebook(shared.cluster, monkeypatch)
+
+
+def program(chosen: list[tuple[str, list[int]]]) -> list[tuple[str, str]]:
+    """Return cells of statements, each with the side on which it runs."""
+    cells, count = [], 0
+    for side, numbers in chosen:
+        statements = []
+        for number in numbers:
+            count += 1
+            pool = HERE if side == "here" else ON_RANKS
+            text = pool[number % len(pool)]
+            statements.append(text.format(k=KEYS[number % len(KEYS)], n=count))
+        cells.append((side, "\n".join(statements)))
+    return cells
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(chosen=st.lists(choices, min_size=2, max_size=8))
+def test_each_side_keeps_what_the_other_did(notebook, chosen) -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(BEGIN, names)
+    notebook.here(BEGIN)
+    notebook.there(", ".join(NAMES))
+    for side, cell in program(chosen):
+        exec(cell, names)
+        (notebook.here if side == "here" else notebook.there)(cell)
+    exec(SURVEY, names)
+    notebook.there(f"{SURVEY}\n_ = numpy, SimpleNamespace, {', '.join(NAMES)}")
+    assert notebook.ask("_surveyed") == [names["_surveyed"]] * 4
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        "state = {'step': 0, 'w': numpy.zeros(2)}",
+        "state = {'step': 0, 'w': w}",
+        "state = [0, numpy.zeros(2)]; state = {'step': 0, 'rest': state}",
+    ],
+)
+def test_what_is_made_anew_is_new_whatever_its_address(notebook, make) -> None:
+    notebook.here("import numpy; w = numpy.zeros(2)")
+    for _ in range(6):
+        notebook.here(make)
+        notebook.there("state['step'] += 1")
+        assert notebook.ask("state['step']") == [1] * 4
+
+
+def test_what_an_object_computes_for_itself_is_no_change_of_the_rest(notebook) -> None:
+    notebook.here(
+        "class Reader:\n"
+        "    def __init__(self): self.read, self._cache = 0, None\n"
+        "    def rows(self): self._cache = self._cache or [1, 2]; return self._cache\n"
+        "reader = Reader()"
+    )
+    notebook.there("reader.read += 1")
+    notebook.here("reader.rows()")
+    assert notebook.ask("(reader.read, reader._cache)") == [(1, [1, 2])] * 4
+
+
+def test_ranks_differ_in_what_they_have_changed(notebook) -> None:
+    notebook.here("state = {'step': 0, 'lr': 1.0}")
+    notebook.there("state['step'] = state[f'own {rank}'] = rank")
+    notebook.here("state['lr'] = 0.1")
+    seen = [{"step": rank, "lr": 0.1, f"own {rank}": rank} for rank in range(4)]
+    assert notebook.ask("state") == seen
+    notebook.there("state['lr'] = 0.5", ranks=[2])
+    notebook.here("state.update(lr=0.1); state['more'] = 1")
+    assert notebook.ask("state") == [{**each, "more": 1} for each in seen]
+    notebook.here("state = {'step': 0}")
+    assert notebook.ask("state") == [{"step": 0}] * 4
+
+
+def test_what_comes_home_is_what_later_changes_count_from(notebook) -> None:
+    notebook.here("state = {'step': 0, 'seen': [0]}")
+    notebook.there("state['step'] += 1; state['seen'].append(rank)", out=["state"])
+    assert notebook.names["state"] == {"step": 1, "seen": [0, 0]}
+    notebook.there("state['step'] += 1")
+    notebook.here("state['seen'].append('here')")
+    assert notebook.ask("state") == [{"step": 2, "seen": [0, rank, "here"]} for rank in range(4)]
+
+
+def test_a_container_of_too_many_parts_is_that_of_the_notebook(notebook) -> None:
+    notebook.here("numbers = dict.fromkeys(range(2000), 0)")
+    notebook.there("numbers[0] = 1")
+    notebook.here("numbers[1] = 1")
+    assert notebook.ask("(numbers[0], numbers[1])") == [(0, 1)] * 4
