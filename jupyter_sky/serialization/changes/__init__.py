@@ -1,1 +1,1 @@
-"""What one side has changed in a value that both have, so that only this is changed on the other."""
+"""What one side has changed in a value that both have, so that only this is changed there."""

@@ -5,10 +5,11 @@ ranks, leaves both with what was assigned last, as in one process.
 
 What does not work: sending the whole value. It has the step with which the ranks began.
 
-The solution: the notebook keeps a digest of each part of a dictionary, list, set or plain object
-from when ranks had the same (`contents`). It compares them with those of now (`changes_of`), and a
-rank takes over the parts that differ (`take_over`). A part that is such a container itself has
-parts of its own. In what it is in, it counts as the same as long as it is the same object.
+The solution: the notebook keeps a digest of each part of a dictionary, list, set, plain object or
+data frame from when ranks had the same (`contents`). It compares them with those of now
+(`changes_of`), and a rank takes over the parts that differ (`take_over`). A part that is such a
+container itself has parts of its own. In what it is in, it counts as the same as long as it is the
+same object.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from typing import Any
 
 from jupyter_sky.analysis.object_changes import EVERYTHING, attribute_label, item_label
 from jupyter_sky.serialization import blobs, pickling
+from jupyter_sky.serialization.changes import frames
 from jupyter_sky.serialization.changes.model_changes import is_model
-from jupyter_sky.serialization.models.optimizers import CannotTakeOver
 from jupyter_sky.serialization.object_tokens.kinds import SCALARS, is_referable
 from jupyter_sky.serialization.reducers import cached_properties, reduce
 
@@ -129,6 +130,8 @@ def changes_of(
 
 def _is_same(former: Mapping[str, str], now: Mapping[str, str]) -> bool:
     """Return whether a container is still the same, as far as its place and content tell."""
+    if former.get(frames.ROWS) != now.get(frames.ROWS):
+        return False
     if _BY_PLACE not in {**former, **now}:
         return True
     return any(each == now.get(part) for part, each in former.items() if not part.startswith(" "))
@@ -158,7 +161,7 @@ def _containers_in(value: Any) -> dict[int, tuple[Any, Mapping[str, Any]]]:
         if id(obj) in seen or not (type(obj) is tuple or is_container(obj)):
             continue
         seen.add(id(obj))
-        left -= len(obj if type(obj) in _WITH_LENGTH else vars(obj))
+        left -= _size(obj)
         if left < 0:
             return {}
         if type(obj) is tuple:
@@ -169,9 +172,15 @@ def _containers_in(value: Any) -> dict[int, tuple[Any, Mapping[str, Any]]]:
     return found
 
 
+def _size(obj: Any) -> int:
+    if frames.is_frame(obj):
+        return len(obj.columns)
+    return len(obj if type(obj) in _WITH_LENGTH else vars(obj))
+
+
 def is_container(obj: Any) -> bool:
     """Return whether an object is one whose parts can be changed one by one."""
-    return type(obj) in _WITH_LENGTH[1:] or _is_plain_object(obj)
+    return type(obj) in _WITH_LENGTH[1:] or frames.is_frame(obj) or _is_plain_object(obj)
 
 
 def _is_plain_object(obj: Any) -> bool:
@@ -195,7 +204,9 @@ def _parts_of(obj: Any) -> dict[str, Any] | None:
     """Return the parts of a container by their labels; ``None`` if some have none."""
     if type(obj) is list:
         return {f"[{index}]": part for index, part in enumerate(obj)}
-    if type(obj) is set:
+    if frames.is_frame(obj):
+        named = frames.parts_of(obj)
+    elif type(obj) is set:
         named = {item_label(each): None for each in obj}
     elif type(obj) in _DICTIONARIES:
         named = {item_label(key): part for key, part in obj.items()}
@@ -206,6 +217,13 @@ def _parts_of(obj: Any) -> dict[str, Any] | None:
 
 
 # On a rank
+
+
+def can_take_over(present: Any, received: Any, changes: Collection[str]) -> bool:
+    """Return whether a container of a rank can be changed as that of the notebook was changed."""
+    if type(present) is not type(received):
+        return False
+    return not frames.is_frame(received) or frames.can_take_over(present, received, changes)
 
 
 def take_over(present: Any, received: Any, changes: Collection[str]) -> list[tuple[Any, Any]]:
@@ -224,15 +242,11 @@ def take_over(present: Any, received: Any, changes: Collection[str]) -> list[tup
     -------
     list
         Where something of what was received was put: dictionaries and lists, each with a key.
-
-    Raises
-    ------
-    CannotTakeOver
-        When it is of another kind on this rank; nothing was changed.
     """
-    if type(present) is not type(received):
-        raise CannotTakeOver(f"it is of type {type(present).__name__} on this rank")
     if not changes:
+        return []
+    if frames.is_frame(received):
+        frames.take_over(present, received, changes)
         return []
     if type(received) is list:
         return _change_list(present, received, changes)
@@ -261,14 +275,21 @@ def take_over(present: Any, received: Any, changes: Collection[str]) -> list[tup
     return [(own, key) for key in changed]
 
 
-def unchanged(received: Any, changes: Collection[str]) -> list[Any]:
+def unchanged(received: Any, changes: Collection[str]) -> dict[str, Any]:
     """Return the parts of a container of the notebook that are as they were, but for scalars."""
-    if EVERYTHING in changes:
-        return []
+    if EVERYTHING in changes or frames.is_frame(received):
+        return {}  # what is in columns is copied
     parts = _parts_of(received) or {}
-    return [
-        part for name, part in parts.items() if name not in changes and type(part) not in SCALARS
-    ]
+    return {
+        name: part
+        for name, part in parts.items()
+        if name not in changes and type(part) not in SCALARS
+    }
+
+
+def has_parts(obj: Any) -> bool:
+    """Return whether an object is a container whose parts are compared."""
+    return is_container(obj) and _parts_of(obj) is not None
 
 
 def _change_list(own: list[Any], others: list[Any], changes: Collection[str]) -> list[Any]:

@@ -191,3 +191,22 @@ def test_a_container_of_too_many_parts_is_that_of_the_notebook(notebook) -> None
     notebook.there("numbers[0] = 1")
     notebook.here("numbers[1] = 1")
     assert notebook.ask("(numbers[0], numbers[1])") == [(0, 1)] * 4
+
+
+def test_columns_of_a_frame(notebook) -> None:
+    notebook.here(
+        "import pandas\ndf = pandas.DataFrame({'a': [1, 2], 'b': ['x', 'y'], 'gone': [0, 0]})"
+    )
+    notebook.there("df['there'] = rank; df.loc[0, 'a'] = 5")
+    notebook.here(
+        "df['here'] = ['u', 'v']; del df['gone']; df.insert(0, 'first', 1.5); same = [df]"
+    )
+    columns = "df.to_dict('list'), same[0] is df, df.dtypes.astype(str).to_list()"
+    seen = {"a": [5, 2], "b": ["x", "y"], "here": ["u", "v"], "first": [1.5, 1.5]}
+    for rank, (found, is_same, _) in enumerate(notebook.ask(f"({columns})")):
+        assert found == seen | {"there": [rank, rank]}
+        assert is_same
+    notebook.here("df['a'] = 0; df['a'] = [1, 2]")  # as they were here
+    assert notebook.ask("df['a'].to_list()") == [[1, 2]] * 4
+    notebook.here("df.drop(index=0, inplace=True)")
+    assert notebook.ask("df.index.to_list(), 'there' in df") == [([1], False)] * 4

@@ -108,19 +108,29 @@ class Takeover:
         self, pairs: Mapping[str, tuple[Any, Any]], changes: Mapping[str, Collection[str]]
     ) -> None:
         """Change containers, each as the notebook's was changed."""
-        others: dict[int, Any] = {}
-        unchanged: list[Any] = []
-        for name, (received, present) in pairs.items():
-            with suppress(optimizers.CannotTakeOver):
-                self._places += container_changes.take_over(present, received, changes[name])
-                unchanged += container_changes.unchanged(received, changes[name])
-                others[id(received)] = present
-        # What was received for parts that stay as they are is not what names refer to here.
-        same = _mutable_in(unchanged, others) if unchanged else set()
-        former = {
-            key: received_objects.former[key] for key in same & received_objects.former.keys()
+        former = received_objects.former
+        pairs = {
+            name: (received, present)
+            for name, (received, present) in pairs.items()
+            if container_changes.can_take_over(present, received, changes[name])
         }
-        self._replaced = {**former, **self._replaced, **others}
+        others = {id(received): present for received, present in pairs.values()}
+        staying: list[Any] = []
+        for name, (received, present) in pairs.items():
+            unchanged = container_changes.unchanged(received, changes[name])
+            replaced = {
+                label
+                for label, part in unchanged.items()
+                if id(part) not in others
+                and former.get(id(part)) is not part
+                and container_changes.has_parts(part)
+            }
+            changed = {*changes[name], *replaced}
+            self._places += container_changes.take_over(present, received, changed)
+            staying += [part for label, part in unchanged.items() if label not in replaced]
+        # What was received for parts that stay as they are is not what names refer to here.
+        same = _mutable_in(staying, others) & former.keys() if staying else set()
+        self._replaced = {**{key: former[key] for key in same}, **self._replaced, **others}
         for name, value in self._bound.items():
             if id(value) in others:
                 self._bound[name], self._taken[name] = others[id(value)], value
