@@ -122,7 +122,7 @@ class Takeover:
                 label
                 for label, part in unchanged.items()
                 if id(part) not in others
-                and former.get(id(part)) is not part
+                and former.get(id(part), part) is not part
                 and container_changes.has_parts(part)
             }
             changed = {*changes[name], *replaced}
