@@ -249,6 +249,9 @@ def pack_group(
     models = {item.key: item.models for item in items if item.models}
     numbers = {key: tokens.of(index) for key, (index, _) in shared.items()} | dict(links or {})
     contents = {item.key: each for item in items if (each := item.contents(numbers))}
+    for item in items if kind == "name" else ():
+        inside = item.pickled.shared.keys() & numbers.keys()
+        sent_objects.note_in_name(item.key, [numbers[key] for key in inside])
     return PackedGroup(message, parts, shared, tokens, models, contents, named)
 
 

@@ -144,6 +144,7 @@ class _Merger:
                 tokens = self._sent_objects.tokens_of(item.pickled.shared)
                 self._state.change(digest, item, item.contents(tokens))
                 self._sent_objects.note_digest(id(item.value), item.digest)
+                self._sent_objects.note_in_name(key, None)
         return self._values
 
     def _own(self, back: MemoEntries, others: Mapping[int, list[Any]]) -> dict[int, Any]:

@@ -73,7 +73,8 @@ class SetAgain:
         held: dict[int, list[NamespaceItem]] = {token: [] for token in self._parts}
         objects: dict[int, Any] = {}
         for name in self._remote_state.names_anywhere():
-            if may_share(collector.namespace.get(name)):
+            is_there = may_share(collector.namespace.get(name))
+            if is_there and self._sent_objects.may_be_in(name, self._parts):
                 with suppress(UsageError):  # it cannot be pickled any more
                     item = collector.item(name)
                     shared = item.pickled.shared

@@ -88,9 +88,10 @@ class GroupPlanner:
             keys = {item.key for item in lacking}
             # Pickling all classes takes time, and few objects are shared with one.
             in_classes = any(known.values()) or self._sent_objects.any_in_classes(_shared(wanted))
-            kept = [
-                item for item in self._kept(collector, ranks, in_classes) if item.key not in keys
-            ]
+            # Nor do most names: pickling what they have takes as long as if they were sent.
+            parts = None if classes else self._sent_objects.tokens_of(_shared(wanted)).values()
+            found = self._kept(collector, ranks, in_classes, parts)
+            kept = [item for item in found if item.key not in keys]
         unforced = [] if any(item.key in forced for item in wanted) else wanted
         elsewhere = _shared(kept).keys()
         there = {
@@ -190,12 +191,16 @@ class GroupPlanner:
             yield dict(links), ranks
 
     def _kept(
-        self, collector: ItemCollector, ranks: Sequence[int], with_classes: bool
+        self,
+        collector: ItemCollector,
+        ranks: Sequence[int],
+        with_classes: bool,
+        parts: Collection[int] | None,
     ) -> list[NamespaceItem]:
         """Return the items of names that all of these ranks have and that may share an object.
 
         For the name of a class, these are the class and the classes that it needs; they are left
-        out unless ``with_classes``.
+        out unless ``with_classes``. ``parts`` are the tokens of the objects; ``None`` for any.
         """
         found = []
         for name in sorted(self._remote_state.names_on(ranks)):
@@ -204,7 +209,9 @@ class GroupPlanner:
                 if isinstance(value, type) and may_share(value):
                     items = collector.with_classes(name) if with_classes else ()
                     found += [item for item in items if item.is_class]
-                elif may_share(value):
+                elif may_share(value) and (
+                    parts is None or self._sent_objects.may_be_in(name, parts)
+                ):
                     found.append(collector.item(name))
         return list(dict.fromkeys(found))
 

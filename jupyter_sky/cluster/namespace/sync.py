@@ -314,12 +314,11 @@ class NamespaceSync:
             The names that ranks had after the run; others may have them from earlier runs.
         """
         collector, run = ItemCollector(namespace, {}, {}), update.effects.number
-        tokens_of = self._sent_objects.tokens_of
         for name in names:
             identity = id(namespace[name])
             try:
                 values = {
-                    item.key: item.on_ranks(run, tokens_of(item.pickled.shared))
+                    item.key: item.on_ranks(run, self._sent_objects.tokens_of(item.pickled.shared))
                     for item in collector.with_classes(name)
                 }
             except UsageError:
@@ -337,6 +336,7 @@ class NamespaceSync:
     ) -> None:
         self._returned[name] = identity
         self._sent_objects.note_digest(identity, values[name].digest)
+        self._sent_objects.note_in_name(name, None)
         self._remote_state.bring_back(name, values, effects, has)
 
     def assigned(self, names: Iterable[str], namespace: Mapping[str, Any]) -> None:

@@ -35,6 +35,7 @@ class SentObjects:
         self._ranks: dict[int, frozenset[int]] = {}
         self._digests: dict[int, str] = {}  # of whole values when ranks had the same
         self._in_classes: set[int] = set()
+        self._in_names: dict[str, frozenset[int]] = {}
         self._unplaced: set[int] = set()  # not weakly referred to, and their place is not known yet
         self._placed: set[int] = set()
         self._returned: list[int] = []  # the last objects that came back: most are dropped soon
@@ -204,6 +205,21 @@ class SentObjects:
         """Return the digest that a value had when a rank was sent it, under whatever name."""
         token = self.known_to(rank, {id(value): (0, value)}).get(id(value))
         return None if token is None else self._digests.get(token)
+
+    def note_in_name(self, name: str, tokens: Iterable[int] | None) -> None:
+        """Note the objects in the value of a name when it was sent; ``None`` if not known."""
+        if tokens is None:
+            self._in_names.pop(name, None)
+        else:
+            self._in_names[name] = frozenset(tokens)
+
+    def may_be_in(self, name: str, tokens: Collection[int]) -> bool:
+        """Return whether any of these objects may be in the value of a name that ranks have.
+
+        It is not, if it was put there since that was sent: then that has changed, and is sent again
+        when it is needed.
+        """
+        return name not in self._in_names or not self._in_names[name].isdisjoint(tokens)
 
     def note_in_classes(self, tokens: Iterable[int]) -> None:
         """Note that objects are parts of classes, which few are."""

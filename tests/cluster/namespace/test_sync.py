@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import warnings
 
@@ -135,6 +136,24 @@ def test_a_rank_does_not_pickle_what_it_receives(notebook) -> None:
     )
     notebook.there("import sys")
     assert notebook.ask("(bool(value), hasattr(sys, 'pickled'))") == [(True, False)] * 4
+
+
+def test_what_a_cell_does_not_need_is_not_pickled_for_it(notebook, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "pickled", [], raising=False)
+    notebook.here(
+        "class Seen:\n"
+        "    def __getstate__(self):\n"
+        "        import sys\n"
+        "        getattr(sys, 'pickled', []).append(self)\n"
+        "        return {}\n"
+        "other, part = Seen(), {'n': 0}\n"
+        "whole = {'part': part}"
+    )
+    notebook.there("other, part, whole")
+    sys.pickled.clear()
+    notebook.here("part['n'] = 1")
+    assert notebook.ask("(part['n'], whole['part'] is part)") == [(1, True)] * 4
+    assert not sys.pickled
 
 
 def test_a_run_that_waits_counts_for_the_next(notebook) -> None:
