@@ -66,9 +66,19 @@ def contents(
     digests
         Digests of memory (see `blobs.pack`); new ones are added.
     """
-    containers = _containers_in(value)
-    if not containers or not containers.keys() <= numbers.keys():
-        return None
+    with suppress(Exception):  # of any kind, from the user's classes
+        containers = _containers_in(value)
+        if containers and containers.keys() <= numbers.keys():
+            return _contents(containers, numbers, models, digests)
+    return None
+
+
+def _contents(
+    containers: Mapping[int, tuple[Any, Mapping[str, Any]]],
+    numbers: Mapping[int, int],
+    models: Collection[int],
+    digests: dict[tuple[int, int], str],
+) -> Contents:
     links = {key: numbers[key] for key in {*containers, *models} & numbers.keys()}
 
     def digest(part: Any) -> str:
@@ -81,18 +91,16 @@ def contents(
         return f"#{numbers.get(id(part))} {blobs.content(packed)}"
 
     found: dict[int, Mapping[str, str]] = {}
-    with suppress(Exception):  # of any kind, from the user's classes
-        for identity, (container, parts) in containers.items():
-            each = {name: digest(part) for name, part in parts.items()}
-            if type(container) is list:
-                each[_LENGTH] = str(len(container))
-            elif type(container) is not set:
-                each[_ORDER] = blobs.digest("".join(parts).encode(errors="replace"))
-            if not is_referable(container):
-                each[_BY_PLACE] = ""
-            found[numbers[identity]] = each
-        return found
-    return None
+    for identity, (container, parts) in containers.items():
+        each = {name: digest(part) for name, part in parts.items()}
+        if type(container) is list:
+            each[_LENGTH] = str(len(container))
+        elif type(container) is not set:
+            each[_ORDER] = blobs.digest("".join(parts).encode(errors="replace"))
+        if not is_referable(container):
+            each[_BY_PLACE] = ""
+        found[numbers[identity]] = each
+    return found
 
 
 def changes_of(
@@ -267,11 +275,11 @@ def take_over(present: Any, received: Any, changes: Collection[str]) -> list[tup
         if key not in kept:
             del own[key]
     changed = [key for key in others if is_changed(label(key)) and key not in kept]
-    own.update({key: others[key] for key in changed})
+    for key in changed:  # a Counter would add what it is updated with
+        own[key] = others[key]
     if _ORDER in changes and own.keys() == others.keys():
-        ordered = {key: own[key] for key in others}
-        own.clear()
-        own.update(ordered)
+        for key in others:
+            own[key] = own.pop(key)
     return [(own, key) for key in changed]
 
 

@@ -193,6 +193,20 @@ def test_a_container_of_too_many_parts_is_that_of_the_notebook(notebook) -> None
     assert notebook.ask("(numbers[0], numbers[1])") == [(0, 1)] * 4
 
 
+def test_dictionaries_of_other_kinds(notebook) -> None:
+    notebook.here(
+        "from collections import Counter, OrderedDict\n"
+        "counts, steps = Counter(a=1), OrderedDict(first=1, second=2)"
+    )
+    notebook.there("counts.update(a=rank, b=1); steps['there'] = rank")
+    notebook.here("counts['c'] = 5; steps.move_to_end('first'); steps['second'] = 3")
+    for rank, (seen, order) in enumerate(notebook.ask("(dict(counts), list(steps.items()))")):
+        assert seen == {"a": 1 + rank, "b": 1, "c": 5}
+        assert order == [("first", 1), ("second", 3), ("there", rank)]
+    notebook.here("counts.update(c=1)")  # adds
+    assert notebook.ask("counts['c']") == [6] * 4
+
+
 def test_columns_of_a_frame(notebook) -> None:
     notebook.here(
         "import pandas\ndf = pandas.DataFrame({'a': [1, 2], 'b': ['x', 'y'], 'gone': [0, 0]})"

@@ -58,7 +58,8 @@ class Takeover:
         for name in models:
             self._take_over(name, *pairs[name], changes[name], opaque)
         if not self._is_replaced:
-            self._change(containers, changes)
+            with suppress(Exception):  # of any kind, from the user's classes: nothing is kept
+                self._change(containers, changes)
         if holders and not self._is_replaced:
             self._keep(holders, others.values())
         if self._replaced:
@@ -115,6 +116,7 @@ class Takeover:
             if container_changes.can_take_over(present, received, changes[name])
         }
         others = {id(received): present for received, present in pairs.values()}
+        places: list[tuple[Any, Any]] = []
         staying: list[Any] = []
         for name, (received, present) in pairs.items():
             unchanged = container_changes.unchanged(received, changes[name])
@@ -126,10 +128,11 @@ class Takeover:
                 and container_changes.has_parts(part)
             }
             changed = {*changes[name], *replaced}
-            self._places += container_changes.take_over(present, received, changed)
+            places += container_changes.take_over(present, received, changed)
             staying += [part for label, part in unchanged.items() if label not in replaced]
         # What was received for parts that stay as they are is not what names refer to here.
         same = _mutable_in(staying, others) & former.keys() if staying else set()
+        self._places += places
         self._replaced = {**{key: former[key] for key in same}, **self._replaced, **others}
         for name, value in self._bound.items():
             if id(value) in others:
