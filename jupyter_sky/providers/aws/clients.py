@@ -143,9 +143,14 @@ class Clients:
         return str(answer)
 
     @property
+    def number(self) -> str:
+        """The number of the account; empty if unknown."""
+        return self.user.split(":")[4] if self.user.count(":") >= 5 else ""
+
+    @property
     def account(self) -> str:
         """Describes the location and the account, to be shown with prices."""
-        number = self.user.split(":")[4] if self.user.count(":") >= 5 else "an unknown number"
+        number = self.number or "an unknown number"
         profile = self.location.removeprefix(self.region).removeprefix(_AS)
         return f"in {self.region}, account {number}{f' (profile {profile})' if profile else ''}"
 

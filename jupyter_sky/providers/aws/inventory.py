@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.aws import local_store
+from jupyter_sky.providers.aws import local_store, rented
 from jupyter_sky.providers.aws.clients import AWSError, Clients, clients, clients_at, explain_errors
 from jupyter_sky.providers.aws.ec2 import snapshots
 from jupyter_sky.providers.aws.ec2.instance import ENDED, Instance
@@ -49,16 +49,14 @@ def stopped_at(machines: Sequence[Instance]) -> list[float | None]:
 def _said(machines: Sequence[Instance]) -> dict[str, dict[str, Any]]:
     """Return what AWS says of those instances that it knows, by their ids."""
     said: dict[str, dict[str, Any]] = {}
-    for location in {each.location for each in machines}:
+    for cluster, location in {(each.cluster, each.location) for each in machines}:
         ids = [each.id for each in machines if each.location == location]
+        there = clients_at(location)
+        rented.check_account(cluster, there)
         # A filter, unlike a list of ids, takes those that AWS does not know any more.
         wanted = [{"Name": "instance-id", "Values": ids}]
         with explain_errors():
-            for page in (
-                clients_at(location)
-                .ec2.get_paginator("describe_instances")
-                .paginate(Filters=wanted)
-            ):
+            for page in there.ec2.get_paginator("describe_instances").paginate(Filters=wanted):
                 for reservation in page["Reservations"]:
                     said |= {each["InstanceId"]: each for each in reservation["Instances"]}
     return said

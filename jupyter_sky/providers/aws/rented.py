@@ -6,6 +6,9 @@ recorded here as soon as AWS returns them, and are ended first, whether or not a
 AWS's servers learn of a new instance one after the other, and answer that it does not exist until
 then. So it is also recorded which instances AWS has described: only those are gone if AWS does not
 know them, and new ones are not until some time has passed.
+
+Another account does not know them either, and a user may have several: the account is recorded,
+too, and nothing is taken for gone because another one does not have it.
 """
 
 from __future__ import annotations
@@ -15,12 +18,14 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from jupyter_sky.providers.aws.clients import AWSError, Clients
 from jupyter_sky.providers.aws.local_store import folder
 
 KNOWN_WITHIN = 60.0
 """Seconds after which AWS knows what it has made, whichever of its servers is asked."""
 
 _DESCRIBED = "described:"
+_ACCOUNT = "account:"
 
 
 def note(identity: str, ids: Iterable[str]) -> None:
@@ -30,6 +35,28 @@ def note(identity: str, ids: Iterable[str]) -> None:
     # A single write, which is atomic.
     with path.open("a") as file:
         file.write("".join(f"{each}\n" for each in ids))
+
+
+def note_account(identity: str, clients: Clients) -> None:
+    """Record the account in which something is about to be rented for a cluster."""
+    if clients.number:
+        note(identity, [f"{_ACCOUNT}{clients.number}"])
+
+
+def check_account(identity: str, clients: Clients) -> None:
+    """Refuse to ask another account than that of a cluster what has become of it.
+
+    Raises
+    ------
+    AWSError
+        If the credentials belong to another one.
+    """
+    known = [each.removeprefix(_ACCOUNT) for each in _ids(identity) if each.startswith(_ACCOUNT)]
+    if known and clients.number and clients.number not in known:
+        raise AWSError(
+            f"the cluster is in the AWS account {known[0]}, and your credentials are of "
+            f"{clients.number}: use those of {known[0]}, as with `%env AWS_PROFILE=NAME`."
+        )
 
 
 def acknowledge(identity: str, ids: Iterable[str]) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import boto3
 import pytest
 
 from jupyter_sky.cluster.inventory import cloud_resources, registry
 from jupyter_sky.errors import SkyError
+from jupyter_sky.notebook.commands.life.gc import remove_orphans
 from jupyter_sky.paths import home
-from jupyter_sky.providers.aws import local_store
+from jupyter_sky.providers.aws import inventory, local_store
 from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.ec2.instance import Instance
 from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
 from tests.providers.aws.starting import SPEC, provider, start
 
@@ -53,6 +56,51 @@ def test_what_another_registry_started_is_left_alone(
     assert not rental.is_orphaned
     rental.remove()
     assert left() == []
+
+
+def credentials_of(account: str) -> dict[str, str]:
+    """Return the variables of a user who has another account, too."""
+    role = f"arn:aws:iam::{account}:role/other"
+    found = boto3.client("sts").assume_role(RoleArn=role, RoleSessionName="other")["Credentials"]
+    return {
+        "AWS_ACCESS_KEY_ID": found["AccessKeyId"],
+        "AWS_SECRET_ACCESS_KEY": found["SecretAccessKey"],
+        "AWS_SESSION_TOKEN": found["SessionToken"],
+    }
+
+
+def test_what_another_account_does_not_know_is_not_gone(
+    account: Account, ready: str, left: Left, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    def refuse(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        if call.action == "TerminateInstances":
+            return refusal("InternalError", "it does not work", "400 Bad Request")
+        return carry_out()
+
+    account.fault = refuse
+    with pytest.raises(SkyError, match="may still be there"):
+        start(ready)
+    account.fault = None
+    held = left()
+    [rental], _ = cloud_resources.find()
+    about = {"id": rental.resources.instances[0], "cluster": rental.resources.id}
+    machine = Instance("root@10.77.0.4", "", "", "", "", (), location="us-east-1", **about)
+    with monkeypatch.context() as elsewhere:
+        for name, value in credentials_of("111111111111").items():
+            elsewhere.setenv(name, value)
+        remove_orphans(None)
+        said = capsys.readouterr().out
+        assert "the cluster is in the AWS account 123456789012, and your credentials are" in said
+        assert registry.find("train"), "it is known as long as it costs something"
+        for ask in (inventory.ended_at, inventory.stopped_at):
+            with pytest.raises(SkyError, match="of 111111111111: use those of 123456789012"):
+                ask([machine])
+        assert machine._why_gone() is None
+        assert "and your credentials are of 111111111111" in str(machine.let_in())
+    assert left() == held
+    remove_orphans(None)
+    assert left() == []
+    assert registry.find("train") is None
 
 
 def test_gc_asks_as_the_profile_that_started(

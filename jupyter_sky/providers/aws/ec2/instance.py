@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jupyter_sky.providers.aws import rented
 from jupyter_sky.providers.aws.clients import AWSError, Clients, clients_at, explain_errors
 from jupyter_sky.providers.aws.ec2 import user_data
 from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
@@ -122,8 +123,10 @@ class Instance(SSHMachine):
 
     def _why_gone(self) -> str | None:
         """Return why the instance is no more, if it is."""
-        ec2 = clients_at(self.location).ec2
+        there = clients_at(self.location)
+        ec2 = there.ec2
         try:
+            rented.check_account(self.cluster, there)
             with explain_errors():
                 found = ec2.describe_instances(InstanceIds=[self.id])
                 [said] = found["Reservations"][0]["Instances"]

@@ -104,6 +104,7 @@ def rent(
     attempts = attempts_of(request, find_subnets(clients, request.subnets))
     first = attempts[0][1]
     source = None if request.ssm else caller_cidr(first, request.private, request.ssh_from)
+    rented.note_account(request.identity, clients)
     # They exist if something else was tried before.
     keys = keys_of(request.identity)
     if not keys.folder.is_dir():

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.aws import rented
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.network import address, security_group
 
@@ -60,6 +61,7 @@ def is_elsewhere(group: Mapping[str, Any]) -> str | None:
 
 
 def _let_in(clients: Clients, identity: str, host: str) -> str | None:
+    rented.check_account(identity, clients)
     now = here(host)
     for group in security_group.find_groups(clients, identity):
         if security_group.is_let_in(group, now):

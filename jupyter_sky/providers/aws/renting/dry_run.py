@@ -58,9 +58,8 @@ _Rows = Iterator[tuple[str, str]]
 
 
 def _place(there: Clients, attempts: _Attempts) -> _Rows:
-    user = there.user or "AWS does not tell who you are"
-    yield "account", user.split(":")[4] if user.count(":") >= 5 else "unknown"
-    yield "you", user
+    yield "account", there.number or "unknown"
+    yield "you", there.user or "AWS does not tell who you are"
     profile = there.location.removeprefix(there.region).removeprefix(" as ")
     yield "profile", profile or "the usual one"
     yield "region", there.region

@@ -43,6 +43,7 @@ def release(clients: Clients, identity: str, report: Callable[[str], None]) -> N
     AWSError
         If something may still be there, with what it is and what to do about it.
     """
+    rented.check_account(identity, clients)
     deadline = time.monotonic() + GONE_WITHIN
     pause, refusals, told = _FIRST_PAUSE, 0, ""
     known = rented.instances(identity)
@@ -99,6 +100,7 @@ def terminate(clients: Clients, identity: str, instances: Sequence[str], request
     AWSError
         If one may still be there.
     """
+    rented.check_account(identity, clients)
     deadline = time.monotonic() + GONE_WITHIN
     pause, refusals = _FIRST_PAUSE, 0
     # A search by the request does not find those that AWS does not know yet.
