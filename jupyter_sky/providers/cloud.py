@@ -42,7 +42,8 @@ class CloudProvider(Provider, Protocol):
     async def ended_at(self, machines: Sequence[Machine]) -> list[float | None]:
         """Return when machines ended, in seconds since the epoch; ``None`` if one has not.
 
-        It is called for machines that do not answer: an ended machine no longer costs anything.
+        If it is only known that one has, when that was is infinite. It is called for machines that
+        do not answer: an ended machine no longer costs anything.
 
         Raises
         ------

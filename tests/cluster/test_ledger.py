@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from datetime import date, datetime
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from jupyter_sky.cluster.cost_meter import CostRate, Unit
-from jupyter_sky.cluster.inventory import ledger, registry
+from jupyter_sky.cluster.inventory import later, ledger, registry
 from jupyter_sky.cluster.inventory.ledger import Spent
 from tests.notebook.conftest import Notebook, notebook
 
@@ -69,12 +70,31 @@ def test_it_is_kept_through_changes_of_size_and_the_end() -> None:
     assert dollars("train") == pytest.approx(6.0, rel=ABOUT)
     # Another one of this name, which ends by itself before anybody looks.
     rent("b", "train", 1.0, hours_ago=5)
-    registry.record_end("b", time.time() - 4 * 3600)
+    later.record_end("b", time.time() - 4 * 3600)
     registry.remove("b")
     assert dollars("train") == pytest.approx(7.0, rel=ABOUT)
     rent("c", "here", None, hours_ago=5)
     registry.remove("c")
     assert dollars("here") == 0
+
+
+def test_what_ended_while_nobody_was_there_costs_no_more_than_it_can() -> None:
+    def ended(identity: str, ends_by: Any) -> list[tuple[str, float]]:
+        rent(identity, identity, 2.0, hours_ago=100)
+        registry.record_in_spec(identity, "ends_by", ends_by)
+        later.record_end(identity, math.inf)
+        registry.remove(identity)
+        every = [each for each in registry.all_spent() if each.name == identity]
+        return [(each.place, round(each.hours, 1)) for each in every]
+
+    two_hours = time.time() - 98 * 3600
+    where = "us-east-1 as work"
+    assert ended("idle", {"time": two_hours, "is_idle": True}) == [(where, 2.0)]
+    # A run may have gone on until its limit, or not.
+    assert ended("busy", {"time": two_hours, "is_idle": False}) == [(f"{where}, at most", 2.0)]
+    week = time.time() + 7 * 24 * 3600
+    assert ended("long", {"time": week, "is_idle": False}) == [(f"{where}, at most", 100.0)]
+    assert ended("older", None) == [(f"{where}, at most", 100.0)]
 
 
 def test_hours_are_counted_where_there_is_no_price() -> None:
@@ -130,23 +150,27 @@ def test_a_time_over_midnight_belongs_to_two_days() -> None:
 def test_the_command(notebook: Notebook) -> None:
     assert notebook.run("%sky costs") == "no cluster has cost anything in the last 30 days\n"
     rent("a", "train", 2.0, hours_ago=50)
-    registry.record_end("a", time.time() - 49 * 3600)
+    later.record_end("a", time.time() - 49 * 3600)
     registry.remove("a")
     rent("b", "eval", 3.0, hours_ago=0.001)
-    head, *rows, total, used, note = notebook.run("%sky costs").splitlines()
+    rent("c", "away", 0.1, hours_ago=50)
+    later.record_end("c", math.inf)
+    head, *rows, total, used, note, at_most = notebook.run("%sky costs").splitlines()
     assert head.split() == ["day", "cluster", "where", "up", "used", "cost"]
     assert any("train" in row and "us-east-1 as work" in row for row in rows)
     assert any("eval" in row for row in rows)
-    assert total.split()[-1].startswith("$2.0")
+    assert total.split()[-1].startswith("$7.0")
     assert used.startswith("used: hours of GPUs")
     assert "AWS's own bill" in note
+    assert at_most.startswith("at most: it ended while no notebook was there")
     assert "train" not in notebook.run("%sky costs --days 1")
     registry.remove("b")
+    registry.remove("c")
 
 
 def test_the_command_where_hours_are_counted(notebook: Notebook) -> None:
     queue("a", "shared", [2], hours_ago=50)
-    registry.record_end("a", time.time() - 49 * 3600)
+    later.record_end("a", time.time() - 49 * 3600)
     registry.remove("a")
     rent("b", "own", None, hours_ago=1)
     _, *rows, total, used = notebook.run("%sky costs").splitlines()

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
+from typing import Any
 
 from jupyter_sky.cluster import version_check
 from jupyter_sky.cluster.control import process_group
@@ -16,7 +17,6 @@ from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.shutdown import end
 from jupyter_sky.cluster.cost_meter import CostMeter
 from jupyter_sky.cluster.inventory import later, owed_ends, probe, registry, stops
-from jupyter_sky.cluster.inventory.ledger import Rent
 from jupyter_sky.cluster.inventory.owed_ends import Origin
 from jupyter_sky.cluster.inventory.stops import ClusterStopped
 from jupyter_sky.cluster.network import health
@@ -33,9 +33,6 @@ from jupyter_sky.providers.progress import Preparation, Rented
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.event_loop import call
 from jupyter_sky.transport.tasks import blocking, shielded
-
-_SIGN_EVERY = 60.0
-"""Seconds between two signs in the registry that machines are being made nodes."""
 
 _LEAVE_WITHIN = 3.0
 """Seconds that ranks get to leave their plugins before they are restarted."""
@@ -90,6 +87,7 @@ async def record(controller: Controller) -> None:
         await stops.refuse(there, provider)
         machines = [provider.machine(each) for each in [*there.machines, *there.leaving]]
         await owed_ends.remove_machines(Origin.of_row(there, provider), machines)
+        await probe.record_end(there.id, provider)
         if there.id != controller.id:
             await _release(controller, there.id, there.spec.get("place"))
         await blocking(registry.remove, there.id)
@@ -116,11 +114,14 @@ async def start(controller: Controller, progress: Progress) -> None:
     """
     renting: list[asyncio.Task[None]] = []
 
+    def keep(rented: Rented) -> Coroutine[Any, Any, None]:
+        return later.keep_rent(controller.id, rented, controller.meter.since)
+
     def say(said: str | Preparation) -> None:
         if isinstance(said, Rented):
             # Nobody pays while machines are chosen, or the user is asked.
             controller.meter = CostMeter(0.0, time.time())
-            call(lambda: renting.append(asyncio.ensure_future(_record_rent(controller, said))))
+            call(lambda: renting.append(asyncio.ensure_future(keep(said))))
         progress(said)
 
     try:
@@ -132,17 +133,6 @@ async def start(controller: Controller, progress: Progress) -> None:
         for each in renting:
             each.cancel()
         await asyncio.gather(*renting, return_exceptions=True)
-
-
-async def _record_rent(controller: Controller, rented: Rented) -> None:
-    """Keep in the registry what machines cost that are no nodes yet, should this be killed."""
-    since = controller.meter.since
-    while True:
-        until = time.time() + _SIGN_EVERY + rented.ends_within
-        rent = Rent(rented.price, rented.nodes, rented.gpus, until)
-        with contextlib.suppress(registry.RegistryError):
-            await blocking(later.record_rent, controller.id, rent, since)
-        await asyncio.sleep(_SIGN_EVERY)
 
 
 async def _launch(controller: Controller, progress: Progress) -> None:
@@ -223,6 +213,13 @@ async def get_ready(
     if controller.state.phase is ClusterPhase.LOST:
         raise controller.loss.anew()
     controller.state = replace(controller.state, phase=ClusterPhase.READY)
+    _keep_use(controller)
+
+
+def _keep_use(controller: Controller) -> None:
+    grace = getattr(controller.provider, "grace", None)
+    if isinstance(controller.provider, CloudProvider) and grace and not controller.visits:
+        controller.spawn(later.keep_use(controller, grace))
 
 
 async def attach(controller: Controller, row: registry.RegistryRow) -> bool:
@@ -273,6 +270,7 @@ async def attach(controller: Controller, row: registry.RegistryRow) -> bool:
             f"cluster {row.name} does not answer ({error}): try again, or end it "
             f"with `%sky down {row.name}`."
         ) from None
+    _keep_use(controller)
     return True
 
 
@@ -328,8 +326,11 @@ async def down(
         controller.launch.cancel()
         with contextlib.suppress(Exception, asyncio.CancelledError):
             machines = [*machines, *await controller.launch]
+    is_there = any(each.is_up for each in controller.connections)
     untold = await end(controller, controller.connections, machines, progress, whole=True)
     if isinstance(controller.provider, CloudProvider):
+        if not is_there:
+            await probe.record_end(controller.id, controller.provider)
         # End it even if the registry fails: its machines cost money.
         with contextlib.suppress(registry.RegistryError):
             await blocking(registry.clear_starter, controller.id)

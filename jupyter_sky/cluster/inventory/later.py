@@ -1,12 +1,45 @@
-"""Updates of a cluster's row: how its start gets on, and what it gets after that."""
+"""Updates of a cluster's row: how its start gets on, what it gets after that, and its end."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from typing import Protocol
 
-from jupyter_sky.cluster.inventory.ledger import Rent
-from jupyter_sky.cluster.inventory.registry import record_in_spec
+from jupyter_sky.cluster.inventory.ledger import EndsBy, Rent
+from jupyter_sky.cluster.inventory.registry import RegistryError, record_in_spec, rows
+from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.state import ClusterPhase, ClusterState
+from jupyter_sky.errors import ClusterLost
+from jupyter_sky.formatting import without_secrets
+from jupyter_sky.providers.progress import Rented
+from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.transport.tasks import blocking
+
+_SIGN_EVERY = 60.0
+"""Seconds between two signs in the registry that machines are being made nodes, or are used."""
+
+_GONE_WITHIN = 300.0
+"""Seconds for machines to end whose agents have ended by themselves."""
+
+
+class Used(Protocol):
+    """A cluster that is used, as far as this has to know it: its controller."""
+
+    id: str
+    spec: ClusterSpec
+    state: ClusterState
+
+    @property
+    def connections(self) -> Sequence[Connection]:
+        """The connections to its agents."""
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition is true."""
 
 
 def record_progress(identity: str, text: str) -> None:
@@ -18,6 +51,72 @@ def record_rent(identity: str, rent: Rent, since: float) -> None:
     """Record what is rented for a cluster whose machines are no nodes yet, and since when."""
     record_in_spec(identity, "meter", [0.0, since])
     record_in_spec(identity, "rent", asdict(rent))
+
+
+async def keep_rent(identity: str, rented: Rented, since: float) -> None:
+    """Keep in the registry what machines cost that are no nodes yet, should this be killed."""
+    while True:
+        until = time.time() + _SIGN_EVERY + rented.ends_within
+        rent = Rent(rented.price, rented.nodes, rented.gpus, until)
+        with contextlib.suppress(RegistryError):
+            await blocking(record_rent, identity, rent, since)
+        await asyncio.sleep(_SIGN_EVERY)
+
+
+async def keep_use(cluster: Used, grace: float) -> None:
+    """Keep in the registry when machines end by themselves, should this process end first.
+
+    Nobody else may be able to say days later when they have ended.
+
+    Parameters
+    ----------
+    grace
+        Seconds without a notebook and without a run after which their agents end.
+    """
+    busy = False
+
+    def is_news() -> bool:
+        return not busy and bool(cluster.state.busy_runs)
+
+    while not all(each.is_over for each in cluster.connections):
+        busy = bool(cluster.state.busy_runs)
+        within = cluster.spec.unattended if busy else grace
+        by = EndsBy(time.time() + within + _GONE_WITHIN, not busy)
+        if any(each.is_up for each in cluster.connections):
+            with contextlib.suppress(RegistryError):
+                await blocking(record_in_spec, cluster.id, "ends_by", asdict(by))
+        try:
+            async with asyncio.timeout(_SIGN_EVERY):
+                await cluster.until(is_news)
+        except TimeoutError:
+            continue
+        except ClusterLost:
+            if cluster.state.phase is not ClusterPhase.READY:
+                return
+            await asyncio.sleep(_SIGN_EVERY)  # a rank is dead
+
+
+def record_line(identity: str, line: str) -> None:
+    """Record the magic line that makes a cluster, without the passwords of its addresses."""
+    record_in_spec(identity, "line", without_secrets(line))
+
+
+def record_end(identity: str, when: float) -> None:
+    """Record when the machines of a cluster have ended, and with them what it costs.
+
+    Parameters
+    ----------
+    when
+        Infinite if only that they have is known: they have cost something until `ends_by` at most.
+    """
+    row = next((row for row in rows() if row.id == identity), None)
+    if row is None or row.spec.get("ended"):
+        return
+    if when == math.inf:
+        by = row.ends_by
+        when = min(by.time, time.time())
+        record_in_spec(identity, "ended_unseen", not by.is_idle)
+    record_in_spec(identity, "ended", when)
 
 
 def record_packages(identity: str, added: Sequence[str]) -> None:

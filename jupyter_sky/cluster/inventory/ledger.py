@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
@@ -101,6 +102,26 @@ class Rent:
     nodes: int
     gpus: int
     until: float
+
+
+@dataclass(frozen=True)
+class EndsBy:
+    """When machines end by themselves if no notebook uses them any more.
+
+    Attributes
+    ----------
+    time
+        In seconds since the epoch; infinite if that is not known.
+    is_idle
+        Whether nothing ran on them, so that they end soon; a run may go on for days, or not.
+    """
+
+    time: float = math.inf
+    is_idle: bool = False
+
+
+AT_MOST = ", at most"
+"""What is added to a place where something ended unseen: nobody knows any more how early."""
 
 
 class Total(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from jupyter_sky.cluster.inventory import registry, stops
+from jupyter_sky.cluster.inventory import later, registry, stops
 from jupyter_sky.cluster.inventory.stops import ClusterStopped
 from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
 from jupyter_sky.cluster.network.incoming import Report
@@ -214,6 +214,14 @@ async def _has_stopped(
     return None
 
 
+async def record_end(identity: str, provider: Provider) -> None:
+    """Record when all machines of a cluster have ended that is about to be forgotten, if so."""
+    with contextlib.suppress(registry.RegistryError):
+        for row in await blocking(registry.rows):
+            if row.id == identity and row.provider == provider.name:
+                await _ended(row, provider, [provider.machine(each) for each in row.machines])
+
+
 async def _ended(
     row: registry.RegistryRow, provider: Provider, machines: Sequence[Machine]
 ) -> set[int]:
@@ -231,7 +239,7 @@ async def _ended(
     times = [each for each in ended if each is not None]
     if machines and len(times) == len(machines):
         with contextlib.suppress(registry.RegistryError):
-            await blocking(registry.record_end, row.id, max(times))
+            await blocking(later.record_end, row.id, max(times))
     return {at for at, each in enumerate(ended) if each is not None}
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from jupyter_sky.cluster.cost_meter import CostMeter, CostRate, gpus_of, rate_of, total_price
 from jupyter_sky.cluster.inventory import asked_names, ledger, processes, tables
-from jupyter_sky.cluster.inventory.ledger import Rent, Spent
+from jupyter_sky.cluster.inventory.ledger import EndsBy, Rent, Spent
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import without_secrets
 from jupyter_sky.paths import home
@@ -89,6 +89,11 @@ class RegistryRow:
         return rent and Rent(**rent)
 
     @property
+    def ends_by(self) -> EndsBy:
+        """When its machines end by themselves, as far as a notebook that used it has said that."""
+        return EndsBy(**(self.spec.get("ends_by") or {}))
+
+    @property
     def rate(self) -> CostRate:
         """What it costs an hour, in dollars or other units."""
         return rate_of(self.nodes, True) if self.spec.get("counts_hours") else CostRate(self.price)
@@ -107,6 +112,7 @@ class RegistryRow:
         """Return the time since its rate changed last, up to now or to its end."""
         place = str(self.spec.get("place") or self.provider)
         place += ", disks of it stopped" * bool(self.spec.get("stopped"))
+        place += ledger.AT_MOST * bool(self.spec.get("ended_unseen"))
         # Neither the user's own machines count, nor those that are off.
         nodes = [] if self.rate.amount is None or self.spec.get("stopped") else self.nodes
         rent = self.rent
@@ -291,21 +297,6 @@ def record_in_spec(identity: str, name: str, value: object) -> None:
             "UPDATE clusters SET spec = json_set(spec, ?, json(?)) WHERE id = ?",
             (f"$.{name}", json.dumps(value), identity),
         )
-
-
-def record_end(identity: str, when: float) -> None:
-    """Record when the machines of a cluster have ended, and with them what it costs."""
-    with opened() as database:
-        database.execute(
-            "UPDATE clusters SET spec = json_set(spec, '$.ended', ?) "
-            "WHERE id = ? AND json_extract(spec, '$.ended') IS NULL",
-            (when, identity),
-        )
-
-
-def record_line(identity: str, line: str) -> None:
-    """Record the magic line that makes a cluster, without the passwords of its addresses."""
-    record_in_spec(identity, "line", without_secrets(line))
 
 
 def clear_starter(identity: str) -> None:

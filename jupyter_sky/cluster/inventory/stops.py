@@ -141,6 +141,7 @@ def record_stop(identity: str, when: float, cost: DiskCost) -> None:
         return
     when = max(when, row.meter.since)
     changes: dict[str, Any] = {"stopped": {"since": when, "price": cost.price}, "starting": None}
+    changes["ends_by"] = None  # disks stay
     if cost.left is not None:
         # All that it may cost in its life, so that disks count, and starts that fail.
         changes["limit"] = (row.cost(when) or row.meter.spent) + cost.left

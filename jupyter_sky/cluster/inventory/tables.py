@@ -52,6 +52,7 @@ def is_sound(spec: object, machines: object) -> bool:
         and isinstance(spec.get("nodes"), int)
         and _is_meter(spec.get("meter"))
         and _is_rent(spec.get("rent"))
+        and _is_ends_by(spec.get("ends_by"))
         and isinstance(machines, list)
         and all(isinstance(each, dict) and _are_nodes(each.get("nodes")) for each in machines)
     )
@@ -73,6 +74,14 @@ def _is_rent(kept: object) -> bool:
             "gpus": int(),
             "until": int() | float(),
         }:
+            return True
+        case _:
+            return False
+
+
+def _is_ends_by(kept: object) -> bool:
+    match kept:
+        case None | {"time": int() | float(), "is_idle": bool()}:
             return True
         case _:
             return False

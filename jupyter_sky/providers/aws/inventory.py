@@ -5,6 +5,7 @@ from __future__ import annotations
 import calendar
 import contextlib
 import importlib.util
+import math
 import os
 import re
 import time
@@ -34,16 +35,24 @@ _SINCE = re.compile(r"\((\d+)-(\d+)-(\d+) (\d+):(\d+):(\d+) (?:GMT|UTC)\)")
 
 
 def ended_at(machines: Sequence[Instance]) -> list[float | None]:
-    """Return when instances have ended, in seconds since the epoch; ``None`` where one has not."""
+    """Return when instances have ended, in seconds since the epoch; ``None`` where one has not.
+
+    AWS forgets instances an hour after their end: when that was is infinite then.
+    """
     said = _said(machines)
-    return [_since(said.get(each.id), _STATES) for each in machines]
+    return [
+        _since(said[each.id], _STATES, math.inf) if each.id in said else math.inf
+        for each in machines
+    ]
 
 
 def stopped_at(machines: Sequence[Instance]) -> list[float | None]:
     """Return when instances were stopped whose disks are there; ``None`` for others."""
     said = _said(machines)
     is_not = (*_RUNNING, *ENDED)
-    return [_since(said[each.id], is_not) if each.id in said else None for each in machines]
+    return [
+        _since(said[each.id], is_not, time.time()) if each.id in said else None for each in machines
+    ]
 
 
 def _said(machines: Sequence[Instance]) -> dict[str, dict[str, Any]]:
@@ -62,15 +71,13 @@ def _said(machines: Sequence[Instance]) -> dict[str, dict[str, Any]]:
     return said
 
 
-def _since(said: dict[str, Any] | None, other: Sequence[str]) -> float | None:
+def _since(said: dict[str, Any], other: Sequence[str], unknown: float) -> float | None:
     """Return since when an instance is in its state, unless that is one of these others."""
-    if said is None:
-        return time.time()
     if said["State"]["Name"] in other:
         return None
     since = _SINCE.search(said.get("StateTransitionReason", ""))
     numbers = map(int, since.groups()) if since else None
-    return float(calendar.timegm((*numbers, 0, 0, 0))) if numbers else time.time()
+    return float(calendar.timegm((*numbers, 0, 0, 0))) if numbers else unknown
 
 
 def list_resources(everywhere: bool) -> tuple[list[CloudResources], list[str]]:

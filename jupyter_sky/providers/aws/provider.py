@@ -141,7 +141,7 @@ class AWS(Settings):
         await in_thread(release.release, there, identity, progress)
 
     async def ended_at(self, machines: Sequence[Machine]) -> list[float | None]:
-        """Return when instances ended, as far as AWS still knows; else the present time."""
+        """Return when instances ended, as far as AWS still knows."""
         return await in_thread(inventory.ended_at, [*map(_instance, machines)])
 
     async def list_resources(

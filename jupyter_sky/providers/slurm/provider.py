@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shlex
 import shutil
 import socket
-import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -199,12 +199,12 @@ class Slurm:
         return identity in {each.cluster for each in jobs}
 
     async def ended_at(self, machines: Sequence[Machine]) -> list[float | None]:
-        """Return which jobs have ended, as of now."""
+        """Return which jobs have ended, at a time that Slurm does not keep."""
         jobs = {(machine.login, machine.id) for machine in map(_node, machines)}
         states = [(job, await job_state(login_node(job[0]), job[1])) for job in jobs]
         ended = {job for job, there in states if there.has_ended}
         named = [(machine.login, machine.id) for machine in map(_node, machines)]
-        return [time.time() if each in ended else None for each in named]
+        return [math.inf if each in ended else None for each in named]
 
     async def list_resources(
         self, everywhere: bool = False

@@ -16,11 +16,13 @@ import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import processes, registry
+from jupyter_sky.cluster.inventory.ledger import EndsBy
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.paths import home
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import event_loop
+from tests.cluster.cells import Cells
 from tests.conftest import processes_of
 from tests.faults.limits import descriptors
 from tests.faults.parts import agent_of
@@ -32,9 +34,11 @@ class Rented(Local):
 
     cloud = "this machine"
 
-    def __init__(self) -> None:
+    def __init__(self, counts_hours: bool = False) -> None:
         super().__init__()
+        self.counts_hours = counts_hours
         self.given_back: list[str] = []
+        self.ended: float | None = None
 
     def location(self) -> str:
         return "here"
@@ -43,7 +47,7 @@ class Rented(Local):
         self.given_back.append(identity)
 
     async def ended_at(self, machines) -> list[float | None]:
-        return [None] * len(machines)
+        return [self.ended] * len(machines)
 
     async def list_resources(self, everywhere: bool = False) -> tuple[list, list[str]]:
         return [], []
@@ -54,10 +58,17 @@ class Rented(Local):
         return []
 
 
+def ends_by(name: str) -> EndsBy:
+    row = registry.find(name)
+    assert row is not None
+    return row.ends_by
+
+
 def test_down_gives_machines_back_when_the_registry_cannot_be_written() -> None:
     provider = Rented()
     spec, runtime_env = assemble(ClusterSpec(name="rented", nodes=1), [])
     cluster = Cluster.start(spec, provider, runtime_env, timeouts=Timeouts())
+    until(lambda: ends_by("rented").is_idle)  # nobody writes to it now
     file = home() / "registry.sqlite"
     usual = file.read_bytes()
     file.write_bytes(b"no database, and longer than its header" * 100)
@@ -72,6 +83,30 @@ def test_down_gives_machines_back_when_the_registry_cannot_be_written() -> None:
     assert row is not None
     assert Cluster.remove(row, provider) == []
     assert registry.find("rented") is None
+
+
+def test_what_is_rented_costs_until_its_end_and_not_until_that_is_seen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path))
+    provider = Rented(counts_hours=True)
+    spec, runtime_env = assemble(ClusterSpec(name="forgotten", nodes=1), [])
+    cluster = Cluster.start(spec, provider, runtime_env, timeouts=Timeouts())
+
+    until(lambda: ends_by("forgotten").is_idle)
+    soon = ends_by("forgotten").time
+    cells = Cells(cluster)
+    cells.start("import time; time.sleep(600)")
+    until(lambda: not ends_by("forgotten").is_idle)
+    assert ends_by("forgotten").time > soon + 86400, "a run may go on for days without a notebook"
+    agent_of(cells).kill()
+    until(lambda: cluster.state.phase == "lost")
+    row = registry.find("forgotten")
+    assert row is not None
+    provider.ended = row.meter.since + 0.01
+    cluster.down()
+    [spent] = [each for each in registry.all_spent() if each.name == "forgotten"]
+    assert (spent.since, spent.until) == (row.meter.since, provider.ended)
 
 
 def test_a_registry_that_is_held_does_not_hold_up_the_loop(new, monkeypatch) -> None:

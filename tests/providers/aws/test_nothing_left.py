@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -101,6 +102,8 @@ def test_what_another_account_does_not_know_is_not_gone(
     remove_orphans(None)
     assert left() == []
     assert registry.find("train") is None
+    account.forget_ended()
+    assert inventory.ended_at([machine]) == [math.inf], "it has ended, and nobody knows when"
 
 
 def test_gc_asks_as_the_profile_that_started(
