@@ -26,17 +26,28 @@ NEXT_AGENT_WITHIN = 120
 _BEAT = "/run/jupyter-sky-beat"
 """What a notebook writes anew while it makes a node of a machine."""
 
-_UNTIL = "/run/jupyter-sky-until"
-"""When a machine powers off whatever goes on, in seconds since the epoch.
+_OFF = "/run/jupyter-sky-off"
+"""When a machine powers off whatever goes on: in seconds since it has booted.
 
-It leads to a file that outlives a reboot, and is of this instance alone: a snapshot of its disk has
-it too.
+That is not the time of day: a clock may be set, also by a year.
 """
 
-_KEPT = "/var/lib/misc/jupyter-sky-until-{}"
+_LEFT = "/run/jupyter-sky-left"
+"""How many seconds are left until then: it leads to the file on the disk that outlives a reboot."""
 
-# While a machine is off it costs nothing: the remaining time counts from its next boot.
-_GO_ON = 'test -s "$left" && echo $(($(date +%s) + $(cat "$left"))) >"$until"'
+_KEPT = "/var/lib/misc/jupyter-sky-left-{}"
+"""That file: it is of this instance alone, as a snapshot of its disk has it too."""
+
+_UP = "$(cut -d. -f1 /proc/uptime)"
+
+
+def _keep(seconds: str) -> str:
+    """Return a command that writes down how many seconds are left.
+
+    It writes over what is there, as far as it can: on a full disk, nothing new has room.
+    """
+    return f"printf '%10d\\n' {seconds} 1<>{_LEFT} 2>/dev/null"
+
 
 # It looks for a process with exactly this word: a script that looks for an agent does not match,
 # and neither does `grep` itself, thanks to the brackets.
@@ -52,18 +63,17 @@ _SWITCH = r"""
         else
             quiet=$((quiet + every))
         fi
-        test -s "$until" && echo $(($(cat "$until") - $(date +%s))) >"$left.new" &&
-            mv "$left.new" "$left"
+        test -s "$off" && rest=$(($(cat "$off") - UP)) && KEEP
         last=$now limit=$first
         test "$seen" = beat && limit=$between
         test "$seen" = agent && limit=$next
         test "$quiet" -ge "$limit" && break
-        test -s "$until" && test "$(date +%s)" -ge "$(cat "$until")" && break
+        test -s "$off" && test "$rest" -le 0 && break
         sleep "$every"
     done
     poweroff || halt -fp
 } </dev/null >/dev/null 2>&1 &
-"""
+""".replace("UP", _UP).replace("KEEP", _keep("$rest"))
 
 
 # Remains in a snapshot of the machine that it was made from: authorized keys, and files of runs.
@@ -100,14 +110,14 @@ def user_data(
         "next": NEXT_AGENT_WITHIN,
         "every": every,
         "beat": _BEAT,
-        "until": kept,
-        "left": f"{kept}-left",
+        "off": _OFF,
     }
     given = "\n".join(f"{name}={value}" for name, value in variables.items())
-    lines = [given, f"mkdir -p {PurePosixPath(kept).parent}", f"ln -sfn {kept} {_UNTIL}"]
-    lines.append(_GO_ON)
+    lines = [given, f"mkdir -p {PurePosixPath(kept).parent}", f"ln -sfn {kept} {_LEFT}"]
     if lifetime:
-        lines.append(f'test -s "$until" || {{ {_set_power_off(lifetime)}; }}')
+        lines.append(f"test -s {_LEFT} || {_keep(str(int(lifetime)))}")
+    # While a machine is off it costs nothing: the rest counts from its next boot.
+    lines.append(f"test -s {_LEFT} && echo $(({_UP} + $(cat {_LEFT}))) >{_OFF}")
     switch = "\n".join([*lines, _SWITCH])
     forget = ["cloud-init-per", "instance", "jupyter-sky-forget", "sh", "-c", _FORGET]
     config = {
@@ -122,8 +132,8 @@ def user_data(
 
 
 ASK_POWER_OFF = f"""
-test -s {_UNTIL} || exit 0
-echo $(($(cat {_UNTIL}) - $(date +%s)))
+test -s {_OFF} || exit 0
+echo $(($(cat {_OFF}) - {_UP}))
 """
 """Prints the seconds until a machine powers off because the money is spent."""
 
@@ -131,12 +141,9 @@ echo $(($(cat {_UNTIL}) - $(date +%s)))
 def power_off_script(seconds: float) -> str:
     """Return a script that lets a machine power off in that many seconds, in any case."""
     root = 'root=; test "$(id -u)" = 0 || root="sudo -n"'
-    return f"{root}\n$root sh -c {shlex.quote(_set_power_off(seconds))}"
-
-
-def _set_power_off(seconds: float) -> str:
-    forget = f'rm -f "$(readlink {_UNTIL})-left"'
-    return f"echo $(($(date +%s) + {int(seconds)})) >{_UNTIL}; {forget}"
+    left = int(seconds)
+    set_it = f"{_keep(f'{left}')}; echo $(({_UP} + {left})) >{_OFF}.new && mv {_OFF}.new {_OFF}"
+    return f"{root}\n$root sh -c {shlex.quote(set_it)}"
 
 
 def beat_script() -> str:

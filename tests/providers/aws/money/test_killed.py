@@ -51,6 +51,12 @@ class Box:
         text = user_data.user_data(("private", "public"), lifetime, token, 30)
         self.switch = json.loads(text.partition("\n")[2])["bootcmd"][-1][-1]
 
+    def set_clock(self, day: str) -> None:
+        """Set the clock of the machine, for who asks for the time of day."""
+        clock = self.folder / "bin" / "date"
+        clock.write_text(f'#!/bin/sh\nexec /bin/date --date {day} "$@"\n')
+        clock.chmod(0o755)
+
     def _here(self, script: str) -> str:
         for name in ("run", "var/lib/misc"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
@@ -118,13 +124,31 @@ def test_the_limit_stands_still_while_a_machine_is_off(tmp_path: Path) -> None:
     box = Box(tmp_path, lifetime=5000)
     box.boot()
     until(box.off.exists)
-    kept = tmp_path / "var/lib/misc/jupyter-sky-until-one"
-    left = int(Path(f"{kept}-left").read_text())
+    left = int((tmp_path / "var/lib/misc/jupyter-sky-left-one").read_text())
     assert 4900 < left <= 5000
     # It was off for so long that its money would be spent by now.
-    kept.write_text("1000\n")
+    box.set_clock("2040-01-01")
     box.boot()
     assert left - 100 < int(box.run(user_data.ASK_POWER_OFF)) <= left
+    until(box.off.exists)
+
+
+@pytest.mark.usefixtures("no_agents")
+def test_no_clock_and_no_full_disk_changes_the_limit(tmp_path: Path) -> None:
+    box = Box(tmp_path, lifetime=5000)
+    box.switch = box.switch.replace("first=600", "first=60000")
+    box.boot()
+    for day in ("2040-01-01", "1999-01-01"):
+        box.set_clock(day)
+        assert 4900 < int(box.run(user_data.ASK_POWER_OFF)) <= 5000, day
+    [kept] = (tmp_path / "var/lib/misc").iterdir()
+    kept.unlink()
+    kept.symlink_to("/dev/full")
+    assert not box.off.exists()
+    assert 4900 < int(box.run(user_data.ASK_POWER_OFF)) <= 5000
+    box.run(user_data.power_off_script(2000))
+    assert 1900 < int(box.run(user_data.ASK_POWER_OFF)) <= 2000
+    box.run(user_data.power_off_script(0))
     until(box.off.exists)
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import psutil
 
 from jupyter_sky.providers.aws.clients import Clients, clients_at
+from jupyter_sky.providers.aws.ec2.user_data import ASK_POWER_OFF
 from jupyter_sky.providers.aws.network.security_group import is_let_in
 from tests.lab import Host, Lab
 from tests.providers.aws.stand_in.account import Account, Params
@@ -221,6 +222,11 @@ def _have_metadata(host: Host) -> None:
     serve = [sys.executable, str(Path(__file__).with_name("metadata.py")), str(folder)]
     with (host.folder / "etc" / "boot").open("a") as boot:
         boot.write(f"ip address add {ADDRESS}/32 dev lo\n{shlex.join(serve)} &\n")
+
+
+def seconds_left(host: Host) -> int:
+    """Return in how many seconds a machine powers off, as it says itself."""
+    return int(host.run("sh", "-c", ASK_POWER_OFF))
 
 
 def _cloud_config(user_data: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from tests.lab import Lab
 from tests.providers.aws.conftest import Start
 from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
 from tests.providers.aws.stand_in.faults import denying
-from tests.providers.aws.stand_in.machines import Machines
+from tests.providers.aws.stand_in.machines import Machines, seconds_left
 
 Left = Callable[[], list[str]]
 
@@ -111,7 +111,7 @@ def test_the_same_machines_come_back_at_new_addresses(
     cells.run("here = 1\nwith open('kept', 'w') as file: file.write('on the disk')")
     before = row_of(cells)
     hosts, shown = before.hosts, keys_of(before.id).of_instances()
-    left_of_money = [host.run("cat", "/run/jupyter-sky-until") for host in machines.hosts.values()]
+    before_it = [seconds_left(host) for host in machines.hosts.values()]
     cost = cells.cluster.power.check_stop()
     price, money = cost.price, cost.left
     assert price == pytest.approx(2 * 100 * 0.08 / 730, rel=0.5), "of two disks"
@@ -145,10 +145,9 @@ def test_the_same_machines_come_back_at_new_addresses(
     assert after.price == before.price
     assert on_power_off(clients, cells) == {"terminate"}
     hours = (money - 2.0) / (after.price or 0.0)
-    for host, was in zip(machines.hosts.values(), left_of_money, strict=True):
-        until = int(host.run("cat", "/run/jupyter-sky-until"))
-        assert until - time.time() == pytest.approx(3600 * hours, rel=0.1)
-        assert until < int(was) - 3600
+    for host, was in zip(machines.hosts.values(), before_it, strict=True):
+        assert seconds_left(host) == pytest.approx(3600 * hours, rel=0.1)
+        assert seconds_left(host) < was - 3600
     places = {each.place for each in registry.all_spent()}
     assert places == {"us-east-1", "us-east-1, disks of it stopped"}
     assert ledger.by_day(registry.all_spent(), 1)
