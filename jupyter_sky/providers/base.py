@@ -121,10 +121,19 @@ class Scalable(Provider, Protocol):
         Existing agents are not changed: the caller tells them about the new ones.
         """
 
-    async def release_machines(self, machines: Sequence[Machine]) -> None:
+    async def release_machines(
+        self, machines: Sequence[Machine], staying: Sequence[Machine] = ()
+    ) -> None:
         """Release machines that have left their cluster and whose agents have ended.
 
         Providers whose machines belong to the user have nothing to do here.
+
+        Parameters
+        ----------
+        machines
+            The machines.
+        staying
+            Those of a cluster that has become smaller: what it may cost yet lasts longer for them.
 
         Raises
         ------

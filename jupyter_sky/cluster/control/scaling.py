@@ -332,7 +332,7 @@ async def _shrink(controller: Controller, nodes: int, provider: Scalable) -> lis
     untold, _, _ = await asyncio.gather(
         end(controller, leaving), _end_ranks(kept, gone), _form_again(controller)
     )
-    await provider.release_machines([connection.machine for connection in leaving])
+    await provider.release_machines([connection.machine for connection in leaving], machines)
     await blocking(registry.record_size, controller.id, nodes, rows)
     return untold
 

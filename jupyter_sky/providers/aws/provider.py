@@ -21,7 +21,7 @@ from jupyter_sky.providers.aws.market.offers import offers_table
 from jupyter_sky.providers.aws.market.selection import InstanceOffer
 from jupyter_sky.providers.aws.network import session
 from jupyter_sky.providers.aws.renting import choice, dry_run, rent, resume
-from jupyter_sky.providers.aws.renting.budget import Budget, money_left, spent_at
+from jupyter_sky.providers.aws.renting.budget import Budget, money_left, share_rest, spent_at
 from jupyter_sky.providers.aws.settings import Settings
 from jupyter_sky.providers.aws.teardown import release
 from jupyter_sky.providers.base import AddedNodes, Machine, Progress, RunningCluster
@@ -114,7 +114,9 @@ class AWS(Settings):
                 await shielded(in_thread(budget.share_as_before))
             raise
 
-    async def release_machines(self, machines: Sequence[Machine]) -> None:
+    async def release_machines(
+        self, machines: Sequence[Machine], staying: Sequence[Machine] = ()
+    ) -> None:
         """Terminate instances, and wait until AWS confirms it."""
         by_cluster: dict[tuple[str, str], list[str]] = {}
         for each in map(_instance, machines):
@@ -122,6 +124,9 @@ class AWS(Settings):
         for (location, cluster), ids in by_cluster.items():
             there = await in_thread(clients_at, location)
             await in_thread(release.terminate, there, cluster, ids)
+        if machines and staying:
+            with contextlib.suppress(SkyError):  # who is not reached ends as early as before
+                await in_thread(share_rest, [*map(_instance, staying)], [*map(_instance, machines)])
 
     def location(self) -> str:
         """Return the region and the profile, so that the registry knows where to look."""

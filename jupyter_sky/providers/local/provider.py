@@ -125,7 +125,9 @@ class Local:
         started = await self._start_agents(running, _unused_index(), shares, trusting)
         return AddedNodes(started, machines, (), alone.authority, alone)
 
-    async def release_machines(self, machines: Sequence[Machine]) -> None:
+    async def release_machines(
+        self, machines: Sequence[Machine], staying: Sequence[Machine] = ()
+    ) -> None:
         """Do nothing: the machine is this computer."""
 
     # Starting agents

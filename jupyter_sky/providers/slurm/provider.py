@@ -155,7 +155,9 @@ class Slurm:
         machines = await there._start(running, shown, own, first.request, progress)
         return AddedNodes(machines, running.machines, (), alone.authority, alone)
 
-    async def release_machines(self, machines: Sequence[Machine]) -> None:
+    async def release_machines(
+        self, machines: Sequence[Machine], staying: Sequence[Machine] = ()
+    ) -> None:
         """Return nodes to Slurm; their job continues with the remaining ones, if any."""
         leaving: dict[str, list[SlurmMachine]] = defaultdict(list)
         for machine in map(_node, machines):

@@ -153,7 +153,9 @@ class SSH:
         machines = await self._start_nodes(targets, running, trusting, progress)
         return AddedNodes(machines, running.machines, (), alone.authority, alone)
 
-    async def release_machines(self, machines: Sequence[Machine]) -> None:
+    async def release_machines(
+        self, machines: Sequence[Machine], staying: Sequence[Machine] = ()
+    ) -> None:
         """Do nothing: the machines are the user's own."""
 
     # Starting nodes

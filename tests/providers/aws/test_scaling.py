@@ -56,6 +56,8 @@ def test_instances_come_and_go(
     cells.cluster.scale(1)
     assert_is_whole(cells, 1, keep=[0])
     assert cells.cluster.price == pytest.approx(0.2)
+    [limit] = [seconds_left(host) for host in hosts(machines)]
+    assert limit == pytest.approx(4 * limits[0], rel=0.01), "the rest of the money lasts longer"
     assert running(clients) == 1
     assert [host.is_up for host in machines.hosts.values()] == [True, False, False, False]
     cells.cluster.down()

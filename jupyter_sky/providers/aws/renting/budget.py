@@ -65,7 +65,7 @@ class Budget:
                 "AWS gives no price for another node there now, so --max-cost cannot be kept: try "
                 "later, or start a new cluster without it."
             )
-        there = sum(node.price or 0.0 for each in self.machines for node in each.nodes)
+        there = _price(self.machines)
         new = there + count * price
         left = (self.until - time.monotonic()) * min(1.0, self.price / new)
         if left < WORTH_IT:
@@ -99,8 +99,27 @@ def money_left(machines: Sequence[Instance]) -> float | None:
     seconds = machines[0].seconds_until_power_off()
     if seconds is None:
         return None
-    prices = [node.price or 0.0 for each in machines for node in each.nodes]
-    return seconds * sum(prices) / 3600
+    return seconds * _price(machines) / 3600
+
+
+def share_rest(machines: Sequence[Instance], gone: Sequence[Instance]) -> None:
+    """Let instances power off later, because others of their cluster are gone.
+
+    Raises
+    ------
+    SkyError
+        If one cannot be told; it then powers off as early as before.
+    """
+    seconds, price = machines[0].seconds_until_power_off(), _price(machines)
+    if seconds is None or not price:
+        return
+    for each in machines:
+        each.power_off_in(seconds * (price + _price(gone)) / price)
+
+
+def _price(machines: Sequence[Instance]) -> float:
+    """Return the dollars per hour of instances."""
+    return sum(node.price or 0.0 for each in machines for node in each.nodes)
 
 
 def spent_at(rented: Sequence[RentedInstance], money: float | None) -> float | None:
