@@ -45,6 +45,7 @@ listed with its file::
         AgentGone            providers/base.py: the agent has ended
             MachineGone      providers/base.py: and its machine with it
         NotLetIn             providers/base.py: no way into a machine, until the user does something
+            Suspended        providers/base.py: nor does it do anything, until it is resumed
     RuntimeError
         NoWaitingThread      transport/event_loop.py: no thread waits for the event loop
     TypeError

@@ -206,6 +206,10 @@ class NotLetIn(OSError):
     """There is no way in until the user does something; the text says why, and what to do."""
 
 
+class Suspended(NotLetIn):
+    """A machine stands still, and with it what runs there, until it is resumed."""
+
+
 @dataclass(frozen=True)
 class Node:
     """A node of a cluster.

@@ -22,7 +22,7 @@ from jupyter_sky.cluster.network.requests.events import Events, Taking
 from jupyter_sky.cluster.network.requests.seen import Seen
 from jupyter_sky.cluster.network.upload import Uploads
 from jupyter_sky.errors import ClusterLost
-from jupyter_sky.providers.base import AgentGone, Machine, NotLetIn
+from jupyter_sky.providers.base import AgentGone, Machine, NotLetIn, Suspended
 from jupyter_sky.transport.frames import Message, SharedFields
 from jupyter_sky.transport.link import Link
 from jupyter_sky.transport.protocol.events import Event, Forgotten, RankDone
@@ -81,8 +81,8 @@ class Connection:
         The ranks of the machine.
     broken_since
         When the link broke, by the loop's clock; ``None`` while there is one.
-    trouble, is_shut_out, loss
-        Why there is no link; if the user has to act; the error of requests once it is over.
+    trouble, is_shut_out, stands_still, loss
+        Why there is no link; if the user has to act; if nothing runs; the error of later requests.
     uploads
         Sends blobs, and knows which ones the node has.
     """
@@ -104,7 +104,7 @@ class Connection:
         self._events = Events(taking, self._context.ends, None if visits else self._seen)
         self.machine = machine
         self.broken_since: float | None = None
-        self.trouble, self.is_shut_out = "", False
+        self.trouble, self.is_shut_out, self.stands_still = "", False, False
         self.loss = ClusterLost("the node's agent is gone")
         self._listener = listener
         self._visits = visits
@@ -194,8 +194,7 @@ class Connection:
     def close(self) -> None:
         """Close the connection; the agent goes on. Requests without an answer fail."""
         self._seen.tell()
-        self._over = True
-        self._up = False
+        self._over, self._up = True, False
         if self._reconnecting and self._reconnecting is not asyncio.current_task():
             self._reconnecting.cancel()
         if self._link:
@@ -231,14 +230,13 @@ class Connection:
         }
         link.send(hello)
         try:
-            welcome = await asyncio.wait_for(self._welcome, pending.ANSWER_WITHIN)
+            return await asyncio.wait_for(self._welcome, pending.ANSWER_WITHIN)
         except TimeoutError:
             link.close()
             raise OSError("its agent did not answer") from None
         except BaseException:
             link.close()
             raise
-        return welcome
 
     def _link_closed(self) -> None:
         if self._welcome and not self._welcome.done():
@@ -272,10 +270,12 @@ class Connection:
                 if self._over:
                     return
                 self.trouble, self.is_shut_out = str(error), isinstance(error, NotLetIn)
+                self.stands_still = isinstance(error, Suspended)
 
     def _resume(self, link: Link) -> None:
         """Go on over a new link, and repeat the requests without an answer."""
-        self.trouble, self.is_shut_out, self.broken_since, self._up = "", False, None, True
+        self.trouble, self.is_shut_out, self.stands_still = "", False, False
+        self.broken_since, self._up = None, True
         for message in self._requests.on_link_changed():
             link.send(self._downloads.resume(message))
         self._listener.on_link_changed(self)

@@ -81,7 +81,9 @@ class LinkMonitor:
             goes_on = "its run continues, and the notebook keeps trying to connect"
             # These reasons say what the user has to do.
             if reasons := dict.fromkeys(each.trouble for each in cut if each.is_shut_out):
-                goes_on = f"{'; '.join(reasons)}; its run continues"
+                goes_on = "; ".join(reasons)
+                if not any(each.stands_still for each in cut):
+                    goes_on += "; its run continues"
             parts.append(f"no connection to {who} since {self._since(cut)}; {goes_on}")
         return "; ".join(parts)
 

@@ -11,6 +11,9 @@ from jupyter_sky.formatting import format_count
 GONE = "GONE"
 """The state of what Slurm knows nothing of any more."""
 
+SUSPENDED = "SUSPENDED"
+"""The state of a job whose processes stand still, for example while others have its nodes."""
+
 _ENDED = {GONE, "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"}
 _ENDED |= {"OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"}
 

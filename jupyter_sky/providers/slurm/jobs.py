@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import count
 from typing import TypeVar
 
@@ -42,6 +44,28 @@ async def job_state(at: LoginNode, job: str) -> JobState:
         return JobState(GONE)
     state, reason, start, partition = said.splitlines()[0].split("|")
     return JobState(state, reason, "" if start == "N/A" else start, partition)
+
+
+async def end_of(at: LoginNode, job: str) -> float | None:
+    """Return when a job has ended, in seconds since the epoch; ``None`` if it has not.
+
+    If Slurm has forgotten it, or tells the time of another computer, that is infinite.
+
+    Raises
+    ------
+    SlurmError
+        When the controller does not answer.
+    """
+    there = await job_state(at, job)
+    if not there.has_ended:
+        return None
+    if at.host or there.state == GONE:
+        return math.inf
+    asked = ["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%e"]
+    try:
+        return datetime.fromisoformat(await at.ask(asked)).timestamp()
+    except (SlurmError, ValueError):
+        return math.inf
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from jupyter_sky.providers.base import AgentGone, MachineGone, Node
-from jupyter_sky.providers.slurm.jobs import job_now, known_end
+from jupyter_sky.providers.base import AgentGone, MachineGone, Node, Suspended
+from jupyter_sky.providers.slurm.job_state import SUSPENDED
+from jupyter_sky.providers.slurm.jobs import job_now, known_end, number_of
 from jupyter_sky.providers.slurm.login import SlurmError, login_node
 from jupyter_sky.providers.slurm.script import JobRequest, step_beside
 
@@ -89,10 +90,15 @@ class SlurmMachine:
         except OSError as error:
             try:
                 gone = await self._why_gone()
+                job = await job_now(at, number_of(self.id))
             except SlurmError as unknown:
                 raise OSError(str(unknown)) from None
             if gone:
                 raise MachineGone(gone) from None
+            if job.state.state == SUSPENDED:
+                raise Suspended(
+                    f"Slurm has suspended job {job.job}: its run goes on when Slurm resumes it"
+                ) from None
             raise OSError(f"{self.host}: {error}") from None
 
     async def _why_gone(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import shlex
 import shutil
 import socket
@@ -20,7 +19,7 @@ from jupyter_sky.providers.local.requirements import differences
 from jupyter_sky.providers.mtls import Credentials, issue_credentials
 from jupyter_sky.providers.slurm.allocation import Allocation, allocation, own_job, own_nodes
 from jupyter_sky.providers.slurm.environment import environment
-from jupyter_sky.providers.slurm.jobs import cancel, hosts_of, job_state, number_of
+from jupyter_sky.providers.slurm.jobs import cancel, end_of, hosts_of, job_state, number_of
 from jupyter_sky.providers.slurm.login import LoginNode, SlurmError, login_node, missing
 from jupyter_sky.providers.slurm.machine import SlurmMachine
 from jupyter_sky.providers.slurm.partitions import resource_of
@@ -201,12 +200,10 @@ class Slurm:
         return identity in {each.cluster for each in jobs}
 
     async def ended_at(self, machines: Sequence[Machine]) -> list[float | None]:
-        """Return which jobs have ended, at a time that Slurm does not keep."""
-        jobs = {(machine.login, machine.id) for machine in map(_node, machines)}
-        states = [(job, await job_state(login_node(job[0]), job[1])) for job in jobs]
-        ended = {job for job, there in states if there.has_ended}
+        """Return when jobs have ended, as far as Slurm still knows."""
         named = [(machine.login, machine.id) for machine in map(_node, machines)]
-        return [math.inf if each in ended else None for each in named]
+        ended = {each: await end_of(login_node(each[0]), each[1]) for each in dict.fromkeys(named)}
+        return [ended[each] for each in named]
 
     async def list_resources(
         self, everywhere: bool = False

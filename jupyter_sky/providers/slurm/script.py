@@ -20,7 +20,8 @@ WAITS = "sky-waits"
 
 # Nodes that are lost are for the cluster to care about: the others go on.
 _EACH = ("--no-kill", "--kill-on-bad-exit=0")
-_BESIDE = ("--mem=0", "--gres=none", "--overlap")
+# While a job is suspended, srun would wait for minutes, and go on to do so when it is resumed.
+_BESIDE = ("--mem=0", "--gres=none", "--overlap", "--immediate=10")
 
 # Only login shells know the command where it is a function, as nearly everywhere.
 _MODULES = """\

@@ -49,6 +49,7 @@ class Node:
     is_up: bool = False
     is_over: bool = False
     is_shut_out: bool = False
+    stands_still: bool = False
     trouble: str = ""
 
 

@@ -145,6 +145,9 @@ def test_preemption_is_told_while_there_is_time(slurm: Path) -> None:
         assert ("terminate", True, True) in cells.ask("saved[0]")
         with pytest.raises(ClusterLost, match=r"job \d+ has ended \(PREEMPTED\)"):
             cells.run("time.sleep(120)")
+        cluster.down()
+        [spent] = [each for each in registry.all_spent() if each.name == "weak"]
+        assert spent.place == "Slurm", "Slurm knows when it has ended"
     finally:
         cluster.down()
         subprocess.run(["scancel", other], check=True)
@@ -167,6 +170,30 @@ def test_a_controller_that_is_away_costs_nothing(slurm: Path) -> None:
     finally:
         cluster.down()
     until(lambda: not queue())
+
+
+def test_a_job_that_is_suspended_goes_on_when_it_is_resumed(slurm: Path) -> None:
+    cluster = start("paused")
+    try:
+        cells = Cells(cluster)
+        run = cells.start("import time\nfor _ in range(100): time.sleep(0.01)\ndone = True")
+        control(cluster.name, "suspend")
+        said = "its run goes on when Slurm resumes it"
+        until(lambda: cluster.snapshot()["cluster"]["note"].endswith(said))
+        control(cluster.name, "resume")
+        run.follow()
+        run.check()
+        assert cells.ask("done") == [True]
+    finally:
+        cluster.down()
+    until(lambda: not queue())
+
+
+def control(name: str, what: str) -> None:
+    """Do something to the job of a cluster, as who runs Slurm may."""
+    row = registry.find(name)
+    assert row is not None
+    subprocess.run(["scontrol", what, row.machines[0]["id"]], check=True)
 
 
 def test_an_agent_that_is_killed_leaves_nothing(slurm: Path) -> None:
