@@ -51,7 +51,7 @@ class CostMeter:
     spent
         The cost, in the unit of its rate.
     since
-        When the rate changed, in seconds since the epoch.
+        When the rate changed, in seconds since the epoch; infinite once it costs nothing any more.
     """
 
     spent: float
@@ -60,6 +60,11 @@ class CostMeter:
     def cost(self, rate: float | None, now: float) -> float | None:
         """Return the cost up to ``now``; ``None`` without a rate, which is for an hour."""
         return None if rate is None else self.spent + rate * max(0.0, now - self.since) / 3600
+
+    def at_end(self, rate: float | None, when: float) -> CostMeter:
+        """Return the meter of what has ended, and has cost so much an hour before."""
+        spent = self.cost(rate, when)
+        return self if spent is None else CostMeter(spent, math.inf)
 
 
 def rate_of(nodes: Sequence[Mapping[str, Any]], counts_hours: bool) -> CostRate:

@@ -28,6 +28,13 @@ def test_cost_goes_on_from_where_the_price_has_changed() -> None:
     assert meter.cost(None, now=2000.0) is None
 
 
+def test_what_has_ended_costs_no_more() -> None:
+    meter = CostMeter(1.0, 1000.0).at_end(3600.0, 1002.0)
+    assert (meter.cost(3600.0, 1002.0), meter.cost(3600.0, 9999.0)) == (3.0, 3.0)
+    free = CostMeter(0.0, 1000.0)
+    assert free.at_end(None, 1002.0) == free
+
+
 def test_what_has_no_price_may_cost_hours() -> None:
     gpus = [{"accelerators": 4, "price": None}, {"accelerators": 2, "price": None}]
     assert rate_of(gpus, counts_hours=True) == CostRate(6, Unit.GPU_HOURS)

@@ -219,7 +219,17 @@ async def get_ready(
 def _keep_use(controller: Controller) -> None:
     grace = getattr(controller.provider, "grace", None)
     if isinstance(controller.provider, CloudProvider) and grace and not controller.visits:
-        controller.spawn(later.keep_use(controller, grace))
+        controller.spawn(_use(controller, grace))
+
+
+async def _use(controller: Controller, grace: float) -> None:
+    """Keep the registry up to date about what a cluster costs until it is lost, and then."""
+    await later.keep_use(controller, grace)
+    if controller.state.phase is ClusterPhase.LOST:
+        ended = await probe.record_end(controller.id, controller.provider)
+        if ended is not None:
+            controller.meter = controller.meter.at_end(controller.rate.amount, ended)
+            controller.wake()
 
 
 async def attach(controller: Controller, row: registry.RegistryRow) -> bool:

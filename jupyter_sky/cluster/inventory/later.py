@@ -110,7 +110,7 @@ def record_end(identity: str, when: float) -> None:
         Infinite if only that they have is known: they have cost something until `ends_by` at most.
     """
     row = next((row for row in rows() if row.id == identity), None)
-    if row is None or row.spec.get("ended"):
+    if row is None or row.ended:
         return
     if when == math.inf:
         by = row.ends_by

@@ -214,12 +214,22 @@ async def _has_stopped(
     return None
 
 
-async def record_end(identity: str, provider: Provider) -> None:
-    """Record when all machines of a cluster have ended that is about to be forgotten, if so."""
+async def record_end(identity: str, provider: Provider) -> float | None:
+    """Record when all machines of a cluster have ended that do not answer, and return it.
+
+    Returns
+    -------
+    float or None
+        In seconds since the epoch; ``None`` if one has not, or that cannot be determined.
+    """
     with contextlib.suppress(registry.RegistryError):
         for row in await blocking(registry.rows):
             if row.id == identity and row.provider == provider.name:
                 await _ended(row, provider, [provider.machine(each) for each in row.machines])
+        for row in await blocking(registry.rows):
+            if row.id == identity:
+                return row.ended
+    return None
 
 
 async def _ended(

@@ -89,6 +89,11 @@ class RegistryRow:
         return rent and Rent(**rent)
 
     @property
+    def ended(self) -> float | None:
+        """When its machines have ended, in seconds since the epoch, if that was recorded."""
+        return self.spec.get("ended")
+
+    @property
     def ends_by(self) -> EndsBy:
         """When its machines end by themselves, as far as a notebook that used it has said that."""
         return EndsBy(**(self.spec.get("ends_by") or {}))
@@ -122,7 +127,7 @@ class RegistryRow:
 
     def _costs_until(self, now: float) -> float:
         rent = self.rent
-        return min(now, self.spec.get("ended") or now, rent.until if rent else now)
+        return min(now, self.ended or now, rent.until if rent else now)
 
     @property
     def leaving(self) -> list[dict[str, Any]]:

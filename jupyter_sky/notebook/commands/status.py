@@ -208,6 +208,8 @@ def _cost(row: registry.RegistryRow, now: float) -> str:
         return format_cost(cost, row.rate.unit)
     if row.spec.get("stopped"):
         return f"{format_dollars(cost)}; {disks_cost(stops.disk_cost(row, now))}"
+    if row.ended:
+        return format_dollars(cost)
     return f"{format_dollars(cost)}, {format_dollars(row.price or 0.0)} an hour"
 
 
