@@ -20,12 +20,15 @@ _WRITE = 'umask 077; cat > "$1"'
 # The list of a folder is asked for anew also where a shared home remembers what was not there.
 _AWAIT = """
 for again in $(seq "$3"); do
+    test -e "$1" || break
     test "$(ls "$1" | grep -c '^node-.*json$')" -gt "$2" && break
-    sleep 0.3
+    sleep "$4"
 done
 cat "$1"/node-*.json 2>/dev/null
 true
 """
+_OFTEN = 10.0  # seconds; whoever waits for longer can wait for one more
+
 # The same places as in `NodeEnvironment.starts`.
 _REMOVE_ALL = 'rm -rf "${1:-${XDG_CACHE_HOME:-$HOME/.cache}/jupyter-sky}/slurm/$2"-??????'
 _LAST_LINES = 'test -e "$1" && tail -n 20 "$1" && echo there; true'
@@ -64,13 +67,15 @@ class StartFolder:
         """Return the content of a file; empty if there is none."""
         return await self.at.ask(["sh", "-c", _READ, "sh", f"{self.path}/{name}"])
 
-    async def answers(self, known: int, brief: bool = False) -> dict[int, Mapping[str, Any]]:
+    async def answers(self, known: int, seconds: float = 0.0) -> dict[int, Mapping[str, Any]]:
         """Return what nodes have said, by the numbers of their tasks.
 
-        It waits some seconds for there to be more than ``known``, or ``brief``ly.
+        It waits at most so many seconds for there to be more than ``known``.
         """
-        turns = "2" if brief else "10"
-        said = await self.at.ask(["sh", "-c", _AWAIT, "sh", self.path, str(known), turns])
+        pause = 0.3 if seconds < _OFTEN else 1.0
+        turns = max(1, round(seconds / pause))
+        arguments = [self.path, f"{known}", f"{turns}", f"{pause}"]
+        said = await self.at.ask(["sh", "-c", _AWAIT, "sh", *arguments])
         rows: Sequence[dict[str, Any]] = [json.loads(line) for line in said.splitlines()]
         return {row["task"]: row for row in rows}
 

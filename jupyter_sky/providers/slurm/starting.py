@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import count
@@ -56,7 +57,9 @@ _NO_PYTHON = (
     "environment with `--conda`, or run the notebook with one in the home that they share"
 )
 _ANY = -1  # answers that are known: there is nothing to wait for
-_PLACE_EVERY = 10  # looks at the job, of about 3 seconds: the list of all jobs may be long
+_PLACE_EVERY = 10  # looks at the job: the list of all jobs may be long
+_LONGEST_LOOK = 30.0  # seconds; sites ask their users not to ask more often
+_READY_LOOK = 3.0  # seconds, while its nodes get ready
 
 
 Completes = Callable[[Image], tuple[Image, tuple[str, ...]]]
@@ -227,11 +230,20 @@ async def _start_step(start: Start, job: str, name: str, folder: StartFolder) ->
     raise SlurmError(f"no step of job {job} could be started{await folder.last_line()}")
 
 
+def seconds_of_look(waited: float) -> float:
+    """Return the seconds between two questions about a job that has waited for so long.
+
+    Where nodes share the home, it is noticed meanwhile that they are there.
+    """
+    return min(_LONGEST_LOOK, max(2 * _LOOK_EVERY, waited / 20))
+
+
 async def _await_agents(
     job: str, start: Start, folder: StartFolder, progress: Progress
 ) -> list[SlurmMachine]:
     """Wait without an end: how long a queue takes is for the user to judge."""
-    reason, known, ahead, is_known = "", 0, 0, False
+    state, reason, known, ahead, is_known = "", "", 0, 0, False
+    since = time.monotonic()
     for look in count():
         ended = None
         try:
@@ -241,6 +253,8 @@ async def _await_agents(
             progress(in_words(job, there, ahead))
             if there.reason == reason:  # the first one is a guess
                 check_can_start(job, there)
+            if there.state != state:
+                state, since = there.state, time.monotonic()
             reason = there.reason
             ended = there if there.has_ended else None
             if there.state == "RUNNING" and not is_known:
@@ -249,7 +263,8 @@ async def _await_agents(
                     await _equip(job, start, folder, progress)
                 is_known = is_told
             # After the queue was asked: what a job has said before it ended is not missed.
-            answers = await folder.answers(_ANY if ended else known, brief=not is_known)
+            look_for = _READY_LOOK if is_known else seconds_of_look(time.monotonic() - since)
+            answers = await folder.answers(_ANY if ended else known, look_for)
         except SlurmError as error:
             progress(f"job {job}: {error}, asking again")
             await asyncio.sleep(_LOOK_EVERY)

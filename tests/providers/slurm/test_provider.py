@@ -152,6 +152,15 @@ def test_a_home_that_is_full_is_said(slurm: Path) -> None:
         subprocess.run(["umount", str(starts)], check=True)
 
 
+def test_hours_in_the_queue_are_few_questions_to_slurm() -> None:
+    waited, looks = 0.0, 0
+    while waited < 8 * 3600:
+        waited += starting.seconds_of_look(waited)
+        looks += 1
+    assert looks < 1100, "about two in a minute"
+    assert starting.seconds_of_look(0.0) < 1, "whoever need not wait is not kept waiting"
+
+
 def test_stop_takes_a_pending_job_back(slurm: Path) -> None:
     said: list[str] = []
     other = submit_other("--nodes=2", "--exclusive")
