@@ -89,6 +89,17 @@ def tag_specification(
     return [{"ResourceType": kind, "Tags": pairs} for kind in kinds]
 
 
+def made_at(tags: Mapping[str, str]) -> float:
+    """Return when something was made, in seconds since the epoch; 0 if its tags do not tell.
+
+    Everybody in the account may change them.
+    """
+    try:
+        return float(tags.get(SINCE, 0))
+    except ValueError:
+        return 0.0
+
+
 def tags_of(described: Mapping[str, Any]) -> dict[str, str]:
     """Return the tags of a resource that AWS has described."""
     return {tag["Key"]: tag["Value"] for tag in described.get("Tags", ())}

@@ -8,7 +8,7 @@ from typing import Any
 
 from jupyter_sky.formatting import format_count
 from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
-from jupyter_sky.providers.aws.tags import BY, ID, NAME, OWNER, SINCE, USER, tags_of
+from jupyter_sky.providers.aws.tags import BY, ID, NAME, OWNER, USER, made_at, tags_of
 
 LIVING = ("pending", "running", "shutting-down", "stopping", "stopped")
 """States of instances that may still be there."""
@@ -95,7 +95,7 @@ def look(
             resources.owner = resources.owner or tags.get(OWNER, "")
             resources.started_by = resources.started_by or tags.get(BY, "")
             resources.user = resources.user or tags.get(USER, "")
-            resources.since = max(resources.since, float(tags.get(SINCE, 0)))
+            resources.since = max(resources.since, made_at(tags))
             getattr(resources, kind).append(name)
     return list(found.values()), unseen
 

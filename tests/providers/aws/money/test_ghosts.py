@@ -18,7 +18,7 @@ from jupyter_sky.notebook.commands.life.gc import remove_orphans
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.aws import inventory, local_store
 from jupyter_sky.providers.aws.clients import Clients
-from jupyter_sky.providers.aws.tags import cluster_tags, tag_specification
+from jupyter_sky.providers.aws.tags import SINCE, cluster_tags, tag_specification
 from tests.providers.aws.conftest import Start
 from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
 from tests.providers.aws.stand_in.machines import Machines
@@ -137,6 +137,12 @@ def test_gc_from_elsewhere_ends_nothing_that_runs(
             (time.time() - 86400, spec),
         )
     database.close()
+    # Everybody in the account may change tags.
+    rented = clients.ec2.describe_instances()["Reservations"][-1]["Instances"]
+    clients.ec2.create_tags(
+        Resources=[each["InstanceId"] for each in rented],
+        Tags=[{"Key": SINCE, "Value": "yesterday"}],
+    )
     for place in ("copy", "fresh"):
         monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path / place))
         found, trouble = cloud_resources.find(everywhere=True)
