@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-import boto3
 import pytest
 
 from jupyter_sky.cluster.inventory import cloud_resources, registry
@@ -61,6 +60,8 @@ def test_what_another_registry_started_is_left_alone(
 
 def credentials_of(account: str) -> dict[str, str]:
     """Return the variables of a user who has another account, too."""
+    import boto3
+
     role = f"arn:aws:iam::{account}:role/other"
     found = boto3.client("sts").assume_role(RoleArn=role, RoleSessionName="other")["Credentials"]
     return {
