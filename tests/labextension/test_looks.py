@@ -32,7 +32,10 @@ LOOK = """dot => {
 def test_a_state_looks_the_same_in_strip_and_sidebar(open_notebook: Open) -> None:
     user = open_notebook("lab", "same")
     user.run("%load_ext jupyter_sky\n%config Sky.plugin = 'none'")
-    cell = user.start("%%sky --nodes 2 --cluster same\nimport time\ntime.sleep(600)")
+    cell = user.start(
+        "%%sky --nodes 2 --cluster same\nimport time\nfrom tqdm import tqdm\n"
+        "bar = tqdm(total=400)\ntime.sleep(1)\nbar.update(104)\ntime.sleep(600)"
+    )
     card = user.card("same", "running")
     card.wait_for()
     strip = user.strip(cell)
@@ -47,6 +50,14 @@ def test_a_state_looks_the_same_in_strip_and_sidebar(open_notebook: Open) -> Non
         of_card, of_strip = looks()
         assert of_card == of_strip
         assert of_card[0] == "running"
+
+    # As wide as a sidebar is at first: how far a rank is has one line, with the time left.
+    bar = user.opened("same").get_by_role("option").first.locator(".jsky-progress")
+    bar.get_by_text(" left").wait_for()
+    amount, left = bar.locator(".jsky-fact").all()
+    assert left.bounding_box()["y"] == amount.bounding_box()["y"]
+    assert bar.bounding_box()["height"] < 30, "a line"
+
     strip.get_by_role("button", name="Stop", exact=True).click()
     # Of a run that is over, only the sidebar knows how the cluster is now.
     strip.locator(".jsky-cluster .jsky-dot").wait_for(state="hidden")

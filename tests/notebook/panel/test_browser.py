@@ -132,6 +132,20 @@ def test_facts_without_room_are_left_out_and_not_cut(open_page: Open) -> None:
     assert [found for found in seen.values() if "left out" in found]
 
 
+def test_the_bar_of_a_rank_gives_way_to_the_time_left(open_page: Open) -> None:
+    page = open_page(Bench(changed(snapshot(1, 1), rank_0={"progress": BAR})))
+    row = page.browser.locator(".jsky-rank > .jsky-progress")
+    facts, bar = row.locator(".jsky-fact"), row.locator(".jsky-bar")
+    widest = bar.bounding_box()["width"]
+    shortened = []
+    for width in range(320, 1200, 20):
+        page.browser.set_viewport_size({"width": width, "height": 600})
+        if 60 < bar.bounding_box()["width"] < widest:
+            shortened.append(width)
+            assert set(facts.evaluate_all(SEEN)) == {"whole"}, width
+    assert shortened
+
+
 def test_a_page_of_few_colours_or_of_large_text(open_page: Open) -> None:
     """As systems and pages have it for those who see little."""
     shown = changed(FAILED, rank_1={"outcome": "lost"}, rank_3={"outcome": "ok"})
