@@ -69,8 +69,13 @@ def _compile(python: str) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # warnings are shown when the cell is compiled to run
         tree = ast.parse(python, "<cell>")
-        # Some errors, such as `break` outside a loop, are found only by the compiler.
-        compile(tree, "<cell>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        # Some errors, such as `break` outside a loop, are found only by the compiler, which has not
+        # got their line.
+        try:
+            compile(tree, "<cell>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        except SyntaxError as error:
+            error.text = error.text or python.splitlines()[(error.lineno or 1) - 1]
+            raise
     return tree
 
 

@@ -95,8 +95,20 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _say(error: Exception) -> None:
     """Print what a command could not do; a sentence that begins with its name has it once."""
-    text = _for_terminal(str(error))
+    text = _for_terminal(_sentence(error))
     print(text if text.startswith("jupyter sky ") else f"jupyter sky: {text}", file=sys.stderr)
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, SkyError) or not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    if error.filename:
+        return f"{error.filename}: {error.strerror}."
+    try:
+        os.write(1, b"\n")  # that of `print` does not say what could not be written
+    except OSError:
+        return f"the output cannot be written: {error.strerror}."
+    return f"{error.strerror}."
 
 
 class _Termination:
@@ -114,7 +126,7 @@ def _run_or_help(words: Sequence[str]) -> int:
     try:
         return _run(words)
     except HelpRequested as asked:
-        is_overview = words[:1] in ([], ["-h"], ["--help"])
+        is_overview = words[:1] in ([], ["-h"], ["--help"], ["help"]) and len(words) < 2
         print(_overview() if is_overview else _for_terminal(asked.text), flush=True)
         return 0
 

@@ -141,8 +141,11 @@ class ClusterFactory:
                     plugins = make_plugins(here.plugin)
                     if makes_environments(provider):
                         image, left_out = resolve(image, plugins, modules())
+                    elif (able := able_to_complete(provider, plugins, modules)) is provider:
+                        # Its nodes have an environment: what is named is added once they are up.
+                        image = replace(image, pip=())
                     else:
-                        provider = able_to_complete(provider, plugins, modules)
+                        provider = able
                     spec, runtime_env = self.new_spec(name, here, provider, image)
                     found.append(ClusterPlace(provider, spec, runtime_env, here, left_out))
         return found

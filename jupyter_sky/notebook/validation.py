@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jupyter_sky.api import accelerators
@@ -11,7 +11,7 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_dollars, format_ranks
 from jupyter_sky.notebook.errors import pull_line
 from jupyter_sky.notebook.options.definitions import CLUSTER_OPTIONS, CellOptions
-from jupyter_sky.notebook.options.lines import as_word
+from jupyter_sky.notebook.options.option_type import as_word
 from jupyter_sky.notebook.project.image import has_given_environment, named_packages
 from jupyter_sky.notebook.project.plugins import costs_of
 from jupyter_sky.providers.ssh.connection.targets import parse
@@ -52,7 +52,7 @@ _FIXED = frozenset(
 )
 """Options that a cluster has from its start to its end."""
 
-_FIXED_OPTIONS = [(each.name, each.field) for each in CLUSTER_OPTIONS if each.field in _FIXED]
+_FIXED_OPTIONS = [each for each in CLUSTER_OPTIONS if each.field in _FIXED]
 
 
 def choose_ranks(
@@ -162,10 +162,11 @@ def check_fit(
             change = f"`%sky scale {value}` to change it" if option == "--nodes" else _REPLACE
             raise _other_cluster(cluster, option, has, value, change)
     _check_plugins(cluster, options, started)
-    for name, field in _FIXED_OPTIONS:
-        value, before = getattr(options, field), getattr(started, field)
+    for each in _FIXED_OPTIONS:
+        value, before = getattr(options, each.field), getattr(started, each.field)
         if value not in (None, False, (), before):
-            raise _other_cluster(cluster, name, before, value)
+            write = each.type.write if each.type else as_word
+            raise _other_cluster(cluster, each.name, before, value, write=write)
     _check_base(cluster, options, started)
     limit = options.max_price
     if limit is not None and (price := cluster.price) is not None and price > limit:
@@ -229,14 +230,19 @@ def _check_base(cluster: Cluster, options: CellOptions, started: CellOptions) ->
 
 
 def _other_cluster(
-    cluster: Cluster, option: str, has: object, asked: object, change: str = _REPLACE
+    cluster: Cluster,
+    option: str,
+    has: object,
+    asked: object,
+    change: str = _REPLACE,
+    write: Callable[[Any], str] = as_word,
 ) -> UsageError:
     """Return the sentence that a cluster is running, and is not what a cell asks for."""
     switch = asked is True
-    runs = f"with {option} {as_word(has)}" if has not in (None, False, "", ()) else "without"
+    runs = f"with {option} {write(has)}" if has not in (None, False, "", ()) else "without"
     if switch or runs == "without":
         runs = f"without {option}"
-    wants = "it" if switch else as_word(asked)
+    wants = "it" if switch else write(asked)
     return UsageError(
         f"cluster {cluster.name} is running {runs}, and the cell asks for {wants}: leave {option} "
         f"out to use it, type {change}, or add `--cluster NAME` to start a second one."

@@ -89,6 +89,12 @@ def test_a_traceback_has_the_numbers_of_the_notebook(pair: LiveNotebook) -> None
     ]
     wrong = pair.run("%%sky\nx = = 1")
     assert wrong.traceback.startswith(f"  Cell In[{number + 2}], line 2\n    x = = 1\n")
+    # What only the compiler finds has its line, too.
+    late = pair.run("%%sky\n!true\nreturn 5")
+    assert late.traceback == (
+        f"  Cell In[{number + 3}], line 3\n    return 5\n    ^^^^^^^^\n"
+        "SyntaxError: 'return' outside function"
+    )
 
 
 def test_a_cell_that_auto_sends_has_its_own_lines(pair: LiveNotebook) -> None:
@@ -112,6 +118,8 @@ def test_what_was_printed_before_an_error_is_shown(pair: LiveNotebook) -> None:
 def test_an_interrupt_that_the_code_raises_is_an_error_of_it(pair: LiveNotebook) -> None:
     cell = pair.run("%%sky\nraise KeyboardInterrupt('mine')")
     assert cell.sentence == "KeyboardInterrupt: mine (on ranks 0-1 (node 0, node 1))"
+    cell = pair.run("%%sky\nraise KeyboardInterrupt")
+    assert cell.sentence == "KeyboardInterrupt (on ranks 0-1 (node 0, node 1))"
 
 
 def test_an_error_can_be_caught_in_the_notebook(pair: LiveNotebook) -> None:

@@ -25,7 +25,7 @@ def test_a_password_of_a_package_is_nowhere_to_be_read(
     asked += " --variable TOKEN"
     first = notebook.run(f"%%sky {asked}\npass")
     assert first.error and "https://****@h.org/l.whl could not be installed" in str(first.error)
-    assert "which lacks lacking @ https://****@h.org/l.whl" in first.stderr
+    assert "installing lacking @ https://****@h.org/l.whl: failed" in first.shown[-1]
     second = notebook.succeed(f"%%sky\ncommand = 'pip install git+https://{SECRET}@h.org/a'")
     # A token that was renewed is that of all cells from then on, also with new processes.
     notebook.succeed("os.environ['TOKEN'] = ''.join(['s3cret', '7oken'])")

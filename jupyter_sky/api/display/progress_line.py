@@ -40,6 +40,7 @@ class ProgressLine:
         self._display = _NotebookDisplay() if in_notebook else _TerminalDisplay()
         self._lock = threading.Lock()
         self._progress: str | Preparation = ""
+        self._begun = ""
         self._plans: tuple[str, ...] = ()
         self._ended = threading.Event()
 
@@ -60,7 +61,8 @@ class ProgressLine:
         with self._lock:
             progress = self._progress
             bars = [*progress.bars()][1:] if isinstance(progress, Preparation) else []
-            self._display.show([f"{self._title}: {word}", *bars], f"{self._title}: {word}")
+            end = f"{self._begun}: {word}"  # what was shown last may be the reason
+            self._display.show([end, *bars], end)
 
     @property
     def seconds(self) -> float:
@@ -81,6 +83,7 @@ class ProgressLine:
             self._plans = progress.plans
         bars = progress.bars() if isinstance(progress, Preparation) else [progress]
         first, *others = bars
+        self._begun = self._begun or f"{self._title}: {first}"
         self._display.show([f"{self._title}: {first}", *others], f"{self._title}: {progress}")
 
     def _redraw(self) -> None:

@@ -137,15 +137,8 @@ def as_line(options: CellOptions) -> str:
             words += map(shlex.quote, value)
             continue
         if argument.type is not None:
-            words.append(shlex.quote(as_word(value)))
+            words.append(shlex.quote(argument.type.write(value)))
     return " ".join(words)
-
-
-def as_word(value: Any) -> str:
-    """Return the text that a user would type for the value of an option."""
-    if isinstance(value, tuple):
-        return ",".join(value) or "none"
-    return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
 def _cell_options(values: Mapping[str, Any], defaults: CellOptions = _NO_OPTIONS) -> CellOptions:

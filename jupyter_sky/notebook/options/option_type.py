@@ -36,6 +36,13 @@ class InvalidValue(ValueError):
     """A text is not a value of an option's type; the message is the wrong part of it."""
 
 
+def as_word(value: Any) -> str:
+    """Return the text that a user would type for a value, as most types have it."""
+    if isinstance(value, tuple):
+        return ",".join(value) or "none"
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
 def no_completions(context: CompletionContext) -> Iterable[str]:
     """Return no completions."""
     return ()
@@ -52,6 +59,8 @@ class OptionType:
     parse
         Parses one value; raises a ValueError if the text is not one, or a UsageError that says what
         to type instead.
+    write
+        Returns the text that a user would type for a value.
     many
         Whether several values may be given, separated by commas or blanks.
     combine
@@ -66,6 +75,7 @@ class OptionType:
 
     description: str
     parse: Callable[[str], Any]
+    write: Callable[[Any], str] = field(default=as_word, kw_only=True)
     many: bool = False
     combine: Callable[[list[Any]], Any] = tuple
     separator: str = ","

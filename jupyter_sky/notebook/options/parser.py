@@ -160,7 +160,7 @@ class Parser(argparse.ArgumentParser):
             raise UsageError(self._without_value(error, words)) from None
         if rest:
             wrong = self._unexpected(rest[0], words)
-            raise UsageError(f"{wrong[:-1]}; {self.beyond}." if self.beyond else wrong)
+            raise UsageError(f"{wrong[:-1]} ({self.beyond}){wrong[-1]}" if self.beyond else wrong)
         values = {
             each.field: self._convert(each, vars(found)[each.field], words)
             for each in self.arguments

@@ -86,6 +86,14 @@ def _seconds(text: str) -> float:
     return _positive(86400 * days + 3600 * hours + 60 * minutes + seconds)
 
 
+def _as_time(seconds: float) -> str:
+    text = ""
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        count, seconds = divmod(seconds, length)
+        text += f"{count:.0f}{unit}" * bool(count)
+    return text + f"{seconds:.12g}s" * bool(seconds)
+
+
 def _dollars(text: str) -> float:
     return _positive(float(_matching(r"\$?(\d+(?:\.\d+)?)\$?", text)[1]))
 
@@ -251,7 +259,7 @@ SWITCH = OptionType(
     "`on`, `off` or `status`", _one_of(_SWITCHES), completions=lambda context: _SWITCHES
 )
 AMOUNT = OptionType('a number, with a + for "or more"', _amount)
-TIME = OptionType("a time in seconds, or with s, m, h or d behind it", _seconds)
+TIME = OptionType("a time in seconds, or with s, m, h or d behind it", _seconds, write=_as_time)
 SIZE = OptionType("a size in bytes, or with MB or GB behind it", _bytes)
 DOLLARS = OptionType("an amount in dollars", _dollars)
 WORD = OptionType("a name of letters, digits, `.`, `_` and `-`", _word)

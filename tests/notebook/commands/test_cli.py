@@ -132,7 +132,7 @@ def test_without_words_it_says_what_it_can_do() -> None:
     assert said.status == 0
     assert said.out.startswith("usage: jupyter sky COMMAND [options]\n")
     assert "status" in said.out and "push" not in said.out
-    assert sky("--help").out == said.out
+    assert sky("--help").out == sky("help").out == said.out
     assert sky("--version").out == f"{__version__}\n"
     assert sky("logs", "-h").out.startswith("usage: jupyter sky logs [RANKS] [options]\n")
     assert sky("put", "-h").out.startswith("usage: jupyter sky put FILE [options]\n")
@@ -167,12 +167,15 @@ def test_what_cannot_be_done_is_said_in_a_sentence(words: list[str], sentence: s
     assert sentence in said.err
 
 
-def test_a_folder_that_is_gone_and_an_output_that_is_closed(tmp_path: Path) -> None:
+def test_a_folder_that_is_gone_and_an_output_that_is_full_or_closed(tmp_path: Path) -> None:
     command = f"rmdir {tmp_path}; exec {sys.executable} -P -m jupyter_sky status"
     in_shell = partial(subprocess.run, shell=True, stderr=subprocess.PIPE, text=True)
     gone = in_shell(command, cwd=tmp_path)
     sentence = "jupyter sky: this folder no longer exists: change to one that does.\n"
     assert (gone.returncode, gone.stderr) == (2, sentence)
+    full = in_shell(f"{sys.executable} -P -m jupyter_sky status > /dev/full")
+    sentence = "jupyter sky: the output cannot be written: No space left on device.\n"
+    assert (full.returncode, full.stderr) == (1, sentence)
     closed = in_shell(f"{sys.executable} -P -m jupyter_sky status >&-")
     assert (closed.returncode, closed.stderr) == (0, "")
 

@@ -48,9 +48,9 @@ def test_no_option_for_a_cluster_that_is_running_is_passed_over(notebook: Notebo
     refused = {
         "--plugin jax": "running without --plugin, and the cell asks for jax",
         "--cpus 8+": "running without --cpus, and the cell asks for 8+",
-        "--idle-timeout 1h": "running with --idle-timeout 1800, and the cell asks for 3600",
+        "--idle-timeout 1h": "running with --idle-timeout 30m, and the cell asks for 1h",
         "--replace": "running without --replace, and the cell asks for it",
-        "--patience 1h": "running without --patience, and the cell asks for 3600",
+        "--patience 1h": "running without --patience, and the cell asks for 1h",
         "--gpu A100": "running without --gpu, and the cell asks for A100",
     }
     for options, sentence in refused.items():

@@ -234,8 +234,8 @@ def test_each_command_has_help(command: str) -> None:
     [
         "",
         "--nodes 4 --gpu L4:4 --cluster train",
-        "--hosts me@gpu1:2,gpu2 --provider ssh --plugin none",
-        "--cpus 8+ --memory 32.5 --procs-per-node 2 --idle-timeout 5400 --max-cost 12.5 --spot",
+        "--hosts me@gpu1:2,gpu2 --provider ssh --plugin none --procs-per-node 2",
+        "--cpus 8+ --memory 32.5 --idle-timeout 1h30m --patience 45s --max-cost 12.5 --spot",
         "--pip 'torch>=2,<3,uvicorn[standard,http]' --plugin torch,jax --region us-east-1",
     ],
 )

@@ -69,6 +69,7 @@ def test_a_cell_with_pip_installs_and_goes_on(notebook: Notebook, shelf: Path) -
 
 def test_what_is_imported_stays_until_ranks_begin_anew(notebook: Notebook, shelf: Path) -> None:
     notebook.run(f"%%sky --nodes 2 --pip greeting==1.0 --ranks 0\n{WORD}")
+    assert "`%pip install" not in notebook.stderr  # it is there already
     assert "installed greeting 1.0 on 2 nodes" in notebook.stderr
     notebook.run("%sky pip install greeting==2.0")
     assert "installed greeting 2.0 on 2 nodes" in notebook.stderr
@@ -110,6 +111,7 @@ def test_what_cannot_be_installed_leaves_all_as_it_was(
     # Nor does a cell run that lacks them, where it has started the cluster.
     with pytest.raises(sky.SkyError, match="nosuch could not be installed"):
         notebook.run("%%sky --nodes 1 --pip nosuch\nx = 2")
+    assert ": installing nosuch: failed\n" in notebook.stderr
     with pytest.raises(sky.SkyError, match="nosuch could not be installed"):
         notebook.run("%%sky --pip nosuch\nx = 2")
     with pytest.raises(NameError):

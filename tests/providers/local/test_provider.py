@@ -73,6 +73,7 @@ def test_an_image_that_fits_is_passed_over() -> None:
 
 
 def test_what_the_environment_lacks_is_said_with_what_to_type() -> None:
+    assert "lacks a @ https://****@h.org/a.whl:" in said(pip=["a @ https://me:secret@h.org/a.whl"])
     text = said(pip=["no-such-package>=2", "numpy<1"])
     assert "lacks no-such-package>=2" in text
     assert "where numpy<1 was asked for" in text

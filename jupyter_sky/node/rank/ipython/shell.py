@@ -305,7 +305,7 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
     def record_sentence(self, error: BaseException) -> None:
         """Record a sentence in place of the traceback of an error, for `report`."""
         self.is_failing = True
-        self._lines = [f"{type(error).__name__}: {error}"]
+        self._lines = [f"{type(error).__name__}: {error}".removesuffix(": ")]
 
     def record_traceback(self, error: BaseException, skip: int) -> None:
         """Record the traceback of an error that was raised outside a cell, for `report`.
