@@ -325,10 +325,14 @@ def _settings() -> Config:
         {
             "Sky": found.Sky,
             "HistoryManager": {"enabled": False},
-            # Do not write colours to files and programs.
-            "InteractiveShell": {} if sys.stderr.isatty() else {"colors": "nocolor"},
+            # Do not write colours to files and programs, or where nobody wants them (no-color.org).
+            "InteractiveShell": {"colors": "nocolor"} if _is_plain() else {},
         }
     )
+
+
+def _is_plain() -> bool:
+    return not sys.stderr.isatty() or bool(os.environ.get("NO_COLOR"))
 
 
 def _overview() -> str:

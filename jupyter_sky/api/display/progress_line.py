@@ -142,9 +142,10 @@ class _TerminalDisplay:
         if len(lines) == 1 and not is_new:
             return
         # Move up to the first line of the bars, and erase everything below. A single line stays,
-        # since something else may have been printed below it.
+        # however long, since something else may have been printed below it.
         over = f"\x1b[{self._drawn}F\x1b[J" if self._drawn else ""
-        columns = shutil.get_terminal_size().columns
-        text = "\n".join(each[: columns - 1] for each in lines)
-        print(over + text, file=sys.stderr, flush=True)
+        if len(lines) > 1:
+            columns = shutil.get_terminal_size().columns
+            lines = [each[: columns - 1] for each in lines]
+        print(over + "\n".join(lines), file=sys.stderr, flush=True)
         self._drawn = len(lines) if len(lines) > 1 else 0

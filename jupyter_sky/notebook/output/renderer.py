@@ -14,6 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_sky.formatting import escaped
 from jupyter_sky.notebook.output.bottom_line import BottomLine
 from jupyter_sky.notebook.output.decoding import OutputDecoder
+from jupyter_sky.notebook.output.fitted_line import FittedLine
 from jupyter_sky.notebook.output.flood import FloodEnd, gap, skipped_displays
 from jupyter_sky.notebook.output.inplace_lines import FinalLines, InPlaceLines, overwriting_start
 from jupyter_sky.notebook.output.ranks.label import label, label_width
@@ -63,6 +64,7 @@ class Renderer:
         self._lines: dict[tuple[int, str], FinalLines] = {}  # of several ranks
         self._drawn: dict[tuple[int, str], float] = {}  # when something was last added to these
         self._bottom = None if hasattr(shell, "kernel") else BottomLine()
+        self._fitted: dict[str, FittedLine] = {}  # of one rank in a terminal
         self._bars: dict[str, InPlaceLines] = {}
         self._floods: dict[tuple[int, str], FloodEnd] = {}
         self._unflushed = False
@@ -120,6 +122,9 @@ class Renderer:
         for bars in self._bars.values():
             bars.end()
         self._bars.clear()
+        for stream, line in self._fitted.items():
+            self._write_to(stream, line.end())
+        self._fitted.clear()
         self.flush()
         self._floods.clear()
 
@@ -246,10 +251,12 @@ class Renderer:
 
     def _draw_in_place(self, event: Output, text: str) -> str:
         """Draw overwriting lines, and return the rest; a terminal draws these by itself."""
+        if self._bottom:
+            stream = self._stream(event.stream)
+            return self._fitted.setdefault(event.stream, FittedLine(stream)).fit(text)
         bars = self._bars.get(event.stream)
         if bars is None:
-            start = overwriting_start(text) if hasattr(self._shell, "kernel") else None
-            if start is None:
+            if (start := overwriting_start(text)) is None:
                 return text
             stream, line = self._stream(event.stream), ""
             if start:

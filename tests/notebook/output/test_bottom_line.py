@@ -68,3 +68,28 @@ def test_a_file_has_the_last_state_of_each_bar_alone(monkeypatch: pytest.MonkeyP
         renderer.render(Output(1, "run", "stderr", text))
     renderer.finish()
     assert written.getvalue() == "1 │ 100%|#####|\n"
+
+
+def test_a_bar_that_is_longer_than_the_terminal_is_wide_is_cut_until_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("COLUMNS", "20")
+    renderer = Renderer(object(), [0])  # type: ignore[arg-type]
+
+    def prints(text: str) -> list[str]:
+        renderer.render(Output(0, "run", "stderr", text.encode()))
+        return screen.lines
+
+    assert prints("as long as it is, since it stays\n")[:-1] == ["as long as it is, since it stays"]
+    assert prints("\rtraining:  10%|")[1:] == ["training:  10%|"]
+    assert prints("#         | 1/10")[1:] == ["training:  10%|#   "]
+    # A terminal would begin a row for each of these.
+    assert prints("\rtraining:  90%|######### | 9/10")[1:] == ["training:  90%|####"]
+    assert prints("\rtraining: 100%|##########| 10/10")[1:] == ["training: 100%|####"]
+    assert prints("\n")[1:] == ["training: 100%|##########| 10/10", ""]
+    prints("\rnext:       50%|#####     | 5/10")
+    renderer.finish()
+    assert screen.lines[2:] == ["next:       50%|#####     | 5/10"]

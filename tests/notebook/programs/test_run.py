@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +14,7 @@ import pytest
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.notebook.programs.cells import read_cells
 from tests.notebook.programs.conftest import Terminal, write_notebook
+from tests.paths import ROOT
 
 RANK = "import jupyter_sky as sky\nrank = sky.instance_info().rank"
 
@@ -444,3 +449,21 @@ def test_a_full_disk_ends_it_with_a_sentence(terminal: Terminal, tmp_path: Path)
     assert failed == "a.ipynb: failed" and ended.endswith("nothing is left running")
     assert program.returncode == 1 and "Traceback" not in err
     assert registry.rows() == []
+
+
+def test_a_terminal_has_colours_unless_they_are_not_wanted(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    (tmp_path / "a.py").write_text("# %%\n1 / 0\n")
+    for wanted in ("", "1"):
+        screen, keyboard = pty.openpty()
+        env = {**os.environ, **terminal.env, "PYTHONPATH": str(ROOT), "NO_COLOR": wanted}
+        command = [sys.executable, "-m", "jupyter_sky", "run", "a.py"]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=env, stdin=keyboard, stdout=keyboard, stderr=keyboard
+        )
+        os.close(keyboard)
+        shown = os.read(screen, 65536).decode()
+        os.close(screen)
+        assert done.returncode == 1 and "ZeroDivisionError" in shown
+        assert ("\x1b[" not in shown) == bool(wanted)
