@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from argparse import Namespace
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def put(context: CommandContext, options: Namespace) -> None:
     limit = None if options.allow_large else session.settings.large
     contents = files.read_sources(options.paths, options.to, limit, options.force)
     if cluster.sync.shares_files:
-        print(f"{cluster.name}: its nodes see the files of this computer, {named} too")
+        print(f"{cluster.name}: its nodes see the files of this computer, {_uncopied(options)}")
         return
     size = format_bytes(sum(each.size for each in contents))
     script = NodeScript(":", f"put {named}", folders=tuple(contents))
@@ -47,12 +48,22 @@ def get(context: CommandContext, options: Namespace) -> None:
     cluster = context.cluster(options.cluster)
     chosen = choose_ranks(cluster, options.ranks or "head", "%sky get")
     if cluster.sync.shares_files:
-        named = format_list(options.paths)
         for path in options.paths:
-            if "*" not in path and not Path(path).expanduser().exists():
+            place = Path(path).expanduser()
+            found = glob.iglob(str(place), recursive=True)  # noqa: PTH207 - absolute ones, too
+            if not place.exists() and not any(found):
                 raise UsageError(f"{path} is not there: its nodes write to this computer.")
-        print(f"{cluster.name}: its nodes write to this computer, {named} too")
+        print(f"{cluster.name}: its nodes write to this computer, {_uncopied(options)}")
         return
     ranks = first_ranks(cluster, chosen)
     limit = None if options.allow_large else context.session.settings.large
     files.bring(context.shell, cluster, options.paths, ranks, options.to, limit, options.force)
+
+
+def _uncopied(options: Namespace) -> str:
+    """Return the end of a sentence about files that need not be copied."""
+    named = format_list(options.paths)
+    if not options.to:
+        return f"{named} too"
+    stay = "stays where it is" if len(options.paths) == 1 else "stay where they are"
+    return f"so {named} {stay}, and nothing is copied to {options.to}"

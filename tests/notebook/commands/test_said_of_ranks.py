@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -35,3 +36,19 @@ def test_a_file_that_is_not_there_is_not_brought(notebook: Notebook) -> None:
     notebook.run("%sky up --nodes 1")
     with pytest.raises(UsageError, match="nowhere.txt is not there: its nodes write"):
         notebook.run("%sky get nowhere.txt")
+    with pytest.raises(UsageError, match=r"nowhere/\*.png is not there: its nodes write"):
+        notebook.run("%sky get 'nowhere/*.png'")
+
+
+def test_a_file_that_nodes_have_is_not_copied_to_a_folder(
+    notebook: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").touch()
+    notebook.run("%sky up --nodes 1 --cluster same")
+    end = "so a.csv stays where it is, and nothing is copied to data\n"
+    said = notebook.run("%sky put a.csv --to data")
+    assert said == f"same: its nodes see the files of this computer, {end}"
+    said = notebook.run("%sky get 'a*.csv' a.csv --to data")
+    assert said.endswith("so a*.csv and a.csv stay where they are, and nothing is copied to data\n")
+    assert notebook.run("%sky put a.csv").endswith(" of this computer, a.csv too\n")
