@@ -9,6 +9,7 @@ import pytest
 
 from tests.notebook.panel.bench import LEGIBLE, Bench, Page
 from tests.notebook.panel.samples import HOSTILE, changed, epochs, snapshot
+from tests.paths import ROOT
 
 Open = Callable[..., Page]
 
@@ -35,6 +36,8 @@ SHAPE = """dot => {
     getComputedStyle(dot);
   return [backgroundImage, backgroundColor === borderColor, borderStyle, borderRadius, borderWidth];
 }"""
+
+SIDEBAR_STYLE = ROOT / "labextension" / "style" / "sidebar.css"
 
 LONG = "training epochs of the second stage"
 BAR = {"label": "epochs", "part": 0.45, "count": "45/100", "left": 75.0}
@@ -144,6 +147,18 @@ def test_the_bar_of_a_rank_gives_way_to_the_time_left(open_page: Open) -> None:
             shortened.append(width)
             assert set(facts.evaluate_all(SEEN)) == {"whole"}, width
     assert shortened
+
+
+def test_bars_of_many_ranks_stay_in_their_place_in_the_sidebar(open_page: Open) -> None:
+    page = open_page(Bench(changed(snapshot(8, 8), rank_0={"progress": BAR})), width=232)
+    page.browser.add_style_tag(path=SIDEBAR_STYLE)
+    panel = page.browser.locator("#panel")
+    panel.evaluate("node => node.classList.add('jsky-card-view')")
+    rank = panel.locator(".jsky-rank").first.bounding_box()
+    bars = [bar.bounding_box() for bar in panel.locator("[data-rank='0'] .jsky-bar:visible").all()]
+    assert len(bars) == 2, "how busy it is, and how far"
+    assert all(bar["x"] + bar["width"] <= rank["x"] + rank["width"] for bar in bars)
+    assert all(bar["width"] >= 16 for bar in bars)
 
 
 def test_a_page_of_few_colours_or_of_large_text(open_page: Open) -> None:
