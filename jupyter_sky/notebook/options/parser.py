@@ -235,8 +235,10 @@ class Parser(argparse.ArgumentParser):
             return f'"{word}" belongs to no option of {self.prog}: did you mean `--nodes {word}`?'
         if word in _SHELLS and "--sh" in self.by_name:
             return f'{self.prog} does not take "{word}": type `--sh` for a shell script.'
-        if similar := self._similar_option(word, cutoff=0.9):
-            return f'"{word}" is an option without its hyphens: type `{similar}`.'
+        name, equals, value = word.partition("=")
+        if similar := self._similar_option(name, cutoff=0.9):
+            line = f"{similar}{equals}{value}"
+            return f'"{word}" is an option without its hyphens: type `{line}`.'
         return f'{self.prog} does not take "{word}": `{self._help}` shows what it takes.'
 
     def _similar_option(self, word: str, cutoff: float) -> str | None:

@@ -109,6 +109,7 @@ TIMES = "a time in seconds, or with s, m, h or d behind it, as in `--timeout 10m
         ("--zzz", "--zzz is not an option of %%sky: `%sky -h` lists them."),
         ("4", '"4" belongs to no option of %%sky: did you mean `--nodes 4`?'),
         ("nodes 4", '"nodes" is an option without its hyphens: type `--nodes`.'),
+        ("nodes=4", '"nodes=4" is an option without its hyphens: type `--nodes=4`.'),
         ("bash", '%%sky does not take "bash": type `--sh` for a shell script.'),
         ("train", '%%sky does not take "train": `%sky -h` shows what it takes.'),
         ("''", '%%sky does not take ""'),
