@@ -35,7 +35,8 @@ beforeEach(() => {
   );
   host = place();
   host.append(form.element);
-  form.open({ provider: '', nodes: 2, gpu: '' }, 'train.ipynb');
+  form.startsIn('train.ipynb');
+  form.open({ provider: '', nodes: 2, gpu: '' });
 });
 
 const settled = () => new Promise((resolve) => setImmediate(resolve));

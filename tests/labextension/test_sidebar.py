@@ -243,11 +243,15 @@ def test_who_has_not_loaded_it_is_helped(open_notebook: Open, shots: Path) -> No
     notice.first.wait_for(state="detached")
     user.run("%%sky\nprint('it does not run')")
     notice.wait_for()
+    user.sidebar.get_by_role("button", name="New Cluster").click()
+    user.sidebar.get_by_text("It starts in unloaded.ipynb.").wait_for()
     user.page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
     user.page.evaluate("() => jupyterapp.shell.currentWidget.close()")
     notice.wait_for(state="detached")
+    user.sidebar.get_by_text("It starts in a new notebook.").wait_for()
 
     # From the launcher, without a notebook.
+    user.sidebar.get_by_role("button", name="Close").click()
     user.page.locator(".jp-LauncherCard", has_text="Cluster").click()
     user.sidebar.get_by_text("It starts in a new notebook.").wait_for()
     user.sidebar.get_by_role("button", name="Start").click()

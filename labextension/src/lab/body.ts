@@ -68,12 +68,14 @@ export class SidebarBody extends Widget {
     this.#notebooks = notebooks;
     keepKeys(this.node);
     clusters.changed.connect(() => this.#show());
+    notebooks.kernelChanged.connect(() => this.#sayWhereItStarts());
   }
 
   /** Shows the form for a new cluster. */
   openForm(): void {
     setShown(this.#form.element, true);
-    this.#form.open(this.#clusters.settings.values, this.#notebooks.current?.title.label ?? null);
+    this.#sayWhereItStarts();
+    this.#form.open(this.#clusters.settings.values);
   }
 
   /** Opens the card of a cluster, once it exists. */
@@ -100,6 +102,10 @@ export class SidebarBody extends Widget {
   protected override onBeforeDetach(message: Message): void {
     this.#onHidden();
     super.onBeforeDetach(message);
+  }
+
+  #sayWhereItStarts(): void {
+    this.#form.startsIn(this.#notebooks.current?.title.label ?? null);
   }
 
   #onVisible(): void {

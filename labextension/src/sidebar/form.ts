@@ -110,20 +110,23 @@ export class NewCluster {
     this.#showLine();
   }
 
-  /** Shows the form with the user's defaults for a new cluster; `notebook` is where it starts, null
-      for a new one. */
-  open(wanted: Wanted, notebook: string | null): void {
-    const { trans } = this.#tools;
+  /** Shows the form with the user's defaults for a new cluster. */
+  open(wanted: Wanted): void {
     this.#nodes.value = String(wanted.nodes);
     this.#provider.choose(wanted.provider);
     this.#gpu.choose(wanted.gpu);
+    this.#onChange();
+    this.#nodes.focus();
+    this.#nodes.select();
+  }
+
+  /** Says in which notebook it starts; null is a new one. */
+  startsIn(notebook: string | null): void {
+    const { trans } = this.#tools;
     setText(
       this.#where,
       notebook ? trans.__('It starts in %1.', plain(notebook)) : trans.__('It starts in a new notebook.')
     );
-    this.#onChange();
-    this.#nodes.focus();
-    this.#nodes.select();
   }
 
   /** The input; null if it is invalid. */

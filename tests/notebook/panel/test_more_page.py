@@ -21,6 +21,8 @@ Open = Callable[..., Page]
 
 SAMPLES = 120
 TENSOR = ["batches", "torch.Tensor", "[512, 4096]", "bfloat16", "cuda:0", "360 kB"]
+MODEL = ["classifier_of_digits", "torch.nn.modules.container.Sequential", "1,102,000 parameters"]
+MODEL += ["float32", "cpu", "4.41 MB"]
 
 SCENES: dict[str, tuple[Snapshot, int]] = {
     "2": (snapshot(2), 900),
@@ -125,10 +127,14 @@ def test_variables_and_profile_can_be_read(open_page: Open, shots: Path, scheme:
     # Text in boxes of a picture has a background of its own.
     found = panel.evaluate(LEGIBLE)
     assert found["outside"] == []
-    # In a narrow place the table has fewer columns, and the last one is seen all the same.
-    page.browser.set_viewport_size({"width": 340, "height": 900})
+    # In a narrow place the table has fewer columns, and the last one is seen all the same; long
+    # types and names take some lines more.
     place = panel.locator(".jsky-variables-place")
-    assert place.evaluate("place => place.scrollWidth <= place.clientWidth")
+    for width in (840, 560, 340, 260):
+        page.browser.set_viewport_size({"width": width, "height": 900})
+        assert place.evaluate("place => place.scrollWidth <= place.clientWidth"), width
+        heights = [row.bounding_box()["height"] for row in place.locator("tbody tr").all()]
+        assert max(heights) < 100, width
 
 
 def variables(question: Mapping[str, Any]) -> Variables:
@@ -137,6 +143,7 @@ def variables(question: Mapping[str, Any]) -> Variables:
         "head": ["name", "type", "shape", "dtype", "device", "size", "ranks"],
         "rows": [
             {"cells": [*TENSOR, "alike, values not compared"], "differs": False},
+            {"cells": [*MODEL, "alike, values not compared"], "differs": False},
             {"cells": ["step", "int", "", "", "", "", "0, 2-3"], "differs": True},
             {"cells": ["step", "str", "", "", "", "", "1"], "differs": True},
         ],
