@@ -41,11 +41,15 @@ def test_patterns_stand_for_files(there: Path) -> None:
     assert names(".") == ["there/empty", *(f"there/{each}" for each in names("outputs"))]
     # As of checkpoints: `last` is content, what leads out or back to where it is in is none.
     links = {"last": "deep", "deep/back": "..", "deep/other": "../last", "out": there.parent}
+    (there.parent / "data").mkdir()
+    links["data"] = there.parent / "data"
     for link, target in links.items():
         (there / "outputs" / link).symlink_to(target)
     assert names("outputs/l*", "outputs/deep") == ["outputs/last/c.png", "outputs/deep/c.png"]
     whole = ["outputs/a.png", "outputs/b.png", "outputs/deep/c.png", "outputs/last/c.png"]
     assert names("outputs") == whole
+    assert reader.find(there, ["outputs"], 10)["links_out"] == ["outputs/data"]
+    assert reader.find(there, ["outputs/last"], 10)["links_out"] == []
     for link in links:
         (there / "outputs" / link).unlink()
     assert reader.find(there, ["nothing*", "empty"], 10)["missing"] == ["nothing*"]

@@ -15,6 +15,9 @@ _MOST_LOOKED_AT = 20_000
 
 _NOT_RESULTS = ("__pycache__", "node_modules")
 
+_MOST_LINKS = 10
+"""Links that lead elsewhere of which is told."""
+
 _PAGE = 4096
 _MOST_MADE = 1 << 26
 """Bytes that are read of a file that the system makes up, to learn its size."""
@@ -33,19 +36,23 @@ def find(base: Path, patterns: Sequence[str], most: int) -> FindAnswer:
         The most files to return.
     """
     found: dict[str, FoundFile] = {}
-    missing: list[str] = []
+    answer: FindAnswer = {"files": [], "missing": [], "has_more": False, "links_out": []}
     for pattern in patterns:
         full = os.path.normpath(os.path.join(base, os.path.expanduser(pattern)))  # noqa: PTH111, PTH118
         places = [Path(each) for each in sorted(glob.glob(full, recursive=True))]  # noqa: PTH207
         if not places:
-            missing.append(pattern)
+            answer["missing"].append(pattern)
         for place in places:
             above = base if place.is_relative_to(base) and place != base else place.parent
             modes = FolderModes(above)
             for path in _files(place):
+                name = path.relative_to(above).as_posix()
+                if path.is_dir():
+                    answer["links_out"] = [*answer["links_out"], name][:_MOST_LINKS]
+                    continue
                 if len(found) >= most:
-                    return {"files": list(found.values()), "missing": missing, "has_more": True}
-                status, name = path.stat(), path.relative_to(above).as_posix()
+                    return {**answer, "files": list(found.values()), "has_more": True}
+                status = path.stat()
                 found[str(path)] = {
                     "path": str(path),
                     "name": name,
@@ -53,7 +60,7 @@ def find(base: Path, patterns: Sequence[str], most: int) -> FindAnswer:
                     "changed": status.st_mtime_ns,
                     "mode": open_to(status.st_mode, modes.above(name)),
                 }
-    return {"files": list(found.values()), "missing": missing, "has_more": False}
+    return {**answer, "files": list(found.values())}
 
 
 def read(parts: Sequence[FilePart]) -> list[bytes | None]:
@@ -98,15 +105,14 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _files(place: Path) -> Iterator[Path]:
+    """Yield the files of a place, and the links in it that lead to folders elsewhere."""
     if place.is_file():
         yield place
         return
     for folder, folders, names in os.walk(place, followlinks=True):
-        folders[:] = sorted(
-            each
-            for each in folders
-            if each not in _NOT_RESULTS and _is_content(Path(folder, each), place)
-        )
+        kept = sorted(each for each in folders if each not in _NOT_RESULTS)
+        yield from (path for each in kept if _leads_out(path := Path(folder, each), place))
+        folders[:] = [each for each in kept if _is_content(Path(folder, each), place)]
         for name in sorted(names):
             path = Path(folder, name)
             if path.is_file() and not name.startswith(".sky-sent-"):
@@ -126,6 +132,13 @@ def _is_content(path: Path, place: Path) -> bool:
     return target.is_relative_to(place.resolve()) and not any(
         each.is_relative_to(target) for each in above
     )
+
+
+def _leads_out(path: Path, place: Path) -> bool:
+    """Return whether a folder is elsewhere, neither in ``place`` nor around it."""
+    target, whole = path.resolve(), place.resolve()
+    is_around = whole.is_relative_to(target)
+    return path.is_symlink() and not is_around and not target.is_relative_to(whole)
 
 
 def _size(path: Path, status: os.stat_result) -> int:

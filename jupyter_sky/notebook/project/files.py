@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -20,7 +21,7 @@ from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_bytes, format_count, format_list, format_ranks
 from jupyter_sky.paths import working_folder
 from jupyter_sky.serialization.folders import FolderContent, read_folder
-from jupyter_sky.transport.protocol.agent_requests import FoundFile
+from jupyter_sky.transport.protocol.agent_requests import FindAnswer, FoundFile
 
 _NAMED = 3  # most files to list individually
 
@@ -99,10 +100,20 @@ def bring(
     """
     target = working_folder() / Path(to or "").expanduser()
     places: dict[int, list[Download]] = {}
+    links_out: list[str] = []
     for rank in ranks:
         folder = target / f"rank{rank}" if len(ranks) > 1 else target
-        places[rank] = list(_found(cluster, patterns, rank, folder))
-    every = [place for each in places.values() for place in each]
+        found = _find(cluster, patterns, rank)
+        links_out += found["links_out"]
+        places[rank] = list(_downloads(cluster, found, patterns, rank, folder))
+    if links_out:
+        names = shlex.join(dict.fromkeys(links_out))
+        print(
+            f"{cluster.name}: links to folders elsewhere are not followed: `%sky get {names}` "
+            "brings what is there"
+        )
+    if not (every := [place for each in places.values() for place in each]):
+        return
     new = {rank: [p for p in each if not _is_here(p)] for rank, each in places.items()}
     coming = [place for each in new.values() for place in each]
     if not force:
@@ -164,11 +175,9 @@ def _sources(names: Sequence[str]) -> Iterator[Path]:
         yield from map(Path, found)
 
 
-def _found(
-    cluster: Cluster, patterns: Sequence[str], rank: int, folder: Path
-) -> Iterator[Download]:
+def _find(cluster: Cluster, patterns: Sequence[str], rank: int) -> FindAnswer:
     found = cluster.files.find(rank, patterns)
-    host = next(node.host for node in cluster.state.nodes if rank in node.ranks)
+    host = _host(cluster, rank)
     if found["missing"]:
         raise UsageError(
             f"there is no {format_list(found['missing'])} on {host}, where rank {rank} is: "
@@ -176,13 +185,24 @@ def _found(
         )
     if found["has_more"]:
         raise UsageError(f"these are too many files on {host}: pack them into one file there.")
-    if not found["files"]:
+    if not found["files"] and not found["links_out"]:
         raise UsageError(f"{format_list(list(patterns))} on {host} has no files.")
+    return found
+
+
+def _downloads(
+    cluster: Cluster, found: FindAnswer, patterns: Sequence[str], rank: int, folder: Path
+) -> Iterator[Download]:
+    host = _host(cluster, rank)
     inside: set[Path] = set()
     for file in found["files"]:
         if file["size"] < 0 or not any(matches(file["name"], each) for each in patterns):
             raise SkyError(f"{host} has given {file['name']!r}, which was not asked for.")
         yield Download(file, place_in(folder, file["name"], inside))
+
+
+def _host(cluster: Cluster, rank: int) -> str:
+    return next(node.host for node in cluster.state.nodes if rank in node.ranks)
 
 
 def _is_here(place: Download) -> bool:

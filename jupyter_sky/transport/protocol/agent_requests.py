@@ -250,11 +250,12 @@ class FoundFile(TypedDict):
 
 
 class FindAnswer(TypedDict):
-    """The files, the patterns that match none, and whether there are more files."""
+    """The files, the patterns that match none, whether there are more, and links to elsewhere."""
 
     files: list[FoundFile]
     missing: list[str]
     has_more: bool
+    links_out: list[str]
 
 
 FilePart = tuple[str, int, int]

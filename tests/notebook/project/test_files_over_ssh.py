@@ -51,7 +51,9 @@ def test_files_go_there_and_come_back(lab: Lab, over_ssh: LiveNotebook, tmp_path
         "%%sky\nimport os, socket\nos.makedirs('outputs/more', exist_ok=True)\n"
         "for name in 'a.png', 'b.png', 'c.txt', 'more/d.png':\n"
         "    open('outputs/' + name, 'w').write(name + socket.gethostname())\n"
-        "open('outputs/large', 'wb').write(os.urandom(5_000_000))"
+        "open('outputs/large', 'wb').write(os.urandom(5_000_000))\n"
+        "os.makedirs('all data', exist_ok=True)\nopen('all data/e.txt', 'w').write('e')\n"
+        "os.symlink(os.path.abspath('all data'), 'outputs/all data')"
     )
     cell = over_ssh.succeed("%sky get 'outputs/*.png'")
     assert cell.shown[-1].startswith("files: brought outputs/a.png and outputs/b.png (18 B)")
@@ -59,6 +61,12 @@ def test_files_go_there_and_come_back(lab: Lab, over_ssh: LiveNotebook, tmp_path
     assert not (project / "outputs" / "c.txt").exists()
     cell = over_ssh.succeed("%sky get outputs")
     assert "2 files are here already" in cell.shown[-1]
+    line = "%sky get 'outputs/all data'"
+    followed = f"links to folders elsewhere are not followed: `{line}` brings what is there"
+    assert cell.stdout == f"files: {followed}\n"
+    assert not (project / "outputs" / "all data").exists()
+    over_ssh.succeed(line)
+    assert (project / "outputs" / "all data" / "e.txt").read_text() == "e"
     assert (project / "outputs" / "more" / "d.png").read_text() == "more/d.pnglab1"
     there = (work[0] / "outputs" / "large").read_bytes()
     assert (project / "outputs" / "large").read_bytes() == there
