@@ -90,7 +90,8 @@ class Clients:
         mfa.prepare(self._session)
         if self._session.region_name is None:
             raise UsageError(
-                "no AWS region is set: type `--region us-east-1`, or set AWS_DEFAULT_REGION."
+                "no AWS region is set: set AWS_DEFAULT_REGION, or type `--region us-east-1` where "
+                "nodes are asked for."
             )
         self.region: str = self._session.region_name
         known = self._session.get_available_regions("ec2")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import as_sentence
 from jupyter_sky.providers.diagnosis import CheckResult
 from jupyter_sky.providers.node_defaults import ENOUGH_SHARED_MEMORY
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
@@ -42,7 +43,7 @@ def diagnose(target: Target, python: str | None) -> Iterator[CheckResult]:
         yield CheckResult("SSH", "logged in")
         facts = gather_facts(connection)
     except SkyError as error:
-        yield CheckResult("SSH", "cannot be used", f"{error}.")
+        yield CheckResult("SSH", "cannot be used", as_sentence(f"{error}"))
         return
     yield CheckResult("system", f"Linux on {facts.machine}, {facts.cpus} processors")
     yield _python(connection, facts, python)
@@ -92,7 +93,7 @@ def _disk(facts: HostFacts) -> CheckResult:
     try:
         check_folders(facts)
     except HostError as error:
-        return CheckResult("disk", "cannot be used", f"{error}.")
+        return CheckResult("disk", "cannot be used", as_sentence(f"{error}"))
     few = facts.disk < _ENOUGH_DISK
     fix = "free some space: environments with CUDA take some gigabytes." if few else ""
     return CheckResult("disk", f"{facts.disk / 2**30:,.0f} GB free in {facts.cache}", fix)

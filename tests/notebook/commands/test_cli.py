@@ -153,6 +153,7 @@ def test_without_words_it_says_what_it_can_do() -> None:
         (["down"], "is running: `jupyter sky up --cluster NAME --nodes 4` starts one."),
         (["torchrun", "a.py"], "no cluster is running: add `--cluster NAME` to start one."),
         (["logs", "--cluster", "gone"], "there is no cluster gone: none is running."),
+        (["gc", "train"], "the id train: `jupyter sky down NAME` ends a cluster by its name."),
         (
             ["up", "--nodes", "2"],
             "a cluster that is started in a terminal needs a name: add `--cluster NAME`.",

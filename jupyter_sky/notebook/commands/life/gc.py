@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from jupyter_sky.cluster.inventory import cloud_resources, orphans, owed_ends, registry, stops
-from jupyter_sky.errors import SkyError
+from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import join_reasons
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.commands.life.stops import disks_cost
@@ -40,9 +40,21 @@ def remove_orphans(identity: str | None) -> None:
     ----------
     identity
         The id of a cluster in another registry to end as well.
+
+    Raises
+    ------
+    UsageError
+        If no cluster has this id; then nothing is removed.
     """
-    left: list[orphans.Orphan | cloud_resources.RentedCluster] = [*orphans.find()]
+    dead = orphans.find()
     rented, trouble = cloud_resources.find(everywhere=True)
+    known = {*(each.id for each in dead), *(each.resources.id for each in rented)}
+    if identity and not trouble and identity not in known:
+        raise UsageError(
+            f"no machines are rented for a cluster with the id {identity}: `%sky down NAME` ends "
+            "a cluster by its name."
+        )
+    left: list[orphans.Orphan | cloud_resources.RentedCluster] = [*dead]
     left += [each for each in rented if each.is_orphaned or each.resources.id == identity]
     for each in left:
         text = str(each)
