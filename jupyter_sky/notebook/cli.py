@@ -55,8 +55,8 @@ from jupyter_sky.transport import event_loop
 _NOTEBOOK_COMMANDS = ("push", "pull", "metrics", "panel", "auto", "dask", "debug", "forward")
 """Commands that mean nothing without a notebook."""
 
-_PRINT_OUTPUT = ("logs", "attach", "shell", *SCRIPT_COMMANDS)
-"""Commands that print what ranks wrote, in which nothing is replaced."""
+_QUOTE = ("logs", "attach", "shell", "export", *SCRIPT_COMMANDS)
+"""Commands that print what ranks or users wrote, in which nothing is replaced."""
 
 _FAILED, _MISUSED, _STOPPED, _TERMINATED = 1, 2, 130, 143
 """Exit statuses."""
@@ -158,7 +158,7 @@ def _run(words: Sequence[str]) -> int:
         _choose_cluster(command, options)
         name = options.options.cluster if command in SCRIPT_COMMANDS else None
         is_new = name is not None and registry.find(name) is None
-        with contextlib.nullcontext() if command in _PRINT_OUTPUT else _in_words_of_a_terminal():
+        with contextlib.nullcontext() if command in _QUOTE else _in_words_of_a_terminal():
             done = commands.run(command, options)
             if isinstance(done, BackgroundRun):
                 _leave(done)

@@ -142,9 +142,10 @@ def test_the_pool_is_as_the_cell_says(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_cell_with_comments_alone_does_nothing(terminal: Terminal, tmp_path: Path) -> None:
-    write_notebook(tmp_path / "a.ipynb", "%%sky --nodes 1\n# later", "print('end')")
+    write_notebook(tmp_path / "a.ipynb", "%%sky --nodes 1\n# later", "print('end')\n%sky status")
     done = terminal.sky("export", "--notebook", "a.ipynb")
     assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("; left out: %sky status (cell 2)\n")  # as it is typed there
     assert "    # later\n    pass\n" in (tmp_path / "a.py").read_text()
     done = terminal.python("a.py")
     assert done.stdout.splitlines()[-1] == "end", done.stderr
