@@ -149,8 +149,7 @@ class View {
     this.#snapshot = snapshot;
     this.#ask = place.ask ?? null;
     this.#isLost = place.isLost ?? false;
-    const name = plain(snapshot.cluster.name);
-    setAttribute(this.element, 'aria-label', this.#trans.__('Run on cluster %1', name));
+    setAttribute(this.element, 'aria-label', this.#nameOf(snapshot));
     this.#strip.show(snapshot, this.#open, place);
     setOptional(this.#note, place.note || null);
     setOptional(this.#where, snapshot.run?.where ? plainLines(snapshot.run.where) : null);
@@ -161,6 +160,14 @@ class View {
     }
     this.#showMore(snapshot);
     setText(this.#announcement, this.#strip.summary(snapshot));
+  }
+
+  /** What a screen reader calls it; a notebook has many. */
+  #nameOf({ cluster, run }: Snapshot): string {
+    const name = plain(cluster.name);
+    return run?.title
+      ? this.#trans.__('Run on cluster %1: %2', name, plain(run.title))
+      : this.#trans.__('Run on cluster %1', name);
   }
 
   release(): void {
