@@ -42,7 +42,7 @@ def test_a_cluster_is_there_with_its_notebook_while_the_cell_is_busy(
     [told] = entry["kernels"]
     assert told["id"] == kernel.id
     assert told["path"] == told["notebook"] == "train.ipynb"
-    assert entry["line"] == "%%sky --nodes 2 --cluster busy --plugin none --idle-timeout 1800"
+    assert entry["line"] == "%%sky --nodes 2 --cluster busy --plugin none --idle-timeout 30m"
     assert entry["idle"] == {"timeout": 1800.0, "left": 1800.0, "keeps_disks": False}
     assert (entry["provider"], entry["nodes"], entry["note"]) == ("local", 2, "")
     shown = server.until("busy", lambda entry: "epoch 1" in entry["snapshot"]["output"]["text"])
