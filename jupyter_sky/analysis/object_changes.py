@@ -116,9 +116,7 @@ def _changed_by(method: str, call: ast.Call) -> Collection[str | None]:
     match method, call.args:
         case (("clear" | "cache_clear"), _):
             return [EVERYTHING]
-        case (("add" | "discard"), [key]):
-            return [_label_of(key)]
-        case "pop", [key, *_]:
+        case (("add" | "discard"), [key]) | ("pop", [key, *_]):
             return [_label_of(key)]
         case "update", []:
             return [each.arg and item_label(each.arg) for each in call.keywords]
@@ -132,7 +130,7 @@ def _changed_by(method: str, call: ast.Call) -> Collection[str | None]:
 def _label_of(key: ast.expr) -> str | None:
     try:
         return item_label(ast.literal_eval(key))
-    except ValueError:
+    except (TypeError, ValueError):
         return None
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from jupyter_sky.analysis.object_changes import EVERYTHING
 from jupyter_sky.cluster.namespace.dependencies import ItemCollector
 from jupyter_sky.cluster.namespace.differences import set_parts
 from jupyter_sky.cluster.namespace.packing import NamespaceItem, may_share
@@ -82,22 +83,25 @@ class SetAgain:
                         if token in held:
                             held[token].append(item)
                             objects[token] = shared[identity][1]
-        whole = {
-            token
-            for token, items in held.items()
-            if not self._set_parts(token, items) and is_replaceable(objects.get(token))
-        }
+        whole = set()
+        for token, items in held.items():
+            is_whole = is_replaceable(objects.get(token))
+            parts = self._parts[token] - (set() if is_whole else {None, EVERYTHING})
+            if parts and not self._set_parts(token, parts, items) and is_whole:
+                whole.add(token)
         self._remote_state.assign({item.key for token in whole for item in held[token]})
         self._forget_objects(whole)
 
-    def _set_parts(self, token: int, items: Sequence[NamespaceItem]) -> bool:
+    def _set_parts(
+        self, token: int, parts: Collection[str | None], items: Sequence[NamespaceItem]
+    ) -> bool:
         """Have parts of a container count as changed, if it is known what ranks have of it."""
         contents = [
             item.contents(self._sent_objects.tokens_of(item.pickled.shared)) for item in items[:1]
         ]
         now = contents[0].get(token) if contents and contents[0] else None
         keys = {item.key for item in items}
-        return set_parts(self._remote_state, keys, token, self._parts[token], now)
+        return set_parts(self._remote_state, keys, token, parts, now)
 
     def note_sent(self, items: Iterable[NamespaceItem]) -> None:
         """Note the values of cached properties that are sent with values."""

@@ -62,7 +62,7 @@ def contents(
     numbers
         The tokens of the objects in it, by identity.
     models
-        The identities of models and optimizers in it, which `models` compares.
+        The identities of models and optimizers in it, which `model_changes` compares.
     digests
         Digests of memory (see `blobs.pack`); new ones are added.
     """

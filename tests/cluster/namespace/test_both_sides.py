@@ -224,3 +224,18 @@ def test_columns_of_a_frame(notebook) -> None:
     assert notebook.ask("df['a'].to_list()") == [[1, 2]] * 4
     notebook.here("df.drop(index=0, inplace=True)")
     assert notebook.ask("df.index.to_list(), 'there' in df") == [([1], False)] * 4
+
+
+def test_a_method_that_only_changes_what_is_inside_leaves_the_rest(notebook) -> None:
+    notebook.here(
+        "import numpy\n"
+        "class Agent:\n"
+        "    def __init__(self): self.steps, self.weights = 0, numpy.zeros(2)\n"
+        "    def update(self): self.weights += 1\n"
+        "    def clear(self): pass\n"
+        "agent = Agent()"
+    )
+    notebook.there("agent.steps += 1; agent.learned = True")
+    notebook.here("agent.update()\nagent.clear()")
+    seen = notebook.ask("(agent.steps, agent.learned, agent.weights.tolist())")
+    assert seen == [(1, True, [1, 1])] * 4
