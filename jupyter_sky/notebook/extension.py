@@ -19,6 +19,7 @@ from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.ipython.assignment_tracker import AssignmentTracker
 from jupyter_sky.notebook.ipython.auto_cells import AutoCells
 from jupyter_sky.notebook.ipython.completer import SkyCompleter
+from jupyter_sky.notebook.ipython.empty_cells import EmptyCells
 from jupyter_sky.notebook.ipython.missing_names import MissingNames
 from jupyter_sky.notebook.ipython.post_mortem import PostMortem
 from jupyter_sky.notebook.magics import SkyMagics
@@ -62,6 +63,7 @@ class Extension:
         ]
         self.session = Session(shell, self._settings, observers, given)
         self._auto = AutoCells(shell)
+        self._empty_cells = EmptyCells(shell)
         self._assignments = AssignmentTracker(shell, self.session)
         self._missing_names = MissingNames(shell, self.session)
         self._post_mortem = PostMortem(shell, self.session)
@@ -82,6 +84,7 @@ class Extension:
     def remove(self) -> None:
         """Remove everything from the shell; clusters stay up until they end by themselves."""
         self._auto.switch(False)
+        self._empty_cells.remove()
         self._assignments.remove()
         self._missing_names.remove()
         self._post_mortem.remove()
