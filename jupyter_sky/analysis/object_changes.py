@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import ast
+import datetime
+import enum
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from numbers import Number
+from pathlib import PurePath
 from typing import Any
 
-_CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
+# Kinds of keys of which equal ones have equal texts, also those of NumPy.
+_WITH_TEXT = (
+    str,
+    bytes,
+    type(None),
+    Number,
+    enum.Enum,
+    datetime.date,
+    datetime.timedelta,
+    PurePath,
+)
 
 # Methods that change Python's containers, and those of others that are named alike.
 _CHANGING = (
@@ -58,7 +72,7 @@ class ObjectChange:
 def item_label(key: Any) -> str | None:
     """Return how an item is told from others, like ``['x']``; ``None`` for keys of other kinds."""
     parts = key if type(key) is tuple else (key,)
-    return f"[{key!r}]" if all(type(part) in _CONSTANTS for part in parts) else None
+    return f"[{key!r}]" if all(isinstance(part, _WITH_TEXT) for part in parts) else None
 
 
 def attribute_label(name: str) -> str:

@@ -221,7 +221,9 @@ def _parts_of(obj: Any) -> dict[str, Any] | None:
     else:
         names = vars(obj).keys() - cached_properties(type(obj))
         return {attribute_label(name): part for name, part in vars(obj).items() if name in names}
-    return None if None in named else {str(name): part for name, part in named.items()}
+    if None in named or len(named) < _size(obj):  # a key of the user's has the text of another
+        return None
+    return {str(name): part for name, part in named.items()}
 
 
 # On a rank

@@ -207,6 +207,25 @@ def test_dictionaries_of_other_kinds(notebook) -> None:
     assert notebook.ask("counts['c']") == [6] * 4
 
 
+def test_keys_of_other_kinds(notebook) -> None:
+    notebook.here(
+        "import datetime, enum, numpy\n"
+        "from pathlib import Path\n"
+        "class Split(enum.Enum): TRAIN = 1; TEST = 2\n"
+        "class Same(str):\n"
+        "    def __repr__(self): return 'same'\n"
+        "keys = [numpy.int64(1), Split.TRAIN, datetime.date(2026, 1, 1), Path('a'), (1, 'a')]\n"
+        "by_key, by_same = dict.fromkeys(keys, 0), {Same('a'): 0, Same('b'): 0}"
+    )
+    notebook.there("for key in keys: by_key[key] = rank\nby_same[Same('a')] = 1")
+    notebook.here("by_key[numpy.int64(1)] = by_key[Split.TEST] = 5\nby_same[Same('b')] = 5")
+    for rank, (values, same) in enumerate(
+        notebook.ask("([*by_key.values()], [*by_same.values()])")
+    ):
+        assert values == [5, rank, rank, rank, rank, 5]
+        assert same == [0, 5]  # the notebook's
+
+
 def test_columns_of_a_frame(notebook) -> None:
     notebook.here(
         "import pandas\ndf = pandas.DataFrame({'a': [1, 2], 'b': ['x', 'y'], 'gone': [0, 0]})"
