@@ -54,7 +54,7 @@ class DataFlow:
         names = [name]
         for each in names:  # grows during the loop
             scope.looked_up.add(each)
-            if each not in assigned:
+            if each not in assigned or (each != name and each in scope.in_comprehension):
                 declared = each in scope.declared_global
                 (scope.global_reads if declared else scope.reads).add(each)
             if scope.kind == "cell" and each in scope.not_called:
@@ -280,19 +280,22 @@ class DataFlow:
     ) -> None:
         first = node.generators[0]
         self.visit(first.iter, assigned)
-        inner = self.visible(assigned)
+        inner, before = self.visible(assigned), self.scope.in_comprehension
         for generator in node.generators:
             if generator is not first:
                 self.visit(generator.iter, inner)
             for part in ast.walk(generator.target):
                 if isinstance(part, ast.Name):
                     if isinstance(part.ctx, ast.Store):
+                        if part.id not in inner:
+                            self.scope.in_comprehension = {part.id, *self.scope.in_comprehension}
                         inner.add(part.id)
                     else:
                         self.read(part.id, inner)
             self.block(generator.ifs, inner)
         results = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
         self.block([*filter(None, results)], inner)  # `{**each for …}` has no value (Python 3.15)
+        self.scope.in_comprehension = before
 
     def visit_Lambda(self, node: ast.Lambda, assigned: set[str]) -> None:
         self.block(defaults(node.args), assigned)

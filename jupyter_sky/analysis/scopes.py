@@ -32,3 +32,6 @@ class Scope:
     # The same for all functions and classes, including those that may have been called already.
     deferred_reads: dict[str, set[str]] = field(default_factory=dict)
     loops: list[Loop] = field(default_factory=list)
+    # Variables of the comprehensions that are being walked: functions that are called there see the
+    # cell's names, and not these.
+    in_comprehension: set[str] = field(default_factory=set)

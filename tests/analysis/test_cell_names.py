@@ -63,6 +63,10 @@ CASES = {
     "from a import b, c as d": ("", "b d"),
     "x; from a import *; y": ("x y", ""),
     # walrus and comprehensions
+    "def f(): return b\nx = [f() for b in y]": ("b y", "f x"),
+    "class K:\n    def m(self): return b\nx = [K().m() for a in y for b in a]": ("b y", "K x"),
+    "def f(): return b\nb = 1\nx = [f() for b in y]": ("y", "b f x"),
+    "x = [(lambda: b)() for b in y]": ("y", "x"),
     "(x := 1) + x": ("", "x"),
     "x + (x := 1)": ("x", "x"),
     "a and (x := 1); x": ("a x", "x"),
