@@ -70,7 +70,7 @@ def test_spot_carries_what_was_agreed_to(
     assert float(price) == pytest.approx(most, rel=1e-3)
     told = base64.b64decode(asked.params["UserData"]).decode()
     # It is the money at the price that spot may rise to.
-    assert re.findall(r"date \+%s\) \+ (\d+)", told) == ([str(lifetime)] if lifetime else [])
+    assert re.findall(r" (\d+) 1<>", told) == ([str(lifetime)] if lifetime else [])
     assert left() == []
 
 
