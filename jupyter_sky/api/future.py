@@ -29,11 +29,18 @@ class CallFuture(concurrent.futures.Future[R]):
 
     def result(self, timeout: float | None = None) -> R:
         """Return the value of the call; wait for it if it is not done."""
-        return super().result(self._serve(self, timeout))
+        self._wait(timeout)
+        return super().result(0)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return the error of the call, if it failed; wait for it if it is not done."""
-        return super().exception(self._serve(self, timeout))
+        self._wait(timeout)
+        return super().exception(0)
+
+    def _wait(self, timeout: float | None) -> None:
+        from jupyter_sky.transport import event_loop  # imported here, as asyncio below
+
+        event_loop.wait_for(self, self._serve(self, timeout))
 
     def __await__(self) -> Generator[Any, None, R]:
         import asyncio  # imported here, since ranks that read a call do not need it

@@ -10,10 +10,12 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
+import math
 import os
 import queue
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Generic, TypeVar
 
@@ -27,7 +29,8 @@ _loop: asyncio.AbstractEventLoop | None = None
 _thread: threading.Thread | None = None
 _stops = threading.local()
 
-# Seconds: where Ctrl-C does not interrupt a blocked lock, it is noticed after this time.
+# Seconds: where Ctrl-C does not interrupt a blocked lock, it is noticed after this time. The system
+# may also give the signal to another thread, which does not wake this one.
 _SLICE = 0.5
 
 _Request = tuple[Callable[[], Any], "concurrent.futures.Future[Any]"]
@@ -131,6 +134,13 @@ def wait(coroutine: Coroutine[Any, Any, T], tick: Callable[[], object] = lambda:
         raise
     finally:
         waits.is_over = True
+
+
+def wait_for(future: concurrent.futures.Future[Any], timeout: float | None = None) -> None:
+    """Wait until a future is done, or some seconds have passed; Ctrl-C ends the wait."""
+    until = math.inf if timeout is None else time.monotonic() + timeout
+    while not future.done() and (left := until - time.monotonic()) > 0:
+        concurrent.futures.wait({future}, min(_SLICE, left))
 
 
 def wait_with_cleanup(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -117,3 +117,20 @@ def test_a_question_that_nobody_has_asked_when_another_one_ends_the_wait_is_give
             event_loop.wait(ask())
         with pytest.raises(event_loop.NoWaitingThread):
             asked[0].result(PATIENCE)
+
+
+def test_ctrl_c_ends_a_wait_whichever_thread_the_signal_is_given_to() -> None:
+    future: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+    def interrupt() -> None:
+        until(lambda: future._waiters)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        event_loop.wait_for(future)
+    thread.join()
+    event_loop.wait_for(future, 0.01)
+    future.set_result(None)
+    event_loop.wait_for(future)

@@ -80,7 +80,8 @@ class ClusterStart:
             If the start takes longer than ``timeout`` seconds; it continues.
         """
         with heard_interrupts():
-            started = self.future.result(timeout)
+            event_loop.wait_for(self.future, timeout)
+            started = self.future.result(0)
         if self._cluster is None:
             self._cluster = self._take_up(started)
         return self._cluster

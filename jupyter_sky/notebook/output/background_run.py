@@ -19,6 +19,7 @@ from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.notebook.output.plain_output import PlainOutput
 from jupyter_sky.notebook.panel.manager import RunStrip
 from jupyter_sky.notebook.throttle import Throttle, call_in_loop
+from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.events import Display, Output
 from jupyter_sky.transport.tasks import shielded
 
@@ -141,7 +142,8 @@ class BackgroundRun:
             If it has not ended after ``timeout`` seconds; it continues.
         """
         with heard_interrupts():
-            self._future.result(timeout)
+            event_loop.wait_for(self._future, timeout)
+            self._future.result(0)
         return self._values()
 
     @property
