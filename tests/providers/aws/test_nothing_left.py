@@ -15,7 +15,8 @@ from jupyter_sky.paths import home
 from jupyter_sky.providers.aws import inventory, local_store
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2.instance import Instance
-from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
+from tests.providers.aws.stand_in.account import Account
+from tests.providers.aws.stand_in.faults import failing
 from tests.providers.aws.starting import SPEC, provider, start
 
 Left = Callable[[], list[str]]
@@ -34,12 +35,7 @@ def test_what_another_registry_started_is_left_alone(
 ) -> None:
     monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path / "other"))
 
-    def refuse(call: Call, carry_out: Callable[[], Answer]) -> Answer:
-        if call.action == "TerminateInstances":
-            return refusal("InternalError", "it does not work", "400 Bad Request")
-        return carry_out()
-
-    account.fault = refuse
+    account.fault = failing("TerminateInstances")
     with pytest.raises(SkyError, match=r"something may still be there and cost money \(train: 4 i"):
         start(ready)
     account.fault = None
@@ -74,12 +70,7 @@ def credentials_of(account: str) -> dict[str, str]:
 def test_what_another_account_does_not_know_is_not_gone(
     account: Account, ready: str, left: Left, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    def refuse(call: Call, carry_out: Callable[[], Answer]) -> Answer:
-        if call.action == "TerminateInstances":
-            return refusal("InternalError", "it does not work", "400 Bad Request")
-        return carry_out()
-
-    account.fault = refuse
+    account.fault = failing("TerminateInstances")
     with pytest.raises(SkyError, match="may still be there"):
         start(ready)
     account.fault = None
@@ -122,12 +113,7 @@ def test_gc_asks_as_the_profile_that_started(
     )
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
 
-    def refuse(call: Call, carry_out: Callable[[], Answer]) -> Answer:
-        if call.action == "TerminateInstances":
-            return refusal("InternalError", "it does not work", "400 Bad Request")
-        return carry_out()
-
-    account.fault = refuse
+    account.fault = failing("TerminateInstances")
     account.calls.clear()
     with pytest.raises(SkyError, match="something may still be there"):
         start(subnet, profile="work")

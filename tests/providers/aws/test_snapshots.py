@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,7 +17,8 @@ from jupyter_sky.providers.diagnosis import CheckResult
 from tests.cluster.conftest import Cells
 from tests.providers.aws.conftest import Start
 from tests.providers.aws.stand_in import iam
-from tests.providers.aws.stand_in.account import IMAGE, Account, Answer, Call, refusal
+from tests.providers.aws.stand_in.account import IMAGE, Account
+from tests.providers.aws.stand_in.faults import failing
 from tests.providers.aws.stand_in.machines import Machines
 
 
@@ -120,12 +121,7 @@ def test_what_it_costs_is_said_until_it_is_removed(
     ]
     assert CheckResult("snapshots", f"{made}") in [*AWS(region="us-east-1").diagnose()]
 
-    def refuse(call: Call, carry_out: Callable[[], Answer]) -> Answer:
-        if call.action == "DeleteSnapshot":
-            return refusal("InternalError", "it does not work", "400 Bad Request")
-        return carry_out()
-
-    account.fault = refuse
+    account.fault = failing("DeleteSnapshot")
     with pytest.raises(Exception, match="it does not work"):
         snapshots.remove(clients, made.name)
     account.fault = None

@@ -16,7 +16,7 @@ from jupyter_sky.providers.aws.tags import ID, REQUEST, tag_specification
 from jupyter_sky.providers.aws.teardown import release
 from tests.providers.aws.conftest import Start
 from tests.providers.aws.stand_in.account import IMAGE, Account, Answer, Call, refusal
-from tests.providers.aws.stand_in.faults import denying
+from tests.providers.aws.stand_in.faults import denying, failing
 from tests.providers.aws.starting import SPEC, provider, start
 
 Left = Callable[[], list[str]]
@@ -104,12 +104,7 @@ def test_no_step_that_is_denied_keeps_another_from_being_made(
 def test_gc_ends_what_is_known_where_it_may_not_look(
     account: Account, ready: str, clients: Clients, left: Left
 ) -> None:
-    def refuse(call: Call, carry_out: Callable[[], Answer]) -> Answer:
-        if call.action == "TerminateInstances":
-            return refusal("InternalError", "it does not work", "400 Bad Request")
-        return carry_out()
-
-    account.fault = refuse
+    account.fault = failing("TerminateInstances")
     with pytest.raises(SkyError, match="something may still be there and cost money"):
         start(ready)
     assert running(clients) == 4

@@ -21,6 +21,7 @@ from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.tags import SINCE, cluster_tags, tag_specification
 from tests.providers.aws.conftest import Start
 from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
+from tests.providers.aws.stand_in.faults import failing
 from tests.providers.aws.stand_in.machines import Machines
 from tests.providers.aws.starting import start as rent
 
@@ -101,12 +102,7 @@ def test_an_answer_that_is_lost_while_it_grows(
 def alive(account: Account, subnet: str, left: Left, tmp_path: Path) -> Path:
     """A cluster that boots, as far as anybody can see; returns the registry that it is in."""
 
-    def refuse(call: Call, carry_out: Callable[[], Answer]) -> Answer:
-        if call.action == "TerminateInstances":
-            return refusal("InternalError", "it does not work", "400 Bad Request")
-        return carry_out()
-
-    account.fault = refuse
+    account.fault = failing("TerminateInstances")
     with pytest.raises(SkyError):
         start_in(tmp_path / "first", subnet)
     account.fault = None

@@ -24,6 +24,17 @@ def denying(*actions: str) -> Fault:
     return lambda call, carry_out: denied(call) if call.action in actions else carry_out()
 
 
+def failing(action: str) -> Fault:
+    """Have AWS fail to carry out an action, for ever."""
+
+    def fail(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        if call.action == action:
+            return refusal("InternalError", "it does not work", "400 Bad Request")
+        return carry_out()
+
+    return fail
+
+
 def without_spot_price(zone: str) -> Fault:
     """Have AWS tell what spot costs in all zones but one."""
 
