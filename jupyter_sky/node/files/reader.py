@@ -136,9 +136,10 @@ def _is_content(path: Path, place: Path) -> bool:
 
 def _leads_out(path: Path, place: Path) -> bool:
     """Return whether a folder is elsewhere, neither in ``place`` nor around it."""
+    if not path.is_symlink():
+        return False
     target, whole = path.resolve(), place.resolve()
-    is_around = whole.is_relative_to(target)
-    return path.is_symlink() and not is_around and not target.is_relative_to(whole)
+    return not whole.is_relative_to(target) and not target.is_relative_to(whole)
 
 
 def _size(path: Path, status: os.stat_result) -> int:
