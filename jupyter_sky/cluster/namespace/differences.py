@@ -38,7 +38,7 @@ def differences(
     """
     has = {item: state.value(rank, item.key) for item in items}
     models = ((item.key, each.models if each else None, item.models) for item, each in has.items())
-    tokens = group.tokens_before()
+    tokens = group.tokens_before
     former = _contents_on(state, rank, [item.key for item in items])
     if not tokens <= former.keys():  # they were under other names
         former = {**_contents_on(state, rank, state.values(rank)), **former}
@@ -94,8 +94,8 @@ def set_parts(
                 continue
             # If something else has changed in it, that is probably what was set.
             same = value.contents[token] == now
-            labels = {part or EVERYTHING for part in parts if part or same}
-            contents = container_changes.without(value.contents, token, labels)
-            digest = _SET_AGAIN if is_in_it and labels else value.digest
-            values[key] = replace(value, digest=digest, contents=contents)
+            if labels := {part or EVERYTHING for part in parts if part or same}:
+                contents = container_changes.without(value.contents, token, labels)
+                digest = _SET_AGAIN if is_in_it else value.digest
+                values[key] = replace(value, digest=digest, contents=contents)
     return is_known

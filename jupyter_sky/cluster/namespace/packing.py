@@ -124,9 +124,13 @@ class NamespaceItem:
         models = self.models.models if self.models else ()
         return container_changes.contents(self.value, numbers, models, self._digests)
 
-    def on_ranks(self, run: int, numbers: Mapping[int, int]) -> RankValue:
-        """Return what ranks have of the value after a run, with the tokens of the objects in it."""
-        return RankValue(self.digest, run, None, self.models, self.contents(numbers))
+    def known_contents(self, sent_objects: SentObjects) -> Contents | None:
+        """Return what is in the containers of a value that ranks have."""
+        return self.contents(sent_objects.tokens_of(self.pickled.shared))
+
+    def on_ranks(self, run: int, sent_objects: SentObjects) -> RankValue:
+        """Return what ranks have of the value after a run."""
+        return RankValue(self.digest, run, None, self.models, self.known_contents(sent_objects))
 
     def size(self, without: Collection[str]) -> int:
         """Return the bytes of the pickle and of its large parts; some parts are not counted.
@@ -189,12 +193,13 @@ class PackedGroup:
             for key, digest in self.message["digests"].items()
         }
 
+    @cached_property
     def tokens_before(self) -> set[int]:
-        """Return the tokens of the containers in it that had been sent before."""
+        """The tokens of the containers in it that had been sent before."""
         known = set(self.tokens.known.values())
         return known & {token for each in self.contents.values() for token in each}
 
-    @property
+    @cached_property
     def numbers(self) -> dict[int, int]:
         """The tokens of its objects, by identity."""
         return {key: self.tokens.of(index) for key, (index, _) in self.shared.items()}

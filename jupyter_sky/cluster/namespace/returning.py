@@ -141,8 +141,7 @@ class _Merger:
         for key, digest in self._digests.items():
             with suppress(UsageError):  # with this change, it cannot be pickled any more
                 item = NamespaceItem(key, self._items[key].value, shared)
-                tokens = self._sent_objects.tokens_of(item.pickled.shared)
-                self._state.change(digest, item, item.contents(tokens))
+                self._state.change(digest, item, item.known_contents(self._sent_objects))
                 self._sent_objects.note_digest(id(item.value), item.digest)
                 self._sent_objects.note_in_name(key, None)
         return self._values

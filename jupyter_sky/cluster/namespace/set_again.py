@@ -64,7 +64,7 @@ class SetAgain:
     def note(self, changes: Iterable[SetObject]) -> None:
         """Note objects that the notebook has set, or parts of them."""
         for each in changes:
-            for token in self._sent_objects.tokens_of({id(each.value): (0, each.value)}).values():
+            if (token := self._sent_objects.token_of(each.value)) is not None:
                 self._parts.setdefault(token, set()).add(each.part)
 
     def apply(self, collector: ItemCollector) -> None:
@@ -96,12 +96,9 @@ class SetAgain:
         self, token: int, parts: Collection[str | None], items: Sequence[NamespaceItem]
     ) -> bool:
         """Have parts of a container count as changed, if it is known what ranks have of it."""
-        contents = [
-            item.contents(self._sent_objects.tokens_of(item.pickled.shared)) for item in items[:1]
-        ]
-        now = contents[0].get(token) if contents and contents[0] else None
+        contents = items[0].known_contents(self._sent_objects) if items else None
         keys = {item.key for item in items}
-        return set_parts(self._remote_state, keys, token, parts, now)
+        return set_parts(self._remote_state, keys, token, parts, (contents or {}).get(token))
 
     def note_sent(self, items: Iterable[NamespaceItem]) -> None:
         """Note the values of cached properties that are sent with values."""
@@ -112,8 +109,8 @@ class SetAgain:
         dropped = [item for item in items if self._has_dropped(item)]
         if dropped:
             self._remote_state.assign([item.key for item in dropped])
-            values = {id(item.value): (0, item.value) for item in dropped}
-            self._forget_objects(self._sent_objects.tokens_of(values).values())
+            tokens = (self._sent_objects.token_of(item.value) for item in dropped)
+            self._forget_objects({token for token in tokens if token is not None})
 
     def _has_dropped(self, item: NamespaceItem) -> bool:
         # The same content has the same objects, in the same order.

@@ -318,7 +318,7 @@ class NamespaceSync:
             identity = id(namespace[name])
             try:
                 values = {
-                    item.key: item.on_ranks(run, self._sent_objects.tokens_of(item.pickled.shared))
+                    item.key: item.on_ranks(run, self._sent_objects)
                     for item in collector.with_classes(name)
                 }
             except UsageError:

@@ -166,7 +166,7 @@ def _containers_in(value: Any) -> dict[int, tuple[Any, Mapping[str, Any]]]:
     waiting, left = [value], _MAX_PARTS
     while waiting:
         obj = waiting.pop()
-        if id(obj) in seen or not (type(obj) is tuple or is_container(obj)):
+        if id(obj) in seen or not (type(obj) is tuple or _is_container(obj)):
             continue
         seen.add(id(obj))
         left -= _size(obj)
@@ -186,7 +186,7 @@ def _size(obj: Any) -> int:
     return len(obj if type(obj) in _WITH_LENGTH else vars(obj))
 
 
-def is_container(obj: Any) -> bool:
+def _is_container(obj: Any) -> bool:
     """Return whether an object is one whose parts can be changed one by one."""
     return type(obj) in _WITH_LENGTH[1:] or frames.is_frame(obj) or _is_plain_object(obj)
 
@@ -299,7 +299,7 @@ def unchanged(received: Any, changes: Collection[str]) -> dict[str, Any]:
 
 def has_parts(obj: Any) -> bool:
     """Return whether an object is a container whose parts are compared."""
-    return is_container(obj) and _parts_of(obj) is not None
+    return _is_container(obj) and _parts_of(obj) is not None
 
 
 def _change_list(own: list[Any], others: list[Any], changes: Collection[str]) -> list[Any]:

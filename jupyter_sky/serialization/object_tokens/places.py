@@ -9,6 +9,7 @@ else is there later, the object counts as gone, unless what was in it tells that
 from __future__ import annotations
 
 import copyreg
+import math
 import sys
 import weakref
 from collections import deque
@@ -76,7 +77,10 @@ class Place:
 
 
 def places(
-    named: Mapping[str, Any], wanted: Collection[int], within: Collection[int] | None = None
+    named: Mapping[str, Any],
+    wanted: Collection[int],
+    within: Collection[int] | None = None,
+    largest: float = math.inf,
 ) -> dict[int, Place]:
     """Return the places of objects in the values of names.
 
@@ -89,6 +93,8 @@ def places(
     within
         The identities of the objects in which they are looked for, besides tuples and functions;
         ``None`` for all objects.
+    largest
+        The most parts of a container in which they are looked for.
 
     Returns
     -------
@@ -118,7 +124,8 @@ def places(
     visit(_names, ((dict.__getitem__, name, value) for name, value in named.items()))
     while waiting and len(found) < len(wanted) and len(seen) < MAX_OBJECTS:
         holder, obj = waiting.popleft()
-        visit(holder, _parts(obj))
+        if _length(obj) <= largest:
+            visit(holder, _parts(obj))
     return found
 
 
@@ -163,6 +170,11 @@ def _parts(obj: Any) -> Iterator[_Part]:
     own = _own_attributes(obj)
     for name in own:
         yield _attribute, name, own[name]
+
+
+def _length(obj: Any) -> int:
+    kinds: tuple[Any, ...] = (dict, list, tuple, deque)
+    return max((kind.__len__(obj) for kind in kinds if isinstance(obj, kind)), default=0)
 
 
 def _attributes(obj: Any) -> Collection[str]:

@@ -18,6 +18,9 @@ from jupyter_sky.serialization.object_tokens.tokens import (
 _STARTS = 1 << 28
 """Tokens with which notebooks may begin; each can count further than there are objects."""
 
+_SEARCHED = 1000
+"""Parts of a container above which it is bulk data, and no place to look for what a name meant."""
+
 _WATCHED = 100
 """Objects that came back and are looked at each time, so that those no longer used are dropped."""
 
@@ -155,7 +158,7 @@ class SentObjects:
                     moved[identity] = place
                 elif not place.was_of(place()):
                     del self._tokens[identity]
-        found = places(dict(namespace), moved) if moved else {}
+        found = places(dict(namespace), moved, largest=_SEARCHED) if moved else {}
         for identity, place in moved.items():
             _, token = self._tokens.pop(identity)
             if identity in found and place.was_of(found[identity]()):
@@ -183,6 +186,10 @@ class SentObjects:
             if self._has_token(identity, obj)
         }
 
+    def token_of(self, obj: Any) -> int | None:
+        """Return the token of an object; ``None`` if it has none."""
+        return self._tokens[id(obj)][1] if self._has_token(id(obj), obj) else None
+
     def drop(self, tokens: Collection[int]) -> None:
         """Forget objects: what ranks have in their place is not what they are any more."""
         self._tokens = {key: each for key, each in self._tokens.items() if each[1] not in tokens}
@@ -203,8 +210,10 @@ class SentObjects:
 
     def digest_on(self, rank: int, value: Any) -> str | None:
         """Return the digest that a value had when a rank was sent it, under whatever name."""
-        token = self.known_to(rank, {id(value): (0, value)}).get(id(value))
-        return None if token is None else self._digests.get(token)
+        token = self.token_of(value)
+        if token is None or rank not in self._ranks.get(token, ()):
+            return None
+        return self._digests.get(token)
 
     def note_in_name(self, name: str, tokens: Iterable[int] | None) -> None:
         """Note the objects in the value of a name when it was sent; ``None`` if not known."""

@@ -46,11 +46,9 @@ class Takeover:
         """Take over changes, as `changes_of` of both kinds describes them."""
         pairs = {name: self._pair(name) for name in changes}
         pairs = {name: pair for name, pair in pairs.items() if pair[1] is not None}
-        kinds = {name: _order(received) for name, (received, _) in pairs.items()}
-        containers = {
-            name: pairs.pop(name) for name, kind in kinds.items() if kind == _HOLDER and " " in name
-        }
         holders = {name: pair for name, pair in pairs.items() if _order(pair[0]) == _HOLDER}
+        containers = {name: holders.pop(name) for name in [*holders] if " " in name}
+        pairs = {name: pair for name, pair in pairs.items() if name not in containers}
         others = {name: value for name, value in self._bound.items() if name not in pairs}
         models = [name for name in pairs if name not in holders]
         models.sort(key=lambda name: _order(pairs[name][0]))  # what refers to others comes last
