@@ -108,17 +108,26 @@ def notebook(shared, monkeypatch) -> Notebook:
 
 
 def program(chosen: list[tuple[str, list[int]]]) -> list[tuple[str, str]]:
-    """Return cells of statements, each with the side on which it runs."""
-    cells, count = [], 0
+    """Return cells of statements, each with the side on which it runs.
+
+    What assigns a name has a cell of its own: of an object that had the name before in the same
+    cell, syntax does not tell at its end what was set in it.
+    """
+    cells: list[tuple[str, str]] = []
+    count = 0
     for side, numbers in chosen:
         statements = []
         for number in numbers:
             count += 1
             pool = HERE if side == "here" else ON_RANKS
-            text = pool[number % len(pool)]
-            statements.append(text.format(k=KEYS[number % len(KEYS)], n=count))
+            text = pool[number % len(pool)].format(k=KEYS[number % len(KEYS)], n=count)
+            if text.startswith(tuple(f"{name} = " for name in NAMES)):
+                cells += [(side, "\n".join(statements)), (side, text)]
+                statements = []
+            else:
+                statements.append(text)
         cells.append((side, "\n".join(statements)))
-    return cells
+    return [(side, cell) for side, cell in cells if cell]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
