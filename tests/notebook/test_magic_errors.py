@@ -349,8 +349,10 @@ def test_a_crash_says_signal_rank_host_and_where_it_was(opened) -> None:
 def test_a_rank_that_began_empty_is_said_to_have_other_values_than_the_rest(
     pair: LiveNotebook,
 ) -> None:
-    pair.succeed("import torch\nscale, count, seen, name = 0.5, 0, [], 'x'")
-    pair.succeed("%%sky\nimport torch\ncount = count + 1\nseen.append(name)\nassert scale")
+    pair.succeed("import torch\nscale, count, seen, name, parts = 0.5, 0, [], 'x', {'n': 0}")
+    pair.succeed(
+        "%%sky\nimport torch\ncount = count + 1\nseen.append(name)\nparts['n'] += 1\nassert scale"
+    )
     pair.run("%%sky --ranks 1\nimport os; os.kill(os.getpid(), 9)")
     use = "%%sky --stdout all\ntorch.ones(1) * scale\nprint(name, count, seen)"
     mixed = pair.succeed(use)
@@ -365,3 +367,7 @@ def test_a_rank_that_began_empty_is_said_to_have_other_values_than_the_rest(
     pair.succeed("%sky push count seen")
     alike = pair.succeed(use)
     assert sorted(alike.stdout.splitlines()) == ["0 │ x 0 []", "1 │ x 0 []"]
+    pair.succeed("parts['m'] = 1")  # which leaves the others what they have counted
+    mixed = pair.succeed("%%sky --stdout all\nprint(parts)")
+    assert sorted(mixed.stdout.splitlines()) == ["0 │ {'n': 1, 'm': 1}", "1 │ {'n': 0, 'm': 1}"]
+    assert "given the notebook's `parts`, while other ranks have theirs" in mixed.shown[0]

@@ -94,8 +94,10 @@ class RemoteState:
     def may_differ(self, rank: int, item: NamespaceItem) -> bool:
         """Return whether a rank has bound a name itself, or may have changed its value in place."""
         value = self.value(rank, item.key)
-        if value is None or isinstance(item.value, ModuleType) or self.lacks(rank, item):
+        if value is None or isinstance(item.value, ModuleType):
             return False
+        if self.lacks(rank, item):  # then it may be changed part by part
+            return not value.is_outdated and bool(value.contents or value.models)
         return value.replaces is not None or is_mutable(item.value)
 
     def has_rebound(self, rank: int, name: str, value: Any) -> bool:
