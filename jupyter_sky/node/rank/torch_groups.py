@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
+from threading import Thread
 from typing import Any
 
 
@@ -28,14 +29,22 @@ def backends(group: Any) -> Iterator[tuple[str, Any]]:
 
 
 def abort_nccl() -> None:
-    """Abort what all groups do with NCCL; unlike `_abort_process_group`, torch still knows them."""
-    found = _of_nccl()
-    if not found:
-        return
-    found[0]._group_start()
-    for each in found:
-        each.abort()
-    found[0]._group_end()
+    """Abort what all groups do with NCCL; unlike `_abort_process_group`, torch still knows them.
+
+    All are aborted at once. Each abort waits until its GPU is idle, which may need the abort of
+    another group, and a group of a mesh has no name that tells which one comes first. What NCCL has
+    for this (``ncclGroupStart``) counts in one thread, and torch aborts each group in another.
+    """
+    threads = [Thread(target=_abort, args=(each,), daemon=True) for each in _of_nccl()]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+
+
+def _abort(backend: Any) -> None:
+    with contextlib.suppress(Exception):  # of any kind: it may be aborted already
+        backend.abort()
 
 
 def raise_failed() -> None:

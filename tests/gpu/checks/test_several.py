@@ -14,6 +14,8 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.cluster.errors import RankLost
+from jupyter_sky.cluster.profiling.trace import trace
+from jupyter_sky.cluster.runs.task import Task
 from tests.cluster.cells import Cells
 from tests.gpu.checks.test_pinning import UUID
 from tests.gpu.checks.test_stop import PREPARE, stopped
@@ -147,24 +149,47 @@ def test_where_tells_who_waits_on_the_gpu(connected: Connected, check: Check) ->
     assert "do not belong together" not in said[-1]
 
 
-def test_a_mesh_of_two_dimensions_has_groups_that_go_on(connected: Connected) -> None:
+MESH = """
+from torch.distributed.device_mesh import init_device_mesh
+shape = dist.get_world_size(), 1
+mesh = init_device_mesh('cuda', shape, mesh_dim_names=('data', 'model'))
+own = dist.new_group()
+groups = [dist.group.WORLD, mesh.get_group('data'), mesh.get_group('model'), own]
+"""
+
+REDUCE = """
+x = torch.ones(1, device='cuda')
+for group in groups:
+    dist.all_reduce(x, group=group)
+"""
+
+
+@pytest.mark.parametrize("waits", ["mesh.get_group('data')", "own"])
+def test_groups_of_a_mesh_and_of_the_users_own_go_on_after_a_stop(
+    connected: Connected, check: Check, waits: str
+) -> None:
     cells, pids = connected.cells, connected.pids
-    cells.run(
-        "from torch.distributed.device_mesh import init_device_mesh\n"
-        "shape = dist.get_world_size(), 1\n"
-        "mesh = init_device_mesh('cuda', shape, mesh_dim_names=('data', 'model'))"
-    )
-    reduce = (
-        "x = torch.ones(1, device='cuda')\n"
-        "for name in mesh.mesh_dim_names:\n    dist.all_reduce(x, group=mesh.get_group(name))"
-    )
-    cells.run(reduce)
-    assert cells.ask("x.item()") == [connected.size] * connected.size
+    cells.run(MESH)
+    cells.run(REDUCE)
+    assert cells.ask("x.item()") == [connected.size**3] * connected.size
     wait = "if rank:\n    time.sleep(600)\n"
-    stopped(cells, f"{wait}dist.all_reduce(x, group=mesh.get_group('data')); x.item()")
+    taken = stopped(cells, f"{wait}dist.all_reduce(x, group={waits}); x.item()")
+    check.note(f"{taken:.2f} s")
     assert connected.pids == pids
-    cells.run(reduce)
-    assert cells.ask("x.item()") == [connected.size] * connected.size
+    cells.run(REDUCE)
+    assert cells.ask("x.item()") == [connected.size**3] * connected.size
+
+
+def test_a_profile_has_the_time_of_collectives(connected: Connected) -> None:
+    code = "x = torch.ones(2**24, device='cuda')\ndist.all_reduce(x); torch.cuda.synchronize()"
+    connected.cells.run(code)
+    cluster = connected.cells.cluster
+    run = cluster.run(Task(cluster.all_ranks, code=code, records=("torch",)))
+    run.follow()
+    run.values()
+    found = trace(cluster.profiler.recorded(run.id, "torch", cluster.all_ranks))
+    collectives = [each for each in found.operations(40) if each.name.startswith("nccl")]
+    assert {each.calls for each in collectives} == {connected.size}
 
 
 def test_a_collective_may_take_longer_than_the_group_had_to_form(connected: Connected) -> None:

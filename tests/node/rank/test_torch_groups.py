@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import Event
 
 import pytest
 
@@ -37,3 +38,29 @@ def test_it_is_found_within_what_checks_the_calls(checked: None) -> None:
 def test_without_a_group_there_is_nothing_to_do() -> None:
     torch_groups.abort_nccl()
     torch_groups.raise_failed()
+
+
+class OnOneGPU:
+    """A group whose abort waits until the GPU is idle: until another group is aborted."""
+
+    def __init__(self, began: Event, waits_for: Event) -> None:
+        self._began, self._waits_for = began, waits_for
+        self.is_aborted = False
+
+    def abort(self) -> None:
+        self._began.set()
+        self.is_aborted = self._waits_for.wait(10)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_abort_may_wait_for_that_of_another_group(
+    monkeypatch: pytest.MonkeyPatch, is_first: bool
+) -> None:
+    idle, began = Event(), Event()
+    waits, frees = OnOneGPU(began, idle), OnOneGPU(idle, idle)
+    monkeypatch.setattr(
+        torch_groups, "_of_nccl", lambda: [waits, frees] if is_first else [frees, waits]
+    )
+    torch_groups.abort_nccl()
+    assert waits.is_aborted
+    assert frees.is_aborted
