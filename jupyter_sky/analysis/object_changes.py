@@ -23,14 +23,20 @@ _WITH_TEXT = (
     PurePath,
 )
 
-# Methods that change Python's containers, and those of others that are named alike.
+# Methods that change Python's containers and arrays, and those of others that are named alike.
 _CHANGING = (
+    *("fill", "partition", "put"),
     *("append", "extend", "insert", "reverse", "sort"),
     *("clear", "pop", "popitem", "remove", "setdefault", "update"),
     *("add", "discard", "difference_update", "intersection_update", "symmetric_difference_update"),
 )
 
 EVERYTHING = "*"
+EACH = "[*]"
+"""The step to each part of a list."""
+
+_METHOD = "()"
+_LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise, ast.Yield, ast.YieldFrom)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,29 +50,46 @@ class ObjectChange:
     steps
         The labels of the parts that lead to it: ``.sizes`` for ``run.sizes["x"] = 1``.
     part
-        The label of what is set in it, `EVERYTHING`, or ``None`` if that is not known.
+        The label of what is set in it, `EVERYTHING`, a method that is called (`method_of`), or
+        ``None`` if that is not known.
     """
 
     name: str
     steps: tuple[str, ...]
     part: str | None
 
-    def object_in(self, namespace: Mapping[str, Any]) -> Any:
-        """Return the object; ``None`` if there is none, or if code of the user's had to be run."""
-        found = namespace.get(self.name)
+    def objects_in(self, namespace: Mapping[str, Any]) -> list[Any]:
+        """Return the objects; none where code of the user's would have to be run."""
+        found = [namespace[self.name]] if self.name in namespace else []
         for step in self.steps:
-            try:
-                if step.startswith("."):
-                    found = object.__getattribute__(found, "__dict__")[step[1:]]
-                elif isinstance(found, dict):
-                    found = dict.__getitem__(found, ast.literal_eval(step[1:-1]))
-                elif isinstance(found, list):
-                    found = list.__getitem__(found, ast.literal_eval(step[1:-1]))
-                else:
-                    return None
-            except (AttributeError, LookupError, TypeError):
-                return None
+            found = [part for each in found for part in _at(each, step)]
         return found
+
+
+def _at(obj: Any, step: str) -> list[Any]:
+    """Return what a step leads to from an object; a torch module keeps its parts elsewhere."""
+    try:
+        attributes = object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        attributes = {}
+    modules = attributes.get("_modules") or {}
+    try:
+        if step == EACH:
+            return [*obj] if isinstance(obj, list) else [*modules.values()]
+        if step.startswith("."):
+            name = step[1:]
+            return [attributes[name] if name in attributes else modules[name]]
+        key = ast.literal_eval(step[1:-1])
+        if isinstance(obj, dict):
+            return [dict.__getitem__(obj, key)]
+        return [list.__getitem__(obj, key) if isinstance(obj, list) else modules[str(key)]]
+    except (LookupError, TypeError):
+        return []
+
+
+def method_of(part: str | None) -> str | None:
+    """Return the name of the method that is called; ``None`` for a part that is set."""
+    return part.removesuffix(_METHOD) if part and part.endswith(_METHOD) else None
 
 
 def item_label(key: Any) -> str | None:
@@ -112,6 +135,25 @@ def sure_changes(statements: Iterable[ast.stmt]) -> Iterator[ObjectChange]:
                 yield from _changes(place, [label])
             case ast.With():
                 yield from sure_changes(statement.body)
+            case ast.For(ast.Name(variable), places) if not leaves(statement):
+                within = [each for each in sure_changes(statement.body) if each.name == variable]
+                is_listed = isinstance(places, ast.Tuple | ast.List)
+                for place in places.elts if is_listed else [places]:  # type: ignore[attr-defined]
+                    yield from _within(place, within, () if is_listed else (EACH,))
+
+
+def leaves(statement: ast.stmt) -> bool:
+    """Return whether what comes after a statement, or in it, may be passed over."""
+    return any(isinstance(each, _LEAVING) for each in ast.walk(statement))
+
+
+def _within(
+    place: ast.expr, changes: Iterable[ObjectChange], steps: tuple[str, ...]
+) -> Iterator[ObjectChange]:
+    """Yield changes of what is found at a place, or in steps from there."""
+    for outer in _changes(place, [None]):
+        for each in changes:
+            yield ObjectChange(outer.name, (*outer.steps, *steps, *each.steps), each.part)
 
 
 def _set_in(assigned: Iterable[ast.expr]) -> Iterator[ObjectChange]:
@@ -137,8 +179,10 @@ def _changed_by(method: str, call: ast.Call) -> Collection[str | None]:
         case "update", [ast.Dict(keys)]:
             names = [each.arg and item_label(each.arg) for each in call.keywords]
             return [*names, *(_label_of(key) if key else None for key in keys)]
-    # `setdefault` leaves what is there.
-    return [None] if method in _CHANGING and method != "setdefault" else []
+    if method == "setdefault":  # it leaves what is there
+        return []
+    is_torchs = method.endswith("_") and method != "requires_grad_"
+    return [None] if method in _CHANGING or is_torchs else [f"{method}{_METHOD}"]
 
 
 def _label_of(key: ast.expr) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from jupyter_sky.analysis.object_changes import EVERYTHING
 from jupyter_sky.cluster.namespace.packing import NamespaceItem, PackedGroup
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
-from jupyter_sky.serialization.changes import container_changes, model_changes
+from jupyter_sky.serialization.changes import container_changes, model_changes, model_parts
 from jupyter_sky.serialization.changes.container_changes import Contents
 
 _SET_AGAIN = "set again"  # for a digest, which no value has
@@ -99,3 +99,57 @@ def set_parts(
                 digest = _SET_AGAIN if is_in_it else value.digest
                 values[key] = replace(value, digest=digest, contents=contents)
     return is_known
+
+
+def set_in_models(
+    state: RemoteState, keys: Collection[str], parts: Mapping[int, Collection[str | None]]
+) -> set[int]:
+    """Record that the notebook has set parts of models, perhaps to what they were.
+
+    Parameters
+    ----------
+    state
+        What ranks have; it is updated.
+    keys
+        The names of the values that the models are in.
+    parts
+        The labels of what was set, by the identity of what it was set in (see
+        `model_parts.set_parts`).
+
+    Returns
+    -------
+    set of int
+        The identities of what is in models.
+    """
+    held = [
+        (values, key, models)
+        for values in state.tables()
+        for key in keys & values.keys()
+        if (models := values[key].models)
+    ]
+    distinct = {id(models): models for _, _, models in held}  # which ranks share
+    now = {each: model_parts.set_parts(models, parts) for each, models in distinct.items()}
+    found = {each for _, identities in now.values() for each in identities}
+    # All are sent: others would refer to what ranks have of one that is not, such as a schedule.
+    for values, key, models in held if found else ():
+        values[key] = replace(values[key], digest=_SET_AGAIN, models=now[id(models)][0])
+    return found
+
+
+def mark_as_changed(state: RemoteState, keys: Collection[str]) -> set[str]:
+    """Have values be sent again, of which the parts are compared.
+
+    Returns
+    -------
+    set of str
+        The names of those of which it is known on all ranks what was in them.
+    """
+    known = {
+        key
+        for key in keys
+        if all(values[key].contents for values in state.tables() if key in values)
+    }
+    for values in state.tables():
+        for key in known & values.keys():
+            values[key] = replace(values[key], digest=_SET_AGAIN)
+    return known

@@ -18,7 +18,7 @@ from typing import Any
 
 from jupyter_sky.cluster.namespace.rank_values import RankValue
 from jupyter_sky.serialization import blobs, pickling
-from jupyter_sky.serialization.changes import container_changes, model_changes
+from jupyter_sky.serialization.changes import container_changes, model_changes, writes
 from jupyter_sky.serialization.changes.container_changes import Contents
 from jupyter_sky.serialization.changes.model_changes import HeldModels
 from jupyter_sky.serialization.object_tokens.kinds import MemoEntries, is_mutable, is_referable
@@ -107,8 +107,8 @@ class NamespaceItem:
 
     @cached_property
     def digest(self) -> str:
-        """The digest of its content."""
-        return blobs.content(self.packed[0])
+        """The digest of its content, and of how often the notebook has written to its tensors."""
+        return writes.digest_of_packed(self.packed[0], self.pickled.shared)
 
     @cached_property
     def models(self) -> HeldModels | None:

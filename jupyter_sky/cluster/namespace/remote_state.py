@@ -105,6 +105,11 @@ class RemoteState:
         has = self.value(rank, name)
         return has is not None and has.replaces == id(value)
 
+    def has_former(self, rank: int, name: str) -> bool:
+        """Return whether a rank has a value of the notebook's under a name, as it was once."""
+        has = self.value(rank, name)
+        return has is not None and has.digest is not None
+
     def names_to_unbind(self, rank: int, effects: RunEffects) -> list[str]:
         """Return names that a rank has to unbind before a run.
 
@@ -225,7 +230,12 @@ class RemoteState:
             confirmed.update(expected.delivered)
         names = {name for name, other in bound.items() if other} if bound else set()
         if well and effects.cell.always_bound:
-            names |= effects.cell.always_bound
+            reads = effects.cell.reads  # in `x += 1`, a list or an array is the same as before
+            names |= {
+                name
+                for name in effects.cell.always_bound
+                if bound.get(name, True) or name not in reads
+            }
         for name in names:
             confirmed[name] = self._binding(name, effects)
 

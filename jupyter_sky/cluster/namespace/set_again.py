@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from jupyter_sky.analysis.object_changes import EVERYTHING
+from jupyter_sky.analysis.method_changes import changes_by
+from jupyter_sky.analysis.object_changes import EVERYTHING, method_of
 from jupyter_sky.cluster.namespace.dependencies import ItemCollector
-from jupyter_sky.cluster.namespace.differences import set_parts
+from jupyter_sky.cluster.namespace.differences import mark_as_changed, set_in_models, set_parts
 from jupyter_sky.cluster.namespace.packing import NamespaceItem, may_share
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
+from jupyter_sky.serialization.changes.model_parts import within
 from jupyter_sky.serialization.object_tokens.kinds import is_plain
 from jupyter_sky.serialization.object_tokens.sent import SentObjects
 
@@ -35,7 +37,7 @@ class SetObject:
     value
         The object.
     part
-        The label of the part of it that was set, `EVERYTHING`, or ``None`` if that is not known.
+        What was set in it (see `ObjectChange`).
     """
 
     value: Any
@@ -63,9 +65,17 @@ class SetAgain:
 
     def note(self, changes: Iterable[SetObject]) -> None:
         """Note objects that the notebook has set, or parts of them."""
-        for each in changes:
-            if (token := self._sent_objects.token_of(each.value)) is not None:
-                self._parts.setdefault(token, set()).add(each.part)
+        waiting = [*changes]
+        while waiting:
+            each = waiting.pop()
+            token = self._sent_objects.token_of(each.value)
+            noted = self._parts.setdefault(token, set()) if token is not None else {each.part}
+            if each.part in noted:
+                continue
+            noted.add(each.part)
+            waiting.extend(SetObject(part, each.part) for part in within(each.value, each.part))
+            if method := method_of(each.part):
+                waiting.extend(SetObject(*part) for part in changes_by(method, each.value))
 
     def apply(self, collector: ItemCollector) -> None:
         """Have what was set count as changed, so that it is sent again."""
@@ -83,14 +93,28 @@ class SetAgain:
                         if token in held:
                             held[token].append(item)
                             objects[token] = shared[identity][1]
+        keys = {item.key for items in held.values() for item in items}
+        of_models = {id(obj): self._parts[token] for token, obj in objects.items()}
+        in_models = set_in_models(self._remote_state, keys, of_models)
         whole = set()
         for token, items in held.items():
-            is_whole = is_replaceable(objects.get(token))
-            parts = self._parts[token] - (set() if is_whole else {None, EVERYTHING})
+            obj = objects.get(token)
+            if id(obj) in in_models:
+                continue
+            is_whole = is_replaceable(obj)
+            parts = {part for part in self._parts[token] if not method_of(part)}
+            parts -= set() if is_whole else {None, EVERYTHING}
             if parts and not self._set_parts(token, parts, items) and is_whole:
                 whole.add(token)
-        self._remote_state.assign({item.key for token in whole for item in held[token]})
+        for token in whole:
+            self._assign(objects.get(token), held[token])
         self._forget_objects(whole)
+
+    def _assign(self, obj: Any, items: Sequence[NamespaceItem]) -> None:
+        """Have values count as assigned that hold an object, or the part of them that it is."""
+        parts = {item.key for item in items if item.value is not obj} if _is_memory(obj) else set()
+        known = mark_as_changed(self._remote_state, parts)
+        self._remote_state.assign({item.key for item in items} - known)
 
     def _set_parts(
         self, token: int, parts: Collection[str | None], items: Sequence[NamespaceItem]
@@ -127,16 +151,21 @@ def is_replaceable(obj: Any) -> bool:
 
     What other objects do with an item is their matter, and ranks may have trained what they hold.
     """
-    numpy = sys.modules.get("numpy")
-    if isinstance(obj, dict | list | set | deque | bytearray):
+    if isinstance(obj, dict | list | set | deque | bytearray) or _is_memory(obj):
         return True
     if isinstance(obj, functools._lru_cache_wrapper):
         return True  # its cache was cleared, which is no part of what is sent
-    if numpy and isinstance(obj, numpy.ndarray):
-        return True
     is_users = type(obj).__module__ == "__main__" or isinstance(obj, SimpleNamespace | Namespace)
     if not is_users or not hasattr(obj, "__dict__"):
         return False
     # Nothing but numbers and texts, as in what configures a training or counts its steps.
     parts = [*vars(obj).values()]
     return is_plain(parts) and not any(isinstance(each, dict | list | set) for each in parts)
+
+
+def _is_memory(obj: Any) -> bool:
+    """Return whether an object is an array or a tensor; parameters belong to models."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy and isinstance(obj, numpy.ndarray):
+        return True
+    return torch is not None and type(obj) is torch.Tensor and obj.is_leaf

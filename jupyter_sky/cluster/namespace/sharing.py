@@ -218,7 +218,7 @@ class GroupPlanner:
     def _payload_key(self, others: Sequence[NamespaceItem], rank: int) -> Any:
         """Return a key that is equal for ranks that can be sent the same pickle."""
         lacks = [self._remote_state.lacks(rank, item) for item in others]
-        rebound = [self._remote_state.has_rebound(rank, item.key, item.value) for item in others]
+        rebound = [self._has_rebound(rank, item) for item in others]
         links = self._sent_objects.known_to(rank, _shared(others))
         return tuple(lacks), tuple(rebound), frozenset(links.items())
 
@@ -255,7 +255,7 @@ class GroupPlanner:
             here = there and {each: there[each] for each in _shared(whole) if each in there}
             if not others:
                 return whole, dict(here)
-            shared = _shared(others)
+            shared = self._shared_with(whole, others, rank)
             links = {**self._sent_objects.known_to(rank, shared), **here}
             links = {each: token for each, token in links.items() if each not in unwanted}
             # A shared object without a token would become a copy.
@@ -264,11 +264,25 @@ class GroupPlanner:
             joining = [
                 item
                 for item in others
-                if without_token & item.pickled.shared.keys()
-                and not self._remote_state.has_rebound(rank, item.key, item.value)
+                if without_token & item.pickled.shared.keys() and not self._has_rebound(rank, item)
             ]
             if not joining:
                 return whole, links
+
+    def _shared_with(
+        self, group: Sequence[NamespaceItem], others: Sequence[NamespaceItem], rank: int
+    ) -> dict[int, tuple[int, Any]]:
+        """Return the objects of other items, but for those that may have changed since."""
+        same = [item for item in others if not self._has_rebound(rank, item)]
+        if len(same) == len(others):
+            return _shared(others)
+        # What the rank has of the others is its own, and does not tell.
+        changed = _shared(item for item in group if self._remote_state.has_former(rank, item.key))
+        rest = {key: each for key, each in _shared(others).items() if key not in changed}
+        return {**rest, **_shared(same)}
+
+    def _has_rebound(self, rank: int, item: NamespaceItem) -> bool:
+        return self._remote_state.has_rebound(rank, item.key, item.value)
 
 
 def _connected(items: Sequence[NamespaceItem]) -> list[list[NamespaceItem]]:

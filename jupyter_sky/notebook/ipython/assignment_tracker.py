@@ -97,8 +97,9 @@ class AssignmentTracker:
             assigned = {*surely} & self._shell.user_ns.keys()
             if result.success:
                 objects = [
-                    SetObject(change.object_in(self._shell.user_ns), change.part)
+                    SetObject(each, change.part)
                     for change in cell.changed
+                    for each in change.objects_in(self._shell.user_ns)
                 ]
                 for cluster in self._session.connected_clusters() if objects else ():
                     cluster.sync.set_again(objects)

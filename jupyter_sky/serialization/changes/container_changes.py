@@ -24,7 +24,7 @@ from typing import Any
 
 from jupyter_sky.analysis.object_changes import EVERYTHING, attribute_label, item_label
 from jupyter_sky.serialization import blobs, pickling
-from jupyter_sky.serialization.changes import frames
+from jupyter_sky.serialization.changes import frames, writes
 from jupyter_sky.serialization.changes.model_changes import is_model
 from jupyter_sky.serialization.object_tokens.kinds import SCALARS, is_referable
 from jupyter_sky.serialization.reducers import cached_properties, reduce
@@ -87,8 +87,8 @@ def _contents(
             return text if len(text) < 64 else blobs.digest(text.encode(errors="replace"))
         if id(part) in links:
             return f"#{links[id(part)]}"
-        packed, _ = blobs.pack(pickling.dump_linked([part], links, without_caches=True), digests)
-        return f"#{numbers.get(id(part))} {blobs.content(packed)}"
+        pickled = pickling.dump_linked([part], links, without_caches=True)
+        return f"#{numbers.get(id(part))} {writes.digest(pickled, digests)}"
 
     found: dict[int, Mapping[str, str]] = {}
     for identity, (container, parts) in containers.items():

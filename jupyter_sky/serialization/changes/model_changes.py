@@ -24,13 +24,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jupyter_sky.serialization import blobs, pickling
+from jupyter_sky.serialization.changes import writes
 from jupyter_sky.serialization.models import hooks, optimizers, sharded
 from jupyter_sky.serialization.models.optimizers import CannotTakeOver
 
 KINDS = (sharded.is_model, optimizers.is_optimizer, optimizers.is_schedule)
 """What tells a model, an optimizer and a schedule; each may refer to those before it."""
 
-_REQUIRES_GRAD = " requires_grad"
+REQUIRES_GRAD = " requires_grad"
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ def held(
     if not found:
         return None
     pickled = pickling.dump_linked([value], {identity: identity for identity in found})
-    return HeldModels(found, blobs.content(blobs.pack(pickled, digests)[0]))
+    return HeldModels(found, writes.digest(pickled, digests))
 
 
 def is_model(value: Any) -> bool:
@@ -158,12 +159,7 @@ def is_model(value: Any) -> bool:
 def known(value: Any, digests: dict[tuple[int, int], str]) -> KnownModel | None:
     """Return a model or optimizer with what is in it; ``None`` for others, or if that is unknown.
 
-    Parameters
-    ----------
-    value
-        Any value.
-    digests
-        Digests of memory (see `blobs.pack`).
+    ``digests`` are those of memory (see `blobs.pack`).
     """
 
     def digest(part: Any) -> str:
@@ -194,10 +190,10 @@ def contents(model: Any, digests: dict[tuple[int, int], str]) -> dict[str, str]:
         By name, such as ``layers.0.weight`` and ``layers.0.training``.
     """
     found = {}
-    for prefix, module in _modules(model):
+    for prefix, module in modules_of(model):
         for name, tensor in _tensors(module):
             found[prefix + name] = _digest_of_tensor(tensor, digests)
-            found[prefix + name + _REQUIRES_GRAD] = str(tensor.requires_grad)
+            found[prefix + name + REQUIRES_GRAD] = str(tensor.requires_grad)
         for name, value in _attributes(module).items():
             with suppress(Exception):  # what cannot be pickled is not compared
                 found[prefix + name] = _digest_of_attribute(value)
@@ -207,12 +203,13 @@ def contents(model: Any, digests: dict[tuple[int, int], str]) -> dict[str, str]:
     return found
 
 
-def _modules(model: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def modules_of(model: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the modules of a model, each with what the names of its parts begin with."""
     model = sharded.unwrapped(model)
     yield prefix, model
     for name, child in model._modules.items():
         if child is not None:
-            yield from _modules(child, f"{prefix}{name}.")
+            yield from modules_of(child, f"{prefix}{name}.")
 
 
 def _tensors(module: Any) -> Iterator[tuple[str, Any]]:
@@ -238,13 +235,13 @@ def _digest_of_tensor(tensor: Any, digests: dict[tuple[int, int], str]) -> str:
     is_copy = flat.data_ptr() != tensor.data_ptr()  # whose address is that of others, later
     data = flat.view(torch.uint8).numpy()
     digest = blobs.digest(data) if is_copy else blobs.known_digest(data, digests)
-    return f"{tensor.dtype} {tuple(tensor.shape)} {digest}"
+    return f"{tensor.dtype} {tuple(tensor.shape)} {digest} {writes.of_tensor(tensor)}"
 
 
 def _digest_of_attribute(value: Any) -> str:
     if isinstance(value, (bool, int, float, str, type(None))):
         return repr(value)
-    return blobs.content(blobs.pack(pickling.dump(value, without_caches=True))[0])
+    return writes.digest(pickling.dump(value, without_caches=True), {})
 
 
 # On a rank
@@ -303,7 +300,7 @@ def take_over(present: Any, received: Any, changes: Collection[str]) -> Taken:
     for part, piece in pieces:
         _put(part, piece)
     for name, mine, theirs in tensors:
-        if mine is not None and name + _REQUIRES_GRAD in changes:
+        if mine is not None and name + REQUIRES_GRAD in changes:
             mine.requires_grad_(theirs.requires_grad)
     parts = [*pairs, *tensors]
     places = []

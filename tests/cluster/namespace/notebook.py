@@ -38,7 +38,11 @@ class Notebook:
         finally:
             bound = names.always_bound if ends_well else frozenset()
             changes = names.always_changed if ends_well else ()
-            set_here = [SetObject(each.object_in(self.names), each.part) for each in changes]
+            set_here = [
+                SetObject(each, change.part)
+                for change in changes
+                for each in change.objects_in(self.names)
+            ]
             self.cluster.sync.set_again(set_here)
             there = bound & self.names.keys()
             self.cluster.sync.assigned(writes.changed() | there, self.names)

@@ -16,6 +16,9 @@ from collections import defaultdict
 from types import SimpleNamespace
 class Box:
     def __init__(self, **parts): vars(self).update(parts)
+    def reset(self):
+        self.a = 0
+        self.rows[0]['x'] = 0
 config = {'lr': 0, 'opt': {'m': 0, 'n': 0}, 'log': [0]}
 log = config['log']
 args = SimpleNamespace(step=0, config=config, w=numpy.zeros(2))
@@ -44,10 +47,17 @@ ON_RANKS = [
     "config.pop('{k}', None)",
     "vars(args).pop('{k}', None)",
     "pair[1].append({n})",
+    "args.w += {n}",
+    "log += [{n}]",
 ]
 HERE = [
     *ON_RANKS[:3],
-    *ON_RANKS[4:-3],
+    *ON_RANKS[4:-5],
+    "log += [{n}]",
+    "args.w.fill(0)",
+    "args.w[:] = 0",
+    "box.reset()",
+    "for row in box.rows: row['x'] = 0",
     "config.pop('{k}', None)",
     "vars(args).pop('{k}', None)",
     "config['lr'] = 0",
@@ -267,3 +277,55 @@ def test_a_method_that_only_changes_what_is_inside_leaves_the_rest(notebook) -> 
     notebook.here("agent.update()\nagent.clear()")
     seen = notebook.ask("(agent.steps, agent.learned, agent.weights.tolist())")
     assert seen == [(1, True, [1, 1])] * 4
+
+
+METER = """
+class Meter:
+    def __init__(self):
+        self.best = 0
+        self.reset()
+    def reset(self):
+        self.total, self.log = 0, []
+        self.start()
+        if self.best > 5:
+            self.best = 0
+    def start(self): self.begun = True
+    def maybe(self):
+        return
+        self.total = 0
+"""
+
+
+def test_a_method_sets_what_its_source_says(notebook) -> None:
+    notebook.here(f"{METER}\nmeter = Meter(); meters = [Meter(), Meter()]")
+    seen = "[(each.total, each.log, each.best, each.begun) for each in (meter, *meters)]"
+    add = "for each in (meter, *meters): each.total += 1; each.log.append(1); each.best += 1"
+    notebook.there(f"{add}; each.begun = False")
+    notebook.here("meter.maybe()")
+    assert notebook.ask(seen) == [[(1, [1], 1, False)] * 3] * 4
+    notebook.here("meter.reset()")
+    assert notebook.ask(seen) == [[(0, [], 1, True), *[(1, [1], 1, False)] * 2]] * 4
+    notebook.here("for each in meters: each.reset()")
+    assert notebook.ask(seen) == [[(0, [], 1, True)] * 3] * 4
+
+
+@pytest.mark.parametrize("zeros", ["numpy.zeros(2)", "torch.zeros(2)"])
+def test_arrays_and_tensors_that_are_set_to_what_they_were(notebook, zeros) -> None:
+    notebook.here(
+        f"import numpy, torch\nx = {zeros}; state = {{'step': 0, 'x': {zeros}}}\nsame = state['x']"
+    )
+    add = "x += 1; state['x'] += 1; state['step'] += 1"
+    seen = "(x.tolist(), state['x'].tolist(), same is state['x'], state['step'])"
+    fill = "x[:] = 0; same[:] = 0" if "numpy" in zeros else "torch.nn.init.zeros_(x); same.zero_()"
+    for step, reset in enumerate([fill, "x[:] = 0; state['x'][:] = 0", fill], 1):
+        notebook.there(add)
+        assert notebook.ask(seen) == [([1, 1], [1, 1], True, step)] * 4
+        notebook.here(reset)
+        assert notebook.ask(seen) == [([0, 0], [0, 0], True, step)] * 4
+
+
+def test_what_ranks_change_by_an_operator_is_changed_by_the_notebook_too(notebook) -> None:
+    notebook.here("import numpy; x, rows = numpy.zeros(2), [0]")
+    notebook.there("x += 1; rows += [1]")
+    notebook.here("numpy.copyto(x, 7); (lambda each: each.append(2))(rows)")
+    assert notebook.ask("(x.tolist(), rows)") == [([7, 7], [0, 1, 2])] * 4

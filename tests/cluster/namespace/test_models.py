@@ -100,6 +100,43 @@ def test_what_was_trained_since_is_kept_where_only_the_mode_changes(notebook) ->
     assert notebook.ask("opt.param_groups[0]['params'][0] is model[0].weight") == [True] * 4
 
 
+@pytest.mark.parametrize("wrapper", ["alone", "DDP", "FSDP2"])
+def test_a_model_that_is_reset_to_what_ranks_were_sent(notebook, wrapper: str) -> None:
+    import torch
+
+    notebook.here(f"{MODEL}\n{OPTIMIZER}\nimport copy\ninitial = copy.deepcopy(model.state_dict())")
+    wrap = WRAPPERS[wrapper].replace("model = ", "wrapped = ")
+    notebook.there(f"model, opt\n{wrap}\n{OPTIMIZER}\n{TRAIN}")
+    for reset in ("model.load_state_dict(initial)", "nn.init.ones_(model[0].weight)"):
+        for _ in range(2):
+            notebook.here(reset)
+            present = notebook.names["model"][0].weight
+            assert all(torch.equal(each, present) for each in weights(notebook))
+            assert is_trained(notebook)
+
+
+def test_what_is_set_again_in_a_model_and_its_optimizer(notebook) -> None:
+    notebook.here(
+        f"{MODEL}\nimport copy\nopt = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)\n"
+        "model.count = 0\ninitial = copy.deepcopy(opt.state_dict())"
+    )
+    change = (
+        "model.eval(); model[0].requires_grad_(False); model.count += 1\n"
+        "for group in opt.param_groups: group['lr'] = 0.5"
+    )
+    seen = "(model[1].training, model[0].weight.requires_grad, model.count)"
+    notebook.there(f"{TRAIN}\n{change}")
+    notebook.here("model[1].train(); model.requires_grad_(True); model.count = 0")
+    assert notebook.ask(f"({seen}, model.training)") == [((True, True, 0), False)] * 4
+    notebook.here("model.train()\nfor group in opt.param_groups: group['lr'] = 0.01")
+    lasting = "(opt.param_groups[0]['lr'], len(opt.state))"
+    assert notebook.ask(f"({lasting}, model.training)") == [((0.01, 4), True)] * 4
+    notebook.there(change)
+    notebook.here("opt.load_state_dict(initial)")
+    assert notebook.ask(f"({lasting}, model.training)") == [((0.01, 0), False)] * 4
+    assert notebook.ask("opt.param_groups[0]['params'][0] is model[0].weight") == [True] * 4
+
+
 PROBE = """
 class Probe:
     def __init__(self):

@@ -1,0 +1,99 @@
+"""Parts of models and optimizers that the notebook has set, perhaps to what they were.
+
+``model.train()`` in the notebook sets a mode which ranks may have left, and the notebook not.
+What is written to tensors is known from torch (`writes`).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from jupyter_sky.serialization.changes.model_changes import (
+    REQUIRES_GRAD,
+    HeldModels,
+    KnownModel,
+    modules_of,
+)
+from jupyter_sky.serialization.models import optimizers, sharded
+
+_MODES = ("train()", "eval()")
+_FREEZES = "requires_grad_()"
+_LOADS = "load_state_dict()"
+_WITH_MODULE = " "  # no name begins so: what is set of a parameter is set with what holds it
+
+
+def within(obj: Any, part: str | None) -> list[Any]:
+    """Return the parts of a model of which the same was set; other values may hold them."""
+    return [*obj.parameters()] if part == _FREEZES and sharded.is_model(obj) else []
+
+
+def set_parts(
+    held: HeldModels, parts: Mapping[int, Collection[str | None]]
+) -> tuple[HeldModels, set[int]]:
+    """Have parts of models and optimizers count as changed.
+
+    Parameters
+    ----------
+    held
+        The models and optimizers of a value, as ranks have them.
+    parts
+        The labels of what was set (see `object_changes.ObjectChange`), by the identity of what it
+        was set in: one of them, or a module, a parameter or a group of parameters in one.
+
+    Returns
+    -------
+    HeldModels
+        Those that count as the ranks' now.
+    set of int
+        The identities of what is in them.
+    """
+    found: set[int] = set()
+    models = {}
+    for identity, known in held.models.items():
+        names: dict[str, str] = {}
+        for part, prefix in _parts(known.model()):
+            if id(part) in parts:
+                found.add(id(part))
+                names |= _set_in(known, prefix, parts[id(part)])
+        models[identity] = replace(known, contents={**known.contents, **names}) if names else known
+    return replace(held, models=models), found
+
+
+def _parts(model: Any) -> Iterator[tuple[Any, str]]:
+    """Yield a model or optimizer and its parts, each with what its names begin with."""
+    if sharded.is_model(model):
+        for prefix, module in modules_of(model):
+            yield module, prefix
+            yield from ((each, _WITH_MODULE) for each in module._parameters.values())
+    else:
+        yield model, ""
+        for index, group in enumerate(model.param_groups if optimizers.is_optimizer(model) else ()):
+            yield group, f"{index}."
+            yield from ((each, _WITH_MODULE) for each in group["params"])
+
+
+def _set_in(known: KnownModel, prefix: str, parts: Collection[str | None]) -> dict[str, str]:
+    if prefix == _WITH_MODULE:
+        return {}
+    is_module = sharded.is_model(known.model())
+    return {
+        name: ""
+        for name in known.contents
+        if name.startswith(prefix)
+        and any(_is_set(name.removeprefix(prefix), part, is_module) for part in parts if part)
+    }
+
+
+def _is_set(name: str, part: str, is_module: bool) -> bool:
+    if part in _MODES:
+        return is_module and name.rpartition(".")[2] == "training"
+    if part == _FREEZES:
+        return is_module and name.endswith(REQUIRES_GRAD)
+    if part == _LOADS:
+        return not is_module and name not in optimizers.MADE_FOR
+    if part.startswith("["):
+        return name == str(ast.literal_eval(part[1:-1]))
+    return name == part[1:]
