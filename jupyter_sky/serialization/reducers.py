@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from jupyter_sky.serialization import sentinels
+from jupyter_sky.serialization import sentinels, triton_kernels
 from jupyter_sky.serialization.arrays import looked_at, memory_maps
 from jupyter_sky.serialization.models import keras_models, singletons, wrapped
 from jupyter_sky.serialization.module_reference import imported, is_lazy_import, reduce_module
@@ -339,6 +339,7 @@ _BY_MODULE: dict[str, Callable[[Any], Any]] = {
     "torch": _reduce_tensor,
     "torch.storage": _reduce_storage,
     "torch._ops": _reduce_operator,
+    "triton.runtime.jit": triton_kernels.reduce,
     "jax": _reduce_custom_rule,
     "jaxlib.weakref_lru_cache": _reduce_cache,
     "jax._src.custom_derivatives": _reduce_custom_rule,

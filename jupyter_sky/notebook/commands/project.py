@@ -52,7 +52,8 @@ def get(context: CommandContext, options: Namespace) -> None:
             place = Path(path).expanduser()
             found = glob.iglob(str(place), recursive=True)  # noqa: PTH207 - absolute ones, too
             if not place.exists() and not any(found):
-                raise UsageError(f"{path} is not there: its nodes write to this computer.")
+                advice = files.about_variables(cluster, [path], chosen[0])
+                raise UsageError(f"{path} is not there: its nodes write to this computer.{advice}")
         print(f"{cluster.name}: its nodes write to this computer, {_uncopied(options)}")
         return
     ranks = first_ranks(cluster, chosen)

@@ -33,12 +33,16 @@ _ELSEWHERE = {
     "check": "doctor",
     "cost-report": "costs",
     "exec": "launch task.yaml",
+    "gpu": "status",
+    "gpus": "status",
     "list": "status",
     "ls": "status",
+    "nvidia-smi": "status",
     "ps": "status",
     "queue": "status",
     "show-gpus": "offers",
     "ssh": "shell",
+    "top": "status",
 }
 """What commands of SkyPilot and other tools, which users may type by habit, are called here."""
 

@@ -182,12 +182,19 @@ def _find(cluster: Cluster, patterns: Sequence[str], rank: int) -> FindAnswer:
         raise UsageError(
             f"there is no {format_list(found['missing'])} on {host}, where rank {rank} is: "
             "names are those in the folder that ranks begin in."
+            f"{about_variables(cluster, found['missing'], rank)}"
         )
     if found["has_more"]:
         raise UsageError(f"these are too many files on {host}: pack them into one file there.")
     if not found["files"] and not found["links_out"]:
         raise UsageError(f"{format_list(list(patterns))} on {host} has no files.")
     return found
+
+
+def about_variables(cluster: Cluster, names: Sequence[str], rank: int) -> str:
+    """Return advice where names that are no files are variables of a rank; empty if not."""
+    known = [name for name in names if name in cluster.sync.names_of(rank)]
+    return f" Variables come home by `%%sky --out {','.join(known)}`." if known else ""
 
 
 def _downloads(

@@ -116,3 +116,47 @@ def test_a_script_for_torchrun_runs_as_it_is(notebook: LiveNotebook) -> None:
 def test_a_profile_shows_kernels_under_the_cell(notebook: LiveNotebook) -> None:
     cell = notebook.succeed(f"%%sky --nodes 1 --profile\n{TRAIN}")
     assert "at::native" in "\n".join(cell.shown), cell.shown
+
+
+KERNEL = """
+import triton, triton.language as tl
+@triton.jit
+def half(x): return x / 2
+@triton.jit
+def halve(source, target, size, BLOCK: tl.constexpr):
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < size
+    tl.store(target + place, half(tl.load(source + place, mask=inside)), mask=inside)
+"""
+
+
+def test_a_kernel_of_triton_that_the_notebook_has_defined(notebook: LiveNotebook) -> None:
+    pytest.importorskip("triton")
+    notebook.succeed(KERNEL)
+    halve = "y = torch.empty_like(x)\nhalve[(1,)](x, y, x.numel(), BLOCK=512)"
+    notebook.succeed(f"%%sky --nodes 1 --gather right\n{halve}\nright = torch.equal(y, x / 2)")
+    assert notebook.value("right") == [True]
+    notebook.succeed(halve)
+    assert notebook.value("torch.equal(y, x / 2)")
+
+
+RESET = """
+model.load_state_dict(initial)
+optimizer.load_state_dict(fresh)
+"""
+
+
+def test_a_training_on_the_gpu_is_reset(notebook: LiveNotebook) -> None:
+    notebook.succeed(
+        "import copy\ninitial, fresh = map(copy.deepcopy, (model, optimizer))\n"
+        "initial, fresh = initial.state_dict(), fresh.state_dict()"
+    )
+    step = "optimizer.zero_grad(); model(x).sum().backward(); optimizer.step()"
+    seen = "[model.weight.tolist(), len(optimizer.state)]"
+    notebook.succeed(f"%%sky --nodes 1 --gather first,last\nfirst = {seen}\n{step}\nlast = {seen}")
+    first, last = notebook.value("first"), notebook.value("last")
+    assert first[0][0] != last[0][0]
+    notebook.succeed(RESET)
+    notebook.succeed(f"%%sky --gather again,last\nagain = {seen}\n{step}\nlast = {seen}")
+    assert notebook.value("again") == first
+    assert notebook.value("last") == last

@@ -38,6 +38,9 @@ def test_a_file_that_is_not_there_is_not_brought(notebook: Notebook) -> None:
         notebook.run("%sky get nowhere.txt")
     with pytest.raises(UsageError, match=r"nowhere/\*.png is not there: its nodes write"):
         notebook.run("%sky get 'nowhere/*.png'")
+    notebook.run("%%sky\nweights = 1")
+    with pytest.raises(UsageError, match=r"Variables come home by `%%sky --out weights`\.$"):
+        notebook.run("%sky get weights")
 
 
 def test_a_file_that_nodes_have_is_not_copied_to_a_folder(
