@@ -189,7 +189,7 @@ def test_a_profile_has_the_time_of_collectives(connected: Connected) -> None:
     run.values()
     found = trace(cluster.profiler.recorded(run.id, "torch", cluster.all_ranks))
     collectives = [each for each in found.operations(40) if each.name.startswith("nccl")]
-    assert {each.calls for each in collectives} == {connected.size}
+    assert min(each.calls for each in collectives) == connected.size
 
 
 def test_a_collective_may_take_longer_than_the_group_had_to_form(connected: Connected) -> None:
