@@ -100,19 +100,19 @@ def test_what_was_trained_since_is_kept_where_only_the_mode_changes(notebook) ->
     assert notebook.ask("opt.param_groups[0]['params'][0] is model[0].weight") == [True] * 4
 
 
-@pytest.mark.parametrize("wrapper", ["alone", "DDP", "FSDP2"])
+@pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_a_model_that_is_reset_to_what_ranks_were_sent(notebook, wrapper: str) -> None:
     import torch
 
     notebook.here(f"{MODEL}\n{OPTIMIZER}\nimport copy\ninitial = copy.deepcopy(model.state_dict())")
-    wrap = WRAPPERS[wrapper].replace("model = ", "wrapped = ")
-    notebook.there(f"model, opt\n{wrap}\n{OPTIMIZER}\n{TRAIN}")
+    notebook.there(f"{WRAPPERS[wrapper]}\nkind = type(model)\n{OPTIMIZER}\n{TRAIN}")
     for reset in ("model.load_state_dict(initial)", "nn.init.ones_(model[0].weight)"):
         for _ in range(2):
             notebook.here(reset)
             present = notebook.names["model"][0].weight
             assert all(torch.equal(each, present) for each in weights(notebook))
             assert is_trained(notebook)
+    assert notebook.ask("type(model) is kind") == [True] * 4
 
 
 def test_what_is_set_again_in_a_model_and_its_optimizer(notebook) -> None:

@@ -55,6 +55,7 @@ class Namespace:
         self._writes = NamespaceDiff(names)
         self._attributes: set[str] = set()  # those of modules that the notebook has set
         self._watched: Sequence[str] = ()
+        self._models: dict[str, weakref.ref[Any]] = {}
         self._since = 0
         self._held: list[Any] = []
         self.arrived: list[str] = []
@@ -157,6 +158,11 @@ class Namespace:
         """
         self._writes = NamespaceDiff(self.names)
         self._watched = names
+        self._models = {
+            name: weakref.ref(self.names[name])
+            for name in names
+            if sharded.is_model(self.names.get(name))
+        }
 
     def changes(self) -> dict[str, bool]:
         """Return the names bound since `watch`, and the watched ones that were not.
@@ -165,12 +171,19 @@ class Namespace:
         -------
         dict
             ``True`` for a name that was bound to another object, ``False`` for a watched name that
-            is still bound to the same object.
+            is still bound to the same object, or to a wrapper of the same model.
         """
         self._modules.record_imports(self._since)
         received_objects.drop_unused()
         there = dict.fromkeys((name for name in self._watched if name in self.names), False)
-        return {**there, **dict.fromkeys(self._writes.changed(), True)}
+        others = {name for name in self._writes.changed() if not self._is_wrapped(name)}
+        return {**there, **dict.fromkeys(others, True)}
+
+    def _is_wrapped(self, name: str) -> bool:
+        """Return whether a name stands for its former model, as after ``model = DDP(model)``."""
+        value, former = self.names.get(name), self._models[name]() if name in self._models else None
+        is_model = former is not None and sharded.is_model(value)
+        return is_model and sharded.unwrapped(value) is sharded.unwrapped(former)
 
     def pack(self, value: Any, run: str, everyone: Sequence[int]) -> Packed:
         """Pack a call's return value for the notebook.
