@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import takewhile
 from types import CodeType, FunctionType
@@ -17,7 +17,9 @@ from typing import Any
 from jupyter_sky.analysis.object_changes import ObjectChange, leaves, sure_changes
 
 
-def changes_by(method: str, obj: Any) -> Iterator[tuple[Any, str | None]]:
+def changes_by(
+    method: str, obj: Any, counts: Callable[[str], bool]
+) -> Iterator[tuple[Any, str | None]]:
     """Yield what a call of a method changes whenever it runs to its end.
 
     Parameters
@@ -26,6 +28,8 @@ def changes_by(method: str, obj: Any) -> Iterator[tuple[Any, str | None]]:
         The method's name.
     obj
         The object that it belongs to, after the call.
+    counts
+        Returns for a file whether the code in it is looked at.
 
     Yields
     ------
@@ -33,7 +37,7 @@ def changes_by(method: str, obj: Any) -> Iterator[tuple[Any, str | None]]:
         What is changed, and the part of it (`ObjectChange.part`).
     """
     function = inspect.getattr_static(type(obj), method, None)
-    if isinstance(function, FunctionType):
+    if isinstance(function, FunctionType) and counts(function.__code__.co_filename):
         own, changes = _changes_in(function.__code__)
         for change in changes:
             if change.name == own:

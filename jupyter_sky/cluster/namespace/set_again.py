@@ -23,9 +23,10 @@ from jupyter_sky.cluster.namespace.differences import mark_as_changed, set_in_mo
 from jupyter_sky.cluster.namespace.packing import NamespaceItem, may_share
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
-from jupyter_sky.serialization.changes.model_parts import within
+from jupyter_sky.serialization.changes.model_parts import is_set_by, within
 from jupyter_sky.serialization.object_tokens.kinds import is_plain
 from jupyter_sky.serialization.object_tokens.sent import SentObjects
+from jupyter_sky.serialization.user_modules import is_user_code
 
 
 @dataclass(frozen=True)
@@ -66,16 +67,19 @@ class SetAgain:
     def note(self, changes: Iterable[SetObject]) -> None:
         """Note objects that the notebook has set, or parts of them."""
         waiting = [*changes]
+        seen: set[tuple[int, str | None]] = set()
         while waiting:
             each = waiting.pop()
-            token = self._sent_objects.token_of(each.value)
-            noted = self._parts.setdefault(token, set()) if token is not None else {each.part}
-            if each.part in noted:
+            if (id(each.value), each.part) in seen:
                 continue
-            noted.add(each.part)
+            seen.add((id(each.value), each.part))
+            if (method := method_of(each.part)) and not is_set_by(method, each.value):
+                found = changes_by(method, each.value, is_user_code)
+                waiting.extend(SetObject(*part) for part in found)
+                continue
             waiting.extend(SetObject(part, each.part) for part in within(each.value, each.part))
-            if method := method_of(each.part):
-                waiting.extend(SetObject(*part) for part in changes_by(method, each.value))
+            if (token := self._sent_objects.token_of(each.value)) is not None:
+                self._parts.setdefault(token, set()).add(each.part)
 
     def apply(self, collector: ItemCollector) -> None:
         """Have what was set count as changed, so that it is sent again."""

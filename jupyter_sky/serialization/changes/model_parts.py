@@ -15,6 +15,7 @@ from jupyter_sky.serialization.changes.model_changes import (
     REQUIRES_GRAD,
     HeldModels,
     KnownModel,
+    is_model,
     modules_of,
 )
 from jupyter_sky.serialization.models import optimizers, sharded
@@ -23,6 +24,12 @@ _MODES = ("train()", "eval()")
 _FREEZES = "requires_grad_()"
 _LOADS = "load_state_dict()"
 _WITH_MODULE = " "  # no name begins so: what is set of a parameter is set with what holds it
+
+
+def is_set_by(method: str, obj: Any) -> bool:
+    """Return whether a method of torch sets parts of a model or optimizer, or a parameter."""
+    label = f"{method}()"
+    return label == _FREEZES or (label in (*_MODES, _LOADS) and is_model(obj))
 
 
 def within(obj: Any, part: str | None) -> list[Any]:
