@@ -23,9 +23,9 @@ _WITH_TEXT = (
     PurePath,
 )
 
-# Methods that change Python's containers and arrays, and those of others that are named alike.
+# Methods that change Python's containers, arrays and models of Keras, and others of these names.
 _CHANGING = (
-    *("fill", "partition", "put"),
+    *("fill", "partition", "put", "load_weights", "set_weights"),
     *("append", "extend", "insert", "reverse", "sort"),
     *("clear", "pop", "popitem", "remove", "setdefault", "update"),
     *("add", "discard", "difference_update", "intersection_update", "symmetric_difference_update"),

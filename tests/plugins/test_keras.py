@@ -92,3 +92,29 @@ def test_a_model_stays_as_cells_have_trained_it(notebook: LiveNotebook) -> None:
     notebook.succeed("%%sky --out model --out trained --out other\nmodel")
     assert notebook.value("model.get_weights()[0].tolist() == trained != start")
     assert notebook.value("type(other) is Net and type(model.layers[0]) is Twice")
+    assert_set_weights_arrive(notebook)
+
+
+def assert_set_weights_arrive(notebook: LiveNotebook) -> None:
+    """Show that weights arrive which the notebook sets, also those that ranks were sent before."""
+    notebook.succeed("weights = model.get_weights()")
+    for change in (0, 0, 1, 0):
+        notebook.succeed(f"weights = [each + {change} for each in weights]")
+        notebook.succeed("model.set_weights(weights)")
+        here = notebook.value("model.get_weights()[0].tolist()")
+        notebook.succeed(
+            "%%sky --gather there\nthere = model.get_weights()[0].tolist()\n"
+            "_ = model.fit(x, x.sum(1), verbose=0)"
+        )
+        assert notebook.value("there") == [here] * 2
+
+
+def test_weights_are_set_where_keras_trains_with_torch(tmp_path: Path) -> None:
+    notebook = LiveNotebook(tmp_path / "keras.ipynb", KERAS_BACKEND="torch")
+    try:
+        notebook.succeed("%load_ext jupyter_sky")
+        notebook.succeed(MODELS)
+        notebook.succeed("%%sky --nodes 2\n_ = model.fit(x, x.sum(1), verbose=0)")
+        assert_set_weights_arrive(notebook)
+    finally:
+        notebook.close()

@@ -24,6 +24,7 @@ from jupyter_sky.cluster.namespace.packing import NamespaceItem, may_share
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization.changes.model_parts import is_set_by, within
+from jupyter_sky.serialization.models import keras_models
 from jupyter_sky.serialization.object_tokens.kinds import is_plain
 from jupyter_sky.serialization.object_tokens.sent import SentObjects
 from jupyter_sky.serialization.user_modules import is_user_code
@@ -159,6 +160,8 @@ def is_replaceable(obj: Any) -> bool:
         return True
     if isinstance(obj, functools._lru_cache_wrapper):
         return True  # its cache was cleared, which is no part of what is sent
+    if keras_models.is_saved(obj):
+        return True
     is_users = type(obj).__module__ == "__main__" or isinstance(obj, SimpleNamespace | Namespace)
     if not is_users or not hasattr(obj, "__dict__"):
         return False

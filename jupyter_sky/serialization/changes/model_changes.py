@@ -28,7 +28,7 @@ from jupyter_sky.serialization.changes import writes
 from jupyter_sky.serialization.models import hooks, optimizers, sharded
 from jupyter_sky.serialization.models.optimizers import CannotTakeOver
 
-KINDS = (sharded.is_model, optimizers.is_optimizer, optimizers.is_schedule)
+KINDS = (sharded.has_modules, optimizers.is_optimizer, optimizers.is_schedule)
 """What tells a model, an optimizer and a schedule; each may refer to those before it."""
 
 REQUIRES_GRAD = " requires_grad"
@@ -142,7 +142,7 @@ def held(
     by_kind = {type(each): each for _, each in shared.values()}  # of which there are few
     kinds = {kind for kind, each in by_kind.items() if is_model(each)}
     objects = [each for _, each in shared.values() if kinds and type(each) in kinds]
-    parts = {id(part) for each in filter(sharded.is_model, objects) for part in each.children()}
+    parts = {id(part) for each in filter(sharded.has_modules, objects) for part in each.children()}
     models = {id(each): known(each, digests) for each in objects if id(each) not in parts}
     found = {identity: model for identity, model in models.items() if model}
     if not found:
@@ -167,7 +167,7 @@ def known(value: Any, digests: dict[tuple[int, int], str]) -> KnownModel | None:
         return _digest_of_tensor(part, digests) if is_tensor else _digest_of_attribute(part)
 
     with suppress(Exception):  # a parameter without a shape yet, a sparse buffer
-        if sharded.is_model(value):
+        if sharded.has_modules(value):
             return KnownModel(weakref.ref(value), contents(value, digests))
         if optimizers.is_optimizer(value) or optimizers.is_schedule(value):
             return KnownModel(weakref.ref(value), optimizers.contents(value, digest))
@@ -283,7 +283,7 @@ def take_over(present: Any, received: Any, changes: Collection[str]) -> Taken:
     """
     if optimizers.is_optimizer(received) or optimizers.is_schedule(received):
         return Taken(optimizers.take_over(present, received, changes))
-    if not (sharded.is_model(present) and sharded.is_model(received)):
+    if not (sharded.has_modules(present) and sharded.has_modules(received)):
         raise CannotTakeOver("it is no model on this rank")
     sharded.find(present)  # has it let go of the whole
     pairs = list(_pairs(present, received))

@@ -34,7 +34,7 @@ def is_set_by(method: str, obj: Any) -> bool:
 
 def within(obj: Any, part: str | None) -> list[Any]:
     """Return the parts of a model of which the same was set; other values may hold them."""
-    return [*obj.parameters()] if part == _FREEZES and sharded.is_model(obj) else []
+    return [*obj.parameters()] if part == _FREEZES and sharded.has_modules(obj) else []
 
 
 def set_parts(
@@ -71,7 +71,7 @@ def set_parts(
 
 def _parts(model: Any) -> Iterator[tuple[Any, str]]:
     """Yield a model or optimizer and its parts, each with what its names begin with."""
-    if sharded.is_model(model):
+    if sharded.has_modules(model):
         for prefix, module in modules_of(model):
             yield module, prefix
             yield from ((each, _WITH_MODULE) for each in module._parameters.values())
@@ -85,7 +85,7 @@ def _parts(model: Any) -> Iterator[tuple[Any, str]]:
 def _set_in(known: KnownModel, prefix: str, parts: Collection[str | None]) -> dict[str, str]:
     if prefix == _WITH_MODULE:
         return {}
-    is_module = sharded.is_model(known.model())
+    is_module = sharded.has_modules(known.model())
     return {
         name: ""
         for name in known.contents

@@ -30,6 +30,12 @@ _UNUSED_OPTIMIZER = "Skipping variable loading for optimizer .* saved optimizer 
 """Said of one that has made no step yet, where it is loaded with its model."""
 
 
+def is_saved(obj: Any) -> bool:
+    """Return whether Keras saves an object as a whole, also where it trains with torch."""
+    saving = sys.modules.get("keras.src.saving.keras_saveable")
+    return saving is not None and isinstance(obj, saving.KerasSaveable)
+
+
 def reduce(obj: Any) -> Any:
     """Return what ``obj.__reduce__`` should, for an object that Keras saves.
 
@@ -43,8 +49,7 @@ def reduce(obj: Any) -> Any:
     tuple
         As ``__reduce__`` returns; ``NotImplemented`` for others.
     """
-    saving = sys.modules.get("keras.src.saving.keras_saveable")
-    if saving is None or not isinstance(obj, saving.KerasSaveable):
+    if not is_saved(obj):
         return NotImplemented
     with _without_distribution():
         reduced = obj.__reduce__()
