@@ -23,9 +23,11 @@ _WITH_TEXT = (
     PurePath,
 )
 
-# Methods that change Python's containers, arrays and models of Keras, and others of these names.
+# Methods that change Python's containers, arrays, generators and models of Keras, and others that
+# are named alike.
 _CHANGING = (
-    *("fill", "partition", "put", "load_weights", "set_weights"),
+    *("fill", "partition", "put", "load_weights", "set_weights", "seed", "manual_seed"),
+    "cache_clear",
     *("append", "extend", "insert", "reverse", "sort"),
     *("clear", "pop", "popitem", "remove", "setdefault", "update"),
     *("add", "discard", "difference_update", "intersection_update", "symmetric_difference_update"),
@@ -33,7 +35,7 @@ _CHANGING = (
 
 EVERYTHING = "*"
 EACH = "[*]"
-"""The step to each part of a list."""
+"""The step to each part of a list; as what is set, it is one of the items."""
 
 _METHOD = "()"
 _LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise, ast.Yield, ast.YieldFrom)
@@ -50,8 +52,8 @@ class ObjectChange:
     steps
         The labels of the parts that lead to it: ``.sizes`` for ``run.sizes["x"] = 1``.
     part
-        The label of what is set in it, `EVERYTHING`, a method that is called (`method_of`), or
-        ``None`` if that is not known.
+        The label of what is set in it, `EVERYTHING`, `EACH`, a method that is called (`method_of`),
+        or ``None`` if that is not known.
     """
 
     name: str
@@ -135,25 +137,42 @@ def sure_changes(statements: Iterable[ast.stmt]) -> Iterator[ObjectChange]:
                 yield from _changes(place, [label])
             case ast.With():
                 yield from sure_changes(statement.body)
-            case ast.For(ast.Name(variable), places) if not leaves(statement):
-                within = [each for each in sure_changes(statement.body) if each.name == variable]
-                is_listed = isinstance(places, ast.Tuple | ast.List)
-                for place in places.elts if is_listed else [places]:  # type: ignore[attr-defined]
-                    yield from _within(place, within, () if is_listed else (EACH,))
+            case ast.For() if not leaves(statement):
+                yield from _set_in_loop(statement)
+
+
+def _set_in_loop(loop: ast.For) -> Iterator[ObjectChange]:
+    """Yield what a loop sets in what it goes through; of others it is not known if it does."""
+    changes = [*sure_changes(loop.body)]
+    is_listed = isinstance(loop.iter, ast.Tuple | ast.List)
+    places = loop.iter.elts if is_listed else [_gone_through(loop.iter)]  # type: ignore[attr-defined]
+    steps = () if is_listed else (EACH,)
+    variable = loop.target.id if isinstance(loop.target, ast.Name) else None
+    for place in places:
+        for outer in _changes(place, [None]):
+            for each in changes:
+                if each.name == variable:
+                    path = (*outer.steps, *steps, *each.steps)
+                    yield ObjectChange(outer.name, path, each.part)
+                elif (each.name, each.steps) == (outer.name, outer.steps) and steps:
+                    yield each
+
+
+def _gone_through(iterated: ast.expr) -> ast.expr:
+    """Return the container whose items, keys or indices a loop goes through."""
+    match iterated:
+        case ast.Call(ast.Attribute(place, "keys" | "items"), []):
+            return place
+        case ast.Call(ast.Name("range"), [ast.Call(ast.Name("len"), [place])]):
+            return place
+        case ast.Call(ast.Name("enumerate" | "list" | "sorted"), [place, *_]):
+            return _gone_through(place)
+    return iterated
 
 
 def leaves(statement: ast.stmt) -> bool:
     """Return whether what comes after a statement, or in it, may be passed over."""
     return any(isinstance(each, _LEAVING) for each in ast.walk(statement))
-
-
-def _within(
-    place: ast.expr, changes: Iterable[ObjectChange], steps: tuple[str, ...]
-) -> Iterator[ObjectChange]:
-    """Yield changes of what is found at a place, or in steps from there."""
-    for outer in _changes(place, [None]):
-        for each in changes:
-            yield ObjectChange(outer.name, (*outer.steps, *steps, *each.steps), each.part)
 
 
 def _set_in(assigned: Iterable[ast.expr]) -> Iterator[ObjectChange]:
@@ -162,13 +181,24 @@ def _set_in(assigned: Iterable[ast.expr]) -> Iterator[ObjectChange]:
             case ast.Attribute(place, name):
                 yield from _changes(place, [attribute_label(name)])
             case ast.Subscript(place, key):
-                yield from _changes(place, [_label_of(key)])
+                yield from _changes(place, [_label_of(key) or EACH])
             case ast.Tuple() | ast.List():
                 yield from _set_in(target.elts)
 
 
 def _changed_by(method: str, call: ast.Call) -> Collection[str | None]:
-    """Return the parts that a method changes in the object that it belongs to."""
+    """Return the parts that a method changes in the object that it belongs to.
+
+    Any method may be one of the user's.
+    """
+    if method == "setdefault":  # it leaves what is there
+        return []
+    is_torchs = method.endswith("_") and method != "requires_grad_"
+    known = _known(method, call) if method in _CHANGING or is_torchs else []
+    return [*known, f"{method}{_METHOD}"]
+
+
+def _known(method: str, call: ast.Call) -> Collection[str | None]:
     match method, call.args:
         case (("clear" | "cache_clear"), _):
             return [EVERYTHING]
@@ -179,10 +209,7 @@ def _changed_by(method: str, call: ast.Call) -> Collection[str | None]:
         case "update", [ast.Dict(keys)]:
             names = [each.arg and item_label(each.arg) for each in call.keywords]
             return [*names, *(_label_of(key) if key else None for key in keys)]
-    if method == "setdefault":  # it leaves what is there
-        return []
-    is_torchs = method.endswith("_") and method != "requires_grad_"
-    return [None] if method in _CHANGING or is_torchs else [f"{method}{_METHOD}"]
+    return [None]
 
 
 def _label_of(key: ast.expr) -> str | None:
@@ -195,7 +222,7 @@ def _label_of(key: ast.expr) -> str | None:
 def _changes(place: ast.expr, parts: Iterable[str | None]) -> Iterator[ObjectChange]:
     match place:
         case ast.Attribute(place, "__dict__") | ast.Call(ast.Name("vars"), [place]):
-            parts = [part and _as_attribute(part) for part in parts]
+            parts = [part and _as_attribute(part) for part in parts if not method_of(part)]
     steps: list[str] = []
     while not isinstance(place, ast.Name):
         match place:
@@ -212,7 +239,7 @@ def _changes(place: ast.expr, parts: Iterable[str | None]) -> Iterator[ObjectCha
 
 def _as_attribute(label: str) -> str:
     """Return the label of an attribute that is set as an item, in ``vars(run)["step"] = 0``."""
-    return label if label == EVERYTHING else attribute_label(ast.literal_eval(label[1:-1]))
+    return label if label in (EVERYTHING, EACH) else attribute_label(ast.literal_eval(label[1:-1]))
 
 
 def _path(node: ast.AST) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from jupyter_sky.analysis.object_changes import EVERYTHING
+from jupyter_sky.analysis.object_changes import EACH, EVERYTHING
 from jupyter_sky.cluster.namespace.packing import NamespaceItem, PackedGroup
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.serialization.changes import container_changes, model_changes, model_parts
@@ -94,7 +94,10 @@ def set_parts(
                 continue
             # If something else has changed in it, that is probably what was set.
             same = value.contents[token] == now
-            if labels := {part or EVERYTHING for part in parts if part or same}:
+            labels = {part or EVERYTHING for part in parts if part not in (None, EACH) or same}
+            if EACH in labels:
+                labels |= {label for label in now or () if label.startswith("[")}
+            if labels := labels - {EACH}:
                 contents = container_changes.without(value.contents, token, labels)
                 digest = _SET_AGAIN if is_in_it else value.digest
                 values[key] = replace(value, digest=digest, contents=contents)

@@ -7,6 +7,7 @@ after ``del table.rows``, they have the value of the cached property that came w
 from __future__ import annotations
 
 import functools
+import random
 import sys
 from argparse import Namespace
 from collections import deque
@@ -17,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from jupyter_sky.analysis.method_changes import changes_by
-from jupyter_sky.analysis.object_changes import EVERYTHING, method_of
+from jupyter_sky.analysis.object_changes import EACH, EVERYTHING, method_of
 from jupyter_sky.cluster.namespace.dependencies import ItemCollector
 from jupyter_sky.cluster.namespace.differences import mark_as_changed, set_in_models, set_parts
 from jupyter_sky.cluster.namespace.packing import NamespaceItem, may_share
@@ -108,7 +109,7 @@ class SetAgain:
                 continue
             is_whole = is_replaceable(obj)
             parts = {part for part in self._parts[token] if not method_of(part)}
-            parts -= set() if is_whole else {None, EVERYTHING}
+            parts -= set() if is_whole else {None, EVERYTHING, EACH}
             if parts and not self._set_parts(token, parts, items) and is_whole:
                 whole.add(token)
         for token in whole:
@@ -160,7 +161,7 @@ def is_replaceable(obj: Any) -> bool:
         return True
     if isinstance(obj, functools._lru_cache_wrapper):
         return True  # its cache was cleared, which is no part of what is sent
-    if keras_models.is_saved(obj):
+    if keras_models.is_saved(obj) or isinstance(obj, random.Random):
         return True
     is_users = type(obj).__module__ == "__main__" or isinstance(obj, SimpleNamespace | Namespace)
     if not is_users or not hasattr(obj, "__dict__"):
@@ -171,8 +172,10 @@ def is_replaceable(obj: Any) -> bool:
 
 
 def _is_memory(obj: Any) -> bool:
-    """Return whether an object is an array or a tensor; parameters belong to models."""
+    """Return whether an object is an array, a tensor or a generator; parameters are of models."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    if numpy and isinstance(obj, numpy.ndarray):
+    if numpy and isinstance(obj, (numpy.ndarray, numpy.random.RandomState)):
         return True
-    return torch is not None and type(obj) is torch.Tensor and obj.is_leaf
+    if torch is None:
+        return False
+    return isinstance(obj, torch.Generator) or (type(obj) is torch.Tensor and obj.is_leaf)

@@ -36,7 +36,7 @@ from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.namespace.delegation import DelegationLock
-from jupyter_sky.cluster.namespace.dependencies import Dependencies, ItemCollector
+from jupyter_sky.cluster.namespace.dependencies import Dependencies, ItemCollector, is_predefined
 from jupyter_sky.cluster.namespace.differences import differences
 from jupyter_sky.cluster.namespace.missing import given_anew, who_lacks
 from jupyter_sky.cluster.namespace.packing import pack_group
@@ -348,13 +348,11 @@ class NamespaceSync:
         self._lock.apply(self._assigned, found, namespace)
 
     def _assigned(self, identities: Mapping[str, int], namespace: Mapping[str, Any]) -> None:
-        names = [
-            name
-            for name, identity in identities.items()
-            if self._returned.pop(name, None) != identity
-        ]
+        returned = self._returned
+        names = [name for name, here in identities.items() if returned.pop(name, None) != here]
         self._remote_state.assign(names)
-        self._sent_objects.rebound(identities, namespace)
+        own = {key: each for key, each in namespace.items() if not is_predefined(key, namespace)}
+        self._sent_objects.rebound(identities, own)
         for name in names:
             self._dependencies.forget(name)
 

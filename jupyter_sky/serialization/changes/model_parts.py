@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from jupyter_sky.analysis.object_changes import EACH
 from jupyter_sky.serialization.changes.model_changes import (
     REQUIRES_GRAD,
     HeldModels,
@@ -101,6 +102,6 @@ def _is_set(name: str, part: str, is_module: bool) -> bool:
         return is_module and name.endswith(REQUIRES_GRAD)
     if part == _LOADS:
         return not is_module and name not in optimizers.MADE_FOR
-    if part.startswith("["):
+    if part.startswith("[") and part != EACH:
         return name == str(ast.literal_eval(part[1:-1]))
     return name == part[1:]

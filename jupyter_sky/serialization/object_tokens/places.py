@@ -191,7 +191,10 @@ def _attributes(obj: Any) -> Collection[str]:
 def _own_attributes(obj: Any) -> dict[str, Any]:
     if isinstance(obj, type | ModuleType) or not type(obj).__dictoffset__:
         return {}
-    return dict(object.__getattribute__(obj, "__dict__"))
+    try:
+        return dict(object.__getattribute__(obj, "__dict__"))
+    except AttributeError:  # Python keeps those of a task to itself
+        return {}
 
 
 def _attribute(obj: Any, name: str) -> Any:

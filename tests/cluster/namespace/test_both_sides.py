@@ -58,6 +58,7 @@ HERE = [
     "args.w[:] = 0",
     "box.reset()",
     "for row in box.rows: row['x'] = 0",
+    "for index in range(len(box.rows)): box.rows[index]['x'] = 0",
     "config.pop('{k}', None)",
     "vars(args).pop('{k}', None)",
     "config['lr'] = 0",
@@ -329,3 +330,26 @@ def test_what_ranks_change_by_an_operator_is_changed_by_the_notebook_too(noteboo
     notebook.there("x += 1; rows += [1]")
     notebook.here("numpy.copyto(x, 7); (lambda each: each.append(2))(rows)")
     assert notebook.ask("(x.tolist(), rows)") == [([7, 7], [0, 1, 2])] * 4
+
+
+def test_generators_that_are_seeded_again(notebook) -> None:
+    notebook.here("import random, numpy, torch")
+    make = "random.Random(0)", "numpy.random.RandomState(0)", "torch.Generator().manual_seed(0)"
+    notebook.here(f"one, two, three = {', '.join(make)}")
+    draw = "(one.random(), two.random(), torch.rand(1, generator=three).item())"
+    first = notebook.ask(draw)
+    assert notebook.ask(draw) != first
+    notebook.here("one.seed(0); two.seed(0); three.manual_seed(0)")
+    assert notebook.ask(draw) == first
+
+
+def test_a_loop_sets_what_it_goes_through(notebook) -> None:
+    notebook.here("counts, rows, none = {'a': 0, 'b': 0}, [0, 0], {}")
+    notebook.there("counts.update(a=1, b=1, c=1); rows[:] = [1, 1, 1]; none['a'] = 1")
+    notebook.here(
+        "for key in counts: counts[key] = 0\n"
+        "for index in range(len(rows)): rows[index] = 0\n"
+        "for key in none: none[key] = 0"
+    )
+    seen = notebook.ask("(counts, rows, none)")
+    assert seen == [({"a": 0, "b": 0, "c": 1}, [0, 0, 1], {"a": 1})] * 4

@@ -128,7 +128,10 @@ def test_what_is_set_again_in_a_model_and_its_optimizer(notebook) -> None:
     notebook.there(f"{TRAIN}\n{change}")
     notebook.here("model[1].train(); model.requires_grad_(True); model.count = 0")
     assert notebook.ask(f"({seen}, model.training)") == [((True, True, 0), False)] * 4
-    notebook.here("model.train()\nfor group in opt.param_groups: group['lr'] = 0.01")
+    notebook.here(
+        "model.train()\nkey = 'lr'\nfor group in opt.param_groups:\n    group['lr'] = 0.01\n"
+        "    group[key] = 0.01"
+    )
     lasting = "(opt.param_groups[0]['lr'], len(opt.state))"
     assert notebook.ask(f"({lasting}, model.training)") == [((0.01, 4), True)] * 4
     notebook.there(change)
