@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,9 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.debugging import AnswerKind
 from jupyter_sky.transport.protocol.events import Prompted
+
+_SAY_AGAIN_AFTER = 20.0
+"""Seconds after which agents whose ranks get no answer hear again that the user gives some."""
 
 
 class PromptAnswers:
@@ -38,14 +42,18 @@ class PromptAnswers:
         self.prompts = prompts
         self._controller = controller
         self._run = run
+        self._held = 0.0
 
     def answer(self, event: Prompted, kind: AnswerKind, text: str = "") -> None:
         """Answer a prompt; ignored if the prompt is over."""
+        if time.monotonic() - self._held > _SAY_AGAIN_AFTER:
+            self.hold()
         fields = {"rank": event.rank, "number": event.number, "kind": kind, "text": text}
         event_loop.call(self._answer, event.rank, fields)
 
     def hold(self) -> None:
-        """Until the end of the run, let its ranks wait for each other without a time limit."""
+        """Until the end of the run, let its ranks wait for each other, and for the user."""
+        self._held = time.monotonic()
         event_loop.call(self._request, "hold", None, {})
 
     def _answer(self, rank: int, fields: dict[str, Any]) -> None:

@@ -91,10 +91,8 @@ class Agent:
         The node's folder.
     spec
         The specification, from the provider.
-    fork_server
-        Socket to the fork server.
-    fork_server_pid
-        Its process id.
+    fork_server, fork_server_pid
+        Socket to the fork server, and its process id.
     """
 
     def __init__(
@@ -117,6 +115,7 @@ class Agent:
             self._events.publish,
             on_lost=self.end,
             is_attended=self._sessions.has_notebook,
+            unanswered=spec.idle_timeout,
             on_waiting=self._idle.update,
         )
         self._metrics = UsageMeter(spec.ranks)

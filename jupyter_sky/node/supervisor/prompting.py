@@ -1,10 +1,17 @@
-"""The prompts of a node's ranks, which are answered if the notebook is gone."""
+"""The prompts of a node's ranks, which are answered if the user is gone.
+
+A rank at a prompt keeps its run, and with it a node that costs money, for as long as it waits. So
+ranks go on without an answer if there has been no notebook for a minute, and also if there is one,
+but its user has answered nothing for as long as the cluster may be idle: a notebook that somebody
+has left open at a breakpoint.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
 
+from jupyter_sky.formatting import format_duration
 from jupyter_sky.node.supervisor.rank_process import RankProcess
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.debugging import (
@@ -22,7 +29,7 @@ _LOOK_EVERY = 1.0
 
 
 class Prompting:
-    """Passes answers to the ranks of a node, and answers in place of a notebook that is gone.
+    """Passes answers to the ranks of a node, and answers in place of a user who is gone.
 
     Parameters
     ----------
@@ -30,18 +37,23 @@ class Prompting:
         The ranks by number; the supervisor's own table, which changes.
     is_attended
         Returns whether a notebook is connected.
+    unanswered
+        Seconds without any answer after which ranks continue, even if a notebook is connected;
+        ``None`` for never.
     gone_after
-        Seconds without a notebook after which ranks continue.
+        Seconds without a notebook after which they continue.
     """
 
     def __init__(
         self,
         ranks: Mapping[int, RankProcess],
         is_attended: Callable[[], bool],
+        unanswered: float | None = None,
         gone_after: float = GONE_AFTER,
     ) -> None:
         self._is_attended = is_attended
-        self._gone_after = gone_after
+        self._unanswered, self._gone_after = unanswered, gone_after
+        self._active = 0.0  # when the user was, by the loop's clock
         self._ranks = ranks
         self._open: dict[RankProcess, tuple[str, int]] = {}
         self._watching: asyncio.Task[None] | None = None
@@ -51,6 +63,7 @@ class Prompting:
         if message["kind"] == "over":
             return  # the answer came through us
         self._open[process] = (message["run"], message["number"])
+        self._active = asyncio.get_running_loop().time()
         if self._watching is None:
             self._watching = asyncio.get_running_loop().create_task(self._watch())
 
@@ -62,7 +75,11 @@ class Prompting:
             self._answer(process, request["number"], request["kind"], text)
 
     def hold(self, request: HoldRequest) -> None:
-        """Let the ranks of a run wait for each other without a time limit."""
+        """Let the ranks of a run wait for each other without a time limit.
+
+        It is asked for from time to time while the user answers ranks, perhaps of other nodes.
+        """
+        self._active = asyncio.get_running_loop().time()
         command: HoldCommand = {"op": "hold", "run": request["run"]}
         for process in self._ranks.values():
             if process.run == request["run"] and not process.runs_script:
@@ -75,17 +92,23 @@ class Prompting:
             process.send_aside(command)
 
     async def _watch(self) -> None:
-        """Answer in place of the notebook if there was none for too long."""
+        """Answer in place of the user where there was none for too long."""
         loop = asyncio.get_running_loop()
         attended = loop.time()
         while self._forget_ended():
-            if self._is_attended():
+            limit = self._unanswered
+            if limit is not None and loop.time() - self._active > limit:
+                self._answer_all(f"nobody has answered its prompt for {format_duration(limit)}")
+            elif self._is_attended():
                 attended = loop.time()
             elif loop.time() - attended > self._gone_after:
-                for process, (_, number) in list(self._open.items()):
-                    self._answer(process, number, "gone", "")
+                self._answer_all()
             await asyncio.sleep(_LOOK_EVERY)
         self._watching = None
+
+    def _answer_all(self, reason: str = "") -> None:
+        for process, (_, number) in list(self._open.items()):
+            self._answer(process, number, "gone", reason)
 
     def _forget_ended(self) -> bool:
         """Forget the prompts of runs that have ended; return whether there are others."""

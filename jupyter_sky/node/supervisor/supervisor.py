@@ -58,8 +58,8 @@ class Supervisor:
         Publishes events, as messages.
     on_lost
         Called when the fork server has ended, and all ranks with it.
-    is_attended
-        Returns whether a notebook is connected.
+    is_attended, unanswered
+        Returns whether a notebook is connected; seconds until ranks leave a prompt (`Prompting`).
     on_waiting
         Called when a rank may have begun to wait for a notebook that is not connected.
 
@@ -82,6 +82,7 @@ class Supervisor:
         publish: Publish,
         on_lost: Callable[[], object],
         is_attended: Callable[[], bool],
+        unanswered: float | None,
         on_waiting: Callable[[], object],
     ) -> None:
         self.ranks: dict[int, RankProcess] = {}
@@ -91,7 +92,7 @@ class Supervisor:
         self.profiles = Profiles(self.ranks, self.inspection.written_stack)
         self.records = Records()
         self.looking = Looking(self.ranks, self.inspection.is_alive)
-        self.prompting = Prompting(self.ranks, is_attended)
+        self.prompting = Prompting(self.ranks, is_attended, unanswered)
         self.reservations = Reservations(self.ranks)
         self._on_answer: dict[str, Callable[[RankProcess, Message], object]] = {
             "reserved": self.reservations.on_answer,
@@ -354,11 +355,10 @@ class Supervisor:
         if process is None:
             return
         self._ends.note()
-        if process in self._removed:
+        is_removed = process in self._removed
+        if is_removed:
             self._removed.remove(process)
-            process.close()
-            return
-        if self._is_ending:
+        if is_removed or self._is_ending:
             process.close()
             return
         again = self._is_worth_restarting(process)

@@ -41,7 +41,7 @@ class AnswerFields(TypedDict):
         Which prompt of the rank it is about.
     kind
         ``"line"``: the user typed ``text``; ``"eof"``: the user ended the input; ``"none"``: there
-        is nobody to ask; ``"gone"``: the notebook is gone.
+        is nobody to ask; ``"gone"``: the user is gone, for which ``text`` may say why.
     """
 
     number: int
@@ -57,7 +57,10 @@ class AnswerRequest(AnswerFields):
 
 
 class HoldRequest(TypedDict):
-    """``hold``: until the end of a run, let its ranks wait for each other without a time limit."""
+    """``hold``: until the end of a run, let its ranks wait for each other without a time limit.
+
+    It also says that the user is there, and answers them.
+    """
 
     run: str
 

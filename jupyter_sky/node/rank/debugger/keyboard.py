@@ -163,7 +163,8 @@ class Keyboard:
             return answer["text"]
         if answer["kind"] in ("gone", "none"):
             self._is_there, self._is_gone = False, True
-            print(f"rank {self._rank} goes on: nobody answers its prompt", file=sys.stderr)
+            why = answer["text"] or "nobody answers its prompt"
+            print(f"rank {self._rank} goes on: {why}", file=sys.stderr)
         raise EOFError("the user ended the input" if answer["kind"] == "eof" else "nobody answers")
 
     def _ask_value(self, kind: str, prompt: str) -> str:
