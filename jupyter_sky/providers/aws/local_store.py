@@ -10,7 +10,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -28,18 +28,30 @@ def folder() -> Path:
 def owner() -> str:
     """Return the id of this registry on this computer: others may use the same account.
 
-    A copy of the folder, and the same folder on another computer, has another one.
+    A copy of the folder, and the same folder on another computer, has another one. The name of the
+    computer says nothing of that: it changes with the network, and with each start of a container.
     """
     place = home()
     machine = ""
     with contextlib.suppress(OSError):
         machine = Path("/etc/machine-id").read_text().strip()
-    about = [socket.gethostname(), machine, str(place.resolve()), place.stat().st_ino]
-    digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:12]
-    path = folder() / f"owner-{digest}"
+    about = [machine, str(place.resolve()), place.stat().st_ino]
+    path = _owner_file(about)
     with contextlib.suppress(FileExistsError), path.open("x") as file:
-        file.write(uuid.uuid4().hex[:12])
+        file.write(_former_owner(about) or uuid.uuid4().hex[:12])
     return path.read_text()
+
+
+def _former_owner(about: Sequence[object]) -> str:
+    """Return the id that earlier versions gave, if any: what they rented is tagged with it."""
+    with contextlib.suppress(OSError):
+        return _owner_file([socket.gethostname(), *about]).read_text()
+    return ""
+
+
+def _owner_file(about: Sequence[object]) -> Path:
+    digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:12]
+    return folder() / f"owner-{digest}"
 
 
 def add_location(location: str) -> None:

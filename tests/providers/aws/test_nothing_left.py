@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,6 +53,19 @@ def test_what_another_registry_started_is_left_alone(
     assert not rental.is_orphaned
     rental.remove()
     assert left() == []
+
+
+def test_a_computer_that_gets_another_name_keeps_its_clusters(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("socket.gethostname", lambda: "laptop.at-work")
+    ours = local_store.owner()
+    monkeypatch.setattr("socket.gethostname", lambda: "laptop.at-home")
+    assert local_store.owner() == ours
+    shutil.copytree(tmp_path / "home", tmp_path / "copy")
+    monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path / "copy"))
+    assert local_store.owner() != ours, "the clusters of a copy are not those of the original"
 
 
 def credentials_of(account: str) -> dict[str, str]:
