@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from signal import SIGKILL, SIGSTOP
 
 import psutil
 import pytest
@@ -44,16 +45,18 @@ def test_machines_wait_for_installations(start: Start, machines: Machines) -> No
     assert int(host.run("cat", "/run/jupyter-sky-beat")) > 0
 
 
-def test_machines_power_off_when_their_agents_are_gone(
+def test_machines_power_off_when_their_agents_are_gone_or_hang(
     start: Start, machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(user_data, "NEXT_AGENT_WITHIN", 2)
+    monkeypatch.setattr(user_data, "AGENT_HANGS_WITHIN", 2)
     cells = start(2, framework=False, watch_every=1)
     cells.run("here = 1")
-    for host in machines.hosts.values():
+    # One is killed, the other hangs.
+    for host, number in zip(machines.hosts.values(), (SIGKILL, SIGSTOP), strict=True):
         look(host)
         for agent in host.processes(r"-m jupyter_sky\.node "):
-            agent.kill()
+            agent.send_signal(number)
     assert ended(machines)
     with pytest.raises(ClusterLost):
         cells.run("here = 2")

@@ -1,8 +1,8 @@
 """User data: what an instance does when it boots, in the language of cloud-init.
 
 It gets a known host key, so that even the first connection is to the right machine, and a dead
-man's switch: it powers off, which terminates it, if it has had no agent for a while, or when its
-money is spent, whatever happens to the notebook.
+man's switch: it powers off, which terminates it, if it has had no agent for a while, or one that
+does nothing any more, or when its money is spent, whatever happens to the notebook.
 """
 
 from __future__ import annotations
@@ -22,6 +22,12 @@ A launch that was killed costs no more than the longer of the two, and the time 
 
 NEXT_AGENT_WITHIN = 120
 """Seconds without an agent, once there has been one."""
+
+AGENT_HANGS_WITHIN = 600
+"""Seconds without a sign of life of an agent that is there: it hangs, or has been stopped.
+
+It may only wait for a disk, so this is longer. It could no longer end the machine itself.
+"""
 
 _BEAT = "/run/jupyter-sky-beat"
 """What a notebook writes anew while it makes a node of a machine."""
@@ -50,13 +56,16 @@ def _keep(seconds: str) -> str:
 
 
 # It looks for a process with exactly this word: a script that looks for an agent does not match,
-# and neither does `grep` itself, thanks to the brackets.
+# and neither does `grep` itself, thanks to the brackets. An agent that works waits several times a
+# second, which the system counts.
 _SWITCH = r"""
 {
-    quiet=0 seen= last=
+    quiet=0 seen= last= heard=
     while :; do
         now=$(cat "$beat" 2>/dev/null)
-        if grep -qszxE '[j]upyter_sky\.node' /proc/[0-9]*/cmdline; then
+        agents=$(grep -lszxE '[j]upyter_sky\.node' /proc/[0-9]*/cmdline)
+        signs=$(for each in $agents; do grep ^voluntary "${each%cmdline}status"; done 2>/dev/null)
+        if test -n "$signs" && test "$signs" != "$heard"; then
             seen=agent quiet=0
         elif test "$now" != "$last"; then
             seen=${seen:-beat} quiet=0
@@ -64,9 +73,10 @@ _SWITCH = r"""
             quiet=$((quiet + every))
         fi
         test -s "$off" && rest=$(($(cat "$off") - UP)) && KEEP
-        last=$now limit=$first
+        last=$now heard=$signs limit=$first
         test "$seen" = beat && limit=$between
         test "$seen" = agent && limit=$next
+        test -n "$agents" && limit=$hangs
         test "$quiet" -ge "$limit" && break
         test -s "$off" && test "$rest" -le 0 && break
         sleep "$every"
@@ -108,6 +118,7 @@ def user_data(
         "first": FIRST_SIGN_WITHIN,
         "between": NEXT_BEAT_WITHIN,
         "next": NEXT_AGENT_WITHIN,
+        "hangs": AGENT_HANGS_WITHIN,
         "every": every,
         "beat": _BEAT,
         "off": _OFF,
