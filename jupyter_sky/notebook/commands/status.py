@@ -97,8 +97,8 @@ def costs(context: CommandContext, options: Namespace) -> None:
     if in_all.dollars:
         print(
             "cost: instances, from when they ran, at the price that was shown then, and "
-            "disks while these were stopped; spot may have cost less, and traffic and disks of "
-            "instances that ran cost more: AWS's own bill has them"
+            "disks while these were stopped; spot may have cost less, and traffic, public "
+            "addresses and disks of instances that ran cost more: AWS's own bill has them"
         )
     if any(place.endswith(ledger.AT_MOST) for _, _, place in found):
         print("at most: it ended while no notebook was there, and when that was is no longer known")

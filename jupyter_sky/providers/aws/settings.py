@@ -33,7 +33,8 @@ class Settings:
         Dollars per hour that all nodes together may cost.
     max_cost
         Dollars after which the machines power off by themselves, even during a run. Disks of
-        stopped machines count; only ``%sky down`` ends these.
+        stopped machines count, and only ``%sky down`` ends these; disks of running ones, their
+        public addresses and traffic do not.
     ask_above
         Dollars per hour above which the user is asked first; setting ``max_price`` answers the
         question.
