@@ -14,6 +14,7 @@ FIRST_GRACE = 120.0
 """Seconds that a new node waits for its first client."""
 
 _AGAIN_AFTER = 1.0  # least seconds to wait while another node is still needed
+_LOOK_WITHIN = 1.0  # seconds: a pool may get thousands of answers in one
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class IdleTimes:
     unused
         It had no notebook and no run.
     idle
-        It had no run.
+        It had no run, or one that only waited for its notebook.
     unattended
         It had no notebook.
     """
@@ -52,7 +53,11 @@ class NodeUse(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether something runs on the node."""
+        """Whether something runs on the node, and does not wait for a notebook that is gone."""
+
+    @property
+    def is_working(self) -> bool:
+        """Whether something runs on the node, and does not wait for its notebook."""
 
     @property
     def is_used(self) -> bool:
@@ -72,7 +77,9 @@ class IdleTimer:
     """Ends a node that nobody uses, or on which nothing runs.
 
     A node on which nothing runs may still be needed for a run on other nodes, so these are asked
-    before it ends. A run without a notebook may be one that nobody can stop any more, because the
+    before it ends. A run whose ranks all wait for their notebook, for the next call or because
+    nobody reads their values, is nothing that runs: somebody has left it there. One without a
+    notebook may be one that nobody can stop any more, because the
     network of its machine is broken: it is ended as well, after a much longer time.
 
     Parameters
@@ -99,7 +106,9 @@ class IdleTimer:
         self._loop = asyncio.get_running_loop()
         self._used = self._worked = self._attended = self._loop.time()
         self._was_used = self._was_busy = self._was_attended = self._had_client = False
+        self._was_working = False
         self._timer: asyncio.TimerHandle | None = None
+        self._looking: asyncio.TimerHandle | None = None
         self._asking: asyncio.Task[None] | None = None
 
     def start_timeout(self) -> None:
@@ -113,11 +122,21 @@ class IdleTimer:
         self._used = self._worked = self._attended = self._loop.time()
         self.update()
 
+    def on_answer(self) -> None:
+        """Note that a rank has done something just now; it may wait for its notebook next."""
+        self._worked = self._loop.time()
+        if self._looking is None:
+            self._looking = self._loop.call_later(_LOOK_WITHIN, self._look)
+
+    def _look(self) -> None:
+        self._looking = None
+        self.update()
+
     def update(self) -> None:
         """Reset the timer; called whenever the use of the node may have changed."""
         now = self._loop.time()
-        busy, used = self._node.is_busy, self._node.is_used
-        if busy or self._was_busy:
+        busy, used, works = self._node.is_busy, self._node.is_used, self._node.is_working
+        if works or self._was_working or (self._was_busy and not busy):
             self._worked = now
         if busy or used or self._was_used:
             self._used = now
@@ -126,31 +145,31 @@ class IdleTimer:
         if self._was_busy and not busy:
             self._node.on_idle()
         self._was_busy, self._was_used, self._was_attended = busy, busy or used, used
+        self._was_working = works
         self._had_client = self._had_client or used
-        self._arm(self._seconds_left(self._times(busy, used), busy, used))
+        self._arm(self._seconds_left(self.times))
 
     @property
     def times(self) -> IdleTimes:
         """How long this node has been idle."""
-        return self._times(self._node.is_busy, self._node.is_used)
-
-    def _times(self, busy: bool, used: bool) -> IdleTimes:
         now = self._loop.time()
+        busy, used = self._node.is_busy, self._node.is_used
         return IdleTimes(
             0.0 if busy or used else now - self._used,
-            0.0 if busy else now - self._worked,
+            0.0 if self._node.is_working else now - self._worked,
             0.0 if used else now - self._attended,
         )
 
-    def _seconds_left(self, times: IdleTimes, busy: bool, used: bool) -> float | None:
+    def _seconds_left(self, times: IdleTimes) -> float | None:
         """Return the seconds until the node ends if nothing happens; ``None`` for never."""
-        if busy:
-            if self._unattended is None or used:
-                return None
-            return self._unattended - times.unattended
-        grace = self._grace if self._had_client else FIRST_GRACE
-        left = [] if used else [grace - times.unused]
-        if self._timeout is not None:
+        left = []
+        if not self._node.is_used:
+            if not self._node.is_busy:
+                grace = self._grace if self._had_client else FIRST_GRACE
+                left.append(grace - times.unused)
+            elif self._unattended is not None:
+                left.append(self._unattended - times.unattended)
+        if self._timeout is not None and not self._node.is_working:
             left.append(self._timeout - times.idle)
         return min(left, default=None)
 
@@ -172,17 +191,20 @@ class IdleTimer:
             min([mine.idle, *(each.idle for each in others)]),
             min([mine.unattended, *(each.unattended for each in others)]),
         )
-        busy = self._node.is_busy
-        left = self._seconds_left(times, busy, self._node.is_used)
+        left = self._seconds_left(times)
         if left is None:
             return
         if left > 0:
             self._arm(max(left, _AGAIN_AFTER))
             return
+        self._node.end_because(self._reason(times))
+
+    def _reason(self, times: IdleTimes) -> str:
+        busy, limit = self._node.is_busy, self._timeout
+        if limit is not None and times.idle >= limit and not self._node.is_working:
+            what = "its run only waited for the notebook" if busy else "nothing ran on it"
+            return f"{what} for {format_duration(limit)}"
         if busy:
-            limit = format_duration(self._unattended or 0.0)
-            self._node.end_because(f"a run went on for {limit} without a notebook")
-        elif self._timeout is not None and times.idle >= self._timeout:
-            self._node.end_because(f"nothing ran on it for {format_duration(self._timeout)}")
-        else:
-            self._node.end_because(f"no notebook used it for {format_duration(self._grace)}")
+            limit = self._unattended or 0.0
+            return f"a run went on for {format_duration(limit)} without a notebook"
+        return f"no notebook used it for {format_duration(self._grace)}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shutil
 import signal
 import socket
@@ -58,9 +57,6 @@ LOOK_AROUND_EVERY = 10.0
 
 WRITE_BACK_WITHIN = 900.0
 """Seconds to write back what ranks have written, before a node ends that nobody uses."""
-
-TOUCH_EVERY = 3600.0
-"""Seconds after which the folders that the node uses are marked as used again."""
 
 _MISSED = 2  # times that nothing is found to stay for
 _HEARD_WITHIN = 2.0  # seconds within which a connected notebook shows a sign of life
@@ -116,7 +112,7 @@ class Agent:
             on_lost=self.end,
             is_attended=self._sessions.has_notebook,
             unanswered=spec.idle_timeout,
-            on_waiting=self._idle.update,
+            on_waiting=self._idle.on_answer,
         )
         self._metrics = UsageMeter(spec.ranks)
         self._usage = UsageRecorder(self._metrics)
@@ -163,7 +159,7 @@ class Agent:
         self._tasks += [
             loop.create_task(self._report_usage()),
             loop.create_task(self._record_usage()),
-            loop.create_task(self._touch_folders()),
+            loop.create_task(stale_files.keep(self._spec.keeps)),
             loop.create_task(self._tend_blobs()),
             loop.create_task(self._end_if_left()),
         ]
@@ -227,14 +223,6 @@ class Agent:
             with contextlib.suppress(OSError):
                 self._usage.sample(self._supervisor.ranks.values())
                 self._sessions.send_history(self._usage.samples)
-
-    async def _touch_folders(self) -> None:
-        """Mark folders as used: machines that share a home cannot see each other's processes."""
-        while True:
-            for folder in self._spec.keeps:
-                with contextlib.suppress(OSError):
-                    os.utime(folder)
-            await asyncio.sleep(TOUCH_EVERY)
 
     async def _tend_blobs(self) -> None:
         """Free the shared memory of blobs whose sender does not go on, and of those out of use."""
@@ -311,6 +299,11 @@ class Agent:
     def is_busy(self) -> bool:
         """Whether something runs on the node."""
         return self._supervisor.is_busy
+
+    @property
+    def is_working(self) -> bool:
+        """Whether something runs on the node, and does not wait for its notebook."""
+        return self._supervisor.is_working
 
     @property
     def is_used(self) -> bool:

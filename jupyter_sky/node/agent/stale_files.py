@@ -1,17 +1,22 @@
 """Removes folders of dead agents: each agent locks a file in its own, which later ones check.
 
-The system releases the lock however the agent ends, and other containers can see it.
+The system releases the lock however the agent ends, and other containers can see it. Folders that
+agents of several machines share have no lock: they are marked as used from time to time.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+TOUCH_EVERY = 3600.0
+"""Seconds after which the folders that a node uses are marked as used again."""
 
 _NAME = "alive"
 _SHARED_MEMORY = Path("/dev/shm")
@@ -55,6 +60,15 @@ def is_removed(folder: Path) -> bool:
     except OSError:
         return False
     return False
+
+
+async def keep(folders: Sequence[str]) -> None:
+    """Mark folders as used: machines that share a home cannot see each other's processes."""
+    while True:
+        for folder in folders:
+            with contextlib.suppress(OSError):
+                os.utime(folder)
+        await asyncio.sleep(TOUCH_EVERY)
 
 
 def sweep(runtime: Path) -> None:

@@ -61,7 +61,7 @@ class Supervisor:
     is_attended, unanswered
         Returns whether a notebook is connected; seconds until ranks leave a prompt (`Prompting`).
     on_waiting
-        Called when a rank may have begun to wait for a notebook that is not connected.
+        Called when a rank may have begun to wait for its notebook.
 
     Attributes
     ----------
@@ -121,10 +121,14 @@ class Supervisor:
 
     @property
     def is_busy(self) -> bool:
-        """Whether any rank has something to do, and does not wait for a notebook that is gone."""
+        """Whether any rank has a run, and does not wait for a notebook that is gone."""
+        has_run = any(process.run for process in self.ranks.values())
+        return has_run if self._is_attended() else self.is_working
+
+    @property
+    def is_working(self) -> bool:
+        """Whether any rank has something to do, and does not wait for its notebook."""
         runs = [process for process in self.ranks.values() if process.run]
-        if self._is_attended():
-            return bool(runs)
         return not all(process.waiting.is_for_notebook for process in runs)
 
     # Starting and ending ranks
@@ -200,13 +204,7 @@ class Supervisor:
     # Messages to ranks
 
     def run(self, request: RunRequest) -> str | None:
-        """Let ranks carry out a run.
-
-        Returns
-        -------
-        str or None
-            Why they cannot, if they cannot; then none has begun.
-        """
+        """Let ranks carry out a run; return why they cannot, in which case none has begun."""
         if self.stopper.was_stopped(request["run"]):
             return "the run was stopped before it began"
         processes = [self.ranks[rank] for rank in among(request["ranks"], self.ranks)]
@@ -277,8 +275,7 @@ class Supervisor:
                 process.generation = 0 if message["error"] else message["generation"]
             case "told":
                 process.waiting.on_told(message)
-                if not self._is_attended():
-                    self._on_waiting()
+                self._on_waiting()
                 if message["kind"] in ("waits", "goes_on"):
                     return
             case "prompted":

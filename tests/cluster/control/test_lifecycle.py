@@ -339,6 +339,20 @@ def test_an_idle_cluster_ends_as_a_whole(new) -> None:
         cells.run("pass")
 
 
+def test_a_stream_that_nobody_reads_on_keeps_no_cluster() -> None:
+    @sky.compute
+    def count():
+        yield from range(100_000)
+
+    with sky.ComputePool(nodes=1, plugins=[], idle_timeout=3) as pool:
+        values = count() >> pool
+        assert next(values) == 0
+        cluster = pool.cluster
+        until(lambda: not cluster.alive)
+    with pytest.raises(sky.SkyError, match="its run only waited for the notebook for 3 s"):
+        list(values)
+
+
 def test_an_endless_run_that_no_notebook_looks_at_ends_after_its_time(new) -> None:
     cells = new(nodes=2, framework=False, provider=Local(machines=2), unattended=2)
     folders = [Path(machine["folder"]) for machine in registry.find(cells.cluster.name).machines]
