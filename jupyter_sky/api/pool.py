@@ -78,7 +78,8 @@ class ComputePool:
     cpus, memory
         Processors and gigabytes of each node: ``"8"`` or, for at least that many, ``"8+"``.
     idle_timeout
-        Seconds without a run after which the cluster ends itself.
+        Seconds without a run, or with one that only waits for this program, after which the
+        cluster ends itself.
     replace
         Whether to replace a lost node by another one.
     patience

@@ -87,8 +87,8 @@ class IdleTimer:
     grace
         Seconds without a client and without a run after which the node ends.
     timeout
-        Seconds without a run after which it ends, even if clients are connected; ``None`` for
-        never.
+        Seconds without a run, or with one that only waits for its notebook, after which it ends,
+        even if clients are connected; ``None`` for never.
     unattended
         Seconds without a notebook after which it ends even during a run; ``None`` for never.
     node

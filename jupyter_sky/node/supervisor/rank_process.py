@@ -94,6 +94,8 @@ class RankProcess:
         How many ranks the last group has that it was to join.
     names
         For each name, the content digest of the value that it was sent last.
+    on_hung_up
+        Called when its link is closed, by its end or by ours.
     stacks
         The file to which it writes its stacks on a signal; see `node.rank.inspection.stacks`.
     """
@@ -107,14 +109,14 @@ class RankProcess:
         self.ended: str | None = None
         self.is_ending = False
         self.ignored_stop = self.run_began = 0.0
-        self.run_offset = 0
-        self.tail_limit = 0
+        self.run_offset = self.tail_limit = 0
         self.runs_script = False
         self.limiters: dict[tuple[str, int], RateLimiter] = {}
         self.displays: DisplayLimiter | None = None
         self.formations: list[int] = []
         self.generation = self.group_size = 0
         self.names: dict[str, str] = {}
+        self.on_hung_up: Callable[[RankProcess], None] = lambda process: None
         self._on_message = on_message
         self._on_output = on_output
         self._unconfirmed: dict[str, Collection[str]] = {}  # by shipment: the keys of its names
@@ -147,7 +149,7 @@ class RankProcess:
     def _open(self, theirs: list[int]) -> None:
         ours, commands = socket.socketpair()
         theirs.append(commands.detach())
-        self._link = Link(ours, self._receive, lambda: None)
+        self._link = Link(ours, self._receive, lambda: self.on_hung_up(self))
         self._side, side = socket.socketpair()
         theirs.append(side.detach())
         self._side.setblocking(False)

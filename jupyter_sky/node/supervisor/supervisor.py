@@ -242,13 +242,7 @@ class Supervisor:
                 process.send_form(request, self.stopper.peers_of(process))
 
     def announce_leaving(self, message: Message) -> None:
-        """Tell all ranks that a node is about to be taken away.
-
-        Parameters
-        ----------
-        message
-            The event `Leaving`, of this agent or of another.
-        """
+        """Tell all ranks of an event `Leaving`, of this agent or of another."""
         command = cast(LeavingCommand, {**message, "op": "leaving"})
         for process in self.ranks.values():
             process.send_aside(command)
@@ -288,12 +282,11 @@ class Supervisor:
 
     def _report_forgery(self, process: RankProcess) -> None:
         """Report, once per process, that it spoke for another rank or for the agent."""
-        if process.pid in self._forgers:
-            return
-        self._forgers.add(process.pid or 0)
-        text = f"rank {process.rank} sent a message that is not its to send: it was dropped\n"
-        process.log.append(text.encode())
-        self._publish_event(Output(process.rank, process.run, "stderr", text.encode()))
+        if process.pid not in self._forgers:
+            self._forgers.add(process.pid or 0)
+            text = f"rank {process.rank} sent a message that is not its to send: it was dropped\n"
+            process.log.append(text.encode())
+            self._publish_event(Output(process.rank, process.run, "stderr", text.encode()))
 
     def _on_done(self, process: RankProcess, message: Message) -> None:
         is_hidden = process.runs_script and not process.limiters
@@ -344,6 +337,12 @@ class Supervisor:
             self._publish_event(RankExited(process.rank, 0, text, None, "", again))
         pause = _FORK_PAUSES[min(failed, len(_FORK_PAUSES) - 1)]
         asyncio.get_running_loop().call_later(pause, self._fork_again, process)
+
+    def on_late(self, process: RankProcess) -> None:
+        """Report that a rank does not start; it may yet."""
+        if self.ranks.get(process.rank) is process:
+            text = "its new process does not start: the fork server of its node does not answer"
+            self._publish_event(RankExited(process.rank, 0, text, None, ""))
 
     def on_exited(self, pid: int, status: int) -> None:
         """Clean up after a process that has ended, and request a new one."""

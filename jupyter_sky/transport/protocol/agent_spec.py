@@ -47,8 +47,8 @@ class AgentSpec:
     grace
         Seconds without a notebook and without a run after which the agent ends.
     idle_timeout
-        Seconds without a run after which it ends, even if clients are connected; ``None`` for
-        never.
+        Seconds without a run, or with one that only waits for its notebook, after which it ends,
+        even if clients are connected; ``None`` for never.
     unattended
         Seconds without a notebook after which it ends even during a run; ``None`` for never.
     preload
