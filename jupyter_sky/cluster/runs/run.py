@@ -35,7 +35,7 @@ from jupyter_sky.transport.protocol.events import (
 )
 from jupyter_sky.transport.tasks import Flag
 
-_LONGEST = 1000  # characters of the path of a checkpoint
+_LONGEST = 1000  # characters of the path of a checkpoint, and of why a rank goes on
 
 Queued = Output | Display | Told | Prompted | TransferProgress | RunNotice | HangNotice | None
 """What the user's thread reads; ``None`` is the end."""
@@ -258,6 +258,8 @@ class Run:
         elif isinstance(event, Prompted):
             self.prompts.on_prompted(event)
             self.queue.put(event)
+            if event.kind == "over" and event.text and event.rank not in self.task.show:
+                self.on_notice(f"rank {event.rank} goes on: {event.text[:_LONGEST]}")
         elif self.talk:
             self.talk.on_told(event)
         elif self.task.talks:

@@ -308,7 +308,7 @@ class Prompted(Event):
     prompt
         The prompt itself; empty for the debugger.
     text
-        The debugger's output.
+        The debugger's output; why the rank continues if nobody has answered it.
     place
         Where the rank has stopped, like ``"cell [7], line 12"``.
     """

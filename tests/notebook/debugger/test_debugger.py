@@ -297,6 +297,21 @@ def test_a_rank_that_dies_at_the_prompt_takes_it_back(pair: LiveNotebook) -> Non
     assert pair.succeed("%%sky\nimport torch.distributed as dist\ndist.barrier()").error is None
 
 
+def test_a_prompt_that_nobody_answers_keeps_no_cluster_from_its_idle_timeout(
+    opened: Callable[..., LiveNotebook],
+) -> None:
+    cell = opened().run(
+        "%%sky --nodes 2 --plugin none --idle-timeout 4s\n"
+        "import jupyter_sky as sky\n"
+        "if sky.instance_info().rank == 1:\n"
+        "    breakpoint()\n"
+        "    print('past it')",
+        keyboard=True,
+    )
+    assert cell.error is None, cell.traceback
+    assert "rank 1 goes on: nobody has answered its prompt for 4 s" in "".join(cell.shown)
+
+
 def test_the_head_asks_for_lines_and_passwords(pair: LiveNotebook) -> None:
     cell = talk(
         pair,

@@ -157,13 +157,14 @@ class Keyboard:
                 pass  # the answer came too late
         finally:
             self.prompt, self.frame = "", None
+        is_gone = answer["kind"] in ("gone", "none")
+        why = answer["text"] or "nobody answers its prompt" if is_gone else ""
         # A notebook that attaches later reads all prompts again, and should not show this one.
-        self._send(Prompted(self._rank, self._run, "over", self._number))
+        self._send(Prompted(self._rank, self._run, "over", self._number, text=why))
         if answer["kind"] == "line":
             return answer["text"]
-        if answer["kind"] in ("gone", "none"):
+        if is_gone:
             self._is_there, self._is_gone = False, True
-            why = answer["text"] or "nobody answers its prompt"
             print(f"rank {self._rank} goes on: {why}", file=sys.stderr)
         raise EOFError("the user ended the input" if answer["kind"] == "eof" else "nobody answers")
 
