@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 
-from jupyter_sky.plugins.torch_group import comparison
+from jupyter_sky.plugins.torch_group import comparison, trained
 from tests.cluster.cells import Cells, start
 from tests.cluster.runs.test_stop import stop_at_first_line
 from tests.installed import on_first_use
@@ -275,6 +276,21 @@ def test_shards_that_are_of_different_steps_are_named(cells: Cells, sharded: str
         cells.run("raise ValueError")
     cells.run("pass")
     assert not cells.text("stderr")
+
+
+def test_what_only_refers_to_itself_is_not_trained() -> None:
+    class Mine(torch.optim.SGD):  # type: ignore[misc, name-defined]
+        pass
+
+    weights = [torch.ones(1, requires_grad=True)]
+    gc.disable()
+    try:
+        kept, gone = Mine(weights), Mine(weights)
+        gone.state["own"] = gone
+        del gone
+        assert [each for each in trained.find().optimizers if type(each) is Mine] == [kept]
+    finally:
+        gc.enable()
 
 
 def test_a_rank_that_comes_too_late_has_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
+import weakref
 from typing import Any, NamedTuple
 
 from jupyter_sky.serialization.models.instances import instances
@@ -50,10 +51,7 @@ def find() -> Trained:
         (LRScheduler,),
         (GradScaler,),
     )
-    found = Trained(*instances(*kinds))
-    if any(found):
-        gc.collect()  # what is of earlier cells may only refer to itself
-        found = Trained(*instances(*kinds))
+    found = Trained(*_without_garbage(instances(*kinds)))
     return Trained(
         [each for each in found.models if _is_whole(each)],
         found.of_fsdp1,
@@ -61,6 +59,19 @@ def find() -> Trained:
         found.schedulers,
         [each for each in found.scalers if each.is_enabled()],
     )
+
+
+def _without_garbage(found: list[list[Any]]) -> list[list[Any]]:
+    """Return what is not only there because it refers to itself, as what earlier cells have made.
+
+    To look for it anew among all objects would take as long again.
+    """
+    if not any(found):
+        return found
+    known = [[*map(weakref.ref, group)] for group in found]
+    found.clear()
+    gc.collect()
+    return [[each for each in (ref() for ref in refs) if each is not None] for refs in known]
 
 
 def _is_whole(model: Any) -> bool:

@@ -16,10 +16,20 @@ from typing import Any
 
 def instances(*kinds: tuple[type, ...]) -> list[list[Any]]:
     """Return the instances of each group of classes, without asking them what they are."""
-    types = set(map(type, gc.get_objects()))
-    wanted = [{each for each in types if issubclass(each, classes)} for classes in kinds]
+    wanted = [_with_subclasses(classes) for classes in kinds]
     found = _of(set().union(*wanted))
     return [[each for each in found if type(each) in group] for group in wanted]
+
+
+def _with_subclasses(classes: Collection[type]) -> set[type]:
+    """Return classes and all that derive from them, which are few among all classes."""
+    found: set[type] = set()
+    coming = [*classes]
+    while coming:
+        if (each := coming.pop()) not in found:
+            found.add(each)
+            coming += type.__subclasses__(each)
+    return found
 
 
 def _of(types: Collection[type]) -> list[Any]:
