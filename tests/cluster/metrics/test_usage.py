@@ -25,13 +25,23 @@ from jupyter_sky.transport.protocol.inspection import RankHistory, UsageHistory
 from tests.cluster.conftest import Cells
 from tests.waiting import until
 
+WORKING = """
+import time
+while True:
+    until = time.thread_time() + 0.02
+    while time.thread_time() < until:
+        pass
+    time.sleep(0.06)
+"""
+"""Uses a quarter of a processor: other tests have use for the rest."""
+
 
 def test_a_rank_that_works_is_seen_and_a_second_kernel_has_it_all(
     new: Callable[..., Cells],
 ) -> None:
     cells = new(2, framework=False)
     cluster = cells.cluster
-    run = cells.start("while True:\n    pass", ranks=[1])
+    run = cells.start(WORKING, ranks=[1])
     try:
         seen = until(lambda: _busy(cluster, rank=1), within=120)
         # Nodes of this computer share it: what a node uses is what its ranks use.
