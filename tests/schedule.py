@@ -97,12 +97,6 @@ TOGETHER = (
         "labextension/test_where.py",
         "labextension/test_looks.py",
     ),
-    # Four ranks import FSDP and what optimizers need, which takes more than a second of each.
-    (
-        "cluster/runs/test_sharded.py",
-        "cluster/runs/test_torch_parallel.py",
-        "cluster/comparison/test_same.py",
-    ),
 )
 """Files that run one after the other, in one process: they share what takes seconds to start."""
 

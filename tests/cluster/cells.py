@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jupyter_sky as sky
@@ -22,6 +22,13 @@ SUMMED = "(dist.all_reduce(x := torch.ones(1)), x.item())[1] if dist.is_initiali
 
 PEERS = "len(__import__('jupyter_sky').instance_info().peers)"
 """How many nodes a rank knows of; for `Cells.ask`."""
+
+USED = ("torch", "torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.fsdp")
+"""What cells with optimizers and sharded models import, which takes each rank two seconds.
+
+Nodes import it before they fork their ranks. What is there by then is also not among the objects
+that a rank looks through after each error.
+"""
 
 
 @dataclass
@@ -73,6 +80,11 @@ class Cells:
             and event.stream == stream
             and (rank is None or event.rank == rank)
         ).decode()
+
+
+def trains() -> sky.Plugin:
+    """Return the plugin of torch for ranks that all train."""
+    return replace(sky.plugins.torch(), preload=USED)
 
 
 def start(

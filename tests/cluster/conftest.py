@@ -16,7 +16,7 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
-from tests.cluster.cells import Cells, start
+from tests.cluster.cells import Cells, start, trains
 from tests.conftest import shared_registry
 from tests.waiting import until
 
@@ -26,9 +26,9 @@ __all__ = ["Cells", "start"]
 _PREPARE = "import os, time, torch, torch.distributed as dist\nrank = dist.get_rank()"
 
 
-def prepared(framework: bool | sky.Plugin = True) -> Iterator[Cells]:
+def prepared() -> Iterator[Cells]:
     """Yield a cluster whose ranks have imported what most cells need, and end it."""
-    cells = start(framework=framework)
+    cells = start(framework=trains())
     cells.run(_PREPARE)
     yield cells
     cells.cluster.down()

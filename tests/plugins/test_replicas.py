@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from jupyter_sky.plugins.torch_group import comparison, trained
-from tests.cluster.cells import Cells, start
+from tests.cluster.cells import Cells, start, trains
 from tests.cluster.runs.test_stop import stop_at_first_line
 from tests.installed import on_first_use
 
@@ -43,7 +43,7 @@ time.sleep(600)
 
 @pytest.fixture(scope="module")
 def cells() -> Iterator[Cells]:
-    cells = start(3)
+    cells = start(3, framework=trains())
     cells.run(PREPARE)
     yield cells
     cells.cluster.down()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,11 +12,10 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.cluster.errors import RankLost, RemoteError
 from jupyter_sky.providers.local import Local
-from tests.cluster.conftest import Cells, prepared
+from tests.cluster.cells import Cells, trains
 from tests.cluster.control.test_recovery import kill_agent
 from tests.cluster.runs.test_sharded import FSDP1, FSDP2, NET, TENSOR_PARALLEL
 from tests.cluster.runs.test_stop import stop_at_first_line
-from tests.conftest import shared_registry
 from tests.installed import on_first_use
 from tests.waiting import until
 
@@ -25,24 +23,6 @@ torch = on_first_use("torch")
 
 WAYS = {"FSDP2": FSDP2, "FSDP1": FSDP1.format(use=""), "tensor-parallel": TENSOR_PARALLEL}
 DDP = "model = nn.parallel.DistributedDataParallel(made())"
-
-USED = ("torch", "torch._dynamo", "torch.distributed.checkpoint", "torch.distributed.fsdp")
-"""What each rank of these tests imports, which takes a second, and many of them are killed."""
-
-
-def plugin() -> sky.Plugin:
-    return dataclasses.replace(sky.plugins.torch(), preload=USED)
-
-
-@pytest.fixture(scope="module")
-def shared(workplace: Path) -> Iterator[Cells]:
-    """A cluster of this file's own: nodes import what its ranks need before they fork them."""
-    with shared_registry(workplace):
-        life = prepared(plugin())
-        cells = next(life)
-    yield cells
-    with shared_registry(workplace):
-        next(life, None)
 
 
 @pytest.fixture
@@ -333,7 +313,7 @@ def test_a_node_that_is_killed_leaves_the_checkpoint_and_nobody_waits(
     place = tmp_path / "run"
     prepare = f"{NET}\nimport os, jupyter_sky as sky\nrank = int(os.environ['RANK'])"
     prepare += f"\npath = {str(place)!r}\n{DDP}"
-    cells = new(nodes=2, provider=Local(machines=2), framework=plugin(), replace=replace)
+    cells = new(nodes=2, provider=Local(machines=2), framework=trains(), replace=replace)
     cells.run(f"{prepare}\nsky.save(path, model=model, step=1)")
     step = {"save": ", step=2", "load": ""}[call]
     run = cells.start(f"{STUCK}\nsky.{call}(path, model=model{step})")
