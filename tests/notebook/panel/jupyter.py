@@ -129,12 +129,7 @@ class Pages:
             page = self._loaded.pop()
             page.evaluate(_OPEN, notebook.name)
         else:
-            page = self.browser.new_page(
-                viewport=self._size,
-                device_scale_factor=self.sharpness,
-                # An icon that turns takes Chromium a tenth of a processor, without a GPU.
-                reduced_motion="reduce",
-            )
+            page = self.browser.new_page(viewport=self._size, device_scale_factor=self.sharpness)
             # Of a loaded machine; only a test that fails waits so long.
             page.set_default_timeout(100_000)
             page.goto(server.url(place, notebook))
