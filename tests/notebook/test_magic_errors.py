@@ -349,12 +349,13 @@ def test_a_crash_says_signal_rank_host_and_where_it_was(opened) -> None:
 def test_a_rank_that_began_empty_is_said_to_have_other_values_than_the_rest(
     pair: LiveNotebook,
 ) -> None:
-    pair.succeed("import torch\nscale, count, seen, name, parts = 0.5, 0, [], 'x', {'n': 0}")
+    pair.succeed("import math, torch\nscale, count, seen, name, parts = 0.5, 0, [], 'x', {'n': 0}")
     pair.succeed(
-        "%%sky\nimport torch\ncount = count + 1\nseen.append(name)\nparts['n'] += 1\nassert scale"
+        "%%sky\nimport torch\ncount = count + 1\nseen.append(name)\nparts['n'] += 1\n"
+        "assert scale < math.pi"
     )
     pair.run("%%sky --ranks 1\nimport os; os.kill(os.getpid(), 9)")
-    use = "%%sky --stdout all\ntorch.ones(1) * scale\nprint(name, count, seen)"
+    use = "%%sky --stdout all\ntorch.ones(1) * scale * math.pi\nprint(name, count, seen)"
     mixed = pair.succeed(use)
     assert sorted(mixed.stdout.splitlines()) == ["0 │ x 1 ['x']", "1 │ x 0 []"]
     [notice] = mixed.shown

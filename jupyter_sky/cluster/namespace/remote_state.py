@@ -21,6 +21,7 @@ from jupyter_sky.cluster.namespace.packing import NamespaceItem
 from jupyter_sky.cluster.namespace.rank_values import BEFORE_ALL, Expected, RankValue, RunEffects
 from jupyter_sky.serialization.changes.container_changes import Contents
 from jupyter_sky.serialization.changes.model_changes import HeldModels
+from jupyter_sky.serialization.module_reference import ModuleReference
 from jupyter_sky.serialization.object_tokens.kinds import is_mutable
 
 _NOTHING: Mapping[str, RankValue] = {}
@@ -94,7 +95,7 @@ class RemoteState:
     def may_differ(self, rank: int, item: NamespaceItem) -> bool:
         """Return whether a rank has bound a name itself, or may have changed its value in place."""
         value = self.value(rank, item.key)
-        if value is None or isinstance(item.value, ModuleType):
+        if value is None or isinstance(item.value, (ModuleType, ModuleReference)):
             return False
         if self.lacks(rank, item):  # then it may be changed part by part
             return not value.is_outdated and bool(value.contents or value.models)
