@@ -255,7 +255,7 @@ def class_identity(kind: type) -> str:
     by_class = _internals._DYNAMIC_CLASS_TRACKER_BY_CLASS
     with _identifying:
         identity: str | None = by_class.get(kind)
-        if identity is None and _in_main(kind.__qualname__) is kind:
+        if identity is None and in_main(kind.__qualname__) is kind:
             by_class[kind] = ""  # its own content may refer to it
             try:
                 content = _IdentityPickler(kind, classes_by_value=("",)).run()
@@ -296,7 +296,8 @@ class _IdentityPickler(Pickler):
         return reduced
 
 
-def _in_main(name: str) -> Any:
+def in_main(name: str) -> Any:
+    """Return what a name of a class stands for in the notebook; ``None`` for nothing."""
     found: Any = main_namespace()
     for part in name.split("."):
         found = found.get(part) if isinstance(found, dict) else getattr(found, part, None)
@@ -306,7 +307,7 @@ def _in_main(name: str) -> Any:
 def _class_named(identity: str, name: str) -> type:
     """Return the class of an identity, whether it was received or defined here."""
     known = _internals._DYNAMIC_CLASS_TRACKER_BY_ID
-    kind = _in_main(name)
+    kind = in_main(name)
     if identity not in known and isinstance(kind, type) and kind.__module__ == "__main__":
         class_identity(kind)
     found: type = known[identity]

@@ -253,9 +253,19 @@ def test_the_class_of_what_is_sent_is_found_by_its_name(notebook: Notebook) -> N
     notebook.run("%%sky\nNet")
     notebook.run("class Net: width = 2\nnet = Net()")
     assert notebook.run(saved) == "2\n"
+    # What is sent later may be of an earlier version, or have one that a decorator has replaced.
+    notebook.run("class Net: width = 3\nold = Net()\nclass Net: width = 4")
+    assert notebook.run("%%sky\nprint(Net.width)") == "4\n"
+    assert notebook.run("%%sky\nprint(old.width)") == "3\n"
+    assert notebook.run("%%sky\nprint(Net.width)") == "4\n"
+    notebook.run(
+        "import dataclasses\n@dataclasses.dataclass(slots=True, frozen=True)\n"
+        "class Net: width: int\nnet = Net(5)"
+    )
+    assert notebook.run(saved) == "5\n"
     # A class that ranks have made is theirs.
-    notebook.run("%%sky\nclass Net: width = 3")
-    assert notebook.run("%%sky\nprint(Net.width, net.width)") == "3 2\n"
+    notebook.run("%%sky\nclass Net: width = 6")
+    assert notebook.run("%%sky\nprint(Net.width, net.width)") == "6 5\n"
 
 
 def test_a_call_is_given_the_object_that_ranks_have_under_a_name(notebook: Notebook) -> None:

@@ -24,6 +24,7 @@ from jupyter_sky.serialization.changes.model_changes import HeldModels
 from jupyter_sky.serialization.object_tokens.kinds import MemoEntries, is_mutable, is_referable
 from jupyter_sky.serialization.object_tokens.sent import SentObjects
 from jupyter_sky.serialization.object_tokens.tokens import Tokens
+from jupyter_sky.serialization.pickler import in_main
 from jupyter_sky.serialization.pickling import Pickled
 from jupyter_sky.transport.protocol.messages import NameGroup, Packed
 
@@ -94,6 +95,18 @@ class NamespaceItem:
     def class_identity(self) -> str:
         """The class's identity in pickles."""
         return self.key.removeprefix(CLASS_PREFIX)
+
+    @property
+    def is_found_by_name(self) -> bool:
+        """Whether it is a class whose name stands for no other value in the notebook.
+
+        The name may stand for a later version of the class, or for what a decorator has made of it,
+        as ``@dataclass(slots=True)`` does.
+        """
+        if not self.is_class:
+            return False
+        stands_for = in_main(self.value.__qualname__)
+        return stands_for is None or stands_for is self.value
 
     @property
     def kind(self) -> str:
@@ -250,6 +263,7 @@ def pack_group(
         "together": len(items) > 1 or bool(links) or kind == "class",
         "tokens": None if links or not shared else [tokens.first, dict(tokens.known)],
         "cells": dict(pickled.cells),
+        "by_name": [item.key for item in items if item.is_found_by_name],
     }
     models = {item.key: item.models for item in items if item.models}
     numbers = {key: tokens.of(index) for key, (index, _) in shared.items()} | dict(links or {})

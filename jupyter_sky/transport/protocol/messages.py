@@ -198,6 +198,8 @@ class NameGroup(TypedDict):
         of objects that already have one, by their index in the pickle's memo.
     cells
         The notebook's cells that functions in it come from: by file name, text and title.
+    by_name
+        The keys of classes that ranks are to find by their names, too.
     changes
         For each model that the ranks have and that was changed in place in the notebook: the names
         of its parts that differ (see `jupyter_sky.serialization.changes.model_changes`).
@@ -212,6 +214,7 @@ class NameGroup(TypedDict):
     together: bool
     tokens: list[Any] | None
     cells: Mapping[str, tuple[str, str]]
+    by_name: list[str]
     changes: NotRequired[Mapping[str, list[str]]]
 
 

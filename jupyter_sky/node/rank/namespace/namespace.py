@@ -107,8 +107,9 @@ class Namespace:
         bound = dict(zip(group["names"], values, strict=True))
         if group["kind"] == "class":
             self._classes.update(bound)
-            for kind in bound.values():
-                self._bind_class(kind)
+            for key in group["by_name"]:
+                self._bind_class(bound[key])
+            self._received.update(bound.values())
             received_objects.settle({})
             return
         Takeover(bound, self._present).apply(group.get("changes", {}))
@@ -138,7 +139,6 @@ class Namespace:
             present = self.names.get(name, kind)
             if present is kind or (isinstance(present, type) and present in self._received):
                 self.names[name] = kind
-        self._received.add(kind)
 
     def _load(self, group: NameGroup) -> Any:
         tokens = None if group["tokens"] is None else Tokens(*group["tokens"])
