@@ -447,6 +447,17 @@ def test_a_display_is_updated_in_the_background_too(pair: LiveNotebook) -> None:
     assert pair.value("r.output") == "'9 of 9'\nbetween\n"
 
 
+def test_a_run_in_the_background_says_which_values_are_not_in_the_notebook(
+    pair: LiveNotebook,
+) -> None:
+    cell = pair.succeed("%%sky --background --out best\nprint('trained')\nbest = 9")
+    line = "best is on the ranks: `result()` of this run brings it here"
+    pair.watch(cell, lambda cell: cell.shown[-1] == f"trained\n{line}")
+    pair.finish(pair.start("_.result()"), cell)
+    assert cell.shown[-1] == "trained"
+    assert pair.value("best") == 9
+
+
 def test_what_cannot_be_encoded_is_shown_escaped(pair: LiveNotebook, tmp_path: Path) -> None:
     folder = os.fsencode(tmp_path)
     cell = pair.succeed(

@@ -16,6 +16,7 @@ from IPython.display import DisplayHandle
 
 from jupyter_sky.cluster.errors import heard_interrupts
 from jupyter_sky.cluster.runs.handle import RunHandle
+from jupyter_sky.formatting import format_list
 from jupyter_sky.notebook.output.plain_output import PlainOutput
 from jupyter_sky.notebook.panel.manager import RunStrip
 from jupyter_sky.notebook.throttle import Throttle, call_in_loop
@@ -282,7 +283,21 @@ class BackgroundRun:
 
     def _lines(self) -> list[str]:
         heading = [] if self._strip.is_output else [repr(self)]
-        return [*heading, *self.output.splitlines()[-_SHOWN_LINES:]]
+        return [*heading, *self.output.splitlines()[-_SHOWN_LINES:], *self._unasked_values()]
+
+    def _unasked_values(self) -> list[str]:
+        """Return a line about the values that the notebook does not have yet, if there are any."""
+        names = sorted({name for each in self._run.task.values.values() for name in each})
+        if not names or self.is_answered or not self._has_succeeded:
+            return []
+        are, them = ("are", "them") if len(names) > 1 else ("is", "it")
+        named = format_list(names)
+        return [f"{named} {are} on the ranks: `result()` of this run brings {them} here"]
+
+    @property
+    def _has_succeeded(self) -> bool:
+        is_troubled = self._trouble or self._run.trouble
+        return self.done and not (is_troubled or self._run.failed or self._run.stopped)
 
     def _bundle(self) -> dict[str, str]:
         return {"text/plain": "\n".join(self._lines())}
