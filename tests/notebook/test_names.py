@@ -69,6 +69,9 @@ def test_what_is_pushed_says_its_size_and_what_is_wrong_with_it(notebook: Notebo
     notebook.run("large = bytes(40_000_000)")
     notebook.run("%sky push large")
     assert "sending large (40 MB): sent in" in notebook.stderr
+    notebook.run("%%sky --out made\nimport numpy\nmade = numpy.zeros(5_000_000)")
+    notebook.run("again = made + 0\n%sky push again")
+    assert "sending again (40 MB): already there" in notebook.stderr
     notebook.run(
         "class Picky:\n"
         "    def __reduce__(self): return Picky.make, ()\n"

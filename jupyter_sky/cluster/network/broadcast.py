@@ -51,6 +51,8 @@ async def send(
         )
         for each in connections
     }
+    if blobs:
+        transfer.begin()
     turns = asyncio.Semaphore(_AT_ONCE)
 
     async def send_in_turn(key: str, data: memoryview) -> None:

@@ -113,11 +113,15 @@ class Transfer:
         self._hosts.append(host)
         return host
 
+    def begin(self) -> None:
+        """Report the beginning, which is the end where no host lacks anything."""
+        self._on_changed()
+
     def _on_changed(self) -> None:
         arrived, total = (
             sum(getattr(each, at) for each in self._hosts) for at in ("arrived", "total")
         )
-        percent = 100 * arrived // total
+        percent = 100 * arrived // total if total else 100
         if percent > self._percent:
             self._percent = percent
             shares = {each.name: each.arrived / each.total for each in self._hosts if each.total}

@@ -72,7 +72,7 @@ class Uploads:
         return key in self._known
 
     def note_arrived(self, key: str) -> None:
-        """Record that the node has got a blob from another node."""
+        """Record that the node has a blob that was not sent from here."""
         self._known.add(key)
 
     def note_missing(self, keys: Iterable[str]) -> None:
@@ -98,7 +98,9 @@ class Uploads:
         for key, data in blobs.items():
             if key not in self._known and (key in self._begun or data.nbytes > SMALL):
                 arrived = partial(transfer.on_arrived, key)
-                if not await self.shared.write(key, data, arrived):
+                if await self.shared.write(key, data, arrived):
+                    arrived()  # also if it was there before
+                else:
                     await self._put(key, data, transfer)
                 self._note_sent([key])
         rest = {key: data for key, data in blobs.items() if key not in self._known}

@@ -116,6 +116,8 @@ async def _fetch(parts: Sequence[Any], connection: Connection) -> list[Any]:
         if not isinstance(part, dict):
             return part
         async with turns:
-            return await connection.fetch(part["blob"], part["size"])
+            blob = await connection.fetch(part["blob"], part["size"])
+            connection.uploads.note_arrived(part["blob"])  # so it is not sent back
+            return blob
 
     return list(await asyncio.gather(*map(fetch, parts)))

@@ -67,7 +67,9 @@ class SendingLine:
         """Show the progress; cheap enough to be called for each percent."""
         if self._line is None:
             return
-        if progress.arrived >= progress.total:
+        if not progress.total:
+            done = "already there"
+        elif progress.arrived >= progress.total:
             done = f"sent in {self._line.seconds:.1f} s"
         else:
             done = _shares(progress)

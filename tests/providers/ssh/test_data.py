@@ -41,7 +41,7 @@ def slow(lab: Lab, start: Callable[..., Cells]) -> Iterator[Cells]:
     lab.hosts[0].speed_up()
 
 
-def push(cells: Cells, data: bytes) -> int:
+def push(cells: Cells, data: bytes | np.ndarray) -> int:
     """Send data and return how many bytes that took."""
     before = cells.cluster.sent_bytes
     watch(cells, data)
@@ -51,7 +51,7 @@ def push(cells: Cells, data: bytes) -> int:
     return cells.cluster.sent_bytes - before
 
 
-def watch(cells: Cells, data: bytes) -> list[TransferProgress]:
+def watch(cells: Cells, data: bytes | np.ndarray) -> list[TransferProgress]:
     """Send data and return what the user is told meanwhile."""
     cells.namespace["data"] = data
     seen: list[TransferProgress] = []
@@ -73,6 +73,12 @@ def test_what_compresses_is_compressed_on_a_slow_link_and_what_does_not_is_not(
     assert re.search(r"compressed to (1?\d|2\d|3\d)%, because the connection takes ", note), note
     note = watch(slow, HARD[::-1])[-1].note
     assert "compression would not help" in note
+
+
+def test_what_came_back_from_a_host_is_not_sent_to_it_again(slow: Cells) -> None:
+    run = slow.start("import numpy; made = numpy.random.rand(250_000)", values={0: ["made"]})
+    run.follow()
+    assert push(slow, run.values()[0]["made"]) < 100_000
 
 
 def test_what_has_arrived_is_said_host_by_host(lab: Lab, start: Callable[..., Cells]) -> None:
