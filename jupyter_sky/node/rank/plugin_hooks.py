@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol
 
+from jupyter_sky.node.rank import torch_groups
 from jupyter_sky.serialization import blobs
 from jupyter_sky.transport.protocol.messages import Packed
 
@@ -41,6 +42,12 @@ class RankPlugins:
         self._folder = folder
         self._life: Packed | None = None
         self._hooks: PluginHooks | None = None
+        self._has_formed_group = False
+
+    @property
+    def has_lost_group(self) -> bool:
+        """Whether the group that was formed has been destroyed, as scripts do at the end."""
+        return self._has_formed_group and not torch_groups.is_formed()
 
     def enter_process(self, life: Packed) -> None:
         """Enter the process hooks of plugins that were not entered yet."""
@@ -58,6 +65,7 @@ class RankPlugins:
         """Form a group."""
         if self._hooks is not None:
             self._hooks.enter_app()
+        self._has_formed_group = torch_groups.is_formed()
 
     def exit_app(self) -> None:
         """Leave the group, if one was entered."""

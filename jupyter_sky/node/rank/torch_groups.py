@@ -12,11 +12,19 @@ from threading import Thread
 from typing import Any
 
 
+def is_formed() -> bool:
+    """Return whether this process is in a process group."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available():
+        return False
+    return bool(distributed.is_initialized())
+
+
 def groups() -> Iterator[tuple[str, Any]]:
     """Yield the groups, with torch's names for them."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+    if not is_formed():
         return
+    distributed = sys.modules["torch.distributed"]
     for group, name in list(distributed.distributed_c10d._world.pg_names.items()):
         yield name, group
 

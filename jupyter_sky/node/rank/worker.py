@@ -98,14 +98,13 @@ class RankWorker:
         self._run: str | None = None
         self._forming: int | None = None
         self._listened: Collection[str] = ()  # at which sockets, before the group began to form
-        self._peers = 0
         self._pid = os.getpid()
         # Held while the run or the formation ends: what the side thread breaks is still going on.
         self._ending = threading.Lock()
         self._interrupts = Interrupts()
         self._inbox = Inbox(self._frames, self._interrupts)
         self._was_broken = self._left_collective = False
-        self._displays = 0
+        self._displays = self._peers = 0
         self._plugins = RankPlugins(folder)
         self._head = HeadPorts()
         self._topology: Topology | None = None
@@ -258,6 +257,7 @@ class RankWorker:
             # It has left a collective that its peers may never begin: the next of theirs would meet
             # it, and they would hang or mix up their values. What has failed is closed for good.
             self._was_broken = self._left_collective = True
+        self._was_broken |= self._plugins.has_lost_group
         if cut_off:
             drop_unfinished_steps(self._interrupts.was_requested)
         self._debugger.end(error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_sky.cluster.errors import RemoteError
+from tests.cluster.cells import SUMMED
 from tests.cluster.conftest import Cells
 from tests.installed import on_first_use
 
@@ -160,6 +161,13 @@ def test_a_model_under_fsdp1_trains_on_after_errors_in_the_middle_of_steps(
         cells.run("hook.remove()\nfor each in (sharded, plain): each.zero_grad(); train(each)")
         same = "torch.allclose(whole(sharded), flat(plain), atol=1e-6)"
         assert cells.ask(same) == [True] * 4
+
+
+def test_a_group_that_a_cell_has_destroyed_is_there_for_the_next_cell(cells: Cells) -> None:
+    cells.run("import torch, torch.distributed as dist")
+    for ranks in None, [1]:
+        cells.run("dist.destroy_process_group()", ranks=ranks)
+        assert cells.ask(SUMMED) == [4.0] * 4
 
 
 def test_rpc_meets_where_the_group_has_met(cells: Cells) -> None:
