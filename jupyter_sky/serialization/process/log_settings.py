@@ -30,7 +30,7 @@ class LogSettings:
     propagates
         Whether its messages propagate to its parents.
     handlers
-        Its handlers that print.
+        Its handlers that print, on ranks.
     """
 
     name: str
@@ -40,11 +40,17 @@ class LogSettings:
 
     @classmethod
     def of(cls, logger: logging.Logger) -> LogSettings:
-        """Return the configuration of a logger in this process."""
-        handlers = tuple(
-            _described(each) for each in logger.handlers if type(each) is logging.StreamHandler
-        )
-        return cls(logger.name, logger.level, bool(logger.propagate), handlers)
+        """Return the configuration of a logger in this process.
+
+        What ``logging.basicConfig(filename=…)`` writes into a file, ranks print: it would be in
+        files of many nodes, or of one that the notebook writes from its beginning. Files of other
+        loggers are mostly those of libraries, with records that nobody wants to see.
+        """
+        handlers = [each for each in logger.handlers if type(each) is logging.StreamHandler]
+        if not handlers and logger is logging.root:
+            handlers = [each for each in logger.handlers if type(each) is logging.FileHandler]
+        described = tuple(map(_described, handlers))
+        return cls(logger.name, logger.level, bool(logger.propagate), described)
 
     @property
     def is_usual(self) -> bool:

@@ -6,6 +6,8 @@ import logging
 import sys
 import threading
 import warnings
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -321,7 +323,7 @@ def test_a_function_whose_types_have_names(notebook) -> None:
     assert notebook.ask(same) == [True] * 4
 
 
-def test_ranks_log_as_the_notebook_does(notebook, monkeypatch) -> None:
+def test_ranks_log_as_the_notebook_does(notebook, monkeypatch, tmp_path: Path) -> None:
     log = """
 import io, logging
 for handler in [*logging.root.handlers, *exp.handlers]:
@@ -340,6 +342,11 @@ said = [each.stream.getvalue() for each in [*logging.root.handlers, *exp.handler
         for _ in range(2):  # the same handlers again, and no further ones
             notebook.there(log, gather=["said"])
             assert notebook.names["said"] == [["INFO: one\n", "two\n"]] * 4
+        # Files would be those of many nodes, or would be overwritten by the notebook.
+        with closing(logging.FileHandler(tmp_path / "train.log", "w")) as to_file:
+            patch.setattr(logging.root, "handlers", [to_file])
+            notebook.there(log, gather=["said"])
+            assert notebook.names["said"] == [["one\n", "two\n"]] * 4
         # What a rank has set up itself stays.
         notebook.there("logging.basicConfig(level=logging.ERROR, force=True)")
         assert notebook.ask("logging.root.level") == [logging.ERROR] * 4
@@ -350,6 +357,8 @@ said = [each.stream.getvalue() for each in [*logging.root.handlers, *exp.handler
 def test_ranks_ignore_the_warnings_that_the_notebook_does(notebook) -> None:
     warn = """
 import warnings
+from contextlib import closing
+from pathlib import Path
 with warnings.catch_warnings(record=True) as seen:
     for text in ("one", "two"):
         warnings.warn(text)
