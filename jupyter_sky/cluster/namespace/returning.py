@@ -87,15 +87,17 @@ class _Merger:
         values = self._values
         back = pickling.dump_linked([*values.values()], {}).memo
         others = self._sent_objects.others(back)
+        # Pickling the value of a name takes as long as if it was sent, and few share anything.
+        tokens, names = self._sent_objects.tokens_of(back).values(), self._state.names_anywhere()
+        near = {name for name in names if self._sent_objects.may_be_in(name, tokens)}
         # Large containers have no tokens; they are recognised by their names.
         for name in values.keys() & self._state.names_kept(rank) & self._namespace.keys():
-            if is_mutable(values[name]) and id(values[name]) in back:
-                others.setdefault(id(values[name]), [self._namespace[name]])
+            if is_mutable(copy := values[name]) and id(copy) in back and id(copy) not in others:
+                others[id(copy)] = [self._namespace[name]]
+                near = names  # any of them may hold it
         if not others:
             return False
-        self._items = {
-            item.key: item for item in self._pickled({*self._state.names_anywhere(), *values})
-        }
+        self._items = {item.key: item for item in self._pickled({*near, *values})}
         own = self._own(back, others)
         # An object and its copy get the same number.
         numbers = {identity: number for number, identity in enumerate(own)}

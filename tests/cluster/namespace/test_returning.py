@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from tests.cluster.namespace.notebook import Notebook, open_notebook
@@ -42,6 +44,23 @@ def test_a_model_is_still_that_of_its_optimizer_and_holders(notebook) -> None:
     assert notebook.ask("t.seen, t.model is model") == [(rank, True) for rank in range(4)]
     notebook.here(f"model.train()\n{TRAIN}")
     assert not torch.equal(names["weight"], trained)
+
+
+def test_names_that_share_nothing_with_what_came_back_are_not_looked_at(
+    notebook, monkeypatch
+) -> None:
+    monkeypatch.setattr(sys, "looked", [], raising=False)
+    notebook.here(
+        f"{MODEL}\nimport sys\nclass Table:\n"
+        "    def __reduce__(self): sys.looked.append(self.name); return Table, (), vars(self)\n"
+        "apart, holder = Table(), Table()\napart.name, holder.name = 'apart', 'holder'\n"
+        "holder.model = model"
+    )
+    notebook.there("import sys; sys.looked = []; apart, holder, model, opt")
+    sys.looked.clear()
+    notebook.there(TRAIN, out=["model"])
+    assert set(sys.looked) == {"holder"}
+    assert notebook.sent("holder, apart, model") == set()
 
 
 def test_a_holder_comes_back_with_what_it_holds(notebook) -> None:
