@@ -88,13 +88,12 @@ class _Merger:
         back = pickling.dump_linked([*values.values()], {}).memo
         others = self._sent_objects.others(back)
         # Pickling the value of a name takes as long as if it was sent, and few share anything.
-        tokens, names = self._sent_objects.tokens_of(back).values(), self._state.names_anywhere()
-        near = {name for name in names if self._sent_objects.may_be_in(name, tokens)}
+        tokens, may_hold = self._sent_objects.tokens_of(back).values(), self._sent_objects.may_be_in
+        near = {name for name in self._state.names_anywhere() if may_hold(name, tokens)}
         # Large containers have no tokens; they are recognised by their names.
         for name in values.keys() & self._state.names_kept(rank) & self._namespace.keys():
-            if is_mutable(copy := values[name]) and id(copy) in back and id(copy) not in others:
-                others[id(copy)] = [self._namespace[name]]
-                near = names  # any of them may hold it
+            if is_mutable(values[name]) and id(values[name]) in back:
+                others.setdefault(id(values[name]), [self._namespace[name]])
         if not others:
             return False
         self._items = {item.key: item for item in self._pickled({*near, *values})}
@@ -127,7 +126,8 @@ class _Merger:
         self._digests = {
             key: item.digest
             for key, item in self._items.items()
-            if key not in self._values and not changed.isdisjoint(item.pickled.memo)
+            # Of bulk data, ranks have a copy under each name, which has not changed there.
+            if key not in self._values and not changed.isdisjoint(item.pickled.shared)
         }
         return True
 

@@ -46,6 +46,13 @@ def test_a_model_is_still_that_of_its_optimizer_and_holders(notebook) -> None:
     assert not torch.equal(names["weight"], trained)
 
 
+def test_bulk_data_that_came_back_is_sent_where_ranks_have_a_copy(notebook) -> None:
+    notebook.here("bulk = [[each] for each in range(100_001)]\nholder = {'bulk': bulk}")
+    notebook.there("holder; bulk.append(1)", out=["bulk"])
+    assert notebook.names["holder"]["bulk"] is notebook.names["bulk"]
+    assert notebook.ask("len(holder['bulk'])") == [100_002] * 4
+
+
 def test_names_that_share_nothing_with_what_came_back_are_not_looked_at(
     notebook, monkeypatch
 ) -> None:
