@@ -257,7 +257,6 @@ class RankWorker:
             # It has left a collective that its peers may never begin: the next of theirs would meet
             # it, and they would hang or mix up their values. What has failed is closed for good.
             self._was_broken = self._left_collective = True
-        self._was_broken |= self._plugins.has_lost_group
         if cut_off:
             drop_unfinished_steps(self._interrupts.was_requested)
         self._debugger.end(error)
@@ -265,6 +264,7 @@ class RankWorker:
         self._metrics.end()
         with self._ending:
             self._run = None
+            self._was_broken |= self._plugins.has_lost_group
         self._report(command["run"], error, values)
         present_run.end(error is None)
 
