@@ -217,7 +217,7 @@ def test_a_wrapped_model_trains_on_where_the_group_was_broken(cells) -> None:
     assert cells.ask(f"{gradients}.tolist()") == [[[2.5, 2.5]]] * 4
 
     cut_off = "hook = model.module.weight.register_hook(lambda _: time.sleep(600))"
-    stop(cells, f"if rank == 0: {cut_off}\nstep()")
+    stop_at(cells.start(f"if rank == 0: {cut_off}; print('hooked')\nstep()"), b"hooked")
     cells.run("if rank == 0: hook.remove()\nstep(); step()")
     assert cells.ask(f"{gradients}.tolist()") == [[[2.5, 2.5]]] * 4
 
