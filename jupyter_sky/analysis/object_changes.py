@@ -35,7 +35,7 @@ _CHANGING = (
 
 EVERYTHING = "*"
 EACH = "[*]"
-"""The step to each part of a list; as what is set, it is one of the items."""
+"""The step to each item, as a loop takes it; as what is set, it is one of the items."""
 
 _METHOD = "()"
 _LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise, ast.Yield, ast.YieldFrom)
@@ -77,7 +77,9 @@ def _at(obj: Any, step: str) -> list[Any]:
     modules = attributes.get("_modules") or {}
     try:
         if step == EACH:
-            return [*obj] if isinstance(obj, list) else [*modules.values()]
+            if isinstance(obj, list):
+                return [*list.__iter__(obj)]
+            return [*(dict.values(obj) if isinstance(obj, dict) else modules.values())]
         if step.startswith("."):
             name = step[1:]
             return [attributes[name] if name in attributes else modules[name]]
@@ -147,7 +149,11 @@ def _set_in_loop(loop: ast.For) -> Iterator[ObjectChange]:
     is_listed = isinstance(loop.iter, ast.Tuple | ast.List)
     places = loop.iter.elts if is_listed else [_gone_through(loop.iter)]  # type: ignore[attr-defined]
     steps = () if is_listed else (EACH,)
-    variable = loop.target.id if isinstance(loop.target, ast.Name) else None
+    match loop.target:
+        case ast.Name(variable) | ast.Tuple([_, ast.Name(variable)]):  # after a key, or an index
+            pass
+        case _:
+            variable = ""
     for place in places:
         for outer in _changes(place, [None]):
             for each in changes:
@@ -161,7 +167,7 @@ def _set_in_loop(loop: ast.For) -> Iterator[ObjectChange]:
 def _gone_through(iterated: ast.expr) -> ast.expr:
     """Return the container whose items, keys or indices a loop goes through."""
     match iterated:
-        case ast.Call(ast.Attribute(place, "keys" | "items"), []):
+        case ast.Call(ast.Attribute(place, "keys" | "items" | "values"), []):
             return place
         case ast.Call(ast.Name("range"), [ast.Call(ast.Name("len"), [place])]):
             return place

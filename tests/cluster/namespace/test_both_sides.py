@@ -306,8 +306,13 @@ def test_a_method_sets_what_its_source_says(notebook) -> None:
     assert notebook.ask(seen) == [[(1, [1], 1, False)] * 3] * 4
     notebook.here("meter.reset()")
     assert notebook.ask(seen) == [[(0, [], 1, True), *[(1, [1], 1, False)] * 2]] * 4
-    notebook.here("for each in meters: each.reset()")
-    assert notebook.ask(seen) == [[(0, [], 1, True)] * 3] * 4
+    loops = "each in meters", "_, each in enumerate(meters)", "each in both.values()"
+    for loop in (*loops, "_, each in both.items()", "each in (meters[0], meters[1])"):
+        notebook.here(f"both = dict(enumerate(meters))\nfor {loop}: each.reset()")
+        assert notebook.ask(seen)[0][1:] == [(0, [], 1, True)] * 2
+        notebook.there(
+            "for each in meters: each.total += 1; each.log.append(1); each.begun = False"
+        )
 
 
 @pytest.mark.parametrize("zeros", ["numpy.zeros(2)", "torch.zeros(2)"])
