@@ -92,6 +92,11 @@ class TransferProgress:
     shares: Mapping[str, float]
     note: str = ""
 
+    @property
+    def share(self) -> float:
+        """The share of all of it that has arrived; all has where no host lacks anything."""
+        return self.arrived / self.total if self.total else 1.0
+
 
 class Transfer:
     """What is sent to all hosts.

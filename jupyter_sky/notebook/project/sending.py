@@ -94,7 +94,7 @@ def _send(
     with ProgressLine(shell, cluster.name) as line:
 
         def show(progress: TransferProgress | None = None) -> None:
-            arrived = sent + (size * progress.arrived / progress.total if progress else 0)
+            arrived = sent + (size * progress.share if progress else 0)
             line.update(f"sending {what}: {int(_STEPS * arrived / left) * 100 // _STEPS}%")
 
         try:

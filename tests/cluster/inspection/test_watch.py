@@ -157,7 +157,8 @@ raise Slow()"""
             fail.touch()
             until(lambda: "; rank 0 has failed; " in cells.cluster.where().sentence)
             before = len(looked)
-            until(lambda: len(looked) > before + 2)
+            # The others are stopped after a second, and then nobody looks any more.
+            until(lambda: len(looked) > before + 2 or run._run.is_ending)
             tell.touch()
 
     run.follow(hang=on_hang)
