@@ -37,6 +37,7 @@ EVERYTHING = "*"
 EACH = "[*]"
 """The step to each item, as a loop takes it; as what is set, it is one of the items."""
 
+_MAX_EACH = 1000  # items above which a list is bulk data, whose parts nobody compares
 _METHOD = "()"
 _LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise, ast.Yield, ast.YieldFrom)
 
@@ -78,8 +79,9 @@ def _at(obj: Any, step: str) -> list[Any]:
     try:
         if step == EACH:
             if isinstance(obj, list):
-                return [*list.__iter__(obj)]
-            return [*(dict.values(obj) if isinstance(obj, dict) else modules.values())]
+                return [*list.__iter__(obj)] if list.__len__(obj) <= _MAX_EACH else []
+            each = dict.values(obj if isinstance(obj, dict) else modules)
+            return [*each] if len(each) <= _MAX_EACH else []
         if step.startswith("."):
             name = step[1:]
             return [attributes[name] if name in attributes else modules[name]]

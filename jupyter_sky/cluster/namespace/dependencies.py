@@ -310,3 +310,8 @@ def is_predefined(name: str, namespace: Mapping[str, Any]) -> bool:
     # IPython decides in the same way which names `%who` does not show. A script has no shell.
     hidden: Mapping[str, Any] = getattr(shell_of(namespace), "user_ns_hidden", {})
     return name in hidden and hidden[name] is namespace[name]
+
+
+def of_user(namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the names that the user has given values, with these."""
+    return {name: each for name, each in namespace.items() if not is_predefined(name, namespace)}

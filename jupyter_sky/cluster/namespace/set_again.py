@@ -11,14 +11,14 @@ import random
 import sys
 from argparse import Namespace
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from jupyter_sky.analysis.method_changes import changes_by
-from jupyter_sky.analysis.object_changes import EACH, EVERYTHING, method_of
+from jupyter_sky.analysis.object_changes import EACH, EVERYTHING, ObjectChange, method_of
 from jupyter_sky.cluster.namespace.dependencies import ItemCollector
 from jupyter_sky.cluster.namespace.differences import mark_as_changed, set_in_models, set_parts
 from jupyter_sky.cluster.namespace.packing import NamespaceItem, may_share
@@ -45,6 +45,15 @@ class SetObject:
 
     value: Any
     part: str | None
+
+
+def set_objects(
+    changes: Iterable[ObjectChange], namespace: Mapping[str, Any]
+) -> Iterator[SetObject]:
+    """Yield what a cell of the notebook has set, as its syntax tells."""
+    for change in changes:
+        for each in change.objects_in(namespace):
+            yield SetObject(each, change.part)
 
 
 class SetAgain:

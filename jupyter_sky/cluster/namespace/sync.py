@@ -32,11 +32,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.namespace.delegation import DelegationLock
-from jupyter_sky.cluster.namespace.dependencies import Dependencies, ItemCollector, is_predefined
+from jupyter_sky.cluster.namespace.dependencies import Dependencies, ItemCollector, of_user
 from jupyter_sky.cluster.namespace.differences import differences
 from jupyter_sky.cluster.namespace.missing import given_anew, who_lacks
 from jupyter_sky.cluster.namespace.packing import pack_group
@@ -351,8 +352,7 @@ class NamespaceSync:
         returned = self._returned
         names = [name for name, here in identities.items() if returned.pop(name, None) != here]
         self._remote_state.assign(names)
-        own = {key: each for key, each in namespace.items() if not is_predefined(key, namespace)}
-        self._sent_objects.rebound(identities, own)
+        self._sent_objects.rebound(identities, partial(of_user, namespace))
         for name in names:
             self._dependencies.forget(name)
 

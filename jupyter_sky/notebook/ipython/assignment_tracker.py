@@ -11,7 +11,7 @@ from jupyter_sky.analysis.cell_names import CellNames, analyse
 from jupyter_sky.analysis.namespace_diff import NamespaceDiff
 from jupyter_sky.analysis.object_changes import ObjectChange
 from jupyter_sky.cluster.namespace.packing import class_key
-from jupyter_sky.cluster.namespace.set_again import SetObject
+from jupyter_sky.cluster.namespace.set_again import set_objects
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.serialization.process import module_attributes
 
@@ -95,13 +95,10 @@ class AssignmentTracker:
         if cell:
             surely = cell.surely if result.success else frozenset()
             assigned = {*surely} & self._shell.user_ns.keys()
-            if result.success:
-                objects = [
-                    SetObject(each, change.part)
-                    for change in cell.changed
-                    for each in change.objects_in(self._shell.user_ns)
-                ]
-                for cluster in self._session.connected_clusters() if objects else ():
+            clusters = self._session.connected_clusters()
+            if result.success and clusters:
+                objects = [*set_objects(cell.changed, self._shell.user_ns)]
+                for cluster in clusters if objects else ():
                     cluster.sync.set_again(objects)
             assigned |= cell.diff.changed() | self._attributes(cell)
             assigned |= self._classes(cell)

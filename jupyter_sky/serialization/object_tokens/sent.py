@@ -136,7 +136,9 @@ class SentObjects:
                 self._placed.add(identity)
         self._unplaced.clear()
 
-    def rebound(self, identities: Mapping[str, int], namespace: Mapping[str, Any]) -> None:
+    def rebound(
+        self, identities: Mapping[str, int], named: Callable[[], Mapping[str, Any]]
+    ) -> None:
         """Look for the objects whose places were under names that the notebook has assigned.
 
         What is there now may be another object, at the same address once the former is gone.
@@ -145,8 +147,8 @@ class SentObjects:
         ----------
         identities
             Those of the values of these names now.
-        namespace
-            The notebook's.
+        named
+            Returns the notebook's values, by name; called if any object has to be looked for.
         """
         moved: dict[int, Place] = {}
         for identity in list(self._placed):
@@ -158,7 +160,7 @@ class SentObjects:
                     moved[identity] = place
                 elif not place.was_of(place()):
                     del self._tokens[identity]
-        found = places(dict(namespace), moved, largest=_SEARCHED) if moved else {}
+        found = places(named(), moved, largest=_SEARCHED) if moved else {}
         for identity, place in moved.items():
             _, token = self._tokens.pop(identity)
             if identity in found and place.was_of(found[identity]()):

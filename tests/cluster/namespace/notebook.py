@@ -5,13 +5,13 @@ from __future__ import annotations
 import linecache
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import analyse
 from jupyter_sky.analysis.namespace_diff import NamespaceDiff
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.namespace.set_again import SetObject
+from jupyter_sky.cluster.namespace.set_again import set_objects
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.transport.protocol.events import Display, Output
@@ -38,12 +38,7 @@ class Notebook:
         finally:
             bound = names.always_bound if ends_well else frozenset()
             changes = names.always_changed if ends_well else ()
-            set_here = [
-                SetObject(each, change.part)
-                for change in changes
-                for each in change.objects_in(self.names)
-            ]
-            self.cluster.sync.set_again(set_here)
+            self.cluster.sync.set_again([*set_objects(changes, self.names)])
             there = bound & self.names.keys()
             self.cluster.sync.assigned(writes.changed() | there, self.names)
             self.cluster.sync.deleted(writes.deleted() | (bound - there))
@@ -124,3 +119,39 @@ def open_notebook(cluster: Cluster, patch: Any) -> Notebook:
     state = cluster.sync._remote_state
     cluster.sync.assigned(set().union(*map(state.keys, cluster.all_ranks)), {})
     return notebook
+
+
+def in_both(
+    notebook: Notebook, begin: str, cells: Iterable[tuple[str, str]], names: Iterable[str], ask: str
+) -> tuple[list[Any], Any]:
+    """Run cells on both sides, and in one namespace, which shows what both should come to.
+
+    Parameters
+    ----------
+    notebook
+        The notebook with its cluster.
+    begin
+        What the notebook runs first.
+    cells
+        The cells, each after ``"here"`` or ``"there"``, the side on which it runs.
+    names
+        What ranks are sent at the beginning, and when they are asked.
+    ask
+        Code that binds ``_surveyed``.
+
+    Returns
+    -------
+    list, Any
+        What ranks have come to, and what the one namespace has.
+    """
+    plain: dict[str, Any] = {"__name__": "__main__"}
+    exec(begin, plain)
+    notebook.here(begin)
+    read = ", ".join(names)
+    notebook.there(read)
+    for side, cell in cells:
+        exec(cell, plain)
+        (notebook.here if side == "here" else notebook.there)(cell)
+    exec(ask, plain)
+    notebook.there(f"{ask}\n_ = {read}")
+    return notebook.ask("_surveyed"), plain["_surveyed"]

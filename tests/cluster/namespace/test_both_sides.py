@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.cluster.namespace.notebook import Notebook, open_notebook
+from tests.cluster.namespace.notebook import Notebook, in_both, open_notebook
 
 BEGIN = """
 import numpy
@@ -144,16 +142,9 @@ def program(chosen: list[tuple[str, list[int]]]) -> list[tuple[str, str]]:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(chosen=st.lists(choices, min_size=2, max_size=8))
 def test_each_side_keeps_what_the_other_did(notebook, chosen) -> None:
-    names: dict[str, Any] = {"__name__": "__main__"}
-    exec(BEGIN, names)
-    notebook.here(BEGIN)
-    notebook.there(", ".join(NAMES))
-    for side, cell in program(chosen):
-        exec(cell, names)
-        (notebook.here if side == "here" else notebook.there)(cell)
-    exec(SURVEY, names)
-    notebook.there(f"{SURVEY}\n_ = numpy, SimpleNamespace, {', '.join(NAMES)}")
-    assert notebook.ask("_surveyed") == [names["_surveyed"]] * 4
+    read = "numpy", "SimpleNamespace", *NAMES
+    ranks, expected = in_both(notebook, BEGIN, program(chosen), read, SURVEY)
+    assert ranks == [expected] * 4
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.cluster.namespace.notebook import Notebook, open_notebook
+from tests.cluster.namespace.notebook import Notebook, in_both, open_notebook
 
 BEGIN = """
 import copy, torch
@@ -116,15 +114,10 @@ def notebook(shared, monkeypatch) -> Notebook:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(chosen=st.lists(choices, min_size=2, max_size=8))
 def test_each_side_keeps_what_the_other_did(notebook, chosen) -> None:
-    names: dict[str, Any] = {"__name__": "__main__"}
-    exec(BEGIN, names)
-    notebook.here(BEGIN)
-    notebook.there(", ".join(NAMES))
-    for count, (side, number) in enumerate(chosen, 1):
-        pool = HERE if side == "here" else ON_RANKS
-        cell = pool[number % len(pool)].format(n=count)
-        exec(cell, names)
-        (notebook.here if side == "here" else notebook.there)(cell)
-    exec(SURVEY, names)
-    notebook.there(f"{SURVEY}\n_ = {', '.join(NAMES)}")
-    assert notebook.ask("_surveyed") == [names["_surveyed"]] * 4
+    pools = {"here": HERE, "there": ON_RANKS}
+    cells = [
+        (side, pools[side][number % len(pools[side])].format(n=count))
+        for count, (side, number) in enumerate(chosen, 1)
+    ]
+    ranks, expected = in_both(notebook, BEGIN, cells, NAMES, SURVEY)
+    assert ranks == [expected] * 4
