@@ -119,9 +119,10 @@ def notebook(client: Path, tmp_path: Path) -> Iterator[LiveNotebook]:
 
 
 @contextlib.contextmanager
-def opened_over_ssh(client: Path, folder: Path) -> Iterator[LiveNotebook]:
+def opened_over_ssh(client: Path, folder: Path, **environ: str) -> Iterator[LiveNotebook]:
     """Open a notebook in a folder, for nodes that use the Python of these tests."""
-    made = LiveNotebook(folder / "n.ipynb", HOME=str(client.parent), PYTHONPATH=str(ROOT))
+    environ |= {"HOME": str(client.parent), "PYTHONPATH": str(ROOT)}
+    made = LiveNotebook(folder / "n.ipynb", **environ)
     try:
         made.succeed(f"%load_ext jupyter_sky\n%config Sky.python = {sys.executable!r}")
         yield made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from jupyter_sky.providers.ssh.provider import SSH
 from tests.cluster.conftest import Cells
 from tests.lab import Host, Lab
 from tests.notebook.kernels import LiveNotebook
-from tests.providers.ssh.conftest import cut
+from tests.providers.ssh.conftest import cut, opened_over_ssh
 from tests.providers.ssh.test_broken_links import Followed, counting
 from tests.waiting import until
 
@@ -84,7 +84,16 @@ def test_an_agent_that_comes_back_to_a_cluster_that_was_ended_ends_as_well(
         host.speed_up()
 
 
-def test_another_kernel_does_what_is_owed(lab: Lab, notebook: LiveNotebook, tmp_path: Path) -> None:
+@pytest.fixture
+def alone(client: Path, tmp_path: Path) -> Iterator[LiveNotebook]:
+    """A notebook with a registry of its own: no other process does what is owed there."""
+    folder = tmp_path / "sky"
+    with opened_over_ssh(client, tmp_path, JUPYTER_SKY_HOME=str(folder)) as made:
+        yield made
+
+
+def test_another_kernel_does_what_is_owed(lab: Lab, alone: LiveNotebook, tmp_path: Path) -> None:
+    notebook = alone
     stop = tmp_path / "never"
     notebook.succeed("%sky up --hosts lab1,lab2 --plugin none")
     cell = notebook.start(f"%%sky --background\n{counting(stop)}")
