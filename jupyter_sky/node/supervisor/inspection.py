@@ -1,7 +1,9 @@
 """Finds out what the ranks of a node are doing, even while they cannot run Python code.
 
 Normally the side thread of a rank answers. A rank that does not answer is suspended, starved, or in
-a call into C that does not release the GIL: it then writes its main thread's stack on a signal.
+a call into C that does not release the GIL: only the last one writes its main thread's stack on a
+signal. For some instructions of each call from C to Python the stack is inconsistent, and a signal
+at which it is read just then ends the process (CPython 3.11 and 3.12).
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ ANSWER_WITHIN = 1.0
 
 _WRITTEN_WITHIN = 0.5
 _POLL_EVERY = 0.01
+_TURNS = 0.2
+"""Processor seconds of a main thread that runs Python in which a side thread had its turn."""
 
 
 class _Asked:
@@ -34,6 +38,7 @@ class _Asked:
     def __init__(self, pid: int | None, number: int) -> None:
         self.pid = pid
         self.number = number
+        self.used = stacks.MainThreadState.of(pid).used
         self.answer: asyncio.Future[Inspected] = asyncio.get_running_loop().create_future()
 
     async def wait(self) -> Inspected | None:
@@ -126,17 +131,22 @@ class Inspection:
             if before and before.pid == process.pid and await before.wait() is None:
                 # More questions would fill the socket, which a Stop needs.
                 return None
-            self._number += 1
-            asked = self._asked[process.rank] = _Asked(process.pid, self._number)
-            command: InspectCommand = {"op": "inspect", "number": self._number, "brief": brief}
-            process.send_aside(command)
-            return await asked.wait()
+            return await self._send(process, brief).wait()
+
+    def _send(self, process: RankProcess, brief: bool) -> _Asked:
+        self._number += 1
+        asked = self._asked[process.rank] = _Asked(process.pid, self._number)
+        command: InspectCommand = {"op": "inspect", "number": self._number, "brief": brief}
+        process.send_aside(command)
+        return asked
 
     async def written_stack(self, process: RankProcess) -> list[SeenFrame] | None:
         """Let the system write a rank's stack; return ``None`` if even that fails."""
         file, pid = process.stacks, process.pid
         if file is None or pid is None or os.fstat(file).st_size < stacks.NAMES_SIZE:
             return None  # its process has just begun: the signal would end it
+        if not await self._is_in_one_call(process):
+            return None
         os.ftruncate(file, stacks.NAMES_SIZE)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, stacks.STACKS_SIGNAL)
@@ -148,6 +158,22 @@ class Inspection:
             if stacks.is_whole(data):
                 break
         return stacks.parse_dump(data) if len(data) > stacks.NAMES_SIZE else None
+
+
+    async def _is_in_one_call(self, process: RankProcess) -> bool:
+        """Return whether the main thread of a rank sleeps, or keeps Python to itself."""
+        asked = self._asked.get(process.rank)
+        if asked is None or asked.pid != process.pid or asked.answer.done():
+            asked = self._send(process, brief=True)
+        until = asyncio.get_running_loop().time() + ANSWER_WITHIN
+        while not asked.answer.done() and process.pid == asked.pid:
+            main = stacks.MainThreadState.of(process.pid)
+            if main.is_asleep or main.used - asked.used >= _TURNS:
+                return True
+            if asyncio.get_running_loop().time() >= until:
+                break
+            await asyncio.sleep(_POLL_EVERY)
+        return False
 
 
 def _dead_children(pid: int | None) -> list[int]:

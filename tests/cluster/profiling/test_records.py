@@ -33,11 +33,16 @@ def _recorded(cells: Cells, code: str) -> tuple[RunHandle, Fetched]:
 def test_torchs_profiler_shows_who_waits_and_one_file_has_all_ranks(
     cells: Cells, tmp_path: Path
 ) -> None:
-    code = """dist.barrier()
+    code = f"""from pathlib import Path
+dist.barrier()
 a = torch.ones(50, 50)
 for step in range(2):
     a = a @ a / 50
-    if rank == 2:
+    if rank != 2:
+        Path({str(tmp_path)!r}, f"{{step}}.{{rank}}").touch()
+    else:
+        while len([*Path({str(tmp_path)!r}).glob(f"{{step}}.*")]) < 3:
+            time.sleep(0.01)  # until the others come to wait, however slow the machine is
         time.sleep(0.5)
     dist.all_reduce(a)"""
     run, fetched = _recorded(cells, code)

@@ -4,7 +4,8 @@ The side thread of a rank reads the frames of the others. If it cannot run, beca
 does not release the GIL, the agent sends a signal on which `faulthandler` writes a stack to a file,
 in C only. It writes the stack of the thread that gets the signal, the main thread, and no other: if
 the rank was merely slow, its threads continue, and reading frames that vanish meanwhile would crash
-the process. The agent reads the file; the names of cells are at its beginning.
+the process. The agent reads the file; the names of cells are at its beginning. It sends the signal
+to a main thread that is seen to be in one call only, for the same reason.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -42,6 +44,32 @@ _DUMPED = re.compile(r'  File "(.*)", line (\d+|\?+) in (.*)')
 _WRAPPERS = ("c10d_logger.py",)  # around each call of torch.distributed
 _KNOWN_CLASSES = {"_BaseDataLoaderIter": "DataLoader"}
 """What users call classes of libraries that they never see."""
+
+
+@dataclass(frozen=True)
+class MainThreadState:
+    """What the system tells about the main thread of a process.
+
+    Attributes
+    ----------
+    is_asleep
+        Whether it waits, in a call of the system.
+    used
+        Seconds for which it has had a processor so far.
+    """
+
+    is_asleep: bool
+    used: float
+
+    @classmethod
+    def of(cls, pid: int | None) -> MainThreadState:
+        """Return what is known of a process; of one that is gone, nothing."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            text = Path(f"/proc/{pid}/task/{pid}/stat").read_text()
+            fields = text.rpartition(")")[2].split()  # the name of the program may have spaces
+            ticks = int(fields[11]) + int(fields[12])
+            return cls(fields[0] in ("S", "D"), ticks / os.sysconf("SC_CLK_TCK"))
+        return cls(False, 0.0)
 
 
 class StackFile:
