@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from jupyter_sky.analysis.data_flow import DataFlow
 from jupyter_sky.analysis.ipython_syntax import parse
-from jupyter_sky.analysis.object_changes import ObjectChange, sure_changes, targets
+from jupyter_sky.analysis.object_changes import FunctionCall, ObjectChange, sure_changes, targets
 from jupyter_sky.analysis.query_names import with_query_names
 
 
@@ -41,8 +41,8 @@ class CellNames:
         ``config.sizes`` for ``config.sizes["x"] = 1``, ``config.sizes.update(x=1)`` and
         ``setattr(config, "sizes", {})``, and ``sizes`` for ``sizes["x"] = 1``. ``config.*`` stands
         for any, as for ``setattr(config, name, 1)`` and ``vars(config).update(sizes)``.
-    always_changed : frozenset of ObjectChange
-        What is assigned or deleted in objects on every path to the end of the cell.
+    always_changed : frozenset of ObjectChange or FunctionCall
+        What is assigned or deleted in objects, and called, on every path to the end of the cell.
     """
 
     reads: frozenset[str]
@@ -54,7 +54,7 @@ class CellNames:
     modules: frozenset[str] = frozenset()
     attributes: frozenset[str] = frozenset()
     targets: frozenset[str] = frozenset()
-    always_changed: frozenset[ObjectChange] = frozenset()
+    always_changed: frozenset[ObjectChange | FunctionCall] = frozenset()
 
 
 @lru_cache(maxsize=256)

@@ -1,12 +1,16 @@
-"""Which objects a cell changes in place, and which of their parts, as far as its syntax tells."""
+"""Which objects a cell changes in place, and which of their parts, as far as its syntax tells.
+
+What functions and methods of the user's change that it calls is told by `call_changes`.
+"""
 
 from __future__ import annotations
 
 import ast
 import datetime
 import enum
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from numbers import Number
 from pathlib import PurePath
 from typing import Any
@@ -42,31 +46,68 @@ _METHOD = "()"
 _LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise, ast.Yield, ast.YieldFrom)
 
 
+Lookup = Callable[[str], Sequence[Any]]
+"""Returns the objects that a name may mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPlace:
+    """Where an object is found.
+
+    Attributes
+    ----------
+    name
+        The name under which it is found.
+    steps
+        The labels of the parts that lead to it: ``.sizes`` for ``run.sizes``.
+    """
+
+    name: str
+    steps: tuple[str, ...] = ()
+
+    def objects_in(self, lookup: Lookup) -> list[Any]:
+        """Return the objects; none where code of the user's would have to be run."""
+        found = [*lookup(self.name)]
+        for step in self.steps:
+            found = [part for each in found for part in _at(each, step)]
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectChange:
     """A change of an object.
 
     Attributes
     ----------
-    name
-        The name under which the object is found.
-    steps
-        The labels of the parts that lead to it: ``.sizes`` for ``run.sizes["x"] = 1``.
+    place
+        Where the object is found: ``run.sizes`` for ``run.sizes["x"] = 1``.
     part
         The label of what is set in it, `EVERYTHING`, `EACH`, a method that is called (`method_of`),
         or ``None`` if that is not known.
     """
 
-    name: str
-    steps: tuple[str, ...]
+    place: ObjectPlace
     part: str | None
 
-    def objects_in(self, namespace: Mapping[str, Any]) -> list[Any]:
-        """Return the objects; none where code of the user's would have to be run."""
-        found = [namespace[self.name]] if self.name in namespace else []
-        for step in self.steps:
-            found = [part for each in found for part in _at(each, step)]
-        return found
+
+@dataclass(frozen=True, slots=True)
+class FunctionCall:
+    """A call of a function or method, which may be the user's.
+
+    Attributes
+    ----------
+    function
+        Where the function is found.
+    arguments
+        Where its arguments are found, by position or name; those that are found nowhere are left
+        out.
+    is_in_loop
+        Whether a loop calls it for what it goes through, which may be nothing.
+    """
+
+    function: ObjectPlace
+    arguments: tuple[tuple[int | str, ObjectPlace], ...]
+    is_in_loop: bool = False
 
 
 def _at(obj: Any, step: str) -> list[Any]:
@@ -123,9 +164,12 @@ def targets(tree: ast.AST) -> Iterator[str]:
                 yield from _path(node)
 
 
-def sure_changes(statements: Iterable[ast.stmt]) -> Iterator[ObjectChange]:
-    """Yield the changes that statements make whenever they run to their end."""
+def sure_changes(statements: Iterable[ast.stmt]) -> Iterator[ObjectChange | FunctionCall]:
+    """Yield the changes and calls that statements make whenever they run to their end."""
     for statement in statements:
+        match statement:
+            case ast.Expr(ast.Call() as call) | ast.Assign(value=ast.Call() as call):
+                yield from _called(call)
         match statement:
             case ast.Assign() | ast.Delete():
                 yield from _set_in(statement.targets)
@@ -145,25 +189,43 @@ def sure_changes(statements: Iterable[ast.stmt]) -> Iterator[ObjectChange]:
                 yield from _set_in_loop(statement)
 
 
-def _set_in_loop(loop: ast.For) -> Iterator[ObjectChange]:
+def _set_in_loop(loop: ast.For) -> Iterator[ObjectChange | FunctionCall]:
     """Yield what a loop sets in what it goes through; of others it is not known if it does."""
     changes = [*sure_changes(loop.body)]
     is_listed = isinstance(loop.iter, ast.Tuple | ast.List)
-    places = loop.iter.elts if is_listed else [_gone_through(loop.iter)]  # type: ignore[attr-defined]
-    steps = () if is_listed else (EACH,)
+    iterated = loop.iter.elts if is_listed else [_gone_through(loop.iter)]  # type: ignore[attr-defined]
     match loop.target:
         case ast.Name(variable) | ast.Tuple([_, ast.Name(variable)]):  # after a key, or an index
             pass
         case _:
             variable = ""
-    for place in places:
-        for outer in _changes(place, [None]):
-            for each in changes:
-                if each.name == variable:
-                    path = (*outer.steps, *steps, *each.steps)
-                    yield ObjectChange(outer.name, path, each.part)
-                elif (each.name, each.steps) == (outer.name, outer.steps) and steps:
-                    yield each
+    for place in filter(None, map(_place, iterated)):
+        items = place if is_listed else ObjectPlace(place.name, (*place.steps, EACH))
+        for each in changes:
+            if isinstance(each, FunctionCall):
+                yield _in_loop(each, variable, items)
+            elif each.place.name == variable:
+                yield replace(each, place=_within(items, each.place))
+            elif each.place == place and not is_listed:
+                yield each
+
+
+def _in_loop(call: FunctionCall, variable: str, items: ObjectPlace) -> FunctionCall:
+    """Return a call in a loop, which has an argument for each item."""
+    function = call.function
+    if function.name == variable:
+        function = _within(items, function)
+    return FunctionCall(
+        function,
+        tuple(
+            (key, _within(items, place)) for key, place in call.arguments if place.name == variable
+        ),
+        is_in_loop=True,
+    )
+
+
+def _within(outer: ObjectPlace, inner: ObjectPlace) -> ObjectPlace:
+    return ObjectPlace(outer.name, (*outer.steps, *inner.steps))
 
 
 def _gone_through(iterated: ast.expr) -> ast.expr:
@@ -227,22 +289,44 @@ def _label_of(key: ast.expr) -> str | None:
         return None
 
 
-def _changes(place: ast.expr, parts: Iterable[str | None]) -> Iterator[ObjectChange]:
-    match place:
-        case ast.Attribute(place, "__dict__") | ast.Call(ast.Name("vars"), [place]):
+def _called(call: ast.Call) -> Iterator[FunctionCall]:
+    if (function := _place(call.func)) is None:
+        return
+    # After the items of a list, the position of an argument is not known.
+    plain = takewhile(lambda each: not isinstance(each, ast.Starred), call.args)
+    given: list[tuple[int | str, ast.expr]] = [*enumerate(plain)]
+    given += [(each.arg, each.value) for each in call.keywords if each.arg]
+    places = ((key, _place(value)) for key, value in given)
+    yield FunctionCall(function, tuple((key, place) for key, place in places if place))
+
+
+def _changes(node: ast.expr, parts: Iterable[str | None]) -> Iterator[ObjectChange]:
+    match node:
+        case ast.Attribute(node, "__dict__") | ast.Call(ast.Name("vars"), [node]):
             parts = [part and _as_attribute(part) for part in parts if not method_of(part)]
-    steps: list[str] = []
-    while not isinstance(place, ast.Name):
-        match place:
-            case ast.Attribute(place, name):
-                steps = [attribute_label(name), *steps]
-            case ast.Subscript(place, key) if (label := _label_of(key)) is not None:
-                steps = [label, *steps]
-            case ast.Subscript(place):  # something in it is changed
-                steps, parts = [], [None]
-            case _:
-                return
-    yield from (ObjectChange(place.id, tuple(steps), part) for part in parts)
+    if place := _place(node):
+        yield from (ObjectChange(place, part) for part in parts)
+        return
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+        if place := _place(node):  # something in it is changed
+            yield ObjectChange(place, None)
+            return
+
+
+def _place(node: ast.expr) -> ObjectPlace | None:
+    """Return where something is found; ``None`` if syntax does not tell."""
+    match node:
+        case ast.Name(name):
+            return ObjectPlace(name)
+        case ast.Attribute(value, name):
+            label: str | None = attribute_label(name)
+        case ast.Subscript(value, key):
+            label = _label_of(key)
+        case _:
+            return None
+    outer = _place(value)
+    return ObjectPlace(outer.name, (*outer.steps, label)) if outer and label else None
 
 
 def _as_attribute(label: str) -> str:

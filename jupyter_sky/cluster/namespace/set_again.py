@@ -17,8 +17,14 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from jupyter_sky.analysis.method_changes import changes_by
-from jupyter_sky.analysis.object_changes import EACH, EVERYTHING, ObjectChange, method_of
+from jupyter_sky.analysis.call_changes import changed_objects
+from jupyter_sky.analysis.object_changes import (
+    EACH,
+    EVERYTHING,
+    FunctionCall,
+    ObjectChange,
+    method_of,
+)
 from jupyter_sky.cluster.namespace.dependencies import ItemCollector
 from jupyter_sky.cluster.namespace.differences import mark_as_changed, set_in_models, set_parts
 from jupyter_sky.cluster.namespace.packing import NamespaceItem, may_share
@@ -48,12 +54,11 @@ class SetObject:
 
 
 def set_objects(
-    changes: Iterable[ObjectChange], namespace: Mapping[str, Any]
+    changes: Iterable[ObjectChange | FunctionCall], namespace: Mapping[str, Any]
 ) -> Iterator[SetObject]:
-    """Yield what a cell of the notebook has set, as its syntax tells."""
-    for change in changes:
-        for each in change.objects_in(namespace):
-            yield SetObject(each, change.part)
+    """Yield what a cell of the notebook has set, as its syntax tells, and the user's functions'."""
+    for obj, part in changed_objects(changes, namespace, is_user_code):
+        yield SetObject(obj, part)
 
 
 class SetAgain:
@@ -85,9 +90,7 @@ class SetAgain:
                 continue
             seen.add((id(each.value), each.part))
             if (method := method_of(each.part)) and not is_set_by(method, each.value):
-                found = changes_by(method, each.value, is_user_code)
-                waiting.extend(SetObject(*part) for part in found)
-                continue
+                continue  # no method of torch's
             waiting.extend(SetObject(part, each.part) for part in within(each.value, each.part))
             if (token := self._sent_objects.token_of(each.value)) is not None:
                 self._parts.setdefault(token, set()).add(each.part)

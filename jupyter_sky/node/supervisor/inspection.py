@@ -159,7 +159,6 @@ class Inspection:
                 break
         return stacks.parse_dump(data) if len(data) > stacks.NAMES_SIZE else None
 
-
     async def _is_in_one_call(self, process: RankProcess) -> bool:
         """Return whether the main thread of a rank sleeps, or keeps Python to itself."""
         asked = self._asked.get(process.rank)

@@ -9,7 +9,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.analysis.cell_names import CellNames, analyse
 from jupyter_sky.analysis.namespace_diff import NamespaceDiff
-from jupyter_sky.analysis.object_changes import ObjectChange
+from jupyter_sky.analysis.object_changes import FunctionCall, ObjectChange
 from jupyter_sky.cluster.namespace.packing import class_key
 from jupyter_sky.cluster.namespace.set_again import set_objects
 from jupyter_sky.notebook.session import Session
@@ -25,7 +25,7 @@ class _Running:
     surely
         The names that, by its syntax, it binds or deletes whenever it runs to its end.
     changed
-        What it surely assigns in objects (`always_changed`).
+        What it surely assigns in objects, and calls (`always_changed`).
     targets
         The attributes that it may assign.
     diff
@@ -33,7 +33,7 @@ class _Running:
     """
 
     surely: frozenset[str]
-    changed: frozenset[ObjectChange]
+    changed: frozenset[ObjectChange | FunctionCall]
     targets: frozenset[str]
     diff: NamespaceDiff
 

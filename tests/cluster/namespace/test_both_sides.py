@@ -24,6 +24,17 @@ seen = {0}
 by_name = defaultdict(list, a=[])
 box = Box(args=args, seen=seen, rows=[{'x': 0}, {'x': 1}])
 pair = (config, [log])
+def begin_anew():
+    config['lr'] = 0
+    zero(args, rows=box.rows)
+def zero(run, *, rows):
+    run.step = 0
+    run.w[:] = 0
+    clear_each(rows)
+def clear_each(rows):
+    for row in rows: clear(row)
+def clear(row):
+    row['x'] = 0
 """
 NAMES = "config", "log", "args", "seen", "by_name", "box", "pair"
 KEYS = "abc"
@@ -57,6 +68,10 @@ HERE = [
     "box.reset()",
     "for row in box.rows: row['x'] = 0",
     "for index in range(len(box.rows)): box.rows[index]['x'] = 0",
+    "begin_anew()",
+    "zero(box.args, rows=[])",
+    "clear_each(box.rows)",
+    "for row in box.rows: clear(row)",
     "config.pop('{k}', None)",
     "vars(args).pop('{k}', None)",
     "config['lr'] = 0",
@@ -304,6 +319,58 @@ def test_a_method_sets_what_its_source_says(notebook) -> None:
         notebook.there(
             "for each in meters: each.total += 1; each.log.append(1); each.begun = False"
         )
+
+
+FUNCTIONS = """
+import project_functions
+stats, runs = {'seen': 0, 'best': 0}, [{'seen': 0}, {'seen': 0}]
+def restart(counts): counts['seen'] = 0
+def restart_all(*, counts):
+    restart(counts)
+    restart_runs(runs)
+def restart_runs(all_of_them):
+    for each in all_of_them: restart(each)
+def maybe(counts):
+    if counts['best'] > 5: return
+    counts['seen'] = 0
+def copied(counts):
+    counts = dict(counts)
+    counts['seen'] = 0
+def steps():
+    stats['seen'] = 0
+    yield
+def enclosing(counts):
+    def inner(): counts['seen'] = 0
+    return inner
+inner = enclosing(stats)
+class Trainer:
+    def begin(self, counts): restart(counts)
+"""
+
+
+def test_a_function_sets_what_its_source_says(notebook, monkeypatch, tmp_path) -> None:
+    source = "def restart(counts): counts['seen'] = 0\ndef again(): TOTAL['seen'] = 0\n"
+    (tmp_path / "project_functions.py").write_text(f"{source}TOTAL = {{'seen': 0}}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    notebook.here(FUNCTIONS)
+    seen = "[each['seen'] for each in (stats, *runs)], stats['best']"
+    for cell, after in {
+        "restart(stats)": [0, 1, 1],
+        "restart(counts=runs[0])": [1, 0, 1],
+        "restart_all(counts=stats)": [0, 0, 0],
+        "for each in runs: restart(each)": [1, 0, 0],
+        "for each in []: restart_all(counts=stats)": [1, 1, 1],
+        "project_functions.restart(stats)": [0, 1, 1],
+        "done = Trainer().begin(stats); trainer = Trainer(); trainer.begin(runs[1])": [1, 1, 0],
+        "inner()": [0, 1, 1],
+        "maybe(stats)": [1, 1, 1],
+        "copied(stats)": [1, 1, 1],
+        "steps()": [1, 1, 1],
+        "(lambda counts: None)(stats)": [1, 1, 1],
+    }.items():
+        notebook.there("for each in (stats, *runs): each['seen'] = 1\nstats['best'] = 3")
+        notebook.here(cell)
+        assert notebook.ask(f"({seen})") == [(after, 3)] * 4, cell
 
 
 @pytest.mark.parametrize("zeros", ["numpy.zeros(2)", "torch.zeros(2)"])
