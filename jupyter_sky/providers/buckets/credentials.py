@@ -1,18 +1,22 @@
 """Credentials with which nodes access a bucket: they expire, and are only kept in memory.
 
-A key that does not expire never leaves this computer. It is exchanged for a session token of a few
-hours; if that is not possible, remote nodes need a role of their own.
+A key that does not expire never leaves this computer. It is exchanged for a token of a few hours,
+which opens the folder of the volume alone where the user may ask for such a one, and what the user
+may do in AWS else; if neither is possible, remote nodes need a role of their own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.providers.base import Provider
 from jupyter_sky.providers.boto_session import make_session
+from jupyter_sky.providers.buckets.listing import list_one
 from jupyter_sky.providers.buckets.volume import Volume
 from jupyter_sky.transport.volumes.requests import SessionToken, VolumeOrder
 
@@ -75,9 +79,7 @@ def _of_s3(
     if frozen.token:
         return options, _token(frozen, getattr(found, "_expiry_time", None))
     try:
-        made = session.client("sts", region_name=options["region"]).get_session_token(
-            DurationSeconds=SECONDS
-        )["Credentials"]
+        return options, _bought_token(session, volume, options)
     except (botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError) as error:
         if is_here:
             return options, _token(frozen, None)  # it does not leave this computer
@@ -88,7 +90,55 @@ def _of_s3(
             "instances a role that may read the bucket, as in "
             "`%config Sky.aws = {'instance_profile': 'NAME'}`."
         ) from None
-    return options, {
+
+
+def _bought_token(session: Any, volume: Volume, options: Mapping[str, Any]) -> SessionToken:
+    """Exchange a key that does not expire for a token."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    sts = session.client("sts", region_name=options["region"])
+    policy = _policy(volume, session.get_partition_for_region(options["region"]))
+    try:
+        narrow = _made(
+            sts.get_federation_token(
+                Name="jupyter-sky", Policy=json.dumps(policy), DurationSeconds=SECONDS
+            )
+        )
+        # What the bucket's own policy allows the user, it does not allow this token.
+        list_one(volume.url, options, narrow)
+        return narrow
+    except (ClientError, BotoCoreError):
+        return _made(sts.get_session_token(DurationSeconds=SECONDS))
+
+
+def _policy(volume: Volume, partition: str) -> dict[str, Any]:
+    """Return a policy that allows what a volume needs, in its folder of the bucket."""
+    bucket, _, folder = volume.url.removeprefix("s3://").partition("/")
+    files = f"{bucket}/{folder}/*" if folder else f"{bucket}/*"
+    of_bucket, of_files = ["ListBucket", "GetBucketLocation"], ["GetObject"]
+    if not volume.read_only:
+        of_bucket += ["ListBucketMultipartUploads"]
+        of_files += ["PutObject", "DeleteObject", "AbortMultipartUpload"]
+    statements: list[dict[str, Any]] = [
+        {
+            "Effect": "Allow",
+            "Action": [f"s3:{action}" for action in actions],
+            "Resource": f"arn:{partition}:s3:::{resource}",
+        }
+        for actions, resource in ((of_bucket, bucket), (of_files, files))
+    ]
+    encrypted = {
+        "Effect": "Allow",
+        "Action": ["kms:Decrypt", "kms:GenerateDataKey"],
+        "Resource": "*",
+        "Condition": {"StringLike": {"kms:ViaService": "s3.*"}},
+    }
+    return {"Version": "2012-10-17", "Statement": [*statements, encrypted]}
+
+
+def _made(answer: Mapping[str, Any]) -> SessionToken:
+    made = answer["Credentials"]
+    return {
         "fields": {
             "access_key_id": made["AccessKeyId"],
             "secret_access_key": made["SecretAccessKey"],

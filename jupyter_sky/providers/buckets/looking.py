@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.providers.base import Provider
-from jupyter_sky.providers.boto_session import make_session
 from jupyter_sky.providers.buckets.credentials import order_of
+from jupyter_sky.providers.buckets.listing import list_one
 from jupyter_sky.providers.buckets.volume import Volume
 from jupyter_sky.transport.volumes import words
 from jupyter_sky.transport.volumes.requests import VolumeOrder
 
-_WITHIN = 5  # seconds; a bucket that does not answer here may answer the nodes
 _MISSING = "NoSuchBucket"
 
 
@@ -39,35 +37,12 @@ def _of_s3(order: VolumeOrder) -> str:
     """Return why files cannot be listed; empty if they can, or that is not known."""
     try:
         import boto3  # noqa: F401 - not everybody has it
-        import botocore
-        from botocore.config import Config
         from botocore.exceptions import BotoCoreError, ClientError
     except ImportError:
         return ""
-    options, token = order["options"], order["token"]
-    given: dict[str, Any] = {"signature_version": botocore.UNSIGNED}
-    keys: dict[str, Any] = {}
-    if token:
-        given, fields = {}, token["fields"]
-        keys = {
-            "aws_access_key_id": fields["access_key_id"],
-            "aws_secret_access_key": fields["secret_access_key"],
-            "aws_session_token": fields.get("token"),
-        }
-    client = make_session(**keys).client(
-        "s3",
-        region_name=options["region"],
-        endpoint_url=options.get("endpoint"),
-        config=Config(
-            connect_timeout=_WITHIN,
-            read_timeout=_WITHIN,
-            retries={"total_max_attempts": 1},
-            **given,
-        ),
-    )
-    bucket, _, prefix = order["url"].removeprefix("s3://").partition("/")
+    token = order["token"]
     try:
-        client.list_objects_v2(Bucket=bucket, Prefix=f"{prefix}/" if prefix else "", MaxKeys=1)
+        list_one(order["url"], order["options"], token)
     except ClientError as error:
         text = str(error)
         return words.lasting(text, order["url"]) if token or _MISSING in text else ""

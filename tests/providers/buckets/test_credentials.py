@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -33,6 +34,55 @@ def test_a_key_that_does_not_expire_buys_a_token_that_does(bucket: Buckets) -> N
     expires = order["token"]["expires"]
     assert expires is not None
     assert 3600 < expires - time.time() <= 12 * 3600 + 60
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """What AWS is asked, in order; nobody may list a folder that is called ``closed``."""
+    from botocore.client import BaseClient
+    from botocore.exceptions import ClientError
+
+    found = []
+    usual = BaseClient._make_api_call
+
+    def call(client: Any, action: str, given: dict[str, Any]) -> Any:
+        found.append((action, given))
+        if action == "ListObjectsV2" and given["Prefix"] == "closed/":
+            raise ClientError({"Error": {"Code": "AccessDenied"}}, action)
+        return usual(client, action, given)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", call)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("volume", "read", "written"),
+    [
+        (VOLUME, "arn:aws:s3:::photos/2024/*", True),
+        (sky.Volume("s3://photos", "/data", read_only=True), "arn:aws:s3:::photos/*", False),
+    ],
+)
+def test_the_token_opens_the_folder_of_the_volume_alone(
+    bucket: Buckets, asked, volume: sky.Volume, read: str, written: bool
+) -> None:
+    assert order_of(volume, sky.SSH("gpu1"))["token"]
+    [policy] = [json.loads(given["Policy"]) for action, given in asked if "Policy" in given]
+    allowed = {each["Resource"]: set(each["Action"]) for each in policy["Statement"]}
+    assert allowed.keys() == {"arn:aws:s3:::photos", read, "*"}
+    assert allowed["*"] == {"kms:Decrypt", "kms:GenerateDataKey"}
+    assert "s3:GetObject" in allowed[read]
+    assert ("s3:PutObject" in allowed[read]) == written
+    assert not any("*" in action for actions in allowed.values() for action in actions)
+
+
+def test_where_only_the_policy_of_the_bucket_lets_the_user_in_the_token_is_the_users(
+    bucket: Buckets, asked
+) -> None:
+    token = order_of(sky.Volume("s3://photos/closed", "/data"), sky.SSH("gpu1"))["token"]
+    assert token
+    assert token["fields"]["token"]
+    ends = [action for action, _ in asked if action.startswith("Get")]
+    assert ends == ["GetFederationToken", "GetSessionToken"]
 
 
 def test_instances_with_a_role_are_sent_nothing(bucket: Buckets) -> None:
