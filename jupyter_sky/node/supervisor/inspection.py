@@ -39,6 +39,7 @@ class _Asked:
         self.pid = pid
         self.number = number
         self.used = stacks.MainThreadState.of(pid).used
+        self.until = asyncio.get_running_loop().time() + ANSWER_WITHIN
         self.answer: asyncio.Future[Inspected] = asyncio.get_running_loop().create_future()
 
     async def wait(self) -> Inspected | None:
@@ -164,12 +165,11 @@ class Inspection:
         asked = self._asked.get(process.rank)
         if asked is None or asked.pid != process.pid or asked.answer.done():
             asked = self._send(process, brief=True)
-        until = asyncio.get_running_loop().time() + ANSWER_WITHIN
         while not asked.answer.done() and process.pid == asked.pid:
             main = stacks.MainThreadState.of(process.pid)
             if main.is_asleep or main.used - asked.used >= _TURNS:
                 return True
-            if asyncio.get_running_loop().time() >= until:
+            if asyncio.get_running_loop().time() >= asked.until:
                 break
             await asyncio.sleep(_POLL_EVERY)
         return False

@@ -213,13 +213,14 @@ class Profiles:
     async def _ask_system(
         self, gathered: Sequence[_Gathered] | Any, now: float, silent_after: float
     ) -> None:
-        for each in gathered:
-            if not _is_to_come(each) or now - each.heard < silent_after:
-                continue
-            with contextlib.suppress(OSError):
-                frames = await self._written_stack(each.process)
-                if frames and _is_to_come(each):
-                    each.add_written(frames, asyncio.get_running_loop().time())
+        silent = [each for each in gathered if now - each.heard >= silent_after]
+        await asyncio.gather(*(self._ask_for(each) for each in silent if _is_to_come(each)))
+
+    async def _ask_for(self, gathered: _Gathered) -> None:
+        with contextlib.suppress(OSError):
+            frames = await self._written_stack(gathered.process)
+            if frames and _is_to_come(gathered):
+                gathered.add_written(frames, asyncio.get_running_loop().time())
 
 
 def _is_to_come(gathered: _Gathered) -> bool:
