@@ -187,6 +187,8 @@ def sure_changes(statements: Iterable[ast.stmt]) -> Iterator[ObjectChange | Func
                 yield from sure_changes(statement.body)
             case ast.For() if not leaves(statement):
                 yield from _set_in_loop(statement)
+            case ast.Expr(ast.ListComp(item, [ast.comprehension(target, iterated, [], 0)])):
+                yield from _set_in_loop(ast.For(target, iterated, [ast.Expr(item)], []))
 
 
 def _set_in_loop(loop: ast.For) -> Iterator[ObjectChange | FunctionCall]:
