@@ -70,16 +70,15 @@ def test_a_rank_that_is_only_slow_lives_on_when_it_is_asked_for_its_stack() -> N
             until(answers)
 
 
-def written_stack(process: subprocess.Popen[bytes], file: int) -> list[Any] | None:
-    """Have the agent ask for the stack of a rank whose side thread does not answer."""
+def written_stacks(process: subprocess.Popen[bytes], file: int) -> Iterator[list[Any] | None]:
+    """Have an agent ask again and again for the stack of a rank whose side thread is silent."""
     there: Any = SimpleNamespace(
         rank=0, pid=process.pid, stacks=file, send_aside=lambda command: None
     )
-
-    async def ask() -> list[Any] | None:
-        return await Inspection({0: there}, lambda run: False).written_stack(there)
-
-    return asyncio.run(ask())
+    inspection = Inspection({0: there}, lambda run: False)
+    with asyncio.Runner() as runner:
+        while True:
+            yield runner.run(inspection.written_stack(there))
 
 
 def test_a_rank_that_does_not_get_the_processor_is_not_interrupted_in_the_middle_of_a_call() -> (
@@ -88,7 +87,7 @@ def test_a_rank_that_does_not_get_the_processor_is_not_interrupted_in_the_middle
     with rank(BUSY) as (process, file):
         until(lambda: not stacks.MainThreadState.of(process.pid).is_asleep)
         process.send_signal(signal.SIGSTOP)
-        assert written_stack(process, file) is None
+        assert next(written_stacks(process, file)) is None
         process.send_signal(signal.SIGCONT)
         used = stacks.MainThreadState.of(process.pid).used
         until(lambda: stacks.MainThreadState.of(process.pid).used > used)
@@ -108,4 +107,5 @@ StackFile(int(sys.argv[1]))
 _become_rank()
 """
         with rank(program) as (process, file):
-            until(lambda process=process, file=file: written_stack(process, file))
+            asked = written_stacks(process, file)
+            until(lambda asked=asked: next(asked))
