@@ -16,14 +16,8 @@ from itertools import takewhile
 from types import CodeType, FunctionType
 from typing import Any
 
-from jupyter_sky.analysis.object_changes import (
-    FunctionCall,
-    Lookup,
-    ObjectChange,
-    ObjectPlace,
-    leaves,
-    sure_changes,
-)
+from jupyter_sky.analysis.object_changes import FunctionCall, ObjectChange, leaves, sure_changes
+from jupyter_sky.analysis.object_places import Lookup, ObjectPlace
 
 _MOST_CALLERS = 8
 _NEVER_RUN = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR

@@ -6,25 +6,18 @@ What functions and methods of the user's change that it calls is told by `call_c
 from __future__ import annotations
 
 import ast
-import datetime
-import enum
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from numbers import Number
-from pathlib import PurePath
-from typing import Any
 
-# Kinds of keys of which equal ones have equal texts, also those of NumPy.
-_WITH_TEXT = (
-    str,
-    bytes,
-    type(None),
-    Number,
-    enum.Enum,
-    datetime.date,
-    datetime.timedelta,
-    PurePath,
+from jupyter_sky.analysis.object_places import (
+    EACH,
+    MODULES,
+    PARAMETERS,
+    ROWS,
+    ObjectPlace,
+    attribute_label,
+    item_label,
 )
 
 # Methods that change Python's containers, arrays, generators and models of Keras, and others that
@@ -37,40 +30,26 @@ _CHANGING = (
     *("add", "discard", "difference_update", "intersection_update", "symmetric_difference_update"),
 )
 
-EVERYTHING = "*"
-EACH = "[*]"
-"""The step to each item, as a loop takes it; as what is set, it is one of the items."""
+# Functions of NumPy that change their first argument.
+_FILLING = ("copyto", "fill_diagonal", "putmask")
 
-_MAX_EACH = 1000  # items above which a list is bulk data, whose parts nobody compares
+_ROWS = ("loc", "iloc", "at", "iat")
+"""What gives access to rows of pandas."""
+
+_GONE_THROUGH = {
+    "modules": MODULES,
+    "named_modules": MODULES,
+    "parameters": PARAMETERS,
+    "named_parameters": PARAMETERS,
+}
+"""Methods of torch for loops."""
+
+EVERYTHING = "*"
+ITEMS = "[:]"
+"""The items of an array; of nothing else."""
+
 _METHOD = "()"
 _LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise, ast.Yield, ast.YieldFrom)
-
-
-Lookup = Callable[[str], Sequence[Any]]
-"""Returns the objects that a name may mean."""
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectPlace:
-    """Where an object is found.
-
-    Attributes
-    ----------
-    name
-        The name under which it is found.
-    steps
-        The labels of the parts that lead to it: ``.sizes`` for ``run.sizes``.
-    """
-
-    name: str
-    steps: tuple[str, ...] = ()
-
-    def objects_in(self, lookup: Lookup) -> list[Any]:
-        """Return the objects; none where code of the user's would have to be run."""
-        found = [*lookup(self.name)]
-        for step in self.steps:
-            found = [part for each in found for part in _at(each, step)]
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,44 +89,9 @@ class FunctionCall:
     is_in_loop: bool = False
 
 
-def _at(obj: Any, step: str) -> list[Any]:
-    """Return what a step leads to from an object; a torch module keeps its parts elsewhere."""
-    try:
-        attributes = object.__getattribute__(obj, "__dict__")
-    except AttributeError:
-        attributes = {}
-    modules = attributes.get("_modules") or {}
-    try:
-        if step == EACH:
-            if isinstance(obj, list):
-                return [*list.__iter__(obj)] if list.__len__(obj) <= _MAX_EACH else []
-            each = dict.values(obj if isinstance(obj, dict) else modules)
-            return [*each] if len(each) <= _MAX_EACH else []
-        if step.startswith("."):
-            name = step[1:]
-            return [attributes[name] if name in attributes else modules[name]]
-        key = ast.literal_eval(step[1:-1])
-        if isinstance(obj, dict):
-            return [dict.__getitem__(obj, key)]
-        return [list.__getitem__(obj, key) if isinstance(obj, list) else modules[str(key)]]
-    except (LookupError, TypeError):
-        return []
-
-
 def method_of(part: str | None) -> str | None:
     """Return the name of the method that is called; ``None`` for a part that is set."""
     return part.removesuffix(_METHOD) if part and part.endswith(_METHOD) else None
-
-
-def item_label(key: Any) -> str | None:
-    """Return how an item is told from others, like ``['x']``; ``None`` for keys of other kinds."""
-    parts = key if type(key) is tuple else (key,)
-    return f"[{key!r}]" if all(isinstance(part, _WITH_TEXT) for part in parts) else None
-
-
-def attribute_label(name: str) -> str:
-    """Return how an attribute is told from others."""
-    return f".{name}"
 
 
 def targets(tree: ast.AST) -> Iterator[str]:
@@ -170,6 +114,7 @@ def sure_changes(statements: Iterable[ast.stmt]) -> Iterator[ObjectChange | Func
         match statement:
             case ast.Expr(ast.Call() as call) | ast.Assign(value=ast.Call() as call):
                 yield from _called(call)
+                yield from _filled(call)
         match statement:
             case ast.Assign() | ast.Delete():
                 yield from _set_in(statement.targets)
@@ -194,21 +139,18 @@ def sure_changes(statements: Iterable[ast.stmt]) -> Iterator[ObjectChange | Func
 def _set_in_loop(loop: ast.For) -> Iterator[ObjectChange | FunctionCall]:
     """Yield what a loop sets in what it goes through; of others it is not known if it does."""
     changes = [*sure_changes(loop.body)]
-    is_listed = isinstance(loop.iter, ast.Tuple | ast.List)
-    iterated = loop.iter.elts if is_listed else [_gone_through(loop.iter)]  # type: ignore[attr-defined]
     match loop.target:
         case ast.Name(variable) | ast.Tuple([_, ast.Name(variable)]):  # after a key, or an index
             pass
         case _:
             variable = ""
-    for place in filter(None, map(_place, iterated)):
-        items = place if is_listed else ObjectPlace(place.name, (*place.steps, EACH))
+    for container, items in _gone_through(loop.iter):
         for each in changes:
             if isinstance(each, FunctionCall):
                 yield _in_loop(each, variable, items)
             elif each.place.name == variable:
                 yield replace(each, place=_within(items, each.place))
-            elif each.place == place and not is_listed:
+            elif each.place == container:
                 yield each
 
 
@@ -230,16 +172,25 @@ def _within(outer: ObjectPlace, inner: ObjectPlace) -> ObjectPlace:
     return ObjectPlace(outer.name, (*outer.steps, *inner.steps))
 
 
-def _gone_through(iterated: ast.expr) -> ast.expr:
-    """Return the container whose items, keys or indices a loop goes through."""
+def _gone_through(iterated: ast.expr) -> Iterator[tuple[ObjectPlace | None, ObjectPlace]]:
+    """Yield the container whose items, keys or indices a loop goes through, and these items."""
+    node, step = iterated, EACH
     match iterated:
-        case ast.Call(ast.Attribute(place, "keys" | "items" | "values"), []):
-            return place
-        case ast.Call(ast.Name("range"), [ast.Call(ast.Name("len"), [place])]):
-            return place
-        case ast.Call(ast.Name("enumerate" | "list" | "sorted"), [place, *_]):
-            return _gone_through(place)
-    return iterated
+        case ast.Tuple(items) | ast.List(items):
+            yield from ((None, place) for place in map(_place, items) if place)
+            return
+        case ast.Call(ast.Name("enumerate" | "list" | "sorted"), [inner, *_]):
+            yield from _gone_through(inner)
+            return
+        case ast.Call(ast.Attribute(node, "keys" | "items" | "values"), []):
+            pass
+        case ast.Call(ast.Name("range"), [ast.Call(ast.Name("len"), [node])]):
+            pass
+        case ast.Call(ast.Attribute(model, method)) if method in _GONE_THROUGH:
+            node, step = model, _GONE_THROUGH[method]
+    if place := _place(node):
+        items_of = ObjectPlace(place.name, (*place.steps, step))
+        yield (place if step == EACH else None), items_of
 
 
 def leaves(statement: ast.stmt) -> bool:
@@ -254,8 +205,34 @@ def _set_in(assigned: Iterable[ast.expr]) -> Iterator[ObjectChange]:
                 yield from _changes(place, [attribute_label(name)])
             case ast.Subscript(place, key):
                 yield from _changes(place, [_label_of(key) or EACH])
+                yield from _set_in_rows(place, key)
             case ast.Tuple() | ast.List():
                 yield from _set_in(target.elts)
+
+
+def _set_in_rows(access: ast.expr, key: ast.expr) -> Iterator[ObjectChange]:
+    """Yield the columns that are set where something gives access to rows of a frame."""
+    match access:
+        case ast.Attribute(node, access_by) if access_by in _ROWS and (frame := _place(node)):
+            match key:
+                case ast.Tuple([_, ast.List(names)]):
+                    columns = [_label_of(each) for each in names]
+                case ast.Tuple([_, name]) if access_by in ("loc", "at"):
+                    columns = [_label_of(name)]
+                case _:
+                    columns = [EACH]
+            place = ObjectPlace(frame.name, (*frame.steps, ROWS))
+            yield from (ObjectChange(place, each or EACH) for each in columns)
+
+
+def _filled(call: ast.Call) -> Iterator[ObjectChange]:
+    """Yield the arrays that a function fills: with ``out=``, or one of NumPy's."""
+    arrays = [each.value for each in call.keywords if each.arg == "out"]
+    match call:
+        case ast.Call(ast.Attribute(_, name), [array, *_]) if name in _FILLING:
+            arrays.append(array)
+    for place in filter(None, map(_place, arrays)):
+        yield ObjectChange(place, ITEMS)
 
 
 def _changed_by(method: str, call: ast.Call) -> Collection[str | None]:
@@ -267,6 +244,8 @@ def _changed_by(method: str, call: ast.Call) -> Collection[str | None]:
         return []
     is_torchs = method.endswith("_") and method != "requires_grad_"
     known = _known(method, call) if method in _CHANGING or is_torchs else []
+    if any(each.arg == "inplace" for each in call.keywords):  # of pandas
+        known = [EACH]
     return [*known, f"{method}{_METHOD}"]
 
 

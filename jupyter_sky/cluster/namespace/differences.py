@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
-from jupyter_sky.analysis.object_changes import EACH, EVERYTHING
+from jupyter_sky.analysis.object_changes import EVERYTHING
+from jupyter_sky.analysis.object_places import EACH
 from jupyter_sky.cluster.namespace.packing import NamespaceItem, PackedGroup
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.serialization.changes import container_changes, model_changes, model_parts
@@ -105,7 +106,7 @@ def set_parts(
 
 
 def set_in_models(
-    state: RemoteState, keys: Collection[str], parts: Mapping[int, Collection[str | None]]
+    state: RemoteState, keys: Collection[str], parts: Mapping[int, Set[str | None]]
 ) -> set[int]:
     """Record that the notebook has set parts of models, perhaps to what they were.
 

@@ -19,17 +19,19 @@ from typing import Any
 
 from jupyter_sky.analysis.call_changes import changed_objects
 from jupyter_sky.analysis.object_changes import (
-    EACH,
     EVERYTHING,
+    ITEMS,
     FunctionCall,
     ObjectChange,
     method_of,
 )
+from jupyter_sky.analysis.object_places import EACH
 from jupyter_sky.cluster.namespace.dependencies import ItemCollector
 from jupyter_sky.cluster.namespace.differences import mark_as_changed, set_in_models, set_parts
 from jupyter_sky.cluster.namespace.packing import NamespaceItem, may_share
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
+from jupyter_sky.serialization.changes import frames, writes
 from jupyter_sky.serialization.changes.model_parts import is_set_by, within
 from jupyter_sky.serialization.models import keras_models
 from jupyter_sky.serialization.object_tokens.kinds import is_plain
@@ -91,6 +93,10 @@ class SetAgain:
             seen.add((id(each.value), each.part))
             if (method := method_of(each.part)) and not is_set_by(method, each.value):
                 continue  # no method of torch's
+            if each.part == ITEMS and not _is_memory(each.value):
+                continue
+            if each.part in (None, EACH, ITEMS):
+                writes.note(each.value)
             waiting.extend(SetObject(part, each.part) for part in within(each.value, each.part))
             if (token := self._sent_objects.token_of(each.value)) is not None:
                 self._parts.setdefault(token, set()).add(each.part)
@@ -173,7 +179,7 @@ def is_replaceable(obj: Any) -> bool:
         return True
     if isinstance(obj, functools._lru_cache_wrapper):
         return True  # its cache was cleared, which is no part of what is sent
-    if keras_models.is_saved(obj) or isinstance(obj, random.Random):
+    if keras_models.is_saved(obj) or isinstance(obj, random.Random) or frames.is_pandas(obj):
         return True
     is_users = type(obj).__module__ == "__main__" or isinstance(obj, SimpleNamespace | Namespace)
     if not is_users or not hasattr(obj, "__dict__"):
@@ -184,9 +190,11 @@ def is_replaceable(obj: Any) -> bool:
 
 
 def _is_memory(obj: Any) -> bool:
-    """Return whether an object is an array, a tensor or a generator; parameters are of models."""
+    """Return whether an object is one block of data or a generator; parameters are of models."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy and isinstance(obj, (numpy.ndarray, numpy.random.RandomState)):
+        return True
+    if frames.is_pandas(obj) and not frames.is_frame(obj):
         return True
     if torch is None:
         return False

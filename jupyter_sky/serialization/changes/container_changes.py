@@ -22,7 +22,8 @@ from contextlib import suppress
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from jupyter_sky.analysis.object_changes import EVERYTHING, attribute_label, item_label
+from jupyter_sky.analysis.object_changes import EVERYTHING
+from jupyter_sky.analysis.object_places import attribute_label, item_label
 from jupyter_sky.serialization import blobs, pickling
 from jupyter_sky.serialization.changes import frames, writes
 from jupyter_sky.serialization.changes.model_changes import is_model
@@ -81,18 +82,21 @@ def _contents(
 ) -> Contents:
     links = {key: numbers[key] for key in {*containers, *models} & numbers.keys()}
 
-    def digest(part: Any) -> str:
+    def digest(part: Any, is_of_frame: bool) -> str:
         if type(part) in SCALARS:
             text = repr(part)
             return text if len(text) < 64 else blobs.digest(text.encode(errors="replace"))
         if id(part) in links:
             return f"#{links[id(part)]}"
         pickled = pickling.dump_linked([part], links, without_caches=True)
-        return f"#{numbers.get(id(part))} {writes.digest(pickled, digests)}"
+        # pandas replaces an index by an equal one as it likes.
+        number = None if is_of_frame else numbers.get(id(part))
+        return f"#{number} {writes.digest(pickled, digests)}"
 
     found: dict[int, Mapping[str, str]] = {}
     for identity, (container, parts) in containers.items():
-        each = {name: digest(part) for name, part in parts.items()}
+        is_frame = frames.is_frame(container)
+        each = {name: digest(part, is_frame) for name, part in parts.items()}
         if type(container) is list:
             each[_LENGTH] = str(len(container))
         elif type(container) is not set:

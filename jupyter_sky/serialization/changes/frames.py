@@ -7,7 +7,8 @@ import warnings
 from collections.abc import Collection
 from typing import Any
 
-from jupyter_sky.analysis.object_changes import EVERYTHING, item_label
+from jupyter_sky.analysis.object_changes import EVERYTHING
+from jupyter_sky.analysis.object_places import item_label
 
 ROWS = " rows"
 """The label of the index: columns fit only into a frame with the same one."""
@@ -17,6 +18,12 @@ def is_frame(obj: Any) -> bool:
     """Return whether an object is a data frame whose columns can be changed one by one."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and type(obj) is pandas.DataFrame and obj.columns.is_unique
+
+
+def is_pandas(obj: Any) -> bool:
+    """Return whether an object is a data frame or a series."""
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(obj, pandas.DataFrame | pandas.Series)
 
 
 def parts_of(frame: Any) -> dict[str | None, Any]:

@@ -7,11 +7,11 @@ What is written to tensors is known from torch (`writes`).
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 from typing import Any
 
-from jupyter_sky.analysis.object_changes import EACH
+from jupyter_sky.analysis.object_places import EACH
 from jupyter_sky.serialization.changes.model_changes import (
     REQUIRES_GRAD,
     HeldModels,
@@ -24,7 +24,7 @@ from jupyter_sky.serialization.models import optimizers, sharded
 _MODES = ("train()", "eval()")
 _FREEZES = "requires_grad_()"
 _LOADS = "load_state_dict()"
-_WITH_MODULE = " "  # no name begins so: what is set of a parameter is set with what holds it
+_PARAMETER = " "  # no name of another part begins so
 
 
 def is_set_by(method: str, obj: Any) -> bool:
@@ -39,7 +39,7 @@ def within(obj: Any, part: str | None) -> list[Any]:
 
 
 def set_parts(
-    held: HeldModels, parts: Mapping[int, Collection[str | None]]
+    held: HeldModels, parts: Mapping[int, Set[str | None]]
 ) -> tuple[HeldModels, set[int]]:
     """Have parts of models and optimizers count as changed.
 
@@ -75,17 +75,20 @@ def _parts(model: Any) -> Iterator[tuple[Any, str]]:
     if sharded.has_modules(model):
         for prefix, module in modules_of(model):
             yield module, prefix
-            yield from ((each, _WITH_MODULE) for each in module._parameters.values())
+            for name, parameter in module._parameters.items():
+                yield parameter, f"{_PARAMETER}{prefix}{name}"
     else:
         yield model, ""
         for index, group in enumerate(model.param_groups if optimizers.is_optimizer(model) else ()):
             yield group, f"{index}."
-            yield from ((each, _WITH_MODULE) for each in group["params"])
+            yield from ((each, _PARAMETER) for each in group["params"])
 
 
-def _set_in(known: KnownModel, prefix: str, parts: Collection[str | None]) -> dict[str, str]:
-    if prefix == _WITH_MODULE:
-        return {}
+def _set_in(known: KnownModel, prefix: str, parts: Set[str | None]) -> dict[str, str]:
+    if prefix.startswith(_PARAMETER):
+        name = f"{prefix.removeprefix(_PARAMETER)}{REQUIRES_GRAD}"
+        is_set = name in known.contents and not parts.isdisjoint((_FREEZES, ".requires_grad"))
+        return {name: ""} if is_set else {}
     is_module = sharded.has_modules(known.model())
     return {
         name: ""

@@ -2,7 +2,8 @@
 
 After ``model.load_state_dict(initial)`` in the notebook, its model may hold what it held when ranks
 were sent it, and theirs what they have trained since. So the content does not tell that the
-notebook has written to it. The counter does that torch keeps for backward passes.
+notebook has written to it. The counter does that torch keeps for backward passes, and one of ours
+for what is written through ``tensor.data``, which torch does not count.
 
 torch is never imported here: where it is not loaded, nothing is a tensor.
 """
@@ -10,6 +11,7 @@ torch is never imported here: where it is not loaded, nothing is a tensor.
 from __future__ import annotations
 
 import sys
+import weakref
 from typing import Any
 
 from jupyter_sky.serialization import blobs
@@ -31,10 +33,24 @@ def digest_of_packed(packed: Packed, objects: MemoEntries) -> str:
 
 def of_tensor(tensor: Any) -> str:
     """Return how often a tensor was written to."""
+    noted = str(_noted.get(id(tensor), ""))
     try:
-        return str(tensor._version)
+        return f"{tensor._version}{noted and '+'}{noted}"
     except RuntimeError:  # torch does not count it in inference mode
-        return ""
+        return noted
+
+
+def note(value: Any) -> None:
+    """Count that a value was written to, if it is a tensor."""
+    torch = sys.modules.get("torch")
+    if torch and isinstance(value, torch.Tensor):
+        if id(value) not in _noted:
+            weakref.finalize(value, _noted.pop, id(value), None)
+        _noted[id(value)] = _noted.get(id(value), 0) + 1
+
+
+_noted: dict[int, int] = {}
+"""How often `note` was called for a tensor, by its identity."""
 
 
 def _written(objects: MemoEntries) -> str:

@@ -391,6 +391,47 @@ def test_arrays_and_tensors_that_are_set_to_what_they_were(notebook, zeros) -> N
         assert notebook.ask(seen) == [([0, 0], [0, 0], True, step)] * 4
 
 
+def test_arrays_that_functions_and_their_data_set_to_what_they_were(notebook) -> None:
+    notebook.here(
+        "import numpy, torch\nx, y = numpy.zeros(2), numpy.zeros((2, 2)); z = numpy.zeros(2)\n"
+        "t = torch.zeros(2); model = torch.nn.Linear(1, 2)\n"
+        "for p in model.parameters(): p.data.zero_()\n"
+        "queue = {'seen': 0}\ndef keep(x, out): return out"
+    )
+    notebook.there(
+        "x += 1; y += 1; z += 1; t += 1; queue['seen'] = 1\n"
+        "with torch.no_grad():\n"
+        "    for p in model.parameters(): p.add_(1); p.requires_grad_(False)"
+    )
+    notebook.here(
+        "numpy.copyto(x, 0); numpy.fill_diagonal(y, 0); numpy.multiply(z, 0, out=z)\n"
+        "t.data.zero_(); model.weight.data.fill_(0); keep(x, out=queue)\n"
+        "for _, p in model.named_parameters(): p.requires_grad = True"
+    )
+    seen = "[each.tolist() for each in (x, y, z, t, model.weight, model.bias)], queue['seen']"
+    arrays = [[0, 0], [[0, 0], [0, 0]], [0, 0], [0, 0], [[0], [0]], [1, 1]]  # whole ones
+    assert notebook.ask(f"({seen})") == [(arrays, 1)] * 4
+    assert notebook.ask("[p.requires_grad for p in model.parameters()]") == [[True, True]] * 4
+    notebook.here("for p in model.parameters(): p.data.zero_()")
+    assert notebook.ask("[p.sum().item() for p in model.parameters()]") == [[0, 0]] * 4
+
+
+def test_rows_of_frames_and_series_that_are_set_to_what_they_were(notebook) -> None:
+    make = "pandas.DataFrame({'a': [0, 0], 'b': [0, 0], 'c': [0, 0]})"
+    notebook.here(f"import pandas\ndf, rows, other = {make}, {make}, {make}; s = df['a'].copy()")
+    notebook.there("for each in (df, rows, other): each[['a', 'b', 'c']] = 1\ns[:] = 1")
+    notebook.here(
+        "df.loc[:, 'a'] = 0; df.loc[:, ['b']] = 0\nrows.iloc[0] = 0\ns[:] = 0\n"
+        "other.fillna(0, inplace=True)"
+    )
+    seen = notebook.ask("([each.values.tolist() for each in (df, rows, other)], s.tolist())")
+    zeros = [[0, 0, 0], [0, 0, 0]]
+    assert seen == [([[[0, 0, 1], [0, 0, 1]], zeros, zeros], [0, 0])] * 4
+    notebook.there("s.iloc[1] = 1")
+    notebook.here("s.iloc[1] = 0")
+    assert notebook.ask("s.tolist()") == [[0, 0]] * 4
+
+
 def test_what_ranks_change_by_an_operator_is_changed_by_the_notebook_too(notebook) -> None:
     notebook.here("import numpy; x, rows = numpy.zeros(2), [0]")
     notebook.there("x += 1; rows += [1]")

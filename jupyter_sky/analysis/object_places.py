@@ -1,0 +1,142 @@
+"""Where objects are found that a cell names: the parts that lead to them, from a name on.
+
+Nothing of the user's is run to find them: parts are looked up where Python, torch and pandas keep
+them.
+"""
+
+from __future__ import annotations
+
+import ast
+import datetime
+import enum
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Number
+from pathlib import PurePath
+from typing import Any
+
+# Kinds of keys of which equal ones have equal texts, also those of NumPy.
+_WITH_TEXT = (
+    str,
+    bytes,
+    type(None),
+    Number,
+    enum.Enum,
+    datetime.date,
+    datetime.timedelta,
+    PurePath,
+)
+
+EACH = "[*]"
+"""The step to each item, as a loop takes it; as what is set, it is one of the items."""
+
+MODULES, PARAMETERS = "[modules]", "[parameters]"
+"""The steps to each module in a model of torch, and to each of its parameters."""
+
+ROWS = "[rows]"
+"""The step to a data frame or series of pandas by what gives access to its rows, as ``df.loc``."""
+
+_PARTS = "_modules", "_parameters", "_buffers"
+_MAX_EACH = 1000  # items above which a list is bulk data, whose parts nobody compares
+
+Lookup = Callable[[str], Sequence[Any]]
+"""Returns the objects that a name may mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPlace:
+    """Where an object is found.
+
+    Attributes
+    ----------
+    name
+        The name under which it is found.
+    steps
+        The labels of the parts that lead to it: ``.sizes`` for ``run.sizes``.
+    """
+
+    name: str
+    steps: tuple[str, ...] = ()
+
+    def objects_in(self, lookup: Lookup) -> list[Any]:
+        """Return the objects; none where code of the user's would have to be run."""
+        found = [*lookup(self.name)]
+        for step in self.steps:
+            found = [part for each in found for part in _at(each, step)]
+        return found
+
+
+def _at(obj: Any, step: str) -> Sequence[Any]:
+    """Return what a step leads to from an object."""
+    attributes = _attributes(obj)
+    try:
+        match step:
+            case "[*]" if isinstance(obj, list):
+                return _few([*list.__iter__(obj)])
+            case "[*]":
+                items = obj if isinstance(obj, dict) else attributes.get("_modules") or {}
+                return _few([*dict.values(items)])
+            case "[modules]":
+                return [*_modules_in(obj, set())]
+            case "[parameters]":
+                modules = map(_attributes, _modules_in(obj, set()))
+                return [each for module in modules for each in module["_parameters"].values()]
+            case "[rows]":
+                return [obj] if _package_of(obj) == "pandas" else []
+            case ".data" if _package_of(obj) == "torch" and "data" not in attributes:
+                return [obj]  # another tensor, with the same memory
+            case _ if step.startswith("."):
+                return [_attribute(attributes, step[1:])]
+        key = ast.literal_eval(step[1:-1])
+        if isinstance(obj, dict):
+            return [dict.__getitem__(obj, key)]
+        if isinstance(obj, list):
+            return [list.__getitem__(obj, key)]
+        return [attributes["_modules"][str(key)]]
+    except (LookupError, TypeError):
+        return []
+
+
+def _few(items: Sequence[Any]) -> Sequence[Any]:
+    return items if len(items) <= _MAX_EACH else []
+
+
+def _attributes(obj: Any) -> dict[str, Any]:
+    try:
+        attributes: dict[str, Any] = object.__getattribute__(obj, "__dict__")
+        return attributes
+    except AttributeError:
+        return {}
+
+
+def _attribute(attributes: Mapping[str, Any], name: str) -> Any:
+    """Return an attribute; a torch module keeps its parts elsewhere."""
+    for part in (attributes, *(attributes.get(each) or {} for each in _PARTS)):
+        if name in part:
+            return part[name]
+    raise LookupError(name)
+
+
+def _modules_in(obj: Any, seen: set[int]) -> Iterator[Any]:
+    """Yield a module of torch, and those in it."""
+    attributes = _attributes(obj)
+    if "_modules" in attributes and "_parameters" in attributes and id(obj) not in seen:
+        seen.add(id(obj))
+        yield obj
+        for each in attributes["_modules"].values():
+            yield from _modules_in(each, seen)
+
+
+def _package_of(obj: Any) -> str:
+    return type(obj).__module__.partition(".")[0]
+
+
+def item_label(key: Any) -> str | None:
+    """Return how an item is told from others, like ``['x']``; ``None`` for keys of other kinds."""
+    parts = key if type(key) is tuple else (key,)
+    return f"[{key!r}]" if all(isinstance(part, _WITH_TEXT) for part in parts) else None
+
+
+def attribute_label(name: str) -> str:
+    """Return how an attribute is told from others."""
+    return f".{name}"
