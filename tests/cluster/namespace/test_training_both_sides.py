@@ -24,6 +24,11 @@ def update(model, opt):
     opt.zero_grad()
     (model[0](x).sum() + model[2](x).sum()).backward()  # all numbers are exact
     opt.step()
+def begin_anew(net, optimizer):
+    net.load_state_dict(initial)
+    optimizer.load_state_dict(fresh)
+    net.count = 0
+    schedule.last_epoch = 0
 def make():
     made = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 1))
     for each in made.parameters(): nn.init.constant_(each, 3)
@@ -66,7 +71,13 @@ HERE = [
     "for group in opt.param_groups: group['momentum'] = {n} / 8",
     "nn.init.ones_(model[0].weight)",
     "with torch.no_grad(): model[2].bias.fill_({n})",
+    "for p in model.parameters(): p.data.fill_(3)",
+    "for p in model[0].parameters(): p.requires_grad = True",
+    "model[2].weight.data.zero_()",
+    "begin_anew(model, opt)",
+    "begin_anew(trainer.model, trainer.opt)",
     "ema.zero_()",
+    "ema.data.zero_()",
     "ema[:] = {n}",
     "nn.init.zeros_(ema)",
     "state['best'].zero_()",
