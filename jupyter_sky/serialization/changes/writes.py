@@ -11,13 +11,15 @@ torch is never imported here: where it is not loaded, nothing is a tensor.
 from __future__ import annotations
 
 import sys
-import weakref
 from typing import Any
 
 from jupyter_sky.serialization import blobs
 from jupyter_sky.serialization.object_tokens.kinds import MemoEntries
 from jupyter_sky.serialization.pickling import Pickled
 from jupyter_sky.transport.protocol.messages import Packed
+
+_noted: Any = None
+"""How often `note` was called, by tensor, as soon as there is one."""
 
 
 def digest(pickled: Pickled, digests: dict[tuple[int, int], str]) -> str:
@@ -33,24 +35,23 @@ def digest_of_packed(packed: Packed, objects: MemoEntries) -> str:
 
 def of_tensor(tensor: Any) -> str:
     """Return how often a tensor was written to."""
-    noted = str(_noted.get(id(tensor), ""))
+    noted = f"+{_noted[tensor]}" if _noted and tensor in _noted else ""
     try:
-        return f"{tensor._version}{noted and '+'}{noted}"
+        return f"{tensor._version}{noted}"
     except RuntimeError:  # torch does not count it in inference mode
         return noted
 
 
 def note(value: Any) -> None:
-    """Count that a value was written to, if it is a tensor."""
+    """Count that a value was written to, if it is a tensor; torch may have counted it, too."""
+    global _noted
     torch = sys.modules.get("torch")
     if torch and isinstance(value, torch.Tensor):
-        if id(value) not in _noted:
-            weakref.finalize(value, _noted.pop, id(value), None)
-        _noted[id(value)] = _noted.get(id(value), 0) + 1
+        if _noted is None:
+            from torch.utils.weak import WeakTensorKeyDictionary
 
-
-_noted: dict[int, int] = {}
-"""How often `note` was called for a tensor, by its identity."""
+            _noted = WeakTensorKeyDictionary()
+        _noted[value] = _noted.get(value, 0) + 1
 
 
 def _written(objects: MemoEntries) -> str:
