@@ -151,7 +151,6 @@ def text(cell: Any) -> str:
     )
 
 
-@pytest.mark.timeout(240)
 def test_papermill_runs_a_notebook_with_its_parameters(ipython_folder: Path) -> None:
     skip_without("torch")
     done, cells = papermill(
@@ -176,7 +175,6 @@ def test_papermill_runs_a_notebook_with_its_parameters(ipython_folder: Path) -> 
     assert shown[5].endswith(": ended; nothing is left running\n")
 
 
-@pytest.mark.timeout(240)
 def test_a_saved_notebook_shows_how_a_run_in_the_background_ended(ipython_folder: Path) -> None:
     done, cells = papermill(
         ipython_folder,
@@ -192,7 +190,6 @@ def test_a_saved_notebook_shows_how_a_run_in_the_background_ended(ipython_folder
     assert not any("widget" in kind for kind in kinds)
 
 
-@pytest.mark.timeout(240)
 def test_papermill_fails_where_a_cell_fails(ipython_folder: Path) -> None:
     done, cells = papermill(
         ipython_folder,

@@ -50,7 +50,6 @@ async def use(pool: sky.ComputePool) -> None:
 """
 
 
-@pytest.mark.timeout(600)  # without a cache mypy reads all of the package first
 def test_results_have_the_types_of_the_functions(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     (tmp_path / "code.py").write_text(CODE)

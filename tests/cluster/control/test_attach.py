@@ -97,7 +97,6 @@ def follow_late(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.timeout(120)
 def test_ranks_that_wait_for_others_that_were_not_told_of_the_group(
     attached, home: Path, tmp_path: Path
 ) -> None:

@@ -123,7 +123,6 @@ def check(cells: Cells, framework: bool, seed: str) -> None:
     assert cells.ask(PEERS) == [ranks] * ranks, seed
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("machines", "framework"), [(1, True), (2, False)])
 def test_the_next_kernel_finds_a_whole_cluster(machines: int, framework: bool) -> None:
     kill_kernels(machines, framework, [f"{machines} {number}" for number in range(8)])

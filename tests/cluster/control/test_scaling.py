@@ -247,7 +247,6 @@ def stopped(cells: Cells, nodes: int, change: int) -> bool:
     return heard
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("machines", [1, 3])
 def test_stop_at_any_change_leaves_the_old_cluster_or_the_new_one(new, machines: int) -> None:
     framework = machines == 1  # each agent imports torch
@@ -350,7 +349,6 @@ class Death:
         return cells
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("machines", "framework", "changes"),
     [

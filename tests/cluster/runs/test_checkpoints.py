@@ -305,7 +305,6 @@ if rank == 1:
 """
 
 
-@pytest.mark.timeout(500)  # each of its clusters, and the node in place of the lost, imports torch
 @pytest.mark.parametrize(("call", "replace"), [("save", True), ("load", True), ("save", False)])
 def test_a_node_that_is_killed_leaves_the_checkpoint_and_nobody_waits(
     new, tmp_path: Path, call: str, replace: bool

@@ -37,7 +37,6 @@ def test_a_cluster_of_cells_has_dask_for_the_notebook_and_again_after_it(
     assert notebook.namespace["here"] == os.getpid()
 
 
-@pytest.mark.timeout(300)
 def test_workers_elsewhere_have_the_users_own_modules(
     notebook: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

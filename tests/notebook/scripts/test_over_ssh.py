@@ -6,8 +6,6 @@ import re
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.lab import Lab
 from tests.notebook.kernels import LiveNotebook
 
@@ -109,7 +107,6 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.timeout(300)  # torch is imported by every process of torchrun
 def test_torchrun_between_hosts(over_ssh: LiveNotebook) -> None:
     folder = over_ssh.path.parent / "project"
     folder.mkdir()
@@ -133,7 +130,6 @@ print(f"counted {number}", flush=True)
 """
 
 
-@pytest.mark.timeout(300)
 def test_output_goes_on_where_a_link_broke(over_ssh: LiveNotebook, lab: Lab) -> None:
     (over_ssh.path.parent / "counts.py").write_text(COUNTS)
     stop = over_ssh.path.parent / "stop"

@@ -38,7 +38,6 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     assert sky("down", "scripts").returncode == 0
 
 
-@pytest.mark.timeout(300)
 def test_a_script_from_a_terminal(cluster: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import os, sys, time\n"

@@ -99,7 +99,6 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-@pytest.mark.timeout(300)  # torch is imported by every process of torchrun
 def test_ddp_with_a_restart(notebook: Notebook, project: Path) -> None:
     # One restart more than the script needs: now and then, a process of torch's aborts at its end
     # ("terminate called without an active exception"), when all is done.
@@ -116,7 +115,6 @@ def test_ddp_with_a_restart(notebook: Notebook, project: Path) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.timeout(300)
 def test_how_it_fails_and_is_stopped(notebook: Notebook, project: Path) -> None:
     notebook.run("%sky up --nodes 2")
     with pytest.raises(UsageError, match="--nnodes is 9, .* has 2 nodes: .*`%sky scale 9` first"):
