@@ -68,19 +68,19 @@ class ObjectPlace:
 
 def _at(obj: Any, step: str) -> Sequence[Any]:
     """Return what a step leads to from an object."""
-    attributes = _attributes(obj)
     try:
+        attributes = _attributes(obj)
         match step:
             case "[*]" if isinstance(obj, list):
                 return _few([*list.__iter__(obj)])
             case "[*]":
-                items = obj if isinstance(obj, dict) else attributes.get("_modules") or {}
+                items = obj if isinstance(obj, dict) else _parts(attributes, "_modules")
                 return _few([*dict.values(items)])
             case "[modules]":
                 return [*_modules_in(obj, set())]
             case "[parameters]":
                 modules = map(_attributes, _modules_in(obj, set()))
-                return [each for module in modules for each in module["_parameters"].values()]
+                return [each for of in modules for each in _parts(of, "_parameters").values()]
             case "[rows]":
                 return [obj] if _package_of(obj) == "pandas" else []
             case ".data" if _package_of(obj) == "torch" and "data" not in attributes:
@@ -92,8 +92,8 @@ def _at(obj: Any, step: str) -> Sequence[Any]:
             return [dict.__getitem__(obj, key)]
         if isinstance(obj, list):
             return [list.__getitem__(obj, key)]
-        return [attributes["_modules"][str(key)]]
-    except (LookupError, TypeError):
+        return [_parts(attributes, "_modules")[str(key)]]
+    except Exception:  # of any kind: what stands for another object may look it up, and fail
         return []
 
 
@@ -111,10 +111,16 @@ def _attributes(obj: Any) -> dict[str, Any]:
 
 def _attribute(attributes: Mapping[str, Any], name: str) -> Any:
     """Return an attribute; a torch module keeps its parts elsewhere."""
-    for part in (attributes, *(attributes.get(each) or {} for each in _PARTS)):
+    for part in (attributes, *(_parts(attributes, each) for each in _PARTS)):
         if name in part:
             return part[name]
     raise LookupError(name)
+
+
+def _parts(attributes: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the parts of a kind that a torch module has; none for other objects."""
+    parts = attributes.get(name)
+    return parts if isinstance(parts, dict) else {}
 
 
 def _modules_in(obj: Any, seen: set[int]) -> Iterator[Any]:
@@ -123,12 +129,12 @@ def _modules_in(obj: Any, seen: set[int]) -> Iterator[Any]:
     if "_modules" in attributes and "_parameters" in attributes and id(obj) not in seen:
         seen.add(id(obj))
         yield obj
-        for each in attributes["_modules"].values():
+        for each in _parts(attributes, "_modules").values():
             yield from _modules_in(each, seen)
 
 
 def _package_of(obj: Any) -> str:
-    return type(obj).__module__.partition(".")[0]
+    return str(type(obj).__module__).partition(".")[0]
 
 
 def item_label(key: Any) -> str | None:
