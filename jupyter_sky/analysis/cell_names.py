@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -41,6 +42,8 @@ class CellNames:
         ``config.sizes`` for ``config.sizes["x"] = 1``, ``config.sizes.update(x=1)`` and
         ``setattr(config, "sizes", {})``, and ``sizes`` for ``sizes["x"] = 1``. ``config.*`` stands
         for any, as for ``setattr(config, name, 1)`` and ``vars(config).update(sizes)``.
+    only_augmented : frozenset of str
+        Names that it binds by operators alone, as ``rows += [1]`` does: a list stays the same.
     always_changed : frozenset of ObjectChange or FunctionCall
         What is assigned or deleted in objects, and called, on every path to the end of the cell.
     """
@@ -54,6 +57,7 @@ class CellNames:
     modules: frozenset[str] = frozenset()
     attributes: frozenset[str] = frozenset()
     targets: frozenset[str] = frozenset()
+    only_augmented: frozenset[str] = frozenset()
     always_changed: frozenset[ObjectChange | FunctionCall] = frozenset()
 
 
@@ -98,8 +102,24 @@ def analyse(source: str) -> CellNames:
             node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
         ),
         targets=frozenset(targets(tree)),
+        only_augmented=frozenset(_only_augmented(tree)),
         always_changed=frozenset(sure_changes(tree.body)),
     )
+
+
+def _only_augmented(tree: ast.AST) -> Iterator[str]:
+    """Yield names that nothing but operators bind.
+
+    What imports and definitions bind is another object, which is noticed in any case.
+    """
+    operators, others = Counter[str](), Counter[str]()
+    for node in ast.walk(tree):
+        match node:
+            case ast.AugAssign(target=ast.Name(name)):
+                operators[name] += 1
+            case ast.Name(name, ctx=ast.Store()):
+                others[name] += 1  # the target of an operator, too
+    yield from (name for name, count in operators.items() if others[name] == count)
 
 
 # Import statements inside these do not bind names of the cell.

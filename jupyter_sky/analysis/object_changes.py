@@ -119,7 +119,7 @@ def sure_changes(statements: Iterable[ast.stmt]) -> Iterator[ObjectChange | Func
             case ast.Assign() | ast.Delete():
                 yield from _set_in(statement.targets)
             case ast.AugAssign(target=ast.Name() as name):
-                yield from _changes(name, [None])  # in place, as `steps *= 0` does
+                yield from _changes(name, _changed_by_operator(statement))
             case ast.AugAssign() | ast.AnnAssign():
                 yield from _set_in([statement.target])
             case ast.Expr(ast.Call(ast.Attribute(place, method)) as call):
@@ -247,6 +247,16 @@ def _changed_by(method: str, call: ast.Call) -> Collection[str | None]:
     if any(each.arg == "inplace" for each in call.keywords):  # of pandas
         known = [EACH]
     return [*known, f"{method}{_METHOD}"]
+
+
+def _changed_by_operator(statement: ast.AugAssign) -> Collection[str | None]:
+    """Return the parts that an operator changes in place: the items of an array, or some keys."""
+    match statement.op, statement.value:
+        case ast.BitOr(), ast.Dict(keys):
+            return [_label_of(key) if key else None for key in keys]
+        case ((ast.BitOr() | ast.Sub()), ast.Set(items)):
+            return [_label_of(each) for each in items]
+    return [ITEMS]
 
 
 def _known(method: str, call: ast.Call) -> Collection[str | None]:

@@ -85,9 +85,8 @@ class AssignmentTracker:
         else:
             names = _analysed(code)
             diff = NamespaceDiff(self._shell.user_ns)
-            self._running.append(
-                _Running(names.always_bound, names.always_changed, names.targets, diff)
-            )
+            surely = names.always_bound - names.only_augmented
+            self._running.append(_Running(surely, names.always_changed, names.targets, diff))
 
     def _on_post_run_cell(self, result: Any) -> None:
         # The cell that loaded the extension began before this was registered.

@@ -161,18 +161,18 @@ def _collections_in(module: ModuleType) -> Iterator[tuple[str, Any]]:
         if type(value) in _COLLECTIONS:
             yield name, value
             continue
-        kind = value if issubclass(type(value), type) else type(value)
-        if kind.__module__ == module.__name__:
-            for attribute, each in _attributes_of(value):
-                if type(each) in _COLLECTIONS:
-                    yield f"{name}.{attribute}", each
+        for attribute, each in _attributes_of(value, module):
+            if type(each) in _COLLECTIONS:
+                yield f"{name}.{attribute}", each
 
 
-def _attributes_of(value: Any) -> list[tuple[str, Any]]:
-    if issubclass(type(value), type):
-        return [*vars(value).items()]
-    with suppress(AttributeError):  # it has slots; its own methods are not asked
-        return [*object.__getattribute__(value, "__dict__").items()]
+def _attributes_of(value: Any, module: ModuleType) -> list[tuple[str, Any]]:
+    """Return the attributes of a class or object of a module's own."""
+    is_class = issubclass(type(value), type)
+    with suppress(Exception):  # it has slots, or looks something up that is not there
+        if (value if is_class else type(value)).__module__ == module.__name__:
+            of = vars(value) if is_class else object.__getattribute__(value, "__dict__")
+            return [*of.items()]
     return []
 
 

@@ -36,7 +36,7 @@ class Notebook:
             exec(compile(cell, file, "exec", dont_inherit=True), self.names)
             ends_well = True
         finally:
-            bound = names.always_bound if ends_well else frozenset()
+            bound = names.always_bound - names.only_augmented if ends_well else frozenset()
             changes = names.always_changed if ends_well else ()
             self.cluster.sync.set_again([*set_objects(changes, self.names)])
             there = bound & self.names.keys()
