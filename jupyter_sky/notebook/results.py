@@ -8,6 +8,7 @@ from typing import Any
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.inventory import owed_runs
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Task
 
@@ -107,6 +108,7 @@ def bind(
     shell.push(dict(bound))
     has = {rank: done.bound.keys() for rank, done in run.done.items()}
     cluster.sync.returned(kept, shell.user_ns, run.task.update, has)
+    owed_runs.settle(cluster.id, run.id)
     return bound
 
 

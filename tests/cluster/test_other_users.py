@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from jupyter_sky.cluster.inventory import asked_names, kernel_files, registry
+from jupyter_sky.cluster.inventory import kernel_files, owed_runs, registry
 from jupyter_sky.cluster.inventory.kernel_files import KernelFile
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.base import AgentGone
@@ -100,7 +100,7 @@ def test_another_user_opens_and_reaches_nothing(street: Path, new: Callable[...,
     cells = new(2, framework=False, provider=Local(machines=2))
     cells.namespace["data"] = bytes(100_000)
     cells.run("print('secret')\nx = data", names=["data"], values={0: ["x"]})
-    asked_names.record(cells.cluster.id, "0a", {0: ["x"]})
+    owed_runs.record(cells.cluster.id, "0a", "a run", {0: ["x"]})
     kernel_files.write(street, KernelFile("0b", "n.ipynb", 0.0))
     row = registry.find(cells.cluster.name)
     assert row is not None

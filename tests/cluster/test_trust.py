@@ -17,7 +17,7 @@ import pytest
 
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.inventory import asked_names, registry
+from jupyter_sky.cluster.inventory import owed_runs, registry
 from jupyter_sky.cluster.runs import talk
 from jupyter_sky.cluster.runs.task import RunNotice, Task
 from jupyter_sky.errors import SkyError
@@ -140,14 +140,14 @@ def test_names_that_this_computer_did_ask_for_are_there_for_another_kernel(
     theirs = None
     while theirs is None:  # it may be on its way to the ranks
         theirs = again(pair).cluster.pop_unseen_run()
-    assert asked_names.find(pair.cluster.id, mine.id) == {1: ["x"]}
+    assert owed_runs.find(pair.cluster.id, mine.id) == {1: ["x"]}
     go.touch()
     theirs.follow()
     assert theirs.values() == {1: {"x": 5}}
     mine.follow()
     assert mine.values() == {1: {"x": 5}}
     pair.run("pass", values={1: ["x"]})
-    assert asked_names.find(pair.cluster.id, mine.id) == {}
+    assert owed_runs.find(pair.cluster.id, mine.id) == {}
 
 
 FORGED = [

@@ -104,3 +104,48 @@ def test_two_notebooks_hear_once_of_each_other(opened: Callable[..., LiveNoteboo
     cell = second.succeed("%%sky\nprint(x)")
     assert cell.stdout == "1\n"
     assert cell.shown == [said]
+
+
+def test_what_an_ended_kernel_was_still_owed_is_said(
+    opened: Callable[..., LiveNotebook], tmp_path: Path
+) -> None:
+    notebook = opened()
+    go = tmp_path / "go"
+    notebook.succeed(
+        "%sky up --nodes 2 --plugin none\n"
+        "first = get_ipython().run_cell_magic('sky', '--background --out loss --gather n', "
+        "'loss = 0.5; n = 1')\n"
+        "while not first.done: pass"
+    )
+    notebook.succeed("%%sky --background --out kept\nkept = 2")
+    notebook.succeed("%%sky\npass")  # so that the end of the others was seen
+    slow = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\nlast = 3"
+    notebook.succeed(f"%%sky --background --out last\n{slow}")
+    notebook.succeed("%%sky --background --out kept\nkept = 4\nprint('waited')")
+    notebook.restart()
+    notebook.succeed("%load_ext jupyter_sky")
+    go.touch()
+    wait_for_end_of_run()
+    cell = notebook.succeed("%%sky\npass")
+    values, other, waited = (line.partition(": ")[2] for line in cell.stderr.splitlines())
+    assert values == (
+        "the kernel that began `loss = 0.5; n = 1` ended before loss and n came: `%sky pull loss` "
+        "and `%sky pull n --ranks all` bring them, as ranks have them now"
+    )
+    assert "ended before kept came: `%sky pull kept` brings it" in other
+    assert waited.startswith("`print('waited')` did not run: ")
+    assert "was started by an earlier kernel: `%sky attach` shows" in cell.shown[-1]
+    assert "brings last here" in cell.shown[-1]
+    notebook.succeed("%sky attach")
+    notebook.succeed("%sky pull loss\n%sky pull n --ranks all")
+    assert notebook.value("last, loss, n") == (3, 0.5, [1, 1])
+    (tmp_path / "task.yaml").write_text(f"setup: until [ -e {go} ]; do sleep 0.01; done\nrun: ls\n")
+    go.unlink()
+    notebook.succeed(f"%sky launch {tmp_path}/task.yaml --background")
+    notebook.restart()
+    notebook.succeed("%load_ext jupyter_sky")
+    go.touch()
+    assert "`task` did not run: " in notebook.succeed("%sky attach").stderr
+    notebook.restart()
+    notebook.succeed("%load_ext jupyter_sky")
+    assert notebook.succeed("%sky attach").stderr == ""

@@ -10,7 +10,7 @@ from typing import Any
 from jupyter_sky.cluster import version_check
 from jupyter_sky.cluster.control import process_group, scaling
 from jupyter_sky.cluster.control.controller import Controller
-from jupyter_sky.cluster.inventory import asked_names
+from jupyter_sky.cluster.inventory import owed_runs
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.state import ClusterPhase, reduce, running
 from jupyter_sky.providers.base import AgentGone, Machine
@@ -55,9 +55,12 @@ async def restore(
     # Before events arrive: that a rank enters this group is no news of another kernel.
     controller.state = replace(controller.state, generation=newest)
     controller.shared = any(welcome["shared"] for welcome in welcomes)
-    await _follow_from_unseen_run(controller, welcomes)
+    followed = await _follow_from_unseen_run(controller, welcomes)
     if not controller.visits:
         controller.warnings = version_check.check(controller.versions)
+        take = owed_runs.take_left
+        left = await asyncio.to_thread(take, controller.id, controller.shared, but=followed)
+        controller.warn(each.sentence for each in left)
         await scaling.finish_interrupted(controller, welcomes, leaving)
         if any(rank["forming"] for rank in own):
             # Some may wait for ranks that a killed kernel has not told, but another notebook may
@@ -93,8 +96,10 @@ def _restore_ranks(controller: Controller, connection: Connection, welcome: Welc
         controller.on_event(connection, decode_event(welcome["leaving"]))
 
 
-async def _follow_from_unseen_run(controller: Controller, welcomes: Sequence[Welcome]) -> None:
-    """Ask for events, including all events of a run whose end no notebook has seen."""
+async def _follow_from_unseen_run(
+    controller: Controller, welcomes: Sequence[Welcome]
+) -> str | None:
+    """Ask for events, including all of a run whose end no notebook has seen; return that run."""
     # What a node says about participants only counts for its own ranks.
     own: dict[Connection, dict[str, Any]] = {}
     for connection, welcome in zip(controller.connections, welcomes, strict=True):
@@ -126,9 +131,10 @@ async def _follow_from_unseen_run(controller: Controller, welcomes: Sequence[Wel
             for rank in among(each["ranks"], controller.ranks)
         }
         untold = sorted(all_ranks - told)
-        asked = await asyncio.to_thread(asked_names.find, controller.id, run)
+        asked = await asyncio.to_thread(owed_runs.find, controller.id, run)
         controller.listener.on_unseen_run(replace(began, ranks=to_ranges(told)), asked, untold)
     for connection, welcome in zip(controller.connections, welcomes, strict=True):
         is_of_run = connection in own and own[connection]["run"] == run
         last = welcome["last"]
         connection.follow(own[connection]["n"] if is_of_run else last, known=last)
+    return run

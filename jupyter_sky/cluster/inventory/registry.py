@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from jupyter_sky.cluster.cost_meter import CostMeter, CostRate, gpus_of, rate_of, total_price
-from jupyter_sky.cluster.inventory import asked_names, ledger, processes, tables
+from jupyter_sky.cluster.inventory import ledger, owed_runs, processes, tables
 from jupyter_sky.cluster.inventory.ledger import EndsBy, Rent, Spent
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import without_secrets
@@ -316,7 +316,7 @@ def remove(identity: str) -> None:
         for each in spent:
             ledger.write(database, each)
         database.execute("DELETE FROM clusters WHERE id = ?", (identity,))
-    asked_names.forget(identity)
+    owed_runs.forget(identity)
 
 
 def find(name: str) -> RegistryRow | None:

@@ -12,7 +12,7 @@ from functools import partial
 from jupyter_sky.cluster.control import recovery
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.errors import BegunInPart
-from jupyter_sky.cluster.inventory import asked_names
+from jupyter_sky.cluster.inventory import owed_runs
 from jupyter_sky.cluster.namespace import missing
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.cluster.network import broadcast
@@ -149,8 +149,7 @@ async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) 
         "after_cut_off": after_cut_off,
     }
     blobs = {**update.blobs, **task.blobs}
-    if task.values:
-        await _record_asked(controller.id, run)
+    await _record_begun(controller.id, run)
     chosen = frozenset(ranks)
     nodes = [each for each in controller.connections if not chosen.isdisjoint(each.ranks)]
     run.sent = True
@@ -253,7 +252,47 @@ async def _send_until_taken(
     )
 
 
-async def _record_asked(cluster: str, run: Run) -> None:
-    """Record the names that a run is asked for, for a kernel that attaches to it later."""
+class WaitingRecord:
+    """Records that a run waits for its turn, for a kernel that attaches after the end of this one.
+
+    Parameters
+    ----------
+    cluster
+        The cluster's id.
+    run
+        The run; what has no title, as a command, is not recorded.
+    turn
+        Held while it is another run's turn.
+    """
+
+    def __init__(self, cluster: str, run: Run, turn: asyncio.Lock) -> None:
+        self._recording: asyncio.Task[None] | None = None
+        if turn.locked() and run.task.title:
+            self._recording = asyncio.create_task(_record(cluster, run, waits=True))
+
+    async def is_over(self) -> None:
+        """Wait until it is recorded, so that what is recorded next replaces it."""
+        if self._recording:
+            await self._recording
+
+
+async def settle(cluster: str, run: Run) -> None:
+    """Record that a run owes its kernel nothing, if anything was recorded of it."""
+    if run.is_recorded:
+        await asyncio.to_thread(owed_runs.settle, cluster, run.id)
+
+
+async def _record_begun(cluster: str, run: Run) -> None:
+    """Record the names that a run is asked for, and that it does not wait any more."""
+    if run.task.values or run.task.then:
+        await _record(cluster, run, waits=False)
+    else:
+        await settle(cluster, run)
+
+
+async def _record(cluster: str, run: Run, waits: bool) -> None:
+    task = run.task
+    owed = task.title or "a run", task.values, task.then
+    run.is_recorded = True
     with contextlib.suppress(OSError):
-        await asyncio.to_thread(asked_names.record, cluster, run.id, run.task.values)
+        await asyncio.to_thread(owed_runs.record, cluster, run.id, *owed, waits)

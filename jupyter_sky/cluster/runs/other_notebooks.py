@@ -1,6 +1,15 @@
-"""The notice, shown once, that other notebooks use the same ranks and names."""
+"""Notices, each shown once, about what other notebooks and earlier kernels have run."""
 
 from __future__ import annotations
+
+from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.formatting import format_list
+
+# Values are unpickled only if this computer's registry knows that they were asked for.
+UNKNOWN_NAMES = (
+    "the registry of this computer does not have the names that the run should bring back: get "
+    "them with `%sky pull NAMES` when the run is over"
+)
 
 
 class OtherNotebooks:
@@ -12,6 +21,7 @@ class OtherNotebooks:
 
     def __init__(self) -> None:
         self._have_run = self._is_told = False
+        self._is_missed_told = False
 
     def have_run(self) -> None:
         """Record that another notebook has run something."""
@@ -25,4 +35,16 @@ class OtherNotebooks:
         return (
             "another notebook or terminal has run something here too: of a name that both have, "
             "ranks have what was assigned last in either; `%sky push NAME` sends this notebook's"
+        )
+
+    def say_missed(self, unseen: Run | None, run: Run) -> None:
+        """Say in the cell of a run that an earlier kernel has left one that nobody was shown."""
+        if unseen is None or self._is_missed_told or run.in_background or not run.task.title:
+            return
+        self._is_missed_told = True
+        names = sorted({name for each in unseen.task.values.values() for name in each})
+        brings = f" and brings {format_list(names)} here" if names else ""
+        run.on_notice(
+            f"`{unseen.task.title or 'a run'}` was started by an earlier kernel: `%sky attach` "
+            f"shows its output{brings}"
         )

@@ -128,6 +128,8 @@ class Run:
         Set when its data was sent, or is not to be sent any more.
     sent
         Whether its request was sent, so that ranks may have begun with it.
+    is_recorded
+        Whether this computer's disk has a record of what it owes; see `owed_runs`.
     told
         Set when all nodes were told of it, or it is over.
     over
@@ -166,6 +168,7 @@ class Run:
         self.in_background = False
         self.data_sent = Flag()
         self.sent = False
+        self.is_recorded = False
         self.told = Flag()
         self.over = asyncio.Event()
         self.hang = HangReport()

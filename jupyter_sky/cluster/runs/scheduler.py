@@ -19,9 +19,15 @@ from jupyter_sky.cluster.errors import BegunInPart
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.transfer import Transfer
-from jupyter_sky.cluster.runs.dispatch import check_ranks, fail_together, send_once_whole
+from jupyter_sky.cluster.runs.dispatch import (
+    WaitingRecord,
+    check_ranks,
+    fail_together,
+    send_once_whole,
+    settle,
+)
 from jupyter_sky.cluster.runs.monitor import Monitor
-from jupyter_sky.cluster.runs.other_notebooks import OtherNotebooks
+from jupyter_sky.cluster.runs.other_notebooks import UNKNOWN_NAMES, OtherNotebooks
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.runs.talk import QuietRequests, Talk
 from jupyter_sky.cluster.runs.task import Task
@@ -200,11 +206,14 @@ class Scheduler(ClusterListener):
         A run takes its place in the queue before its data is sent, so that it is not overtaken:
         later runs count on what it does.
         """
+        waiting = WaitingRecord(self.controller.id, run, self._turn)
         async with self._turn:
+            await waiting.is_over()
             if sending:
                 await either(sending, run.over.wait())
             if not run.finished and not run.sent:  # another kernel has sent its own
                 await self._check(run)
+                self._others.say_missed(self._unseen, run)
                 await send_once_whole(self.controller, run, self.monitor.begin)
             await recovery.until_over(self.controller, run.over, lambda: run.waiting, run.on_notice)
 
@@ -326,16 +335,12 @@ class Scheduler(ClusterListener):
         ranks, show = tuple(among(began.ranks, known)), tuple(among(began.show, known))
         task = Task(ranks, values=asked, show=show, title=began.title)
         run = self._unseen = self._runs[began.run] = self._make_run(task, began.run)
-        run.sent = True
+        run.sent, run.is_recorded = True, bool(asked)
         run.started = run.began = time.monotonic() - max(0.0, began.seconds)
         run.data_sent.set()
         self.monitor.begin(run)
         if any(began.asked.values()) and not asked:
-            # Values are unpickled only if this computer's registry knows that they were asked for.
-            run.on_notice(
-                "the registry of this computer does not have the names that the run should bring "
-                "back: get them with `%sky pull NAMES` when the run is over"
-            )
+            run.on_notice(UNKNOWN_NAMES)
         if untold and not self.controller.visits:
             # The others might wait for them forever.
             text = f"the kernel that began this run ended before it had told {format_ranks(untold)}"
@@ -375,6 +380,8 @@ class Scheduler(ClusterListener):
         controller = self.controller
         self.monitor.end(run)
         self._runs.pop(run.id, None)
+        if run.failed or run.stopped or not run.task.values:
+            controller.spawn(settle(controller.id, run))
         controller.wake()
         if controller.alive and not controller.visits and not controller.state.group:
             # So that the next cell need not wait for the group.

@@ -100,6 +100,8 @@ class Task:
         Which attempt at it this is.
     program
         The name and arguments of the program that it is part of; ``None`` in a notebook.
+    then
+        What the user calls the run that this kernel begins after it, if it begins one.
     """
 
     ranks: tuple[int, ...]
@@ -120,6 +122,7 @@ class Task:
     debugging: Debugging = field(default_factory=no_debugging)
     attempt: Attempt = Attempt()
     program: tuple[str, ...] | None = None
+    then: str = ""
 
     def asks(self, rank: int) -> bool:
         """Return whether a rank is asked for a value; values of other ranks are not unpickled."""

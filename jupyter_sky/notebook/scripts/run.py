@@ -237,6 +237,7 @@ def run_script(
         The run, if it is in the background.
     """
     task, sending = _task(shell, cluster, options, script)
+    task = replace(task, then=without_secrets(then.title) if then else "")
     following = _task(shell, cluster, options, then)[0] if then and options.background else None
     run = cluster.run(task)
     if options.background:
