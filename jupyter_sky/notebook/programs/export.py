@@ -10,8 +10,7 @@ import ast
 import dataclasses
 import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,13 @@ from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import parse_cell, parse_line
 from jupyter_sky.notebook.options.plugins import make_plugins
 from jupyter_sky.notebook.programs.cells import SourceCell, read_cells
-from jupyter_sky.notebook.programs.source import PythonCell, indented, python_cell
+from jupyter_sky.notebook.programs.returned import HIDE, hidden_names
+from jupyter_sky.notebook.programs.source import ExportedCell, indented, python_cell
 from jupyter_sky.notebook.project.image import image_of
 from jupyter_sky.providers.spec import Image
 
 _SHOW = '''
-def show(value):
+def show_value(value):
     """Print what a cell ends with, as a notebook does."""
     if value is not None:
         print(repr(value))
@@ -42,15 +42,6 @@ except sky.RemoteError as error:
     if error.failures[0].error["type"] != "SystemExit":
         raise
     raise SystemExit(*error.args) from None"""
-
-
-@dataclass(frozen=True)
-class _Step:
-    """A cell to export, with its options if it runs on the cluster."""
-
-    number: int
-    code: PythonCell
-    options: CellOptions | None
 
 
 def export_script(source: Path, target: str | None, factory: ClusterFactory) -> str:
@@ -71,7 +62,8 @@ def export_script(source: Path, target: str | None, factory: ClusterFactory) -> 
         If a cell cannot be exported, or the file exists and was not written by this function.
     """
     steps, starting, left_out = _read(source)
-    text = _script(source, steps, starting, factory)
+    hidden = hidden_names(steps, source)
+    text = _script(steps, starting, factory, hidden)
     file = Path(target or f"{source.stem}.py").expanduser()
     first = f"# Made of {source.name} by `%sky export`."
     try:
@@ -81,14 +73,17 @@ def export_script(source: Path, target: str | None, factory: ClusterFactory) -> 
     except OSError as error:
         raise UsageError(f"{file} cannot be written: {error.strerror}.") from None
     said = f"wrote {file}: `python {file}` runs it"
+    for number, names in hidden.items():
+        own = format_list(names)
+        said += f"; cell {number} goes on with the ranks' own {own}, not the script's"
     if left_out:
         said += "; left out: " + format_list([f"{what} (cell {n})" for n, what in left_out])
     return said
 
 
-def _read(source: Path) -> tuple[list[_Step], CellOptions | None, list[tuple[int, str]]]:
+def _read(source: Path) -> tuple[list[ExportedCell], CellOptions | None, list[tuple[int, str]]]:
     """Return the cells, the options of the cluster, and what cannot be exported."""
-    steps: list[_Step] = []
+    steps: list[ExportedCell] = []
     starting: CellOptions | None = None
     left_out: list[tuple[int, str]] = []
     for cell in read_cells(source):
@@ -114,8 +109,7 @@ def _read(source: Path) -> tuple[list[_Step], CellOptions | None, list[tuple[int
                 )
             left_out += [(cell.number, word) for word in _meaningless(options)]
         if code.text.strip():
-            steps.append(_Step(cell.number, code, options))
-    _check_returned(steps, source)
+            steps.append(ExportedCell(cell.number, code, options, cell.may_fail))
     return steps, starting, left_out
 
 
@@ -157,34 +151,28 @@ def _meaningless(options: CellOptions) -> Iterator[str]:
             yield f"--{name.replace('_', '-')}"
 
 
-def _check_returned(steps: Sequence[_Step], source: Path) -> None:
-    """Refuse names that are brought back and then used on ranks, which have other values."""
-    returned: dict[str, int] = {}
-    for step in steps:
-        if step.options is None:
-            returned = {name: at for name, at in returned.items() if name not in step.code.binds}
-            continue
-        for name in sorted(step.code.reads & returned.keys()):
-            raise UsageError(
-                f"cell {step.number} uses {name} on the ranks, which cell {returned[name]} has "
-                "brought back, and a script would send it to them again: bring it back below the "
-                f"last cell that uses it, or type `jupyter sky run {source.name}`."
-            )
-        names = (*step.options.out, *step.options.gather)
-        returned.update({_bound(name): step.number for name in names})
-
-
 def _script(
-    source: Path, steps: Sequence[_Step], starting: CellOptions | None, factory: ClusterFactory
+    steps: Sequence[ExportedCell],
+    starting: CellOptions | None,
+    factory: ClusterFactory,
+    hidden: Mapping[int, Sequence[str]],
 ) -> str:
     parts = [*dict.fromkeys(line for step in steps for line in step.code.future)]
     on_ranks = [step for step in steps if step.options is not None]
+    taken = frozenset[str]().union(*(step.code.binds | step.code.reads for step in steps))
+    pool, results = _free("pool", taken), _free("results", taken)
+    if hidden:
+        parts.append("import contextlib")
+    if any(step.may_fail for step in steps):
+        parts.append("import traceback")
     if on_ranks:
         parts.append("import jupyter_sky as sky")
         if starting and starting.variable:
             parts.append("import os")
     if any(step.code.shows for step in steps):
         parts.append(_SHOW)
+    if hidden:
+        parts.append(HIDE)
     # Cells before the first one on the cluster need no cluster.
     first = steps.index(on_ranks[0]) if on_ranks else len(steps)
     parts += [_local(step) for step in steps[:first]]
@@ -192,8 +180,13 @@ def _script(
         assert starting is not None
         may_end = any(_EXIT.search(step.code.text) for step in steps)
         parts += [_function(step, may_end) for step in on_ranks]
-        with_pool = [_with_pool(starting, factory)]
-        inside = [_local(step) if step.options is None else _call(step) for step in steps[first:]]
+        with_pool = [_with_pool(starting, factory, pool)]
+        inside = [
+            _local(step)
+            if step.options is None
+            else _call(step, hidden.get(step.number, ()), pool, results)
+            for step in steps[first:]
+        ]
         with_pool += [indented(each) for each in inside]
         if may_end:
             whole = "\n\n".join(part.strip("\n") for part in with_pool)
@@ -202,15 +195,27 @@ def _script(
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
-def _local(step: _Step) -> str:
-    return f"# Cell {step.number}\n{step.code.text}"
+def _free(word: str, taken: frozenset[str]) -> str:
+    """Return a name for the script's own use that no cell uses."""
+    return word if word not in taken else _free(f"{word}_", taken)
 
 
-def _name(step: _Step) -> str:
+def _local(step: ExportedCell) -> str:
+    return f"# Cell {step.number}\n{_going_on(step, step.code.text)}"
+
+
+def _going_on(step: ExportedCell, text: str) -> str:
+    """Return the code of a cell so that the script goes on after its error, as the notebook may."""
+    if not step.may_fail:
+        return text
+    return f"try:\n{indented(text)}\nexcept Exception:\n    traceback.print_exc()"
+
+
+def _name(step: ExportedCell) -> str:
     return f"cell_{step.number}"
 
 
-def _function(step: _Step, may_end: bool) -> str:
+def _function(step: ExportedCell, may_end: bool) -> str:
     """Return a cell as a function; it may end the program, even successfully."""
     options, code = step.options, step.code
     assert options is not None
@@ -266,21 +271,25 @@ def _entry(name: str) -> str:
     return f'"{_bound(name)}": {value}' + (".state_dict()" if part == "state" else "")
 
 
-def _call(step: _Step) -> str:
+def _call(step: ExportedCell, hidden: Sequence[str], pool: str, results: str) -> str:
     options = step.options
     assert options is not None
-    call = f"{_name(step)}() @ pool"
-    if not options.out and not options.gather:
-        return call
+    returns = bool(options.out or options.gather)
+    call = f"{f'{results} = ' * returns}{_name(step)}() @ {pool}"
+    if hidden:
+        own = ", ".join(f'"{name}"' for name in hidden)
+        call = f"with ranks_own({own}):\n    {call}"
+    if not returns:
+        return _going_on(step, call)
     first = options.ranks[0] if isinstance(options.ranks, tuple) else 0
-    lines = [f"results = {call}"]
-    lines += [f'{_bound(name)} = results[{first}]["{_bound(name)}"]' for name in options.out]
-    some = "results" if options.ranks == "all" else "results if each is not None"
+    lines = [call]
+    lines += [f'{_bound(name)} = {results}[{first}]["{_bound(name)}"]' for name in options.out]
+    some = results if options.ranks == "all" else f"{results} if each is not None"
     lines += [f'{name} = [each["{name}"] for each in {some}]' for name in options.gather]
-    return "\n".join(lines)
+    return _going_on(step, "\n".join(lines))
 
 
-def _with_pool(starting: CellOptions, factory: ClusterFactory) -> str:
+def _with_pool(starting: CellOptions, factory: ClusterFactory, pool: str) -> str:
     """Return the line that makes the cluster of a notebook."""
     options = factory.complete(starting)
     provider = factory.provider(options)
@@ -300,7 +309,7 @@ def _with_pool(starting: CellOptions, factory: ClusterFactory) -> str:
         if (value := getattr(options, name)) is not None:
             arguments[name] = repr(value)
     listed = "".join(f"    {name}={value},\n" for name, value in arguments.items() if value)
-    return f"with sky.ComputePool(\n{listed}) as pool:"
+    return f"with sky.ComputePool(\n{listed}) as {pool}:"
 
 
 def _image(options: CellOptions) -> str | None:

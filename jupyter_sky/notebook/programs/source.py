@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from jupyter_sky.analysis.cell_names import analyse
 from jupyter_sky.analysis.program_symbols import program_symbols
 from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.options.definitions import CellOptions
 
 _STARTS = {"FSTRING_START", "TSTRING_START"}
 _ENDS = {"FSTRING_END", "TSTRING_END"}
@@ -37,6 +38,28 @@ class PythonCell:
     reads: frozenset[str]
     shows: bool
     future: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ExportedCell:
+    """A cell of a notebook that becomes a script.
+
+    Attributes
+    ----------
+    number
+        Its number.
+    code
+        The cell as Python.
+    options
+        Its options, if it runs on the cluster.
+    may_fail
+        Whether the notebook goes on after an error in it.
+    """
+
+    number: int
+    code: PythonCell
+    options: CellOptions | None
+    may_fail: bool
 
 
 def python_cell(text: str, number: int) -> tuple[PythonCell, list[str]]:
@@ -123,7 +146,7 @@ def _shown(code: str, tree: ast.Module) -> tuple[str, bool]:
     shown = data[start:end]
     if isinstance(value, ast.Tuple) and not shown.startswith(b"("):
         shown = b"(" + shown + b")"
-    return b"".join([data[:start], b"show(", shown, b")", data[end:]]).decode(), True
+    return b"".join([data[:start], b"show_value(", shown, b")", data[end:]]).decode(), True
 
 
 def _offset(lines: list[str], number: int, column: int) -> int:

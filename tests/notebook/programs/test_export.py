@@ -141,6 +141,31 @@ def test_the_pool_is_as_the_cell_says(tmp_path: Path, monkeypatch: pytest.Monkey
         assert each in script
 
 
+def test_ranks_go_on_with_what_they_have_brought_back(terminal: Terminal, tmp_path: Path) -> None:
+    write_notebook(
+        tmp_path / "train.ipynb",
+        "import jupyter_sky as sky\nweights = [0]",
+        "%%sky --nodes 2 --plugin none --out weights --gather results\n"
+        "weights.append(1)\nalias = weights\nresults = sky.instance_info().rank",
+        "print(weights, results)",
+        "%%sky --stdout all --out total\nweights.append(2)\nresults += 1\n"
+        "total = sum(weights)\nprint(alias is weights, alias, results)",
+        "print(weights, total)\npool = 1  # and show_value is the script's",
+        "%%sky --out weights\nweights.append(pool)",
+        "weights = weights + [5]",
+        "%%sky\nprint(weights, alias)\nraise ValueError('which the notebook expects')",
+        tags=["raises-exception"],
+    )
+    done = terminal.sky("export", "--notebook", "train.ipynb")
+    assert "; cell 4 goes on with the ranks' own results and weights, not" in done.stdout
+    done = terminal.python("train.py")
+    lines = shown(done.stdout)
+    assert sorted(lines[1:3]) == ["True [0, 1, 2] 1", "True [0, 1, 2] 2"], done.stderr
+    lines[1:3] = []
+    assert lines == ["[0, 1] [0, 1]", "[0, 1] 3", "[0, 1, 2, 1, 5] [0, 1, 2, 1]"]
+    assert done.returncode == 0 and "which the notebook expects" in done.stderr
+
+
 def test_a_cell_with_comments_alone_does_nothing(terminal: Terminal, tmp_path: Path) -> None:
     write_notebook(tmp_path / "a.ipynb", "%%sky --nodes 1\n# later", "print('end')\n%sky status")
     done = terminal.sky("export", "--notebook", "a.ipynb")
@@ -160,8 +185,8 @@ def test_a_cell_with_comments_alone_does_nothing(terminal: Terminal, tmp_path: P
         (["%%sky --nodes 2 --sh\nls"], "cell 1 is a shell block"),
         (["%%sky -c a --nodes 2\n1", "%%sky -c b\n2"], "cell 2 runs on another cluster (b)"),
         (
-            ["%%sky --nodes 2 --out x\nx = 1", "%%sky\nx += 1"],
-            "cell 2 uses x on the ranks, which cell 1 has brought back",
+            ["%%sky --nodes 2 --out x\nx = [1]", "x.append(2)", "%%sky\nx += [3]"],
+            "cell 2 changes x, which cell 1 has brought back and cell 3 uses on the ranks",
         ),
         (["%%sky\n1"], "no cluster is running: give"),
     ],
