@@ -276,7 +276,16 @@ def test_exit_ends_the_cell_as_sys_exit_does(pair: LiveNotebook, call: str) -> N
     ("code", "said"),
     [
         ("%sky status", "%sky is not there on the ranks: type it in a cell of its own."),
-        ("%%sky\n1", "%sky is not there on the ranks: type it in a cell of its own."),
+        (
+            "%%sky\n1",
+            "`%%sky` is above this cell already: put what is below the second one into a cell of "
+            "its own.",
+        ),
+        (
+            "1\n%%sky --nodes 2\n2",
+            "`%%sky` is above this cell already: put what is below the second one into a cell of "
+            "its own.",
+        ),
         # Each rank would start clusters of its own.
         (
             "%load_ext jupyter_sky\n%sky up --nodes 1",

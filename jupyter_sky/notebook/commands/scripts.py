@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,15 @@ from jupyter_sky.notebook.scripts.task_file import TaskFile, read_task
 from jupyter_sky.notebook.scripts.torchrun import find_script, torchrun_script
 
 _NO_OPTIONS = CellOptions()
+
+_KEYS = {
+    "gpu": "accelerators",
+    "idle_timeout": "autostop",
+    "max_price": "max_hourly_cost",
+    "nodes": "num_nodes",
+    "spot": "use_spot",
+}
+"""Keys of task files that are not called like their option."""
 
 
 def torchrun(context: CommandContext, line: Namespace) -> BackgroundRun | QueuedRun | None:
@@ -90,10 +102,11 @@ def launch(context: CommandContext, line: Namespace) -> BackgroundRun | QueuedRu
 
     # A running cluster may have more nodes than the task needs.
     wanted = [replace(each, nodes=None) for each in choices] if is_up else choices
-    if len(wanted) > 1 or not parts:
-        cluster = session.cluster(*wanted)
-        return begin(cluster, None) if parts else None
-    return when_up(session, wanted[0], task.name, begin)
+    with _saying_keys(task, line.options):
+        if len(wanted) > 1 or not parts:
+            cluster = session.cluster(*wanted)
+            return begin(cluster, None) if parts else None
+        return when_up(session, wanted[0], task.name, begin)
 
 
 def run(context: CommandContext, line: Namespace) -> None:
@@ -112,6 +125,21 @@ def export(context: CommandContext, line: Namespace) -> None:
             "train.ipynb`."
         )
     print(export_script(Path(source), line.file, context.session.factory))
+
+
+@contextmanager
+def _saying_keys(task: TaskFile, line: CellOptions) -> Iterator[None]:
+    """Have errors name the keys of the file where what they refuse was not typed as an option."""
+    try:
+        yield
+    except UsageError as error:
+        text = str(error)
+        for name in {name for options in task.options for name in dict(options)}:
+            if getattr(line, name) == getattr(_NO_OPTIONS, name):
+                key, option = _KEYS.get(name, name), name.replace("_", "-")
+                text = re.sub(rf"--{option}\b(?!-)", f"`{key}`", text)
+        error.args = (text,)
+        raise
 
 
 def _combined(task: TaskFile, line: CellOptions) -> list[CellOptions]:

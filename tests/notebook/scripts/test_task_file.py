@@ -159,6 +159,14 @@ def test_a_task_runs_on_the_resources_that_are_there(notebook: Notebook, tmp_pat
     assert notebook.run(f"%sky launch {file}") == "it runs\n"
 
 
+def test_what_cannot_be_had_is_called_as_in_the_file(notebook: Notebook, tmp_path: Path) -> None:
+    (tmp_path / "task.yaml").write_text("resources: {cpus: 100000}\nrun: 'true'\n")
+    with pytest.raises(UsageError, match=r"^`cpus` 100000 was asked .* or leave `cpus` out"):
+        notebook.run(f"%sky launch {tmp_path}/task.yaml")
+    with pytest.raises(UsageError, match="--memory 999999 was asked"):
+        notebook.run(f"%sky launch {tmp_path}/task.yaml --cpus 1 --memory 999999")
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [

@@ -8,7 +8,7 @@ from IPython.core.error import UsageError
 
 from jupyter_sky.errors import DebuggerQuit
 
-_OURS = re.compile(r"magic (function )?`%{1,2}sky` not found")
+_OURS = re.compile(r"magic (?:function )?`(%{1,2})sky` not found")
 
 
 def sentence_of(error: BaseException) -> str | None:
@@ -23,7 +23,13 @@ def sentence_of(error: BaseException) -> str | None:
     if isinstance(error, DebuggerQuit):
         return f"DebuggerQuit: {error}"
     if isinstance(error, UsageError):  # IPython's, of a magic
-        if _OURS.search(str(error)):
+        found = _OURS.search(str(error))
+        if found and found[1] == "%%":
+            return (
+                "UsageError: `%%sky` is above this cell already: put what is below the second one "
+                "into a cell of its own."
+            )
+        if found:
             return "UsageError: %sky is not there on the ranks: type it in a cell of its own."
         return f"UsageError: {error}"
     return None
