@@ -16,7 +16,7 @@ from jupyter_sky.cluster.control.attach import restore
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.shutdown import end
 from jupyter_sky.cluster.cost_meter import CostMeter
-from jupyter_sky.cluster.inventory import later, owed_ends, probe, registry, stops
+from jupyter_sky.cluster.inventory import later, orphans, owed_ends, probe, registry, stops
 from jupyter_sky.cluster.inventory.owed_ends import Origin
 from jupyter_sky.cluster.inventory.stops import ClusterStopped
 from jupyter_sky.cluster.network import health
@@ -102,6 +102,8 @@ async def record(controller: Controller) -> None:
             f"there is a cluster {spec.name} already: use it with "
             f"`--cluster {spec.name}`, or end it with `%sky down {spec.name}`."
         ) from None
+    with contextlib.suppress(registry.RegistryError):
+        await blocking(orphans.forget_old)
 
 
 async def start(controller: Controller, progress: Progress) -> None:

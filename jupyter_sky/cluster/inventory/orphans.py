@@ -37,6 +37,9 @@ _TASK = re.compile(r'"task_id": "[^"]*-([0-9a-f]{8})"')
 _BLOBS = re.compile(BLOBS_OF.format(_FOLDER.pattern))
 
 
+_FORGOTTEN_AFTER = 7 * 24 * 3600.0  # seconds
+
+
 @dataclass
 class Orphan:
     """What is left of one cluster.
@@ -122,6 +125,22 @@ def find() -> list[Orphan]:
         if is_agent:
             alive.add(identity)
     return [*gone, *(each for each in found.values() if each.id not in alive)]
+
+
+def forget_old() -> None:
+    """Remove the rows of clusters of this computer that have ended long ago by themselves.
+
+    Only the row is left of these, which would stay in all lists. Of others the user decides, with
+    `%sky gc`.
+    """
+    until = time.time() - _FORGOTTEN_AFTER
+    for row in registry.rows():
+        is_here = row.provider == "local" and row.machines and not row.is_elsewhere
+        if not is_here or row.ends_by.time > until or row.is_starting:
+            continue
+        named = [machine.get(name) for machine in row.machines for name in ("folder", "blobs")]
+        if not any(Path(folder).exists() for folder in filter(None, named)):
+            registry.remove(row.id)
 
 
 def _gone_elsewhere(rows: Sequence[registry.RegistryRow]) -> Iterator[Orphan]:

@@ -438,3 +438,26 @@ def test_a_folder_that_others_can_change_is_refused(tmp_path: Path) -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, env=environment
     )
     assert "can be changed by somebody else" in done.stderr
+
+
+def test_clusters_that_ended_long_ago_are_forgotten_when_another_starts(
+    new, tmp_path: Path
+) -> None:
+    def ended(identity: str, days: float, folder: Path, provider: str = "local") -> None:
+        registry.record(identity, identity, provider, {"nodes": 1})
+        machine = {"folder": str(folder), "blobs": str(tmp_path / "none"), "nodes": []}
+        registry.record_machines(identity, [machine])
+        by = {"time": time.time() - days * 24 * 3600, "is_idle": True}
+        registry.record_in_spec(identity, "ends_by", by)
+
+    gone = tmp_path / "gone"
+    ended("000000a0", 8, gone)
+    ended("000000a1", 6, gone)
+    ended("000000a2", 8, tmp_path)
+    ended("000000a3", 8, gone, provider="ssh")
+    new(nodes=1, framework=False)
+    there = {row.id for row in registry.rows()}
+    for identity in ("000000a1", "000000a2", "000000a3"):
+        assert identity in there
+        registry.remove(identity)
+    assert "000000a0" not in there
