@@ -20,7 +20,7 @@ from jupyter_sky.notebook.cluster_factory import ClusterFactory
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import parse_cell, parse_line
 from jupyter_sky.notebook.options.plugins import make_plugins
-from jupyter_sky.notebook.programs.cells import SourceCell, read_cells
+from jupyter_sky.notebook.programs.cells import read_cells
 from jupyter_sky.notebook.programs.returned import HIDE, hidden_names
 from jupyter_sky.notebook.programs.source import ExportedCell, indented, python_cell
 from jupyter_sky.notebook.project.image import image_of
@@ -35,6 +35,9 @@ def show_value(value):
 
 _EXIT = re.compile(r"\b(exit|quit|SystemExit|argparse|parse_args)\b")
 """What is in code that may end a program."""
+
+_MEASURES = re.compile(r"%%(time|prun|capture)(\s|$)")
+"""Magics above a cell that run it as it is."""
 
 _ENDED = """\
 except sky.RemoteError as error:
@@ -87,11 +90,15 @@ def _read(source: Path) -> tuple[list[ExportedCell], CellOptions | None, list[tu
     starting: CellOptions | None = None
     left_out: list[tuple[int, str]] = []
     for cell in read_cells(source):
-        options, body = _options_of(cell)
+        text = cell.text.lstrip()
+        while _MEASURES.match(text):
+            measure, _, text = text.partition("\n")
+            left_out.append((cell.number, measure))
+        options, body = _options_of(cell.number, text)
         if options is None and body.lstrip().startswith("%%"):
             left_out.append((cell.number, body.lstrip().partition("\n")[0]))
             continue
-        code, lines = python_cell(body, cell.number)
+        code, lines = python_cell(body, cell.number, on_ranks=options is not None)
         for line in lines:
             found = _started_by(line)
             if found is not None:
@@ -113,14 +120,14 @@ def _read(source: Path) -> tuple[list[ExportedCell], CellOptions | None, list[tu
     return steps, starting, left_out
 
 
-def _options_of(cell: SourceCell) -> tuple[CellOptions | None, str]:
-    first, _, rest = cell.text.lstrip().partition("\n")
+def _options_of(number: int, text: str) -> tuple[CellOptions | None, str]:
+    first, _, rest = text.partition("\n")
     if not re.match(r"%%sky(\s|$)", first):
-        return None, cell.text
+        return None, text
     options = parse_cell(first.removeprefix("%%sky"))
     if options.sh:
         raise UsageError(
-            f"cell {cell.number} is a shell block, which a pool has not: run the notebook with "
+            f"cell {number} is a shell block, which a pool has not: run the notebook with "
             "`jupyter sky run`, or call bash in a cell of Python."
         )
     return options, rest

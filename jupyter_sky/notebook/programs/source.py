@@ -62,8 +62,17 @@ class ExportedCell:
     may_fail: bool
 
 
-def python_cell(text: str, number: int) -> tuple[PythonCell, list[str]]:
+def python_cell(text: str, number: int, on_ranks: bool) -> tuple[PythonCell, list[str]]:
     """Return a cell as Python, and the lines of IPython syntax that are left out.
+
+    Parameters
+    ----------
+    text
+        The cell, without the line that sends it to the ranks.
+    number
+        Its number.
+    on_ranks
+        Whether it becomes a function that ranks call.
 
     Raises
     ------
@@ -74,12 +83,17 @@ def python_cell(text: str, number: int) -> tuple[PythonCell, list[str]]:
     inside = _inside_strings(text)
     for at, line in enumerate(text.splitlines(), 1):
         if at not in inside and re.match(r"[%!]", line):
-            left_out.append(line.strip())
+            measured = re.match(r"(%time) +(\w.*)", line)
+            left_out.append(measured[1] if measured else line.strip())
+            if measured:
+                kept.append(measured[2])
         else:
             kept.append(line)
     code = "\n".join(kept)
     try:
         tree = ast.parse(code)
+        if not on_ranks:
+            compile(code, "", "exec")  # which is stricter: `await` is nothing for a script
         symbols, _ = program_symbols(code)
     except SyntaxError as error:
         raise UsageError(

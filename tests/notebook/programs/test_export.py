@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from jupyter_sky.notebook.programs.export import export_script
 from tests.notebook.programs.conftest import Terminal, write_notebook
 
 CELLS = (
-    "%load_ext jupyter_sky\n%matplotlib inline",
+    "%%time\n%load_ext jupyter_sky\n%matplotlib inline",
     "from __future__ import annotations\nscale = 3\ndef times(x):\n    return x * scale",
     '''%%sky --nodes 2 --gather ranks --stdout all
 import jupyter_sky as sky
@@ -26,7 +27,7 @@ ranks = times(rank + 1)
 kept = [rank]''',
     "ranks, 'here'",
     "%%sky --ranks 1 --out total\nkept.append(scale)\ntotal = sum(kept)\nprint(text)\ntotal",
-    "scale = 10\nprint(total, [each for each in ranks])",
+    "%time scale = 10\nprint(total, [each for each in ranks])",
     "%%sky\ntimes(rank + 1)",
 )
 CALLS = """\
@@ -44,8 +45,9 @@ SHOWN = ["([3, 6], 'here')", "one", "  two", "three", "4", "4 [3, 6]", "10"]
 
 
 def shown(text: str) -> list[str]:
-    """What a program printed beside the lines of its cluster, and the numbers of outputs."""
-    lines = [line for line in text.splitlines() if " local nodes" not in line]
+    """What a program printed beside the lines of its cluster, times, and numbers of outputs."""
+    others = re.compile(r".* local nodes|CPU times: |Wall time: ")
+    lines = [line for line in text.splitlines() if not others.match(line)]
     return [line.partition("]: ")[2] if line.startswith("Out[") else line for line in lines]
 
 
@@ -56,7 +58,8 @@ def test_the_script_does_what_the_cells_do(terminal: Terminal, tmp_path: Path) -
     done = terminal.sky("export", "--notebook", "train.ipynb")
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
-        "wrote train.py: `python train.py` runs it; left out: %matplotlib inline (cell 1)\n"
+        "wrote train.py: `python train.py` runs it; left out: %%time (cell 1), %matplotlib inline "
+        "(cell 1) and %time (cell 6)\n"
     )
     script = (tmp_path / "train.py").read_text()
     assert "with sky.ComputePool(\n    provider=sky.Local(),\n    nodes=2,\n) as pool:" in script
@@ -181,6 +184,7 @@ def test_a_cell_with_comments_alone_does_nothing(terminal: Terminal, tmp_path: P
     [
         (["%%sky --nodes 2\nawait x"], "cell 1 cannot be a function"),
         (["%%sky --nodes 2\nfrom os import *"], "cell 1 cannot be a function (import * only"),
+        (["%%sky --nodes 2 --background\n1", "await _"], "cell 2 is no plain Python (line 1: 'aw"),
         (["x = !ls"], "cell 1 is no plain Python (line 1"),
         (["%%sky --nodes 2 --sh\nls"], "cell 1 is a shell block"),
         (["%%sky -c a --nodes 2\n1", "%%sky -c b\n2"], "cell 2 runs on another cluster (b)"),
