@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
 import psutil
 
 from jupyter_sky.node.forking import fork_server
@@ -26,6 +31,21 @@ def processes_of_node(agent: psutil.Process) -> list[psutil.Process]:
     """Return an agent, its fork server, its ranks and what those have started."""
     top = fork_server_of(agent)
     return [agent, top, *top.children(recursive=True)]
+
+
+@contextlib.contextmanager
+def crowded(folder: Path) -> Iterator[None]:
+    """Have so many wait at the socket of an agent, which is suspended, that nobody else can."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(str(folder / "agent.sock"))
+        listener.listen(0)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                client = stack.enter_context(socket.socket(socket.AF_UNIX))
+                client.setblocking(False)
+                client.connect(listener.getsockname())
+        yield
 
 
 def _parent(process: psutil.Process) -> int | None:

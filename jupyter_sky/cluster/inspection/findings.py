@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jupyter_sky.formatting import format_duration, format_list, format_ranks
 from jupyter_sky.transport.protocol.inspection import SeenCollective, SeenFrame, SeenRank
@@ -103,15 +103,22 @@ class _Tense:
     wait: tuple[str, str]
     be: tuple[str, str]
     have: tuple[str, str]
+    do: tuple[str, str]
     has_time: bool = True
 
     def __call__(self, verb: tuple[str, str], ranks: Sequence[int]) -> str:
         return f"{format_ranks(ranks)} {verb[len(ranks) > 1]}"
 
+    def fill(self, what: str, ranks: Sequence[int]) -> str:
+        """Return what ranks do with its verbs: ``{is}`` is theirs, ``{it is}`` one thing's."""
+        verbs = {"is": self.be, "has": self.have, "does": self.do}
+        own = {name: verb[len(ranks) > 1] for name, verb in verbs.items()}
+        return what.format_map({**own, **{f"it {name}": verb[0] for name, verb in verbs.items()}})
 
-_PRESENT = _Tense(("waits", "wait"), ("is", "are"), ("has", "have"))
-_PAST = _Tense(("waited", "waited"), ("was", "were"), ("had", "had"))
-_TIMELESS = _Tense(("waits", "wait"), ("is", "are"), ("has", "have"), has_time=False)
+
+_PRESENT = _Tense(("waits", "wait"), ("is", "are"), ("has", "have"), ("does", "do"))
+_PAST = _Tense(("waited", "waited"), ("was", "were"), ("had", "had"), ("did", "did"))
+_TIMELESS = replace(_PRESENT, has_time=False)
 
 
 def _waiting(known: Mapping[int, SeenRank]) -> list[_Waiting]:
@@ -163,14 +170,11 @@ def _sentence(
         if rank in known:
             what = _doing(known[rank], runs, [each.collective for each in waiting])
         elif rank in silent:
-            what = f"{{is}} on {_escaped(silent[rank])}, which does not answer"
+            what = f"{{is}} on {_escaped(silent[rank])}, which {{it does}} not answer"
         others.setdefault(what or "{has} no process now", []).append(rank)
     shown = sorted(others.items(), key=lambda each: -len(each[1]))[:_MOST_GROUPS]
     for what, group in shown:
-        several = len(group) > 1
-        does = "do" if several else "does"
-        verbs = {"is": tense.be[several], "has": tense.have[several], "does": does}
-        parts.append(f"{format_ranks(group)} {what.format_map(verbs)}")
+        parts.append(f"{format_ranks(group)} {tense.fill(what, group)}")
     if more := sum(map(len, others.values())) - sum(len(group) for _, group in shown):
         parts.append(f"{_more(more)} {tense.be[more > 1]} elsewhere")
     if not waiting and not others:
@@ -225,7 +229,8 @@ def _name(collective: SeenCollective) -> str:
 def _doing(seen: SeenRank, runs: Collection[str | None], wanted: Sequence[SeenCollective]) -> str:
     """Say what a rank does that is in no collective; the verbs are filled in later."""
     if seen["answered"] == "nobody":
-        return "{does} not answer: the process is stopped, or the machine has no time for it"
+        why = "the process {it is} stopped, or the machine {it has} no time for it"
+        return f"{{does}} not answer: {why}"
     if seen["run"] is None:
         if seen["ended"] not in runs:
             return "{is} not in the cell"

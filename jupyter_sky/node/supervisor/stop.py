@@ -119,10 +119,7 @@ class Stopper:
         self._stopping.add(run)
         for process in processes:
             process.signal(signal.SIGINT)
-        loop = asyncio.get_running_loop()
-        loop.call_later(BREAK_AFTER, self._break_repeatedly, run)
-        loop.call_later(deadline / 2, self._break, run, True)
-        loop.call_later(deadline, self._kill, run, deadline)
+        self._wait(run, deadline, waited=0.0)
 
     def stop_after_failure(self, run: str) -> None:
         """Stop a run on the other ranks of the group, soon after one of them has failed in it."""
@@ -135,11 +132,22 @@ class Stopper:
         if self._together:
             self.stop(run, self._deadline)
 
-    def _break_repeatedly(self, run: str) -> None:
+    def _wait(self, run: str, deadline: float, waited: float) -> None:
+        """Take the next step in a moment.
+
+        Moments are counted, and not what the clock says: where the whole node stood still for
+        longer than the deadline, ranks have had none of that time, nor has this process.
+        """
+        loop = asyncio.get_running_loop()
+        loop.call_later(BREAK_AFTER, self._step, run, deadline, waited + BREAK_AFTER)
+
+    def _step(self, run: str, deadline: float, waited: float) -> None:
+        if waited >= deadline:
+            self._kill(run, deadline)
+            return
         # More than once, since a slow rank may not have begun when it is first told.
-        if run in self._stopping and self._running(run):
-            self._break(run, force=False)
-            asyncio.get_running_loop().call_later(BREAK_AFTER, self._break_repeatedly, run)
+        self._break(run, force=waited - BREAK_AFTER < deadline / 2 <= waited)
+        self._wait(run, deadline, waited)
 
     def _break(self, run: str, force: bool) -> None:
         for process in self._running(run):

@@ -58,10 +58,14 @@ class LocalMachine:
         sock = socket.socket(socket.AF_UNIX)
         sock.setblocking(False)
         try:
-            await asyncio.get_running_loop().sock_connect(sock, str(self.folder / "agent.sock"))
+            # It does not wait. asyncio takes a socket for connected that has to try again later.
+            sock.connect(str(self.folder / "agent.sock"))
         except (FileNotFoundError, ConnectionRefusedError) as error:
             sock.close()
             raise AgentGone(error.strerror) from None
+        except BlockingIOError:
+            sock.close()
+            raise OSError("its agent accepts no connection: too many are waiting") from None
         except BaseException:
             sock.close()
             raise

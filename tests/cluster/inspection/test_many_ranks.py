@@ -71,6 +71,20 @@ def test_a_run_that_was_stopped_is_said_to_be() -> None:
     assert _found(seen).past.startswith("ranks 0-63 waited in all_reduce")
 
 
+def test_those_that_did_not_answer_before_a_run_ended_may_answer_now() -> None:
+    seen = [_seen(rank, 12, 41) for rank in RANKS if rank not in (9, 10, 11)]
+    nobody = [_seen(rank, 12, answered="nobody") for rank in (9, 10)]
+    found = findings([*seen, *nobody], RANKS, {11: "h100-4"})
+    assert found.sentence.endswith(
+        "; ranks 9-10 do not answer: the process is stopped, or the machine has no time for it; "
+        "rank 11 is on h100-4, which does not answer"
+    )
+    assert found.past.endswith(
+        "; ranks 9-10 did not answer: the process was stopped, or the machine had no time for it; "
+        "rank 11 was on h100-4, which did not answer"
+    )
+
+
 def test_it_costs_little() -> None:
     seen = [_seen(rank, rank, 41, shapes=f"[{rank}]") for rank in RANKS]
     for each in seen:

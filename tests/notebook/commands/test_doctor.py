@@ -20,7 +20,7 @@ from jupyter_sky.cluster.inventory.registry import START_WITHIN
 from jupyter_sky.notebook.commands.doctor import Finding, examine
 from jupyter_sky.paths import home, runtime
 from jupyter_sky.providers.node_defaults import SHARED_MEMORY
-from tests.node_processes import processes_of_node
+from tests.node_processes import crowded, processes_of_node
 from tests.notebook.conftest import Notebook
 
 LONG_AGO = time.time() - 2 * START_WITHIN
@@ -230,6 +230,14 @@ def test_a_link_to_something_else_is_not_followed(elsewhere: Path) -> None:
     precious.mkdir()
     (runtime() / "22222222-0").symlink_to(precious)
     assert "22222222" not in {each.id for each in orphans.find()}
+
+
+def test_an_agent_that_has_not_accepted_others_for_long_is_no_left_over(elsewhere: Path) -> None:
+    folder = old_folder(runtime() / "33333333-0")
+    with crowded(folder):
+        os.utime(folder, (LONG_AGO, LONG_AGO))
+        assert "33333333" not in {each.id for each in orphans.find()}
+    assert "33333333" in {each.id for each in orphans.find()}
 
 
 def test_home_is_the_one_that_was_chosen(elsewhere: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import shutil
@@ -22,13 +23,14 @@ from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.cluster.inventory import processes, registry
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.agent import start_agent
+from jupyter_sky.providers.base import AgentGone
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.local.machine import LocalMachine
 from jupyter_sky.providers.node_defaults import SHARED_MEMORY
 from jupyter_sky.providers.spec import ClusterSpec, Image
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 from tests.cluster import cells as cells_of
-from tests.node_processes import processes_of_node
+from tests.node_processes import crowded, processes_of_node
 from tests.waiting import PATIENCE, until
 
 
@@ -223,6 +225,15 @@ def test_an_agent_that_is_late_to_answer_ends_no_launch(monkeypatch: pytest.Monk
     monkeypatch.setattr(LocalMachine, "open", late)
     start("late").down()
     assert len(refused) == 2
+
+
+def test_an_agent_that_has_not_accepted_others_for_long_is_not_gone(tmp_path: Path) -> None:
+    machine = LocalMachine(tmp_path, tmp_path / "blobs", 0, ())
+    with crowded(tmp_path), pytest.raises(OSError, match="accepts no connection") as raised:
+        asyncio.run(machine.open())
+    assert not isinstance(raised.value, AgentGone)
+    with pytest.raises(AgentGone):
+        asyncio.run(machine.open())
 
 
 def test_shared_memory_of_a_killed_agent_is_given_back_by_the_next(
