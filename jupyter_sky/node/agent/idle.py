@@ -13,6 +13,13 @@ from jupyter_sky.transport.frames import Message
 FIRST_GRACE = 120.0
 """Seconds that a new node waits for its first client."""
 
+SILENT_FOR = 60.0
+"""Seconds for which another node is asked again that does not answer, before it counts as gone.
+
+Its machine may have no time for the agent just now, because of the run that goes on there. With a
+shorter time-out of the node itself, they are as many as that has.
+"""
+
 _AGAIN_AFTER = 1.0  # least seconds to wait while another node is still needed
 _LOOK_WITHIN = 1.0  # seconds: a pool may get thousands of answers in one
 
@@ -66,8 +73,11 @@ class NodeUse(Protocol):
     def on_idle(self) -> None:
         """Called when nothing is running any more."""
 
-    async def ask_others(self) -> list[IdleTimes]:
-        """Return the times of the other nodes of the cluster, as far as they answer."""
+    async def ask_others(self) -> list[IdleTimes | None]:
+        """Return the times of the other nodes of the cluster that have not ended.
+
+        One that does not answer is ``None``.
+        """
 
     def end_because(self, reason: str) -> None:
         """End the node; ``reason`` says why, in words."""
@@ -110,6 +120,7 @@ class IdleTimer:
         self._timer: asyncio.TimerHandle | None = None
         self._looking: asyncio.TimerHandle | None = None
         self._asking: asyncio.Task[None] | None = None
+        self._silent_since: float | None = None  # by the loop's clock
 
     def start_timeout(self) -> None:
         """Start counting time without a run: until now, the node was being prepared."""
@@ -184,7 +195,8 @@ class IdleTimer:
         self._asking = self._loop.create_task(self._end_unless_needed())
 
     async def _end_unless_needed(self) -> None:
-        others = await self._node.ask_others()
+        answers = await self._node.ask_others()
+        others = [each for each in answers if each is not None]
         mine = self.times
         times = IdleTimes(
             min([mine.unused, *(each.unused for each in others)]),
@@ -192,12 +204,28 @@ class IdleTimer:
             min([mine.unattended, *(each.unattended for each in others)]),
         )
         left = self._seconds_left(times)
+        if left is not None and left <= 0 and len(others) < len(answers):
+            left = self._seconds_left_for_silent_ones()
+        else:
+            self._silent_since = None
         if left is None:
             return
         if left > 0:
             self._arm(max(left, _AGAIN_AFTER))
             return
         self._node.end_because(self._reason(times))
+
+    def _seconds_left_for_silent_ones(self) -> float:
+        """Return the seconds for which other nodes may still be silent, before they count as gone.
+
+        As long as there are some, they are asked again soon.
+        """
+        now = self._loop.time()
+        if self._silent_since is None:
+            self._silent_since = now
+        limits = (self._timeout, self._unattended, self._grace)
+        patience = min([SILENT_FOR, *(limit for limit in limits if limit is not None)])
+        return min(self._silent_since + patience - now, _AGAIN_AFTER)
 
     def _reason(self, times: IdleTimes) -> str:
         busy, limit = self._node.is_busy, self._timeout

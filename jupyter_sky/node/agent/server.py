@@ -314,11 +314,10 @@ class Agent:
         """Write back what ranks have written, even if no notebook asks for it."""
         self._volumes.begin_write_back()
 
-    async def ask_others(self) -> list[IdleTimes]:
-        """Return how long other nodes have been idle, for those that answer."""
+    async def ask_others(self) -> list[IdleTimes | None]:
+        """Return how long other nodes have been idle; ``None`` for one that does not say."""
         answers = await self._peers.ask_all({"op": "idle_times"})
-        times = map(IdleTimes.from_message, answers)
-        return [each for each in times if each is not None]
+        return [IdleTimes.from_message(answer or {}) for answer in answers]
 
     def end_because(self, reason: str) -> None:
         """Write back what ranks have written, publish why the node ends, and end it."""

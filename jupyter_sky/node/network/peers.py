@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import os
 import socket
@@ -38,6 +39,7 @@ MOST_PEERS = 1024
 """Connections of other agents at a time."""
 
 _BUFFER = 4 * 1024 * 1024
+_NO_WAY = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 
 
 class PeerStream:
@@ -233,14 +235,24 @@ class PeerAgents:
         theirs = (node["ranks"] for node in self._others if node["fingerprint"] == peer)
         return frozenset(itertools.chain.from_iterable(theirs))
 
-    async def ask_all(self, message: Message) -> list[Message]:
-        """Send all other agents a request; return the answers of those that can be reached."""
+    async def ask_all(self, message: Message) -> list[Message | None]:
+        """Send all other agents a request; return the answers of those that are there.
+
+        One that says nothing may be there: its machine may be busy, or behind a broken network. Its
+        answer is ``None``.
+        """
         if self._contexts is None:
             return []
         # One agent may serve several nodes; it is asked once.
         agents = {node["fingerprint"]: node for node in self._others}.values()
-        answers = await asyncio.gather(*(self._try_to_ask(node, message) for node in agents))
-        return [answer for answer in answers if answer]
+        answers = await asyncio.gather(
+            *(self._ask(node, message) for node in agents), return_exceptions=True
+        )
+        return [
+            None if isinstance(answer, BaseException) else answer
+            for answer in answers
+            if not isinstance(answer, BaseException) or _may_be_there(answer)
+        ]
 
     async def reach(self, peers: Sequence[AgentAddress]) -> dict[int, str]:
         """Try to reach peers; return the errors, by node.
@@ -289,12 +301,6 @@ class PeerAgents:
             return False
         return bool(self._others)
 
-    async def _try_to_ask(self, peer: AgentAddress, message: Message) -> Message | None:
-        try:
-            return await self._ask(peer, message)
-        except (OSError, ProtocolError, TimeoutError):
-            return None
-
     async def _ask(self, peer: AgentAddress, message: Message) -> Message:
         async with self.connect(peer) as stream:
             # In TLS 1.3, a client is connected before the server has checked its certificate: only
@@ -312,7 +318,7 @@ class PeerAgents:
                     peer["addr"], peer["port"], ssl=self._known_contexts().client, limit=_BUFFER
                 )
         except TimeoutError:
-            raise OSError(f"no answer within {REACH_WITHIN:.0f} s") from None
+            raise TimeoutError(f"no answer within {REACH_WITHIN:.0f} s") from None
         stream = PeerStream(reader, writer)
         try:
             if stream.peer != peer["fingerprint"]:
@@ -328,6 +334,13 @@ class _Contexts:
 
     server: ssl.SSLContext
     client: ssl.SSLContext
+
+
+def _may_be_there(error: BaseException) -> bool:
+    """Return whether an agent may be there that could not be asked: nothing has said otherwise."""
+    if not isinstance(error, OSError | ProtocolError):
+        raise error
+    return isinstance(error, TimeoutError) or getattr(error, "errno", None) in _NO_WAY
 
 
 def _this_task() -> asyncio.Task[None]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from jupyter_sky.node.agent.idle import IdleTimer, IdleTimes
+from jupyter_sky.node.agent.idle import SILENT_FOR, IdleTimer, IdleTimes
 
 
 def test_a_newer_agent_may_say_more() -> None:
@@ -36,32 +37,39 @@ class _Node:
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
+        self.others: list[IdleTimes | None] = []
 
     def on_idle(self) -> None:
         raise AssertionError("it has a run")
 
-    async def ask_others(self) -> list[IdleTimes]:
-        return []
+    async def ask_others(self) -> list[IdleTimes | None]:
+        return self.others
 
     def end_because(self, reason: str) -> None:
         self.reasons.append(reason)
 
 
+def _times(monkeypatch: pytest.MonkeyPatch, node: _Node) -> Callable[[float], Awaitable[list[str]]]:
+    """Return what lets it be so many seconds after the start, and says why the node has ended."""
+    now = 0.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+
+    async def at(seconds: float) -> list[str]:
+        nonlocal now
+        now = seconds
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return node.reasons
+
+    return at
+
+
 def test_a_run_that_only_waits_for_its_notebook_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        now = 0.0
-        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
         node = _Node()
+        at = _times(monkeypatch, node)
         timer = IdleTimer(60.0, 120.0, None, node)
         timer.start_timeout()
-
-        async def at(seconds: float) -> list[str]:
-            nonlocal now
-            now = seconds
-            for _ in range(5):
-                await asyncio.sleep(0)
-            return node.reasons
-
         await at(60.0)
         timer.on_answer()  # somebody has read its values, and it made more
         assert await at(179.0) == []
@@ -72,5 +80,28 @@ def test_a_run_that_only_waits_for_its_notebook_is_idle(monkeypatch: pytest.Monk
         timer.on_answer()
         assert await at(419.0) == []
         assert await at(422.0) == ["its run only waited for the notebook for 2 min"]
+
+    asyncio.run(main())
+
+
+WORKS = IdleTimes(0.0, 0.0, 0.0)
+ENDED = "its run only waited for the notebook for 2 min"
+
+
+@pytest.mark.parametrize("is_back", [True, False])
+def test_another_node_that_does_not_answer_for_a_while_may_need_it(
+    monkeypatch: pytest.MonkeyPatch, is_back: bool
+) -> None:
+    async def main() -> None:
+        node = _Node()
+        at = _times(monkeypatch, node)
+        IdleTimer(3600.0, 120.0, None, node).start_timeout()
+        # Its machine has no time for the agent, because of the run that goes on there.
+        node.others = [IdleTimes(0.0, 600.0, 0.0), None]
+        for seconds in range(int(SILENT_FOR)):
+            assert await at(120.5 + seconds) == []
+        if is_back:
+            node.others = [WORKS]
+        assert await at(122.0 + SILENT_FOR) == ([] if is_back else [ENDED])
 
     asyncio.run(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
@@ -100,6 +101,23 @@ def test_ranks_are_those_of_the_agent_that_speaks(tmp_path: Path) -> None:
         a.set_others([at_b, {**at_b, "node": 7, "ranks": [5, 6]}])
         assert a.ranks_of(at_b["fingerprint"]) == {1, 5, 6}
         assert a.ranks_of(at_a["fingerprint"]) == frozenset()
+
+    scenario(tmp_path, play)
+
+
+def test_one_that_says_nothing_may_be_there_unlike_one_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play(folder: Path) -> None:
+        (a, _), (_, at_b), (c, at_c) = await opened(folder, issue_credentials(["a", "b", "c"]))
+        a.set_others([at_b, at_c])
+        assert await a.ask_all({"op": "hello"}) == [{"op": "hello"}] * 2
+        c.close()
+        assert await a.ask_all({"op": "hello"}) == [{"op": "hello"}]
+        with socket.create_server(("127.0.0.1", 0)) as suspended:
+            a.set_others([{**at_c, "port": suspended.getsockname()[1]}])
+            monkeypatch.setattr(peers, "REACH_WITHIN", 0.1)
+            assert await a.ask_all({"op": "hello"}) == [None]
 
     scenario(tmp_path, play)
 
