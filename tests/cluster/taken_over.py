@@ -58,22 +58,25 @@ class TakenOver:
         self._sending = threading.Lock()
         self.clients: list[socket.socket] = []
         self._agents: list[socket.socket] = []
+        self._follower: socket.socket | None = None
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
-        self._last = 0
+        self._last: dict[socket.socket, int] = {}  # number of the last event that each was sent
         self._added = 0
 
     def say(self, event: dict[str, Any]) -> None:
-        """Send the client that connected last an event which the agent knows nothing of."""
+        """Send the client that follows events one which the agent knows nothing of."""
         with self._sending:
+            assert self._follower is not None
             self._added += 1
-            self._last += 1
-            self.clients[-1].sendall(encode({**event, "n": self._last}))
+            self._last[self._follower] += 1
+            self._follower.sendall(encode({**event, "n": self._last[self._follower]}))
 
     def say_raw(self, data: bytes) -> None:
         """Send it bytes that may be no message at all."""
         with self._sending:
-            self.clients[-1].sendall(data)
+            assert self._follower is not None
+            self._follower.sendall(data)
 
     def close(self) -> None:
         """Give the agent its socket back, if it is there still."""
@@ -108,6 +111,8 @@ class TakenOver:
                 for message, payload in decoder.received(count):
                     # The agent knows nothing of the events that were added.
                     if isinstance(message.get("since"), int):
+                        # Others only look how the node is, as the list of clusters does.
+                        self._follower = client
                         message["since"] -= self._added
                     agent.sendall(encode(message, payload.nbytes))
                     agent.sendall(payload)
@@ -122,10 +127,10 @@ class TakenOver:
                     with self._sending:
                         if "event" in changed:
                             changed = {**changed, "n": changed["n"] + self._added}
-                            self._last = changed["n"]
+                            self._last[client] = changed["n"]
                         elif "welcome" in changed and isinstance(changed["last"], int):
-                            self._last = changed["last"] + self._added
-                            changed = {**changed, "last": self._last}
+                            self._last[client] = changed["last"] + self._added
+                            changed = {**changed, "last": self._last[client]}
                         client.sendall(encode(changed, payload.nbytes))
                         client.sendall(payload)
         _end(client, agent)
