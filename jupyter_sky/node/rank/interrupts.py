@@ -111,7 +111,7 @@ class Interrupts:
         # Without a handler SIGINT would end the process: it may arrive before the first run.
         signal.signal(_REPEAT, self._on_repeat)
         signal.signal(_DEFERRED, self._on_deferred)
-        self._deferred_since = 0.0
+        self._deferred_for = 0.0
         self._deferred: Handler = self._on_interrupt
 
     def run_interruptible(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -120,7 +120,7 @@ class Interrupts:
         for number, handler in self._handlers:
             _set_handler(number, handler)
         self.was_requested = self.was_raised = self._is_pending = self._force = False
-        self._deferred_since = 0.0
+        self._deferred_for = 0.0
         return function(*args, **kwargs)
 
     def run_step(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -223,16 +223,20 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def _defer(self, frame: FrameType | None, handler: Handler) -> bool:
-        """Return whether a handler is called again in a moment, and raises nothing now."""
-        now = time.monotonic()
-        since, longest = self._deferred_since or now, _longest_deferral(frame)
-        if now - since < longest:
+        """Return whether a handler is called again in a moment, and raises nothing now.
+
+        Moments are counted, and not what the clock says: on a busy machine this process may stand
+        still for longer than that, just where it is.
+        """
+        longest = _longest_deferral(frame)
+        moment = longest / 100
+        if self._deferred_for < longest:
             # Not `threading`, whose own locks may be what is about to be entered.
             with contextlib.suppress(RuntimeError):  # no thread can be started
-                _thread.start_new_thread(self._send_deferred, (longest / 100,))
-                self._deferred_since, self._deferred = since, handler
+                _thread.start_new_thread(self._send_deferred, (moment,))
+                self._deferred_for, self._deferred = self._deferred_for + moment, handler
                 return True
-        self._deferred_since = 0.0
+        self._deferred_for = 0.0
         return False
 
     def _send_deferred(self, delay: float) -> None:
@@ -240,7 +244,7 @@ class Interrupts:
         signal.pthread_kill(self._main, _DEFERRED)
 
     def _on_deferred(self, signum: int, frame: FrameType | None) -> None:
-        if self._deferred_since:  # otherwise its run has ended meanwhile
+        if self._deferred_for:  # otherwise its run has ended meanwhile
             self._deferred(signum, frame)
 
     def _on_repeat(self, signum: int, frame: FrameType | None) -> None:

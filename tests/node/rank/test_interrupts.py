@@ -5,14 +5,18 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from jupyter_sky.node.rank.interrupts import Interrupts
+from jupyter_sky.node.rank.interrupts import _LONGEST_ENTERING, Interrupts
+from tests.waiting import PATIENCE, until
 
 
 @pytest.fixture
@@ -135,6 +139,36 @@ def test_it_leaves_no_lock_held_that_was_about_to_be_entered(interrupts: Interru
         interrupts.run_interruptible(hold)
     assert entered and not lock.locked()
     assert interrupts.run_interruptible(lambda: "runs") == "runs"
+
+
+def test_a_process_that_stands_still_where_it_enters_a_lock_goes_on_to_hold_it() -> None:
+    script = """
+import os, signal, threading, time
+from jupyter_sky.node.rank.interrupts import Interrupts
+lock = threading.Lock()
+class Held:
+    def __enter__(self):
+        lock.acquire()
+        signal.raise_signal(signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(0.02)  # while the interrupt comes again
+    def __exit__(self, *error):
+        lock.release()
+def hold():
+    with Held():
+        time.sleep(60)
+try:
+    Interrupts().run_interruptible(hold)
+except KeyboardInterrupt:
+    print("held" if lock.locked() else "free")
+"""
+    words = [sys.executable, "-c", script]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        stopped = psutil.Process(process.pid)
+        until(lambda: stopped.status() == psutil.STATUS_STOPPED)
+        time.sleep(2 * _LONGEST_ENTERING)
+        stopped.resume()
+        assert process.communicate(timeout=PATIENCE)[0] == "free\n"
 
 
 def test_wherever_it_comes_no_lock_stays_held(interrupts: Interrupts) -> None:
