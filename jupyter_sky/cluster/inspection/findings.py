@@ -234,7 +234,8 @@ def _doing(seen: SeenRank, runs: Collection[str | None], wanted: Sequence[SeenCo
     if seen["run"] is None:
         if seen["ended"] not in runs:
             return "{is} not in the cell"
-        came = any(_is_begun(one, seen) for one in wanted)
+        # Of one that has not answered itself the collectives are not known.
+        came = seen["answered"] == "system" or any(_is_begun(one, seen) for one in wanted)
         return "{has} left the cell" if came or not wanted else "{has} left the cell without it"
     stack = seen["frames"]
     if seen.get("prompt"):

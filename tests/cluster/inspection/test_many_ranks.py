@@ -85,6 +85,15 @@ def test_those_that_did_not_answer_before_a_run_ended_may_answer_now() -> None:
     )
 
 
+@pytest.mark.parametrize(("answered", "how"), [("itself", " without it"), ("system", "")])
+def test_a_rank_that_did_not_answer_itself_is_not_said_to_have_left_out_a_collective(
+    answered: str, how: str
+) -> None:
+    seen = [_seen(rank, 12, 41) for rank in RANKS if rank != 9]
+    left = _seen(9, 3, run=None, ended="r", answered=answered)
+    assert _found([*seen, left]).sentence.endswith(f"; rank 9 has left the cell{how}")
+
+
 def test_it_costs_little() -> None:
     seen = [_seen(rank, rank, 41, shapes=f"[{rank}]") for rank in RANKS]
     for each in seen:

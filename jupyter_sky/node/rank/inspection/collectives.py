@@ -169,7 +169,8 @@ def _ranks(group: Any) -> list[int]:
 def _entries(recorders: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Yield what recorders of torch have, the oldest first."""
     c10d = sys.modules.get("torch._C._distributed_c10d")
-    found = (_recorded(getattr(c10d, each)) for each in recorders if hasattr(c10d, each))
+    # A list: Python gives up a tuple that is being made while the main thread lists all objects.
+    found = [_recorded(getattr(c10d, each)) for each in recorders if hasattr(c10d, each)]
     return heapq.merge(*found, key=lambda entry: entry["time_created_ns"])
 
 

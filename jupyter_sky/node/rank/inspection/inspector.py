@@ -6,6 +6,7 @@ from types import FrameType
 
 from jupyter_sky.node.rank.inspection.collectives import CollectiveRecords, prepare
 from jupyter_sky.node.rank.inspection.stacks import StackFile, frames_of_user
+from jupyter_sky.node.rank.streams import errors_printed
 from jupyter_sky.transport.protocol.rank_messages import InspectCommand, Inspected
 
 
@@ -58,10 +59,13 @@ class Inspector:
             "prompt": prompt,
             "failing": is_failing and not prompt,
         }
-        # If collectives come and go, the rank is making progress.
-        has_moved = self.recorded.has_moved()
-        if not (command["brief"] and has_moved):
-            answer["collectives"], answer["recent"] = self.recorded.read()
+        # Whatever goes wrong, there is an answer: without one, the agent would ask no more.
         if not command["brief"]:
-            answer["frames"] = frames_of_user(frame)
+            with errors_printed():
+                answer["frames"] = frames_of_user(frame)
+        with errors_printed():
+            # If collectives come and go, the rank is making progress.
+            has_moved = self.recorded.has_moved()
+            if not (command["brief"] and has_moved):
+                answer["collectives"], answer["recent"] = self.recorded.read()
         return answer

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jupyter_sky.cluster.inspection.findings import findings
 from jupyter_sky.node.rank.inspection.collectives import CollectiveRecords
+from jupyter_sky.node.rank.inspection.inspector import Inspector
+from jupyter_sky.transport.protocol.rank_messages import InspectCommand
 from tests.installed import on_first_use
 
 torch = on_first_use("torch")
@@ -64,6 +68,35 @@ def test_those_of_both_are_seen(nccl: list[dict[str, Any]]) -> None:
     # The processor does not wait for what it has given to NCCL.
     assert records.wait_until_ended(0, on_gpu=False)
     assert not records.wait_until_ended(0)
+
+
+def test_they_are_read_while_another_thread_lists_all_objects(
+    group: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Python gives up a tuple that is being made and that somebody else has found.
+    listed: list[Any] = []
+
+    def dump(*_: object) -> bytes:
+        listed.append(gc.get_objects())
+        return pickle.dumps({"entries": [_of_nccl("broadcast", 1, is_over=False)]})
+
+    c10d = sys.modules["torch._C._distributed_c10d"]
+    monkeypatch.setattr(c10d, "_dump_nccl_trace", dump, raising=False)
+    waiting, _ = CollectiveRecords().read()
+    assert listed and [one["operation"] for one in waiting] == ["broadcast"]
+
+
+def test_a_record_that_cannot_be_read_is_answered_all_the_same(
+    nccl: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Another version of torch may write others. Without an answer, the agent would ask no more.
+    nccl.append({"time_created_ns": 1})
+    with (tmp_path / "stacks").open("w+b") as stacks:
+        inspector = Inspector(stacks.fileno())
+        command: InspectCommand = {"op": "inspect", "number": 7, "brief": False}
+        answer = inspector.answer(command, "", sys._getframe(), is_failing=False)
+    assert (answer["inspected"], answer["collectives"]) == (7, [])
+    assert "KeyError: 'process_group'" in capsys.readouterr().err
 
 
 def test_those_of_either_are_progress(group: Any) -> None:
