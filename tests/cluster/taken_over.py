@@ -14,6 +14,7 @@ import msgpack
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.providers.local.machine import LocalMachine
 from jupyter_sky.transport.frames import Decoder, Message, encode
+from tests.waiting import PATIENCE
 
 Change = Callable[[Message], Message]
 
@@ -58,24 +59,28 @@ class TakenOver:
         self._sending = threading.Lock()
         self.clients: list[socket.socket] = []
         self._agents: list[socket.socket] = []
-        self._follower: socket.socket | None = None
+        self._follower = self._listener
+        self._is_followed = threading.Event()
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
         self._last: dict[socket.socket, int] = {}  # number of the last event that each was sent
         self._added = 0
 
     def say(self, event: dict[str, Any]) -> None:
-        """Send the client that follows events one which the agent knows nothing of."""
+        """Send the client that follows events one which the agent knows nothing of.
+
+        Its question for events has come through by then: the added ones are after those.
+        """
+        assert self._is_followed.wait(PATIENCE)
         with self._sending:
-            assert self._follower is not None
             self._added += 1
             self._last[self._follower] += 1
             self._follower.sendall(encode({**event, "n": self._last[self._follower]}))
 
     def say_raw(self, data: bytes) -> None:
         """Send it bytes that may be no message at all."""
+        assert self._is_followed.wait(PATIENCE)
         with self._sending:
-            assert self._follower is not None
             self._follower.sendall(data)
 
     def close(self) -> None:
@@ -112,8 +117,10 @@ class TakenOver:
                     # The agent knows nothing of the events that were added.
                     if isinstance(message.get("since"), int):
                         # Others only look how the node is, as the list of clusters does.
-                        self._follower = client
-                        message["since"] -= self._added
+                        with self._sending:
+                            self._follower = client
+                            message["since"] -= self._added
+                        self._is_followed.set()
                     agent.sendall(encode(message, payload.nbytes))
                     agent.sendall(payload)
         _end(client, agent)
