@@ -42,6 +42,32 @@ def test_a_tuple_is_made_although_somebody_looks_at_what_the_thread_does() -> No
         looker.join()
 
 
+def test_other_threads_make_tuples_meanwhile() -> None:
+    """As one that prefetches batches does while a rank looks for what it trains."""
+    kept = [Kept() for _ in range(5)]
+    usual, is_over = sys.getswitchinterval(), threading.Event()
+    errors: list[SystemError] = []
+
+    def make() -> None:
+        while not is_over.is_set():
+            try:
+                assert len(tuple(number for number in range(25))) == 25
+            except SystemError as error:
+                errors.append(error)
+
+    maker = threading.Thread(target=make)
+    maker.start()
+    sys.setswitchinterval(1e-5)
+    try:
+        for _ in range(200):
+            assert {*map(id, kept)} <= {*map(id, instances((Kept,))[0])}
+    finally:
+        sys.setswitchinterval(usual)
+        is_over.set()
+        maker.join()
+    assert not errors
+
+
 def test_classes_that_derive_from_others_are_found_however_late_they_were_made() -> None:
     class Base:  # objects of another test may not be collected yet
         pass
