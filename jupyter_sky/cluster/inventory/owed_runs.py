@@ -117,6 +117,14 @@ def settle(cluster: str, run: str) -> None:
             _write(path, {**found, "came": True})
 
 
+def owes(cluster: str, run: str) -> bool:
+    """Return whether values of a run have not come that a kernel of here has asked for."""
+    with contextlib.suppress(OSError, ValueError):
+        found = _read(_path(cluster, run))
+        return bool(found["asked"]) and not found["came"]
+    return False
+
+
 def find(cluster: str, run: str) -> dict[int, list[str]]:
     """Return the names that each rank is asked for; none, where no kernel of here has asked."""
     with contextlib.suppress(OSError, ValueError):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from jupyter_sky.cluster.inventory import owed_runs
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.formatting import format_list
+from jupyter_sky.transport.tasks import blocking
 
 # Values are unpickled only if this computer's registry knows that they were asked for.
 UNKNOWN_NAMES = (
@@ -37,11 +39,17 @@ class OtherNotebooks:
             "ranks have what was assigned last in either; `%sky push NAME` sends this notebook's"
         )
 
-    def say_missed(self, unseen: Run | None, run: Run) -> None:
-        """Say in the cell of a run that an earlier kernel has left one that nobody was shown."""
+    async def say_missed(self, cluster: str, unseen: Run | None, run: Run) -> None:
+        """Say in the cell of a run that an earlier kernel has left another one.
+
+        One that is over, and whose values have come, was most likely shown: its kernel ended within
+        the second in which it would have told nodes so.
+        """
         if unseen is None or self._is_missed_told or run.in_background or not run.task.title:
             return
         self._is_missed_told = True
+        if unseen.finished and not await blocking(owed_runs.owes, cluster, unseen.id):
+            return
         names = sorted({name for each in unseen.task.values.values() for name in each})
         brings = f" and brings {format_list(names)} here" if names else ""
         run.on_notice(

@@ -213,7 +213,7 @@ class Scheduler(ClusterListener):
                 await either(sending, run.over.wait())
             if not run.finished and not run.sent:  # another kernel has sent its own
                 await self._check(run)
-                self._others.say_missed(self._unseen, run)
+                await self._others.say_missed(self.controller.id, self._unseen, run)
                 await send_once_whole(self.controller, run, self.monitor.begin)
             await recovery.until_over(self.controller, run.over, lambda: run.waiting, run.on_notice)
 
