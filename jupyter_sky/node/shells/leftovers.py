@@ -8,8 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import psutil
 
-MARK = "JUPYTER_SKY_SHELL_OF"
-"""The variable that tells whose shells a process descends from: the folder of an agent."""
+from jupyter_sky.transport.protocol.agent_spec import SHELL_OF
 
 _LOOKS = 3  # a process that was found may have started others meanwhile
 
@@ -32,7 +31,7 @@ def kill_left(folder: str, others: Sequence[psutil.Process]) -> None:
     own = os.getuid()
     for _ in range(_LOOKS):
         left = _found(
-            lambda process: process.uids().real == own and process.environ().get(MARK) == folder
+            lambda process: process.uids().real == own and process.environ().get(SHELL_OF) == folder
         )
         for process in (*left, *others):
             with contextlib.suppress(psutil.Error, OSError):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from jupyter_sky.node.packages import overlay
-from jupyter_sky.node.shells.leftovers import MARK, in_sessions, kill_left
+from jupyter_sky.node.shells.leftovers import in_sessions, kill_left
 from jupyter_sky.node.shells.terminal import Terminal
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_requests import (
@@ -28,7 +28,7 @@ from jupyter_sky.transport.protocol.agent_requests import (
     ShellRequest,
     TypeRequest,
 )
-from jupyter_sky.transport.protocol.agent_spec import AgentSpec
+from jupyter_sky.transport.protocol.agent_spec import SHELL_OF, AgentSpec
 
 GONE_AFTER = 90.0
 """Seconds in which nobody asks for what a shell prints, after which its user is taken to be gone.
@@ -172,7 +172,7 @@ class Shells:
             [str(Path(sys.executable).parent), env.get("PATH", os.defpath)]
         )
         path = [self._spec.python_path] if self._spec.python_path else []
-        env[MARK] = str(self._folder)
+        env[SHELL_OF] = str(self._folder)
         env["PYTHONPATH"] = os.pathsep.join([*path, str(overlay.link(self._folder))])
         return env
 

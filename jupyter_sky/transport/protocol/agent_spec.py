@@ -14,6 +14,10 @@ NOTICE_FILE = "notice.json"
 """Where whoever looks after an agent writes `jupyter_sky.node.agent.notices.Notice` for it."""
 
 
+SHELL_OF = "JUPYTER_SKY_SHELL_OF"
+"""The variable that tells whose shells a process descends from: the folder of an agent."""
+
+
 @dataclass(frozen=True)
 class RankSpec:
     """A rank to start: its number, and its environment variables."""

@@ -198,5 +198,8 @@ def test_a_shell_over_ssh_outlives_a_broken_link(
         terminal.sendline("exit 3")
         assert status(terminal) == 3
         assert is_there(left)
+        # An agent that is gone, or had no time to end them, has left them behind.
+        [agent] = lab.hosts[1].processes(r"-m jupyter_sky\.node /")
+        agent.kill()
         notebook.succeed("%sky down far")
         until(lambda: not is_there(left))

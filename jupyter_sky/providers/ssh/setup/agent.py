@@ -11,7 +11,7 @@ from jupyter_sky.providers.node_defaults import blob_folder
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.host_shell import HostShell
 from jupyter_sky.providers.ssh.setup.facts import HostFacts
-from jupyter_sky.transport.protocol.agent_spec import AgentSpec, AgentStarted
+from jupyter_sky.transport.protocol.agent_spec import SHELL_OF, AgentSpec, AgentStarted
 
 _START_WITHIN = 120.0
 
@@ -89,19 +89,27 @@ def start_agent(
 
 def remove_agent(connection: HostShell, folder: str, blobs: str) -> None:
     """Kill an agent, with everything that it started, and remove its files."""
-    # No other process has its folder on the command line; the list is made before grep starts.
+    # No other process has its folder on the command line, or what it has left running in shells of
+    # the user in its environment; the list is made before grep starts.
     # Starting processes may fork meanwhile, so the list is made again until it is empty.
     connection.run(
         """
         for again in 1 2 3 4 5 6 7 8 9 10; do
             found=
-            for file in $(grep -lasF -- {folder} /proc/[0-9]*/cmdline); do
+            for file in $(
+                grep -lasF -- {folder} /proc/[0-9]*/cmdline
+                grep -laszxF -- {mark} /proc/[0-9]*/environ
+            ); do
                 file=${{file#/proc/}}
-                kill -KILL "${{file%/cmdline}}" 2>/dev/null && found=yes
+                kill -KILL "${{file%/*}}" 2>/dev/null && found=yes
             done
             test "$found" || test $again = 1 || break
             sleep 0.03
         done
         rm -rf {folder} {blobs}
-        """.format(folder=shlex.quote(folder), blobs=shlex.quote(blobs))
+        """.format(
+            folder=shlex.quote(folder),
+            blobs=shlex.quote(blobs),
+            mark=shlex.quote(f"{SHELL_OF}={folder}"),
+        )
     )
