@@ -244,8 +244,10 @@ def _changed_by(method: str, call: ast.Call) -> Collection[str | None]:
         return []
     is_torchs = method.endswith("_") and method != "requires_grad_"
     known = _known(method, call) if method in _CHANGING or is_torchs else []
-    if any(each.arg == "inplace" for each in call.keywords):  # of pandas
-        known = [EACH]
+    for each in call.keywords:
+        match each:
+            case ast.keyword("inplace", ast.Constant(True)):  # of pandas
+                known = [EACH]
     return [*known, f"{method}{_METHOD}"]
 
 

@@ -431,7 +431,9 @@ def test_rows_of_frames_and_series_that_are_set_to_what_they_were(notebook) -> N
     seen = notebook.ask("([each.values.tolist() for each in (df, rows, other)], s.tolist())")
     zeros = [[0, 0, 0], [0, 0, 0]]
     assert seen == [([[[0, 0, 1], [0, 0, 1]], zeros, zeros], [0, 0])] * 4
-    notebook.there("s.iloc[1] = 1")
+    notebook.there("df['c'] = 2; s.iloc[1] = 1")
+    notebook.here("df.fillna(0, inplace=False)")  # makes another
+    assert notebook.ask("df['c'].tolist()") == [[2, 2]] * 4
     notebook.here("s.iloc[1] = 0")
     assert notebook.ask("s.tolist()") == [[0, 0]] * 4
 
