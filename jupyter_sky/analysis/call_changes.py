@@ -63,8 +63,9 @@ def _changed(
             if code in callers or len(callers) == _MOST_CALLERS or not counts(code.co_filename):
                 continue
             is_run = is_sure and not change.is_in_loop
-            inner = _lookup_in(function, arguments, is_run)
-            yield from _changed(_changes_in(code)[0], inner, counts, is_run, callers | {code})
+            inside, rebound = _changes_in(code)
+            inner = _lookup_in(function, arguments, rebound, is_run)
+            yield from _changed(inside, inner, counts, is_run, callers | {code})
 
 
 def _functions(
@@ -84,7 +85,10 @@ def _functions(
 
 
 def _lookup_in(
-    function: FunctionType, arguments: Mapping[int | str, Sequence[Any]], is_run: bool
+    function: FunctionType,
+    arguments: Mapping[int | str, Sequence[Any]],
+    rebound: frozenset[str],
+    is_run: bool,
 ) -> Lookup:
     """Return what names mean in a function that was called.
 
@@ -94,13 +98,14 @@ def _lookup_in(
         The function.
     arguments
         What may have been its arguments, by position or name.
+    rebound
+        The names that it binds: as parameters, they are not its arguments any more.
     is_run
         Whether it was surely called; else it has changed its arguments, if there were any, alone.
     """
     code = function.__code__
     positional = code.co_varnames[: code.co_argcount]
     parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    rebound = _changes_in(code)[1]
 
     def lookup(name: str) -> Sequence[Any]:
         if name in code.co_varnames or name in code.co_cellvars:

@@ -61,8 +61,8 @@ class ObjectChange:
     place
         Where the object is found: ``run.sizes`` for ``run.sizes["x"] = 1``.
     part
-        The label of what is set in it, `EVERYTHING`, `EACH`, a method that is called (`method_of`),
-        or ``None`` if that is not known.
+        The label of what is set in it, `EVERYTHING`, `EACH`, `ITEMS`, a method that is called
+        (`method_of`), or ``None`` if that is not known.
     """
 
     place: ObjectPlace
@@ -149,7 +149,7 @@ def _set_in_loop(loop: ast.For) -> Iterator[ObjectChange | FunctionCall]:
             if isinstance(each, FunctionCall):
                 yield _in_loop(each, variable, items)
             elif each.place.name == variable:
-                yield replace(each, place=_within(items, each.place))
+                yield replace(each, place=items.then(*each.place.steps))
             elif each.place == container:
                 yield each
 
@@ -158,18 +158,11 @@ def _in_loop(call: FunctionCall, variable: str, items: ObjectPlace) -> FunctionC
     """Return a call in a loop, which has an argument for each item."""
     function = call.function
     if function.name == variable:
-        function = _within(items, function)
-    return FunctionCall(
-        function,
-        tuple(
-            (key, _within(items, place)) for key, place in call.arguments if place.name == variable
-        ),
-        is_in_loop=True,
-    )
-
-
-def _within(outer: ObjectPlace, inner: ObjectPlace) -> ObjectPlace:
-    return ObjectPlace(outer.name, (*outer.steps, *inner.steps))
+        function = items.then(*function.steps)
+    arguments = [
+        (key, items.then(*place.steps)) for key, place in call.arguments if place.name == variable
+    ]
+    return FunctionCall(function, tuple(arguments), is_in_loop=True)
 
 
 def _gone_through(iterated: ast.expr) -> Iterator[tuple[ObjectPlace | None, ObjectPlace]]:
@@ -189,8 +182,7 @@ def _gone_through(iterated: ast.expr) -> Iterator[tuple[ObjectPlace | None, Obje
         case ast.Call(ast.Attribute(model, method)) if method in _GONE_THROUGH:
             node, step = model, _GONE_THROUGH[method]
     if place := _place(node):
-        items_of = ObjectPlace(place.name, (*place.steps, step))
-        yield (place if step == EACH else None), items_of
+        yield (place if step == EACH else None), place.then(step)
 
 
 def leaves(statement: ast.stmt) -> bool:
@@ -221,8 +213,7 @@ def _set_in_rows(access: ast.expr, key: ast.expr) -> Iterator[ObjectChange]:
                     columns = [_label_of(name)]
                 case _:
                     columns = [EACH]
-            place = ObjectPlace(frame.name, (*frame.steps, ROWS))
-            yield from (ObjectChange(place, each or EACH) for each in columns)
+            yield from (ObjectChange(frame.then(ROWS), each or EACH) for each in columns)
 
 
 def _filled(call: ast.Call) -> Iterator[ObjectChange]:
@@ -319,7 +310,7 @@ def _place(node: ast.expr) -> ObjectPlace | None:
         case _:
             return None
     outer = _place(value)
-    return ObjectPlace(outer.name, (*outer.steps, label)) if outer and label else None
+    return outer.then(label) if outer and label else None
 
 
 def _as_attribute(label: str) -> str:

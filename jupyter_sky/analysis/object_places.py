@@ -58,6 +58,10 @@ class ObjectPlace:
     name: str
     steps: tuple[str, ...] = ()
 
+    def then(self, *steps: str) -> ObjectPlace:
+        """Return where steps lead to from here."""
+        return ObjectPlace(self.name, (*self.steps, *steps))
+
     def objects_in(self, lookup: Lookup) -> list[Any]:
         """Return the objects; none where code of the user's would have to be run."""
         found = [*lookup(self.name)]
