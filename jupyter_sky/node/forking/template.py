@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from jupyter_sky.node.process_stat import stat_fields
 from jupyter_sky.transport.templates import asking
 from jupyter_sky.transport.templates.import_path import import_path, locations
 
@@ -287,7 +288,7 @@ def write_title(text: str, fill: str = "\0") -> None:
     """Set the command line that the system shows for this process, if there is room for it."""
     title = os.fsencode(text)
     with contextlib.suppress(OSError, ValueError, IndexError):
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        fields = stat_fields("/proc/self")
         start, end = int(fields[45]), int(fields[46])
         if 0 < len(title) < end - start:
             shown = title.ljust(end - start - 1, os.fsencode(fill)) + b"\0"

@@ -12,11 +12,11 @@ import os
 import socket
 from collections import deque
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Protocol
 
 import msgpack
 
+from jupyter_sky.node.process_stat import stat_fields
 from jupyter_sky.node.supervisor.rank_process import RankProcess
 from jupyter_sky.transport.protocol.rank_messages import ForkRequest, ForkServerMessage
 
@@ -155,8 +155,7 @@ class ForkClient:
 def _status_of_ended(pid: int) -> int | None:
     """Return the exit status of a process that has ended, but has not been waited for."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        # The name of the program may contain anything; the status is the last field.
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        if fields[0] == "Z":
+        fields = stat_fields(f"/proc/{pid}")
+        if fields[0] == "Z":  # the status is the last field
             return os.waitstatus_to_exitcode(int(fields[-1]))
     return None

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
 
+from jupyter_sky.node.process_stat import stat_fields
 from jupyter_sky.serialization import cell_sources
 from jupyter_sky.transport.protocol.inspection import SeenFrame
 
@@ -65,8 +66,7 @@ class MainThreadState:
     def of(cls, pid: int | None) -> MainThreadState:
         """Return what is known of a process; of one that is gone, nothing."""
         with contextlib.suppress(OSError, ValueError, IndexError):
-            text = Path(f"/proc/{pid}/task/{pid}/stat").read_text()
-            fields = text.rpartition(")")[2].split()  # the name of the program may have spaces
+            fields = stat_fields(f"/proc/{pid}/task/{pid}")
             ticks = int(fields[11]) + int(fields[12])
             return cls(fields[0] in ("S", "D"), ticks / os.sysconf("SC_CLK_TCK"))
         return cls(False, 0.0)
