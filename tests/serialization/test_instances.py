@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
 from types import FrameType
 
+import pytest
+
 from jupyter_sky.serialization.models.instances import instances
 
 
 class Kept:
     pass
+
+
+@pytest.fixture(autouse=True)
+def heap() -> None:
+    """Leave out what other tests have imported: to look through that takes a minute in all."""
+    gc.collect()
+    gc.freeze()
 
 
 def found() -> Iterator[int]:
@@ -34,7 +44,7 @@ def test_a_tuple_is_made_although_somebody_looks_at_what_the_thread_does() -> No
     looker.start()
     sys.setswitchinterval(1e-5)
     try:
-        for _ in range(20):
+        for _ in range(2_000):
             assert tuple(found()) == (len(kept),) * 3
     finally:
         sys.setswitchinterval(usual)
@@ -59,7 +69,7 @@ def test_other_threads_make_tuples_meanwhile() -> None:
     maker.start()
     sys.setswitchinterval(1e-5)
     try:
-        for _ in range(200):
+        for _ in range(20_000):
             assert {*map(id, kept)} <= {*map(id, instances((Kept,))[0])}
     finally:
         sys.setswitchinterval(usual)

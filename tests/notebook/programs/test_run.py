@@ -129,7 +129,8 @@ def test_under_nohup_it_goes_on_without_its_terminal(terminal: Terminal, tmp_pat
     program = terminal.begin("run", "a.ipynb", under=["nohup"])
     out, err = program.communicate()
     assert (program.returncode, out) == (0, "goes on\n"), err
-    program = terminal.begin("run", "a.ipynb")
+    # The tests themselves may run under it.
+    program = terminal.begin("run", "a.ipynb", under=["env", "--default-signal=HUP"])
     out, err = program.communicate()
     assert (program.returncode, out) == (129, ""), err
 
