@@ -19,6 +19,7 @@ from jupyter_sky.api.calls.batches import Batches
 from jupyter_sky.api.calls.feeds import Feeder, can_begin_again, with_feeds
 from jupyter_sky.api.calls.futures import Futures
 from jupyter_sky.api.calls.needs import find_needs
+from jupyter_sky.api.calls.pickled_call import pickle_call
 from jupyter_sky.api.calls.program import program_words
 from jupyter_sky.api.calls.streams import Stream
 from jupyter_sky.api.calls.terminal import debugging, write
@@ -39,7 +40,7 @@ from jupyter_sky.providers.buckets.volume import Volume, check_volumes
 from jupyter_sky.providers.choice import Candidate, Selection, Spec, check_places
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec, Image
-from jupyter_sky.serialization import blobs, pickling
+from jupyter_sky.serialization import blobs
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -359,8 +360,7 @@ class ComputePool:
         streams.refuse_nested(list(self._talking))
         pending, feeds = with_feeds(pending)
         is_stream = streams.yields(pending)
-        place = f"the call of {pending.function.__name__}"
-        call = pickling.dump(pending.call(decorators_of(self.plugins), is_stream), place)
+        call = pickle_call(pending, decorators_of(self.plugins), is_stream)
         packed, parts = blobs.pack(call)
         update = find_needs(cluster, call.needs, call.modules, ranks)
         task = Task(

@@ -96,7 +96,7 @@ def explain_failure(
     words = _described(culprit, path[-1].error)
     if len(shown) < len(path):
         words = f"{_kind_of(culprit)} with {_kind_of(path[-1].value)} in it"
-    advice = _advice(name, expression, shown, to_notebook)
+    advice = _advice(name, expression, shown, to_notebook, used_by)
     return UsageError(f"{expression}{user} cannot be {what}: it is {words}. {advice}")
 
 
@@ -164,7 +164,13 @@ def _described(culprit: Any, error: Exception) -> str:
     return _kind_of(culprit) if said else f"{_kind_of(culprit)} ({reason})"
 
 
-def _advice(name: str, expression: str, path: list[_FailingPart], to_notebook: bool) -> str:
+def _advice(
+    name: str,
+    expression: str,
+    path: list[_FailingPart],
+    to_notebook: bool,
+    used_by: str | None,
+) -> str:
     value, culprit = path[0].value, path[-1].value
     if isinstance(culprit, types.GeneratorType):
         return f"{'Ask for' if to_notebook else 'Send'} `list({expression})` instead."
@@ -180,7 +186,7 @@ def _advice(name: str, expression: str, path: list[_FailingPart], to_notebook: b
     verb = "Define" if isinstance(value, (type, types.FunctionType)) else "Create"
     if isinstance(value, io.IOBase):
         verb = "Open"
-    inside = f"{verb} {name} inside the cell"
+    inside = f"{verb} {name} inside the {'function' if used_by else 'cell'}"
     part = _part_to_set(path)
     return f"{inside}, or set {name}{part} to None before." if part else f"{inside}."
 

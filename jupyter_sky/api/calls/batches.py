@@ -10,6 +10,7 @@ from typing import Any
 
 from jupyter_sky.api.calls.feeds import CallFeeds, with_feeds
 from jupyter_sky.api.calls.needs import find_needs
+from jupyter_sky.api.calls.pickled_call import pickle_call
 from jupyter_sky.api.calls.program import program_words
 from jupyter_sky.api.calls.progress import ProgressBar
 from jupyter_sky.api.calls.worker import Worker
@@ -20,7 +21,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted, remote_error
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_count
-from jupyter_sky.serialization import blobs, pickling
+from jupyter_sky.serialization import blobs
 from jupyter_sky.transport.protocol.events import Display, Output
 
 RETRIES = 1
@@ -89,8 +90,7 @@ class Batches:
             pending, sources = with_feeds(call)
             if sources:
                 feeds[index] = sources
-            place = f"the call of {_place(calls, index)}"
-            pickled = pickling.dump(pending.call(self._decorators), place)
+            pickled = pickle_call(pending, self._decorators, shown=_place(calls, index))
             packed, parts = blobs.pack(pickled, digests)
             names |= pickled.needs
             modules |= pickled.modules

@@ -41,6 +41,20 @@ def join(a: str, b: str = "") -> str:
 
 
 @sky.compute
+def total(*more: int) -> int:
+    return sum(more)
+
+
+class Locked:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    @sky.compute
+    def get(self) -> int:
+        return 1
+
+
+@sky.compute
 def rank() -> int:
     info = sky.instance_info()
     assert info is not None
@@ -498,8 +512,16 @@ def test_a_call_that_takes_too_long_is_stopped(pool: sky.ComputePool, tmp_path: 
 
 
 def test_what_cannot_be_sent_is_named(pool: sky.ComputePool) -> None:
-    with pytest.raises(sky.UsageError, match=r"call of 2: double\(<unlocked"):
+    why = "cannot be sent to another process: it is a lock. Create"
+    with pytest.raises(sky.UsageError, match=rf"^x, which 2: double\(<.* uses, {why} x inside"):
         sky.gather(double(1), double(threading.Lock())) >> pool  # type: ignore[arg-type]
+    parts = [threading.Lock()]
+    with pytest.raises(sky.UsageError, match=rf"^b\[0\], which join uses, {why} b inside the f"):
+        join("", b=parts) >> pool  # type: ignore[arg-type]
+    with pytest.raises(sky.UsageError, match=rf"^more\[1\], which total uses, {why} more"):
+        total(1, *parts) @ pool  # type: ignore[arg-type]
+    with pytest.raises(sky.UsageError, match=rf"^self\.lock, which get uses, {why} self in"):
+        Locked().get() >> pool
 
 
 def test_a_result_instead_of_a_call_is_explained() -> None:
