@@ -17,7 +17,7 @@ from jupyter_sky.cluster.control.packages import Packages
 from jupyter_sky.cluster.control.shells import NodeShells
 from jupyter_sky.cluster.control.signals import as_interrupt
 from jupyter_sky.cluster.inspection.findings import Findings
-from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.metrics.curves import Curves
 from jupyter_sky.cluster.mounts import Mounts
 from jupyter_sky.cluster.network.forward import Forward
@@ -93,7 +93,7 @@ class Cluster:
     @classmethod
     def attach(
         cls,
-        row: registry.RegistryRow,
+        row: RegistryRow,
         provider: Provider,
         runtime_env: RuntimeEnv,
         timeouts: Timeouts = USUAL,
@@ -118,12 +118,12 @@ class Cluster:
         return cluster if wait(lifecycle.attach(cluster._controller, row)) else None
 
     @classmethod
-    def visit(cls, row: registry.RegistryRow, provider: Provider) -> Cluster | None:
+    def visit(cls, row: RegistryRow, provider: Provider) -> Cluster | None:
         """Return the cluster of a row to observe it, without keeping it up or marking runs seen."""
         return cls.attach(row, provider, RuntimeEnv(life=None), visits=True)
 
     @staticmethod
-    def remove(row: registry.RegistryRow, provider: Provider) -> list[str]:
+    def remove(row: RegistryRow, provider: Provider) -> list[str]:
         """End a cluster that cannot be attached, as far as it can be reached, and remove its row.
 
         Returns

@@ -13,6 +13,7 @@ from jupyter_sky.api import accelerators
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.api.environment.resolve import able_to_complete, makes_environments, resolve
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.runtime_env import RuntimeEnv
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.config import Sky
@@ -278,7 +279,7 @@ def check_provider_options(options: CellOptions, completed: CellOptions) -> None
 # A running cluster: what it was started with, by its row in the registry
 
 
-def attached_provider(row: registry.RegistryRow) -> Provider:
+def attached_provider(row: RegistryRow) -> Provider:
     """Return the provider of a running cluster.
 
     Raises
@@ -294,7 +295,7 @@ def attached_provider(row: registry.RegistryRow) -> Provider:
     return providers()[row.provider]
 
 
-def attached_spec(row: registry.RegistryRow) -> tuple[ClusterSpec, RuntimeEnv]:
+def attached_spec(row: RegistryRow) -> tuple[ClusterSpec, RuntimeEnv]:
     """Return the specification of a running cluster, including its image and plugins."""
     typed = _line_options(row)
     base = row.spec.get("base") or {}
@@ -312,7 +313,7 @@ def attached_spec(row: registry.RegistryRow) -> tuple[ClusterSpec, RuntimeEnv]:
     return spec, replace(runtime_env, added=tuple(row.spec.get("added", ())))
 
 
-def attached_options(row: registry.RegistryRow) -> CellOptions:
+def attached_options(row: RegistryRow) -> CellOptions:
     """Return the options with which a running cluster would be started again."""
     typed = _line_options(row)
     return replace(
@@ -333,7 +334,7 @@ def attached_options(row: registry.RegistryRow) -> CellOptions:
     )
 
 
-def attached_hosts(row: registry.RegistryRow) -> tuple[str, ...]:
+def attached_hosts(row: RegistryRow) -> tuple[str, ...]:
     """Return the hosts of a cluster in the syntax of ``--hosts``, with their numbers of ranks."""
     return tuple(
         f"{machine['host']}:{len(machine['nodes'][0]['ranks'])}"
@@ -342,14 +343,14 @@ def attached_hosts(row: registry.RegistryRow) -> tuple[str, ...]:
     )
 
 
-def _line_options(row: registry.RegistryRow) -> CellOptions:
+def _line_options(row: RegistryRow) -> CellOptions:
     """Return the options of the line that started a cluster, if the registry has it."""
     with contextlib.suppress(UsageError):
         return parse_cell(row.spec.get("line", ""))
     return CellOptions()
 
 
-def _attached_plugins(row: registry.RegistryRow) -> tuple[str, ...]:
+def _attached_plugins(row: RegistryRow) -> tuple[str, ...]:
     """Return the plugins of a running cluster, as typed if they were typed."""
     names = tuple(row.spec.get("plugins", ()))
     typed = _line_options(row).plugin or ()

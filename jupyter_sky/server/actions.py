@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Any
 
-from jupyter_sky.cluster.inventory.registry import RegistryRow
+from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.errors import SkyError
 from jupyter_sky.server import cli_process, kernel_client
 from jupyter_sky.server.cluster_list import NO_CLUSTER, ClusterInventory

@@ -18,7 +18,7 @@ from jupyter_sky import __version__
 from jupyter_sky.cluster.cost_meter import Unit
 from jupyter_sky.cluster.inventory import registry, stops
 from jupyter_sky.cluster.inventory.kernel_files import KernelFile
-from jupyter_sky.cluster.inventory.registry import Broken, RegistryRow
+from jupyter_sky.cluster.inventory.storage.row import Broken, RegistryRow
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import as_sentence, format_duration
 from jupyter_sky.paths import home

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from jupyter_sky.cluster.inventory import probe
-from jupyter_sky.cluster.inventory.registry import RegistryRow
+from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.errors import SkyError
 from jupyter_sky.server import cli_process
 from jupyter_sky.server.schema import ClusterStatus

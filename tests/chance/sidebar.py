@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jupyter_sky.cluster.inventory.registry import RegistryRow
+from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.server.actions import ClusterActions
 from jupyter_sky.server.cluster_list import answer, read_inventory
 from jupyter_sky.server.kernel_reports import KernelReports

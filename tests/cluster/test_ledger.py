@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from jupyter_sky.cluster.cost_meter import CostRate, Unit
-from jupyter_sky.cluster.inventory import later, ledger, registry
-from jupyter_sky.cluster.inventory.ledger import Spent
+from jupyter_sky.cluster.inventory import later, registry
+from jupyter_sky.cluster.inventory.storage import ledger
+from jupyter_sky.cluster.inventory.storage.ledger import Spent
 from tests.notebook.conftest import Notebook, notebook
 
 __all__ = ["notebook"]
@@ -81,7 +82,7 @@ def test_it_is_kept_through_changes_of_size_and_the_end() -> None:
 def test_what_ended_while_nobody_was_there_costs_no_more_than_it_can() -> None:
     def ended(identity: str, ends_by: Any) -> list[tuple[str, float]]:
         rent(identity, identity, 2.0, hours_ago=100)
-        registry.record_in_spec(identity, "ends_by", ends_by)
+        registry.change(identity, {"ends_by": ends_by})
         later.record_end(identity, math.inf)
         registry.remove(identity)
         every = [each for each in registry.all_spent() if each.name == identity]

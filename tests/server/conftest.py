@@ -10,6 +10,7 @@ import pytest
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
@@ -27,7 +28,7 @@ def none_left() -> Iterator[None]:
     """End the clusters of a test, whoever started them."""
     yield
     for row in registry.read():
-        if isinstance(row, registry.RegistryRow) and row.provider in providers() and row.machines:
+        if isinstance(row, RegistryRow) and row.provider in providers() and row.machines:
             Cluster.remove(row, providers()[row.provider])
         registry.remove(row.id)
 

@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.inventory import later, processes, registry, stops
+from jupyter_sky.cluster.inventory import later, registry, stops
+from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.paths import home
 from jupyter_sky.server import actions, cluster_list
 from jupyter_sky.server.actions import ClusterActions

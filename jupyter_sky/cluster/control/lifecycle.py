@@ -19,6 +19,7 @@ from jupyter_sky.cluster.cost_meter import CostMeter
 from jupyter_sky.cluster.inventory import later, orphans, owed_ends, probe, registry, stops
 from jupyter_sky.cluster.inventory.owed_ends import Origin
 from jupyter_sky.cluster.inventory.stops import ClusterStopped
+from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.network import health
 from jupyter_sky.cluster.runtime_env import ClusterConfig, RuntimeEnv, Timeouts, deadline
 from jupyter_sky.cluster.state import ClusterPhase
@@ -39,7 +40,7 @@ _LEAVE_WITHIN = 3.0
 
 
 def config_of(
-    row: registry.RegistryRow,
+    row: RegistryRow,
     provider: Provider,
     runtime_env: RuntimeEnv,
     timeouts: Timeouts | None = None,
@@ -234,7 +235,7 @@ async def _use(controller: Controller, grace: float) -> None:
             controller.wake()
 
 
-async def attach(controller: Controller, row: registry.RegistryRow) -> bool:
+async def attach(controller: Controller, row: RegistryRow) -> bool:
     """Attach to a cluster that another kernel started; if it is gone, remove what is left of it.
 
     Returns
@@ -359,7 +360,7 @@ async def down(
     return untold
 
 
-async def _refuse_elsewhere(provider: Provider, row: registry.RegistryRow) -> None:
+async def _refuse_elsewhere(provider: Provider, row: RegistryRow) -> None:
     """Refuse to end rented machines that were started elsewhere: a copied row may be outdated.
 
     Raises

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
-from jupyter_sky.cluster.inventory.registry import Broken, RegistryRow
+from jupyter_sky.cluster.inventory.storage.row import Broken, RegistryRow
 from jupyter_sky.formatting import format_count
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.cloud import CloudProvider, CloudResources

@@ -19,7 +19,7 @@ from typing import Any, NoReturn, TypeVar
 import psutil
 
 from jupyter_sky import __version__
-from jupyter_sky.cluster.inventory import processes
+from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.paths import home
 
 VERSION = 1

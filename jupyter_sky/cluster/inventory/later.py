@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Protocol
 
-from jupyter_sky.cluster.inventory.ledger import EndsBy, Rent
-from jupyter_sky.cluster.inventory.registry import RegistryError, record_in_spec, rows
+from jupyter_sky.cluster.inventory.registry import RegistryError, change, with_id
+from jupyter_sky.cluster.inventory.storage.row import EndsBy, Rent
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.state import ClusterPhase, ClusterState
 from jupyter_sky.errors import ClusterLost
@@ -44,13 +44,12 @@ class Used(Protocol):
 
 def record_progress(identity: str, text: str) -> None:
     """Record how the start of a cluster gets on, in words."""
-    record_in_spec(identity, "progress", text)
+    change(identity, {"progress": text})
 
 
 def record_rent(identity: str, rent: Rent, since: float) -> None:
     """Record what is rented for a cluster whose machines are no nodes yet, and since when."""
-    record_in_spec(identity, "meter", [0.0, since])
-    record_in_spec(identity, "rent", asdict(rent))
+    change(identity, {"meter": [0.0, since], "rent": asdict(rent)})
 
 
 async def keep_rent(identity: str, rented: Rented, since: float) -> None:
@@ -84,7 +83,7 @@ async def keep_use(cluster: Used, grace: float) -> None:
         by = EndsBy(time.time() + within + _GONE_WITHIN, not busy)
         if any(each.is_up for each in cluster.connections):
             with contextlib.suppress(RegistryError):
-                await blocking(record_in_spec, cluster.id, "ends_by", asdict(by))
+                await blocking(change, cluster.id, {"ends_by": asdict(by)})
         try:
             async with asyncio.timeout(_SIGN_EVERY):
                 await cluster.until(is_news)
@@ -98,7 +97,7 @@ async def keep_use(cluster: Used, grace: float) -> None:
 
 def record_line(identity: str, line: str) -> None:
     """Record the magic line that makes a cluster, without the passwords of its addresses."""
-    record_in_spec(identity, "line", without_secrets(line))
+    change(identity, {"line": without_secrets(line)})
 
 
 def record_end(identity: str, when: float) -> None:
@@ -109,21 +108,22 @@ def record_end(identity: str, when: float) -> None:
     when
         Infinite if only that they have is known: they have cost something until `ends_by` at most.
     """
-    row = next((row for row in rows() if row.id == identity), None)
+    row = with_id(identity)
     if row is None or row.ended:
         return
     if when == math.inf:
         by = row.ends_by
-        when = min(by.time, time.time())
-        record_in_spec(identity, "ended_unseen", not by.is_idle)
-    record_in_spec(identity, "ended", when)
+        known = {"ended_unseen": not by.is_idle, "ended": min(by.time, time.time())}
+    else:
+        known = {"ended": when}
+    change(identity, known)
 
 
 def record_packages(identity: str, added: Sequence[str]) -> None:
     """Record what was installed on a cluster since it began, without passwords."""
-    record_in_spec(identity, "added", list(added))
+    change(identity, {"added": list(added)})
 
 
 def record_plugins(identity: str, plugins: Sequence[str]) -> None:
     """Record the plugins of a cluster that has got more of them."""
-    record_in_spec(identity, "plugins", list(plugins))
+    change(identity, {"plugins": list(plugins)})

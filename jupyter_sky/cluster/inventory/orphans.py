@@ -23,7 +23,7 @@ import psutil
 from jupyter_sky.cluster.inventory import owed_ends, registry
 from jupyter_sky.cluster.inventory.owed_ends import Origin
 from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
-from jupyter_sky.cluster.inventory.registry import START_WITHIN
+from jupyter_sky.cluster.inventory.storage.row import START_WITHIN, RegistryRow
 from jupyter_sky.formatting import format_bytes, format_count
 from jupyter_sky.paths import runtime
 from jupyter_sky.providers import providers
@@ -143,7 +143,7 @@ def forget_old() -> None:
             registry.remove(row.id)
 
 
-def _gone_elsewhere(rows: Sequence[registry.RegistryRow]) -> Iterator[Orphan]:
+def _gone_elsewhere(rows: Sequence[RegistryRow]) -> Iterator[Orphan]:
     """Find clusters on other machines that have lost an agent for good."""
     every = providers()
     # What is rented is more than its agents: `cloud_resources` finds it.

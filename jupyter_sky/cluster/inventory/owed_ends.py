@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.formatting import format_duration
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.base import Machine, Provider
@@ -52,7 +53,7 @@ class Origin:
     unattended: float = UNATTENDED
 
     @classmethod
-    def of_row(cls, row: registry.RegistryRow, provider: Provider) -> Origin:
+    def of_row(cls, row: RegistryRow, provider: Provider) -> Origin:
         """Return what the registry says of it."""
         return cls(row.id, row.name, provider, row.spec.get("unattended", UNATTENDED))
 

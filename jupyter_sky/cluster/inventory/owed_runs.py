@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jupyter_sky.cluster.inventory import processes
+from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.formatting import format_list
 from jupyter_sky.paths import home
 

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from jupyter_sky.cluster.inventory import later, registry, stops
 from jupyter_sky.cluster.inventory.stops import ClusterStopped
+from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
 from jupyter_sky.cluster.network.incoming import Report
 from jupyter_sky.cluster.state import ClusterPhase, ClusterState
@@ -108,9 +109,7 @@ _PHASES = {
 }
 
 
-def probe(
-    rows: Sequence[registry.RegistryRow], providers: Mapping[str, Provider]
-) -> list[ProbeResult]:
+def probe(rows: Sequence[RegistryRow], providers: Mapping[str, Provider]) -> list[ProbeResult]:
     """Probe clusters, all at once.
 
     Parameters
@@ -127,14 +126,14 @@ def probe(
     return event_loop.wait(probe_all())
 
 
-def probe_local(rows: Sequence[registry.RegistryRow]) -> dict[str, str]:
+def probe_local(rows: Sequence[RegistryRow]) -> dict[str, str]:
     """Return the phases of those clusters whose nodes are on this computer, by their ids."""
     here = [row for row in rows if row.provider == Local.name and not row.is_elsewhere]
     results = probe(here, {Local.name: Local()})
     return {row.id: result.phase for row, result in zip(here, results, strict=True)}
 
 
-async def has_agent(row: registry.RegistryRow, provider: Provider) -> bool:
+async def has_agent(row: RegistryRow, provider: Provider) -> bool:
     """Return whether any agent of a cluster is there, or may be where that cannot be seen."""
     if row.provider != provider.name or row.is_elsewhere:
         return True
@@ -149,7 +148,7 @@ async def has_agent(row: registry.RegistryRow, provider: Provider) -> bool:
     return False
 
 
-async def _probe(row: registry.RegistryRow, providers: Mapping[str, Provider]) -> ProbeResult:
+async def _probe(row: RegistryRow, providers: Mapping[str, Provider]) -> ProbeResult:
     if row.provider not in providers:
         return ProbeResult(ProbePhase.UNKNOWN)
     if row.is_starting:
@@ -183,7 +182,7 @@ async def _probe(row: registry.RegistryRow, providers: Mapping[str, Provider]) -
 
 
 async def _probe_stopped(
-    row: registry.RegistryRow, provider: Stoppable, machines: Sequence[Machine]
+    row: RegistryRow, provider: Stoppable, machines: Sequence[Machine]
 ) -> ProbePhase:
     """Return how a stopped cluster is: machines that run are not taken for stopped."""
     try:
@@ -198,7 +197,7 @@ async def _probe_stopped(
 
 
 async def _has_stopped(
-    row: registry.RegistryRow, provider: Provider, machines: Sequence[Machine]
+    row: RegistryRow, provider: Provider, machines: Sequence[Machine]
 ) -> ProbePhase | None:
     """Return how a cluster is of which machines do not answer, if they are off or about to be."""
     if not isinstance(provider, Stoppable):
@@ -207,7 +206,7 @@ async def _has_stopped(
         async with asyncio.timeout(ASK_WITHIN):
             await stops.refuse(row, provider)
     except ClusterStopped:
-        [now] = [each for each in await blocking(registry.rows) if each.id == row.id] or [row]
+        now = await blocking(registry.with_id, row.id) or row
         return ProbePhase.STOPPED if now.is_stopped else ProbePhase.ENDING
     except (SkyError, TimeoutError):
         pass
@@ -223,18 +222,15 @@ async def record_end(identity: str, provider: Provider) -> float | None:
         In seconds since the epoch; ``None`` if one has not, or that cannot be determined.
     """
     with contextlib.suppress(registry.RegistryError):
-        for row in await blocking(registry.rows):
-            if row.id == identity and row.provider == provider.name:
-                await _ended(row, provider, [provider.machine(each) for each in row.machines])
-        for row in await blocking(registry.rows):
-            if row.id == identity:
-                return row.ended
+        row = await blocking(registry.with_id, identity)
+        if row and row.provider == provider.name:
+            await _ended(row, provider, [provider.machine(each) for each in row.machines])
+            row = await blocking(registry.with_id, identity)
+        return row.ended if row else None
     return None
 
 
-async def _ended(
-    row: registry.RegistryRow, provider: Provider, machines: Sequence[Machine]
-) -> set[int]:
+async def _ended(row: RegistryRow, provider: Provider, machines: Sequence[Machine]) -> set[int]:
     """Return which of some machines have ended that do not answer, as far as their provider says.
 
     When all have, what the cluster costs has ended with the last of them.

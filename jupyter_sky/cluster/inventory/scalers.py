@@ -12,7 +12,8 @@ import json
 import time
 from collections.abc import AsyncIterator
 
-from jupyter_sky.cluster.inventory import processes, registry
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.tasks import blocking
 
@@ -56,7 +57,7 @@ def begin(identity: str) -> bool:
     bool
         False if another process of this computer does that; then nothing is recorded.
     """
-    row = next((row for row in registry.rows() if row.id == identity), None)
+    row = registry.with_id(identity)
     if row is None:
         return True
     if row.is_changed_elsewhere:

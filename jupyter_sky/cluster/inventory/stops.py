@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.cluster.cost_meter import CostMeter
-from jupyter_sky.cluster.inventory import ledger, processes, registry
-from jupyter_sky.cluster.inventory.registry import RegistryRow
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory.storage import processes
+from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.base import Machine, Provider
 from jupyter_sky.providers.cloud import Stoppable
@@ -103,11 +103,7 @@ def are_possible(provider: Provider, machines: Sequence[Machine]) -> bool:
 
 def record_possible(identity: str) -> None:
     """Record that the machines of a cluster can be stopped, for who does not ask its provider."""
-    with registry.opened() as database:
-        database.execute(
-            "UPDATE clusters SET spec = json_set(spec, '$.stoppable', json('true')) WHERE id = ?",
-            (identity,),
-        )
+    registry.change(identity, {"stoppable": True})
 
 
 def disk_cost(row: RegistryRow, now: float) -> DiskCost:
@@ -136,7 +132,7 @@ def record_stop(identity: str, when: float, cost: DiskCost) -> None:
     cost
         What their disks cost; without ``left``, the limit stays the one that is known.
     """
-    row = _row(identity)
+    row = registry.with_id(identity)
     if row is None or row.spec.get("stopped"):
         return
     when = max(when, row.meter.since)
@@ -161,7 +157,7 @@ def record_begin(row: RegistryRow, money: float | None = None) -> CostMeter:
     CostMeter
         What it has cost until now.
     """
-    row, now = _row(row.id) or row, time.time()
+    row, now = registry.with_id(row.id) or row, time.time()
     changes: dict[str, Any] = {"stopped": None, "starting": {**processes.describe(), "since": now}}
     spent = row.cost(now) or row.meter.spent
     if money is not None:
@@ -172,25 +168,11 @@ def record_begin(row: RegistryRow, money: float | None = None) -> CostMeter:
 
 def record_start(identity: str, machines: Sequence[dict[str, Any]]) -> None:
     """Record that a cluster is up again, and where its machines are reached now."""
-    with registry.opened() as database:
-        database.execute(
-            "UPDATE clusters SET machines = ?, spec = json_set(spec, '$.starting', NULL, "
-            "'$.stopped', NULL, '$.started', ?) WHERE id = ?",
-            (json.dumps(machines), time.time(), identity),
-        )
-
-
-def _row(identity: str) -> RegistryRow | None:
-    return next((row for row in registry.rows() if row.id == identity), None)
+    changes = {"starting": None, "stopped": None, "started": time.time()}
+    registry.change(identity, changes, machines)
 
 
 def _write(row: RegistryRow, when: float, changes: dict[str, Any]) -> None:
     """Write changes after which a cluster has another price."""
-    changes = {**changes, "meter": [row.cost(when) or row.meter.spent, when]}
-    places = ", ".join(f"'$.{name}', json(?)" for name in changes)
-    with registry.opened() as database:
-        ledger.write(database, row.spent(when))
-        database.execute(
-            f"UPDATE clusters SET spec = json_set(spec, {places}) WHERE id = ?",
-            (*map(json.dumps, changes.values()), row.id),
-        )
+    meter = [row.cost(when) or row.meter.spent, when]
+    registry.change(row.id, {**changes, "meter": meter}, spent=row.spent(when))

@@ -13,6 +13,7 @@ from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.signals import as_interrupt
 from jupyter_sky.cluster.inventory import registry, stops
 from jupyter_sky.cluster.inventory.stops import ClusterStopped, DiskCost
+from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.errors import ClusterLost, SkyError, UsageError
 from jupyter_sky.providers.base import Machine, Progress, Provider
@@ -76,9 +77,7 @@ class Power:
         wait_uninterrupted(_stop(self._controller, cost))
 
     @as_interrupt()
-    def start(
-        self, row: registry.RegistryRow, progress: Progress, money: float | None = None
-    ) -> None:
+    def start(self, row: RegistryRow, progress: Progress, money: float | None = None) -> None:
         """Start the machines of a registry row, and wait until the ranks are ready.
 
         Parameters
@@ -121,12 +120,10 @@ class Power:
 
         async def end() -> bool:
             controller = self._controller
-            rows = await blocking(registry.rows)
-            for row in rows:
-                if row.id == controller.id:
-                    if row.started > self._known_since and not row.is_stopped:
-                        return False
-                    await stops.refuse(row, controller.provider)
+            if row := await blocking(registry.with_id, controller.id):
+                if row.started > self._known_since and not row.is_stopped:
+                    return False
+                await stops.refuse(row, controller.provider)
             await lifecycle.down(controller)
             return True
 
@@ -153,7 +150,7 @@ async def _stop(controller: Controller, cost: DiskCost) -> None:
 
 
 async def _start(
-    controller: Controller, row: registry.RegistryRow, progress: Progress, money: float | None
+    controller: Controller, row: RegistryRow, progress: Progress, money: float | None
 ) -> None:
     provider = _stoppable(controller.provider)
     if row.is_starting:

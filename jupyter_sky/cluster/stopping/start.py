@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from jupyter_sky.cluster.cluster import USUAL, Cluster
 from jupyter_sky.cluster.control import lifecycle
-from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts
 from jupyter_sky.providers.base import Progress, Provider
 from jupyter_sky.providers.spec import ClusterSpec
 
 
 def start_stopped(
-    row: registry.RegistryRow,
+    row: RegistryRow,
     spec: ClusterSpec,
     provider: Provider,
     runtime_env: RuntimeEnv,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from jupyter_sky import __version__
 from jupyter_sky.cluster.inventory import orphans, registry
+from jupyter_sky.cluster.inventory.storage.row import Broken
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_bytes, format_count
 from jupyter_sky.notebook.commands.context import CommandContext
@@ -202,7 +203,7 @@ def _registry() -> Finding:
         said, _, fix = str(error).rpartition(": ")
         return Finding(said, fix)
     text = f"{format_count(len(found), 'cluster')} in {home()}"
-    if broken := [row.name for row in found if isinstance(row, registry.Broken)]:
+    if broken := [row.name for row in found if isinstance(row, Broken)]:
         fix = f"its entry for {broken[0]} cannot be read: `%sky down {broken[0]}` removes it."
         return Finding(text, fix)
     return Finding(text)

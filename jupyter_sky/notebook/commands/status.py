@@ -11,9 +11,11 @@ from typing import TypedDict
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.cost_meter import Unit
-from jupyter_sky.cluster.inventory import ledger, owed_ends, registry, stops
+from jupyter_sky.cluster.inventory import owed_ends, registry, stops
 from jupyter_sky.cluster.inventory.probe import ProbePhase, ProbeResult, probe
 from jupyter_sky.cluster.inventory.stops import ClusterStopped
+from jupyter_sky.cluster.inventory.storage import ledger
+from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.snapshot import RunState
 from jupyter_sky.cluster.state import ClusterState
 from jupyter_sky.errors import SkyError, UsageError
@@ -175,9 +177,7 @@ def _table(clusters: Iterable[Cluster], current: str) -> str:
     return "\n".join([text, *_ranks(here.state), *([f"   {note}"] if note else [])])
 
 
-def _statuses(
-    rows: Sequence[registry.RegistryRow], known: Mapping[str, Cluster]
-) -> list[ProbeResult]:
+def _statuses(rows: Sequence[RegistryRow], known: Mapping[str, Cluster]) -> list[ProbeResult]:
     """Return the status of each cluster, as known here or as reported by its agents."""
     # For a lost cluster, find out when its machines ended, and so stopped costing money.
     unknown = [row for row in rows if row.id not in known or not known[row.id].alive]
@@ -186,7 +186,7 @@ def _statuses(
     return [found[row.id] for row in rows]
 
 
-def _size(row: registry.RegistryRow) -> str:
+def _size(row: RegistryRow) -> str:
     ranks = [len(node["ranks"]) for machine in row.machines for node in machine["nodes"]]
     ranks = ranks or [row.spec["procs_per_node"] or 1]
     each = f"{min(ranks)}-{max(ranks)}" if min(ranks) < max(ranks) else f"{ranks[0]}"
@@ -200,7 +200,7 @@ def _spent(total: ledger.Total) -> tuple[str, str]:
     return hours, format_dollars(total.dollars) if total.dollars else ""
 
 
-def _cost(row: registry.RegistryRow, now: float) -> str:
+def _cost(row: RegistryRow, now: float) -> str:
     cost = row.cost(now)
     if cost is None:
         return ""
@@ -213,7 +213,7 @@ def _cost(row: registry.RegistryRow, now: float) -> str:
     return f"{format_dollars(cost)}, {format_dollars(row.price or 0.0)} an hour"
 
 
-def _running(row: registry.RegistryRow, cluster: Cluster | None, now: ProbeResult) -> str:
+def _running(row: RegistryRow, cluster: Cluster | None, now: ProbeResult) -> str:
     if now.phase is ProbePhase.STOPPED:
         return f"`%sky start {row.name}` starts it again"
     if row.is_stopped and now.phase is ProbePhase.UNREACHABLE:

@@ -448,7 +448,7 @@ def test_clusters_that_ended_long_ago_are_forgotten_when_another_starts(
         machine = {"folder": str(folder), "blobs": str(tmp_path / "none"), "nodes": []}
         registry.record_machines(identity, [machine])
         by = {"time": time.time() - days * 24 * 3600, "is_idle": True}
-        registry.record_in_spec(identity, "ends_by", by)
+        registry.change(identity, {"ends_by": by})
 
     gone = tmp_path / "gone"
     ended("000000a0", 8, gone)

@@ -17,7 +17,8 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RankLost
-from jupyter_sky.cluster.inventory import processes, registry, scalers
+from jupyter_sky.cluster.inventory import registry, scalers
+from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.cluster.runtime_env import RuntimeEnv
 from jupyter_sky.providers.local import Local
 from tests.cluster.conftest import Cells
@@ -86,7 +87,7 @@ def test_of_two_kernels_only_one_adds_nodes(new, monkeypatch) -> None:
     usual = scalers.begin
     monkeypatch.setattr(scalers, "begin", begin)
     other = {**processes.describe(os.getppid()), "since": time.time()}
-    registry.record_in_spec(cluster.id, "grower", other)
+    registry.change(cluster.id, {"grower": other})
     with pytest.raises(sky.SkyError, match="stays with 2 nodes: another notebook is adding or"):
         cluster.scale(3)
     looked.clear()
@@ -99,7 +100,7 @@ def test_of_two_kernels_only_one_adds_nodes(new, monkeypatch) -> None:
         waiting = threads.submit(cells.run, "pass")
         until(lambda: cluster.snapshot()["run"] or waiting.done())
         cluster._controller.outdated = True
-        registry.record_in_spec(cluster.id, "grower", None)
+        registry.change(cluster.id, {"grower": None})
         with pytest.raises(sky.SkyError, match="was changed by another kernel: run the cell agai"):
             waiting.result()
     assert registry.find(cluster.name).machines == before

@@ -16,8 +16,9 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.inventory import processes, registry
-from jupyter_sky.cluster.inventory.ledger import EndsBy
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory.storage import processes
+from jupyter_sky.cluster.inventory.storage.row import EndsBy
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.paths import home
 from jupyter_sky.providers.local import Local
@@ -202,7 +203,7 @@ def test_a_clock_that_is_set_makes_no_dead_kernel_of_one_that_starts_a_cluster(
         assert is_starting("slow")
         # Another process that has got its id is not the one that starts it.
         other = {**row["starter"], "mark": processes.describe()["mark"]}
-        registry.record_in_spec("0000000e", "starter", other)
+        registry.change("0000000e", {"starter": other})
         assert not is_starting("slow")
     finally:
         kernel.kill()

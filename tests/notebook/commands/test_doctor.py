@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from jupyter_sky.cluster.inventory import orphans, registry
-from jupyter_sky.cluster.inventory.registry import START_WITHIN
+from jupyter_sky.cluster.inventory.storage.row import START_WITHIN
 from jupyter_sky.notebook.commands.doctor import Finding, examine
 from jupyter_sky.paths import home, runtime
 from jupyter_sky.providers.node_defaults import SHARED_MEMORY

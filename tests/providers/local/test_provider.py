@@ -20,7 +20,8 @@ import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RankLost
-from jupyter_sky.cluster.inventory import processes, registry
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.agent import start_agent
 from jupyter_sky.providers.base import AgentGone

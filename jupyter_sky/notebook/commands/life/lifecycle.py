@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from jupyter_sky.api.display.description import describe
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count
@@ -85,7 +86,7 @@ def down(context: CommandContext, options: Namespace) -> None:
         print(f"{name}: forgotten; {_forget(session, row, provider)}")
 
 
-def _forget(session: Session, row: registry.RegistryRow, provider: Forgettable) -> str:
+def _forget(session: Session, row: RegistryRow, provider: Forgettable) -> str:
     """Forget a cluster whose provider does not answer, and return what may be left of it."""
     registry.remove(row.id)
     session.drop(row.name)

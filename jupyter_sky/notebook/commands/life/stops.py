@@ -14,6 +14,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.inventory.stops import DiskCost
+from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.runtime_env import RuntimeEnv
 from jupyter_sky.cluster.stopping.start import start_stopped
 from jupyter_sky.errors import UsageError
@@ -132,7 +133,7 @@ def disks_cost(cost: DiskCost) -> str:
 
 
 def _as_before(
-    row: registry.RegistryRow, typed: dict[str, str]
+    row: RegistryRow, typed: dict[str, str]
 ) -> tuple[ClusterSpec, RuntimeEnv, list[str]]:
     """Return the specification of a stopped cluster, whose variables' values were not kept.
 

@@ -13,6 +13,7 @@ import pytest
 
 from jupyter_sky.cluster.inventory import cloud_resources, registry, scalers
 from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
+from jupyter_sky.cluster.inventory.storage.row import Broken
 from jupyter_sky.errors import SkyError
 from jupyter_sky.notebook.commands.life.gc import remove_orphans
 from jupyter_sky.providers import providers
@@ -170,7 +171,7 @@ def test_gc_ends_nothing_whose_row_another_version_has_written(
     said = "whose entry in the registry cannot be read: another version of jupyter_sky may use it"
     assert said in capsys.readouterr().out
     [broken] = registry.read()
-    assert isinstance(broken, registry.Broken)
+    assert isinstance(broken, Broken)
     # Whoever says so ends it.
     said = cloud_resources.end_unreadable(broken)
     assert said.startswith("train: removed from the registry, where its entry could not be read, ")

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from jupyter_sky.cluster.inventory import registry, stops
-from jupyter_sky.cluster.inventory.registry import RegistryRow
 from jupyter_sky.cluster.inventory.stops import DiskCost
+from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.notebook.commands.life.stops import disks_cost
 
 ID = "0000000d"

@@ -11,9 +11,11 @@ import psutil
 import pytest
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.inventory import cloud_resources, ledger, registry, stops
+from jupyter_sky.cluster.inventory import cloud_resources, registry, stops
 from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
 from jupyter_sky.cluster.inventory.stops import ClusterStopped
+from jupyter_sky.cluster.inventory.storage import ledger
+from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.runtime_env import RuntimeEnv
 from jupyter_sky.cluster.stopping.start import start_stopped
 from jupyter_sky.errors import ClusterLost, SkyError, UsageError
@@ -52,7 +54,7 @@ def _end_stopped(account: Account) -> Iterator[None]:
             Cluster.remove(row, providers()[row.provider])
 
 
-def row_of(cells: Cells) -> registry.RegistryRow:
+def row_of(cells: Cells) -> RegistryRow:
     row = registry.find(cells.cluster.name)
     assert row is not None
     return row

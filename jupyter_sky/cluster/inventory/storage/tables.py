@@ -1,4 +1,4 @@
-"""The tables of the registry, and what to do where they cannot be used; `ledger` has its own."""
+"""The tables of the registry, and what to do where they cannot be used."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import os
 import sqlite3
 
-CLUSTERS = """
+_CLUSTERS = """
 CREATE TABLE IF NOT EXISTS clusters (
     id TEXT PRIMARY KEY,
     name TEXT NOT NULL UNIQUE,
@@ -17,7 +17,7 @@ CREATE TABLE IF NOT EXISTS clusters (
 )
 """
 
-OWED_ENDS = """
+_OWED_ENDS = """
 CREATE TABLE IF NOT EXISTS owed_ends (
     number INTEGER PRIMARY KEY,
     cluster TEXT NOT NULL,
@@ -28,6 +28,31 @@ CREATE TABLE IF NOT EXISTS owed_ends (
     until REAL NOT NULL
 )
 """
+
+_SPENT_AT_RATE = """
+CREATE TABLE IF NOT EXISTS spent_at_rate (
+    name TEXT NOT NULL,
+    place TEXT NOT NULL,
+    since REAL NOT NULL,
+    until REAL NOT NULL,
+    price REAL NOT NULL,
+    nodes INTEGER NOT NULL,
+    gpus INTEGER NOT NULL
+)
+"""
+
+_SPENT = """
+CREATE TABLE IF NOT EXISTS spent (
+    name TEXT NOT NULL,
+    place TEXT NOT NULL,
+    since REAL NOT NULL,
+    until REAL NOT NULL,
+    price REAL NOT NULL
+)
+"""
+"""What earlier versions write, and kernels go on to write that have them loaded."""
+
+ALL = (_CLUSTERS, _OWED_ENDS, _SPENT_AT_RATE, _SPENT)
 
 
 def advice(error: sqlite3.Error) -> str:
@@ -43,54 +68,6 @@ def advice(error: sqlite3.Error) -> str:
             return "there are as many files open as may be, close some or raise `ulimit -n`"
         case _:
             return "check that you may write to it, and that no newer jupyter_sky made it"
-
-
-def is_sound(spec: object, machines: object) -> bool:
-    """Return whether a row has what is asked of all rows: one that has not keeps no other away."""
-    return (
-        isinstance(spec, dict)
-        and isinstance(spec.get("nodes"), int)
-        and _is_meter(spec.get("meter"))
-        and _is_rent(spec.get("rent"))
-        and _is_ends_by(spec.get("ends_by"))
-        and isinstance(machines, list)
-        and all(isinstance(each, dict) and _are_nodes(each.get("nodes")) for each in machines)
-    )
-
-
-def _is_meter(kept: object) -> bool:
-    match kept:
-        case None | [int() | float(), int() | float()]:
-            return True
-        case _:
-            return False
-
-
-def _is_rent(kept: object) -> bool:
-    match kept:
-        case None | {
-            "price": None | int() | float(),
-            "nodes": int(),
-            "gpus": int(),
-            "until": int() | float(),
-        }:
-            return True
-        case _:
-            return False
-
-
-def _is_ends_by(kept: object) -> bool:
-    match kept:
-        case None | {"time": int() | float(), "is_idle": bool()}:
-            return True
-        case _:
-            return False
-
-
-def _are_nodes(kept: object) -> bool:
-    return isinstance(kept, list) and all(
-        isinstance(each, dict) and isinstance(each.get("ranks", []), list) for each in kept
-    )
 
 
 def _may_open_files() -> bool:

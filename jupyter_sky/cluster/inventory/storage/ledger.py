@@ -2,36 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import NamedTuple
-
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS spent_at_rate (
-    name TEXT NOT NULL,
-    place TEXT NOT NULL,
-    since REAL NOT NULL,
-    until REAL NOT NULL,
-    price REAL NOT NULL,
-    nodes INTEGER NOT NULL,
-    gpus INTEGER NOT NULL
-)
-"""
-
-EARLIER_SCHEMA = """
-CREATE TABLE IF NOT EXISTS spent (
-    name TEXT NOT NULL,
-    place TEXT NOT NULL,
-    since REAL NOT NULL,
-    until REAL NOT NULL,
-    price REAL NOT NULL
-)
-"""
-"""What earlier versions write, and kernels go on to write that have them loaded."""
 
 
 @dataclass(frozen=True)
@@ -82,42 +58,6 @@ class Spent:
     def is_something(self) -> bool:
         """Whether something was spent."""
         return bool(self.hours and (self.price or self.nodes))
-
-
-@dataclass(frozen=True)
-class Rent:
-    """What is rented for a cluster whose machines are no nodes yet.
-
-    Attributes
-    ----------
-    price
-        Dollars an hour of all machines; ``None`` if that is not known.
-    nodes, gpus
-        How many they are, and how many GPUs they have together.
-    until
-        When they have ended by themselves if nobody goes on with them, in seconds since the epoch.
-    """
-
-    price: float | None
-    nodes: int
-    gpus: int
-    until: float
-
-
-@dataclass(frozen=True)
-class EndsBy:
-    """When machines end by themselves if no notebook uses them any more.
-
-    Attributes
-    ----------
-    time
-        In seconds since the epoch; infinite if that is not known.
-    is_idle
-        Whether nothing ran on them, so that they end soon; a run may go on for days, or not.
-    """
-
-    time: float = math.inf
-    is_idle: bool = False
 
 
 AT_MOST = ", at most"
