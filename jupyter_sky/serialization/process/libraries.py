@@ -13,29 +13,29 @@ from typing import Any
 from jupyter_sky.serialization.process import torch_settings
 
 Settings = Mapping[str, Any]
-"""The settings of a library, by their names there; only those that are not as usual."""
+"""Settings of a library, by their names there."""
 
 
 @dataclass(frozen=True)
 class Library:
-    """How to get at the settings of a library.
+    """How to get at the settings of a library; each function is given its module.
 
     Attributes
     ----------
-    raw
-        Returns what differs as soon as one of them does, quickly.
-    unusual
-        Returns those that are not as usual.
+    values
+        Returns the settings, by their names.
     usual
-        Returns the usual value of a setting.
+        Returns what they usually are.
     change
         Changes a setting.
+    raw
+        Returns, more quickly than ``values``, what differs as soon as one of them does.
     """
 
-    raw: Callable[[Any], object]
-    unusual: Callable[[Any], Settings]
-    usual: Callable[[str], Any]
+    values: Callable[[Any], Settings]
+    usual: Callable[[Any], Settings]
     change: Callable[[Any, str, Any], None]
+    raw: Callable[[Any], object] | None = None
 
 
 # matplotlib: read as a plain dict, which is fast. Read as its own mapping, even copied, it would
@@ -45,27 +45,16 @@ _NOT_OF_PLOTS = ("backend", "interactive", "toolbar", "webagg", "date.", "animat
 _CYCLE = "axes.prop_cycle"
 
 
-def _plot_values(matplotlib: Any) -> list[Any]:
-    return [value for key, value in dict.items(matplotlib.rcParams) if key != "backend"]
-
-
-def _plot_settings(matplotlib: Any) -> Settings:
-    usual = matplotlib.rcParamsDefault
+def _plots(parameters: dict[str, Any]) -> Settings:
     found = {
-        key: value
-        for key, value in dict.items(matplotlib.rcParams)
-        if not key.startswith(_NOT_OF_PLOTS) and value != dict.get(usual, key)
+        key: value for key, value in dict.items(parameters) if not key.startswith(_NOT_OF_PLOTS)
     }
-    if _CYCLE in found:
-        found[_CYCLE] = {key: list(each) for key, each in found[_CYCLE].by_key().items()}
+    found[_CYCLE] = {key: list(each) for key, each in found[_CYCLE].by_key().items()}
     return found
 
 
-def _usual_plot_setting(key: str) -> Any:
-    usual: Any = dict.get(sys.modules["matplotlib"].rcParamsDefault, key)
-    if key != _CYCLE:
-        return usual
-    return {key: list(each) for key, each in usual.by_key().items()}
+def _raw_plots(matplotlib: Any) -> list[Any]:
+    return [value for key, value in dict.items(matplotlib.rcParams) if key != "backend"]
 
 
 def _change_plots(matplotlib: Any, key: str, value: Any) -> None:
@@ -92,15 +81,9 @@ def _flat(options: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any
             yield f"{path}{key}", value
 
 
-def _table_settings(pandas: Any) -> Settings:
-    return {
-        key: value for key, value in _flat(_options(pandas)) if value != _usual_table_setting(key)
-    }
-
-
-def _usual_table_setting(key: str) -> Any:
+def _usual_tables(pandas: Any) -> Settings:
     registered = vars(sys.modules["pandas._config.config"])["_registered_options"]
-    return registered[key].defval
+    return {key: option.defval for key, option in registered.items()}
 
 
 def _change_tables(pandas: Any, key: str, value: Any) -> None:
@@ -109,7 +92,8 @@ def _change_tables(pandas: Any, key: str, value: Any) -> None:
 
 # numpy
 
-_PRINTING: Settings = {
+_ERRORS: Settings = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
+_ARRAYS: Settings = {
     "edgeitems": 3,
     "threshold": 1000,
     "precision": 8,
@@ -119,14 +103,13 @@ _PRINTING: Settings = {
     "infstr": "inf",
     "floatmode": "maxprec",
     "sign": "-",
+    **_ERRORS,
 }
-_ERRORS: Settings = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
 
 
-def _array_settings(numpy: Any) -> Settings:
+def _arrays(numpy: Any) -> Settings:
     here = {**numpy.get_printoptions(), **numpy.geterr()}
-    usual = {**_PRINTING, **_ERRORS}
-    return {key: here[key] for key in usual if here[key] != usual[key]}
+    return {key: here[key] for key in _ARRAYS}
 
 
 def _change_arrays(numpy: Any, key: str, value: Any) -> None:
@@ -134,25 +117,14 @@ def _change_arrays(numpy: Any, key: str, value: Any) -> None:
     change(**{key: value})
 
 
-# Python itself
-
-_DEPTH = 1000
-
-
-def _depth(python: Any) -> Settings:
-    deepest = python.getrecursionlimit()
-    return {} if deepest == _DEPTH else {"recursionlimit": deepest}
-
-
 # decimal
 
 _DECIMALS: Settings = {"prec": 28, "rounding": "ROUND_HALF_EVEN"}
 
 
-def _decimal_settings(decimal: Any) -> Settings:
+def _decimals(decimal: Any) -> Settings:
     context = decimal.getcontext()
-    here = {key: getattr(context, key) for key in _DECIMALS}
-    return {key: value for key, value in here.items() if value != _DECIMALS[key]}
+    return {key: getattr(context, key) for key in _DECIMALS}
 
 
 def _change_decimals(decimal: Any, key: str, value: Any) -> None:
@@ -173,10 +145,9 @@ _JAX: Settings = {
 }
 
 
-def _jax_settings(jax: Any) -> Settings:
+def _jax(jax: Any) -> Settings:
     here = {key: getattr(jax.config, key) for key in _JAX}
-    here = {key: getattr(value, "value", value) for key, value in here.items()}  # some are enums
-    return {key: value for key, value in here.items() if value != _JAX[key]}
+    return {key: getattr(value, "value", value) for key, value in here.items()}  # some are enums
 
 
 def _change_jax(jax: Any, key: str, value: Any) -> None:
@@ -188,9 +159,8 @@ def _change_jax(jax: Any, key: str, value: Any) -> None:
 _KERAS: Settings = {"floatx": "float32", "dtype_policy": "float32"}
 
 
-def _keras_settings(keras: Any) -> Settings:
-    here = {"floatx": keras.config.floatx(), "dtype_policy": keras.config.dtype_policy().name}
-    return {key: value for key, value in here.items() if value != _KERAS[key]}
+def _keras(keras: Any) -> Settings:
+    return {"floatx": keras.config.floatx(), "dtype_policy": keras.config.dtype_policy().name}
 
 
 def _change_keras(keras: Any, key: str, value: Any) -> None:
@@ -212,15 +182,14 @@ _SHELL: Settings = {
 }
 
 
-def _shell_settings(ipython: Any) -> Settings:
+def _shell(ipython: Any) -> Settings:
     shell = ipython.get_ipython()
-    here = {
+    return {
         "precision": shell.display_formatter.formatters["text/plain"].float_precision,
         "xmode": shell.InteractiveTB.mode,
         "interactivity": shell.ast_node_interactivity,
-        **_figure_settings(shell),
+        **_figures(shell),
     }
-    return {key: value for key, value in here.items() if value != _SHELL[key]}
 
 
 def _change_shell(ipython: Any, key: str, value: Any) -> None:
@@ -240,7 +209,7 @@ def _change_shell(ipython: Any, key: str, value: Any) -> None:
                 shell.config.InlineBackend[key] = value
 
 
-def _figure_settings(shell: Any) -> Settings:
+def _figures(shell: Any) -> Settings:
     if backend := _figure_backend():
         found = {key: getattr(backend, key) for key in _FIGURES}
     else:
@@ -259,25 +228,12 @@ def _figure_backend() -> Any:
     return module.InlineBackend.instance() if module and made else None
 
 
-# scikit-learn
+# plotly: always sent, or a rank would choose another renderer, with four megabytes of JavaScript.
+
+_PLOTLY: Settings = {"renderers": None, "templates": None}
 
 
-def _estimator_settings(sklearn: Any) -> Settings:
-    usual = _usual_of_estimators()
-    return {key: value for key, value in sklearn.get_config().items() if value != usual[key]}
-
-
-def _usual_of_estimators() -> Settings:
-    # Each thread has a copy, which is what a notebook changes.
-    usual: Settings = vars(sys.modules["sklearn._config"])["_global_config"]
-    return usual
-
-
-# plotly
-
-
-def _plotly_settings(plotly: Any) -> Settings:
-    # A rank would choose another renderer than a kernel does, with four megabytes of JavaScript.
+def _plotly(plotly: Any) -> Settings:
     return {"renderers": plotly.renderers.default, "templates": plotly.templates.default}
 
 
@@ -287,41 +243,32 @@ def _change_plotly(plotly: Any, key: str, value: Any) -> None:
 
 LIBRARIES: Mapping[str, Library] = {
     "matplotlib": Library(
-        _plot_values,
-        _plot_settings,
-        _usual_plot_setting,
+        lambda matplotlib: _plots(matplotlib.rcParams),
+        lambda matplotlib: _plots(matplotlib.rcParamsDefault),
         _change_plots,
+        _raw_plots,
     ),
-    "pandas": Library(_options, _table_settings, _usual_table_setting, _change_tables),
-    "numpy": Library(
-        lambda module: (module.get_printoptions(), module.geterr()),
-        _array_settings,
-        lambda key: {**_PRINTING, **_ERRORS}[key],
-        _change_arrays,
+    "pandas": Library(
+        lambda pandas: dict(_flat(_options(pandas))), _usual_tables, _change_tables, _options
     ),
-    "decimal": Library(
-        _decimal_settings, _decimal_settings, _DECIMALS.__getitem__, _change_decimals
-    ),
+    "numpy": Library(_arrays, lambda numpy: _ARRAYS, _change_arrays),
+    "decimal": Library(_decimals, lambda decimal: _DECIMALS, _change_decimals),
     "sys": Library(
-        _depth,
-        _depth,
-        lambda key: _DEPTH,
+        lambda python: {"recursionlimit": python.getrecursionlimit()},
+        lambda python: {"recursionlimit": 1000},
         lambda python, key, value: python.setrecursionlimit(value),
     ),
-    "IPython": Library(_shell_settings, _shell_settings, _SHELL.__getitem__, _change_shell),
-    "plotly.io": Library(_plotly_settings, _plotly_settings, str, _change_plotly),
+    "IPython": Library(_shell, lambda ipython: _SHELL, _change_shell),
+    "plotly.io": Library(_plotly, lambda plotly: _PLOTLY, _change_plotly),
     "sklearn": Library(
-        lambda module: module.get_config(),
-        _estimator_settings,
-        lambda key: _usual_of_estimators()[key],
-        lambda module, key, value: module.set_config(**{key: value}),
+        lambda sklearn: sklearn.get_config(),
+        # Each thread has a copy of this, which is what a notebook changes.
+        lambda sklearn: vars(sys.modules["sklearn._config"])["_global_config"],
+        lambda sklearn, key, value: sklearn.set_config(**{key: value}),
     ),
-    "jax": Library(_jax_settings, _jax_settings, _JAX.__getitem__, _change_jax),
-    "keras": Library(_keras_settings, _keras_settings, _KERAS.__getitem__, _change_keras),
+    "jax": Library(_jax, lambda jax: _JAX, _change_jax),
+    "keras": Library(_keras, lambda keras: _KERAS, _change_keras),
     "torch": Library(
-        torch_settings.unusual,
-        torch_settings.unusual,
-        torch_settings.USUAL.__getitem__,
-        torch_settings.change,
+        torch_settings.values, lambda torch: torch_settings.USUAL, torch_settings.change
     ),
 }

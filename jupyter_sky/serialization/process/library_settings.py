@@ -13,11 +13,10 @@ import contextlib
 import copy
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import BuiltinMethodType, ModuleType
-from typing import Any
 
 from jupyter_sky.serialization.process.after_import import after_import
 from jupyter_sky.serialization.process.libraries import LIBRARIES, Settings
@@ -63,15 +62,18 @@ class LibraryWatch:
             if module is None:
                 continue
             with contextlib.suppress(Exception):  # an older or newer version, or half imported
-                raw = library.raw(module)
+                raw = (library.raw or library.values)(module)
                 if name not in self._raw or raw != self._raw[name]:
                     self._raw[name] = copy.deepcopy(raw)
-                    self._take_up(name, library.unusual(module), library.usual)
+                    self._take_up(name, library.values(module), library.usual(module))
         return self._found
 
-    def _take_up(self, name: str, found: Settings, usual: Callable[[str], Any]) -> None:
+    def _take_up(self, name: str, values: Settings, usual: Settings) -> None:
+        found = {
+            key: each for key, each in values.items() if key not in usual or each != usual[key]
+        }
         # What is as usual again was sent otherwise.
-        again = {key: usual(key) for key in self._found.get(name, {}) if key not in found}
+        again = {key: usual[key] for key in self._found.get(name, {}) if key not in found}
         settings = {**again, **{key: each for key, each in found.items() if _is_plain(each)}}
         if settings:
             self._found = {**self._found, name: settings}

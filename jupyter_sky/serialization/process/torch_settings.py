@@ -35,10 +35,10 @@ USUAL: Mapping[str, Any] = {
 }
 
 
-def unusual(torch: Any) -> Mapping[str, Any]:
-    """Return the settings that are not as usual."""
+def values(torch: Any) -> Mapping[str, Any]:
+    """Return the settings, by their names."""
     cudnn = torch.backends.cudnn
-    here = {
+    return {
         "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
         **_precisions(torch),
         "deterministic_debug_mode": torch.get_deterministic_debug_mode(),
@@ -50,7 +50,6 @@ def unusual(torch: Any) -> Mapping[str, Any]:
         "default_device": _default_device(torch),
         **{f"print.{key}": value for key, value in vars(torch._tensor_str.PRINT_OPTS).items()},
     }
-    return {key: value for key, value in here.items() if value != USUAL[key]}
 
 
 def _precisions(torch: Any) -> dict[str, str]:
