@@ -16,6 +16,7 @@ from itertools import takewhile
 from types import CodeType, FunctionType
 from typing import Any
 
+from jupyter_sky.analysis.labels import attribute_of
 from jupyter_sky.analysis.object_changes import FunctionCall, ObjectChange, leaves, sure_changes
 from jupyter_sky.analysis.object_places import Lookup, ObjectPlace
 
@@ -76,10 +77,10 @@ def _functions(
     for function in call.function.objects_in(lookup):
         if isinstance(function, FunctionType):
             yield function, arguments
-    if call.function.steps and (method := call.function.steps[-1]).startswith("."):
+    if call.function.steps and (method := attribute_of(call.function.steps[-1])):
         after_self = {key + 1 if isinstance(key, int) else key: arguments[key] for key in arguments}
         for obj in ObjectPlace(call.function.name, call.function.steps[:-1]).objects_in(lookup):
-            function = inspect.getattr_static(type(obj), method[1:], None)
+            function = inspect.getattr_static(type(obj), method, None)
             if isinstance(function, FunctionType):
                 yield function, {**after_self, 0: [obj]}
 

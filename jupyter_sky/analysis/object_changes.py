@@ -10,15 +10,20 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from jupyter_sky.analysis.object_places import (
+from jupyter_sky.analysis.labels import (
     EACH,
+    EVERYTHING,
+    ITEMS,
     MODULES,
     PARAMETERS,
     ROWS,
-    ObjectPlace,
     attribute_label,
     item_label,
+    key_of,
+    method_label,
+    method_of,
 )
+from jupyter_sky.analysis.object_places import ObjectPlace
 
 # Methods that change Python's containers, arrays, generators and models of Keras, and others that
 # are named alike.
@@ -44,11 +49,6 @@ _GONE_THROUGH = {
 }
 """Methods of torch for loops."""
 
-EVERYTHING = "*"
-ITEMS = "[:]"
-"""The items of an array; of nothing else."""
-
-_METHOD = "()"
 _LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise, ast.Yield, ast.YieldFrom)
 
 
@@ -61,8 +61,7 @@ class ObjectChange:
     place
         Where the object is found: ``run.sizes`` for ``run.sizes["x"] = 1``.
     part
-        The label of what is set in it, `EVERYTHING`, `EACH`, `ITEMS`, a method that is called
-        (`method_of`), or ``None`` if that is not known.
+        The label of what is set in it (see `labels`), or ``None`` if that is not known.
     """
 
     place: ObjectPlace
@@ -87,11 +86,6 @@ class FunctionCall:
     function: ObjectPlace
     arguments: tuple[tuple[int | str, ObjectPlace], ...]
     is_in_loop: bool = False
-
-
-def method_of(part: str | None) -> str | None:
-    """Return the name of the method that is called; ``None`` for a part that is set."""
-    return part.removesuffix(_METHOD) if part and part.endswith(_METHOD) else None
 
 
 def targets(tree: ast.AST) -> Iterator[str]:
@@ -239,7 +233,7 @@ def _changed_by(method: str, call: ast.Call) -> Collection[str | None]:
         match each:
             case ast.keyword("inplace", ast.Constant(True)):  # of pandas
                 known = [EACH]
-    return [*known, f"{method}{_METHOD}"]
+    return [*known, method_label(method)]
 
 
 def _changed_by_operator(statement: ast.AugAssign) -> Collection[str | None]:
@@ -315,7 +309,7 @@ def _place(node: ast.expr) -> ObjectPlace | None:
 
 def _as_attribute(label: str) -> str:
     """Return the label of an attribute that is set as an item, in ``vars(run)["step"] = 0``."""
-    return label if label in (EVERYTHING, EACH) else attribute_label(ast.literal_eval(label[1:-1]))
+    return label if label in (EVERYTHING, EACH) else attribute_label(key_of(label))
 
 
 def _path(node: ast.AST) -> Iterator[str]:

@@ -6,35 +6,11 @@ them.
 
 from __future__ import annotations
 
-import ast
-import datetime
-import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Number
-from pathlib import PurePath
 from typing import Any
 
-# Kinds of keys of which equal ones have equal texts, also those of NumPy.
-_WITH_TEXT = (
-    str,
-    bytes,
-    type(None),
-    Number,
-    enum.Enum,
-    datetime.date,
-    datetime.timedelta,
-    PurePath,
-)
-
-EACH = "[*]"
-"""The step to each item, as a loop takes it; as what is set, it is one of the items."""
-
-MODULES, PARAMETERS = "[modules]", "[parameters]"
-"""The steps to each module in a model of torch, and to each of its parameters."""
-
-ROWS = "[rows]"
-"""The step to a data frame or series of pandas by what gives access to its rows, as ``df.loc``."""
+from jupyter_sky.analysis import labels
 
 _PARTS = "_modules", "_parameters", "_buffers"
 _MAX_EACH = 1000  # items above which a list is bulk data, whose parts nobody compares
@@ -75,23 +51,23 @@ def _at(obj: Any, step: str) -> Sequence[Any]:
     try:
         attributes = _attributes(obj)
         match step:
-            case "[*]" if isinstance(obj, list):
+            case labels.EACH if isinstance(obj, list):
                 return _few([*list.__iter__(obj)])
-            case "[*]":
+            case labels.EACH:
                 items = obj if isinstance(obj, dict) else _parts(attributes, "_modules")
                 return _few([*dict.values(items)])
-            case "[modules]":
+            case labels.MODULES:
                 return [*_modules_in(obj, set())]
-            case "[parameters]":
+            case labels.PARAMETERS:
                 modules = map(_attributes, _modules_in(obj, set()))
                 return [each for of in modules for each in _parts(of, "_parameters").values()]
-            case "[rows]":
+            case labels.ROWS:
                 return [obj] if _package_of(obj) == "pandas" else []
             case ".data" if _package_of(obj) == "torch" and "data" not in attributes:
                 return [obj]  # another tensor, with the same memory
-            case _ if step.startswith("."):
-                return [_attribute(attributes, step[1:])]
-        key = ast.literal_eval(step[1:-1])
+        if name := labels.attribute_of(step):
+            return [_attribute(attributes, name)]
+        key = labels.key_of(step)
         if isinstance(obj, dict):
             return [dict.__getitem__(obj, key)]
         if isinstance(obj, list):
@@ -139,14 +115,3 @@ def _modules_in(obj: Any, seen: set[int]) -> Iterator[Any]:
 
 def _package_of(obj: Any) -> str:
     return str(type(obj).__module__).partition(".")[0]
-
-
-def item_label(key: Any) -> str | None:
-    """Return how an item is told from others, like ``['x']``; ``None`` for keys of other kinds."""
-    parts = key if type(key) is tuple else (key,)
-    return f"[{key!r}]" if all(isinstance(part, _WITH_TEXT) for part in parts) else None
-
-
-def attribute_label(name: str) -> str:
-    """Return how an attribute is told from others."""
-    return f".{name}"

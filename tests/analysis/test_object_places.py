@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_sky.analysis.object_places import EACH, MODULES, PARAMETERS, ROWS, ObjectPlace
+from jupyter_sky.analysis.labels import EACH, MODULES, PARAMETERS, ROWS
+from jupyter_sky.analysis.object_places import ObjectPlace
 
 
 class Proxy:

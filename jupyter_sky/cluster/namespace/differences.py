@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
-from jupyter_sky.analysis.object_changes import EVERYTHING
-from jupyter_sky.analysis.object_places import EACH
+from jupyter_sky.analysis.labels import EACH, EVERYTHING, is_item
 from jupyter_sky.cluster.namespace.packing import NamespaceItem, PackedGroup
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.serialization.changes import container_changes, model_changes, model_parts
@@ -97,7 +96,7 @@ def set_parts(
             same = value.contents[token] == now
             labels = {part or EVERYTHING for part in parts if part not in (None, EACH) or same}
             if EACH in labels:
-                labels |= {label for label in now or () if label.startswith("[")}
+                labels |= set(filter(is_item, now or ()))
             if labels := labels - {EACH}:
                 contents = container_changes.without(value.contents, token, labels)
                 digest = _SET_AGAIN if is_in_it else value.digest

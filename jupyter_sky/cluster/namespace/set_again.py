@@ -18,14 +18,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from jupyter_sky.analysis.call_changes import changed_objects
-from jupyter_sky.analysis.object_changes import (
-    EVERYTHING,
-    ITEMS,
-    FunctionCall,
-    ObjectChange,
-    method_of,
-)
-from jupyter_sky.analysis.object_places import EACH
+from jupyter_sky.analysis.labels import EACH, EVERYTHING, ITEMS, method_of
+from jupyter_sky.analysis.object_changes import FunctionCall, ObjectChange
 from jupyter_sky.cluster.namespace.dependencies import ItemCollector
 from jupyter_sky.cluster.namespace.differences import mark_as_changed, set_in_models, set_parts
 from jupyter_sky.cluster.namespace.packing import NamespaceItem, may_share
@@ -48,7 +42,7 @@ class SetObject:
     value
         The object.
     part
-        What was set in it (see `ObjectChange`).
+        The label of what was set in it (see `ObjectChange`).
     """
 
     value: Any

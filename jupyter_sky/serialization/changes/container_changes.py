@@ -22,8 +22,7 @@ from contextlib import suppress
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from jupyter_sky.analysis.object_changes import EVERYTHING
-from jupyter_sky.analysis.object_places import attribute_label, item_label
+from jupyter_sky.analysis.labels import EVERYTHING, attribute_label, item_label
 from jupyter_sky.serialization import blobs, pickling
 from jupyter_sky.serialization.changes import frames, writes
 from jupyter_sky.serialization.changes.model_changes import is_model

@@ -7,8 +7,7 @@ import warnings
 from collections.abc import Collection
 from typing import Any
 
-from jupyter_sky.analysis.object_changes import EVERYTHING
-from jupyter_sky.analysis.object_places import item_label
+from jupyter_sky.analysis.labels import EVERYTHING, item_label
 
 ROWS = " rows"
 """The label of the index: columns fit only into a frame with the same one."""

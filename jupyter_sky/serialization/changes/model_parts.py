@@ -6,12 +6,11 @@ What is written to tensors is known from torch (`writes`).
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 from typing import Any
 
-from jupyter_sky.analysis.object_places import EACH
+from jupyter_sky.analysis.labels import EACH, attribute_of, is_item, key_of, method_label
 from jupyter_sky.serialization.changes.model_changes import (
     REQUIRES_GRAD,
     HeldModels,
@@ -21,15 +20,15 @@ from jupyter_sky.serialization.changes.model_changes import (
 )
 from jupyter_sky.serialization.models import optimizers, sharded
 
-_MODES = ("train()", "eval()")
-_FREEZES = "requires_grad_()"
-_LOADS = "load_state_dict()"
+_MODES = (method_label("train"), method_label("eval"))
+_FREEZES = method_label("requires_grad_")
+_LOADS = method_label("load_state_dict")
 _PARAMETER = " "  # no name of another part begins so
 
 
 def is_set_by(method: str, obj: Any) -> bool:
     """Return whether a method of torch sets parts of a model or optimizer, or a parameter."""
-    label = f"{method}()"
+    label = method_label(method)
     return label == _FREEZES or (label in (*_MODES, _LOADS) and is_model(obj))
 
 
@@ -105,6 +104,6 @@ def _is_set(name: str, part: str, is_module: bool) -> bool:
         return is_module and name.endswith(REQUIRES_GRAD)
     if part == _LOADS:
         return not is_module and name not in optimizers.MADE_FOR
-    if part.startswith("[") and part != EACH:
-        return name == str(ast.literal_eval(part[1:-1]))
-    return name == part[1:]
+    if is_item(part) and part != EACH:
+        return name == str(key_of(part))
+    return name == attribute_of(part)
