@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
 
-from jupyter_sky.serialization.models.instances import instances
+from jupyter_sky.serialization.instances import instances
 
 Cells = Mapping[str, tuple[str, str]]
 """Source and title of cells, by the file name of their code; the title may be empty."""

@@ -28,13 +28,11 @@ from jupyter_sky.serialization.models import sharded
 from jupyter_sky.serialization.models.wrapped import reduce_compiled
 from jupyter_sky.serialization.module_reference import imported_in, is_replaced_enum, module_of
 from jupyter_sky.serialization.object_tokens.kinds import MAX_OBJECTS, is_mutable, is_plain
-from jupyter_sky.serialization.reducers import (
-    reduce,
-    reduce_function,
-    with_tree,
-    without_cached_properties,
-)
-from jupyter_sky.serialization.type_hints import lazy_annotations
+from jupyter_sky.serialization.reducers import lazy_annotations
+from jupyter_sky.serialization.reducers.by_type import reduce
+from jupyter_sky.serialization.reducers.cached_properties import without_cached_properties
+from jupyter_sky.serialization.reducers.functions import reduce_function
+from jupyter_sky.serialization.reducers.jax_objects import with_tree
 
 
 @dataclass(frozen=True)

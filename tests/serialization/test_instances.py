@@ -11,7 +11,7 @@ from types import FrameType
 
 import pytest
 
-from jupyter_sky.serialization.models.instances import instances
+from jupyter_sky.serialization.instances import instances
 
 
 class Kept:

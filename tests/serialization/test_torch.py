@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from jupyter_sky.serialization import blobs, reducers
+from jupyter_sky.serialization import blobs
 from jupyter_sky.serialization.changes import model_changes
 from jupyter_sky.serialization.pickling import dump, load
+from jupyter_sky.serialization.reducers import torch_objects
 from jupyter_sky.transport import present_run
 from tests.installed import on_first_use
 
@@ -190,10 +191,10 @@ def test_only_what_was_on_a_gpu_asks_for_one_where_no_calls_are_forked(
     memory = torch.arange(4.0).numpy()
     run: Any = {"run": "a", "checkpoint": None, "serves": {"executor": "process"}}
     present_run.begin(run, 0, print)
-    reducers._untyped_storage(memory, was_on_gpu=True)
+    torch_objects._untyped_storage(memory, was_on_gpu=True)
     present_run.end(well=True)
     assert asked == []
-    reducers._untyped_storage(memory, was_on_gpu=True)
+    torch_objects._untyped_storage(memory, was_on_gpu=True)
     assert asked == ["it has"]
 
 
@@ -202,7 +203,7 @@ def test_what_was_on_a_gpu_is_on_the_processor_where_there_is_none(
 ) -> None:
     monkeypatch.setenv("COMPUTE_POOL", "{}")  # as on a rank
     memory = torch.arange(4.0).numpy()
-    storage = reducers._untyped_storage(memory, was_on_gpu=True)
+    storage = torch_objects._untyped_storage(memory, was_on_gpu=True)
     wanted = "cuda" if torch.cuda.is_available() else "cpu"
     assert storage.device.type == wanted
     assert torch.tensor([]).set_(storage.cpu(), 0, (4,)).tolist() == [0, 1, 2, 3]

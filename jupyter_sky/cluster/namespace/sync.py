@@ -49,8 +49,8 @@ from jupyter_sky.cluster.namespace.sharing import GroupPlan, GroupPlanner
 from jupyter_sky.cluster.namespace.update import HUGE, NamespaceUpdate, refuse_huge
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import garbage
-from jupyter_sky.serialization.arrays.memory_maps import seen_by_receiver
 from jupyter_sky.serialization.object_tokens.sent import SentObjects
+from jupyter_sky.serialization.reducers.memory_maps import seen_by_receiver
 
 _REMEMBERED_BLOBS = 10_000  # digests of what was sent, so that its size is not counted again
 _NOTHING = CellNames(frozenset(), frozenset())

@@ -14,7 +14,7 @@ import sys
 from functools import partial
 from typing import Any
 
-from jupyter_sky.serialization.models.instances import instances
+from jupyter_sky.serialization.instances import instances
 
 _CUT_OFF = (
     "A model under FSDP2 was cut off in the middle of a step. Before torch 2.13, it cannot go on: "

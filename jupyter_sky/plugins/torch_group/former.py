@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from types import CellType, MemberDescriptorType
 from typing import Any
 
-from jupyter_sky.serialization.models.instances import instances
+from jupyter_sky.serialization.instances import instances
 
 
 def replace(pairs: Sequence[tuple[Any, Any]]) -> None:

@@ -8,7 +8,7 @@ import sys
 import weakref
 from typing import Any, NamedTuple
 
-from jupyter_sky.serialization.models.instances import instances
+from jupyter_sky.serialization.instances import instances
 
 
 class Trained(NamedTuple):

@@ -27,7 +27,8 @@ from jupyter_sky.serialization import blobs, pickling
 from jupyter_sky.serialization.changes import frames, writes
 from jupyter_sky.serialization.changes.model_changes import is_model
 from jupyter_sky.serialization.object_tokens.kinds import SCALARS, is_referable
-from jupyter_sky.serialization.reducers import cached_properties, reduce
+from jupyter_sky.serialization.reducers.by_type import reduce
+from jupyter_sky.serialization.reducers.cached_properties import cached_properties
 
 Contents = Mapping[int, Mapping[str, str]]
 """What is in containers, by their tokens: a digest of each part, by the part's label."""

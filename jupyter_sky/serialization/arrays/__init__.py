@@ -1,1 +1,0 @@
-"""Arrays as numpy keeps them: as parts of files."""

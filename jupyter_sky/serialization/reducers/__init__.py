@@ -1,0 +1,1 @@
+"""How objects are pickled that pickle would copy, refuse, or write differently each time."""

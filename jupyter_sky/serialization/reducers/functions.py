@@ -1,0 +1,81 @@
+"""Functions of the notebook: the receiver may already have them.
+
+An object that refers to a function, such as an estimator or a model, must refer to the function
+that has its name at the receiver: pickle refuses any other, and so do `joblib.dump`,
+`torch.save` and `multiprocessing`.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+
+from jupyter_sky.serialization.object_tokens.kinds import SCALARS
+
+
+def reduce_function(function: types.FunctionType, reduced: Any) -> Any:
+    """Correct how cloudpickle reduces a function of ``__main__``.
+
+    Parameters
+    ----------
+    function
+        The function.
+    reduced
+        What cloudpickle has made of it.
+    """
+    # This must not depend on the name's value here: the pickle would change with it.
+    if not _is_plain(function):
+        return reduced
+    make, arguments, state, *_ = reduced
+    defaults = function.__defaults__, function.__kwdefaults__
+    return _main_function, (make, arguments, defaults), state, None, None, _fill_new_function
+
+
+def _is_plain(function: types.FunctionType) -> bool:
+    """Return whether a function has nothing but code and constants."""
+    code, keywords = function.__code__, function.__kwdefaults__ or {}
+    return (
+        not (function.__closure__ or vars(function))
+        and function.__qualname__ == function.__name__ == code.co_name
+        and code.co_name.isidentifier()
+        and all(type(each) in SCALARS for each in function.__defaults__ or ())
+        and all(type(each) in SCALARS for each in keywords.values())
+    )
+
+
+def _main_function(make: Callable[..., Any], arguments: Any, defaults: Any) -> Any:
+    """Make a function of ``__main__``, unless its name has the same function here."""
+    code = arguments[0]
+    main = vars(sys.modules["__main__"])
+    key = code, repr(defaults)
+    # An object that refers to it may arrive before the name.
+    for known in (main.get(code.co_name), _received_functions.get(key)):
+        if (
+            isinstance(known, types.FunctionType)
+            and known.__globals__ is main
+            and _is_plain(known)
+            and (known.__code__, repr((known.__defaults__, known.__kwdefaults__))) == key
+        ):
+            return known
+    made = _received_functions[key] = make(*arguments)
+    _new_functions.add(made)
+    return made
+
+
+_received_functions: weakref.WeakValueDictionary[Any, types.FunctionType] = (
+    weakref.WeakValueDictionary()
+)
+
+
+_new_functions: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
+
+
+def _fill_new_function(function: types.FunctionType, state: Any) -> None:
+    if function in _new_functions:
+        _new_functions.discard(function)
+        cloudpickle.cloudpickle._function_setstate(function, state)

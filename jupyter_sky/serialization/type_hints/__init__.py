@@ -1,1 +1,0 @@
-"""Type hints in pickles: annotations, and what `typing` makes."""
