@@ -35,7 +35,7 @@ listed with its file::
         HelpRequested        notebook/options/parser.py: the line asks for help
         ObjectGone           serialization/object_tokens/received.py: a rank has dropped an object
         BucketError          node/volumes/bucket.py: an operation on a bucket failed
-        CannotTakeOver       serialization/models/optimizers.py: a rank's optimizer differs
+        CannotTakeOver       node/rank/namespace/takeover/optimizers.py: a rank's optimizer differs
         VolumeError          node/volumes/place.py: a node cannot provide a volume
         TakenBack            api/prompts/keyboard.py: a question no longer needs an answer
     KeyboardInterrupt

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from jupyter_sky.node.rank.namespace.takeover import models
 from jupyter_sky.serialization import blobs
-from jupyter_sky.serialization.changes import model_changes
 from jupyter_sky.serialization.pickling import dump, load
 from jupyter_sky.serialization.reducers import torch_objects
 from jupyter_sky.transport import present_run
@@ -101,7 +101,7 @@ def test_weights_that_are_computed(norm: str) -> None:
     assert torch.nn.utils.parametrize.is_parametrized(copy[0])
     copy(torch.ones(1, 3)).sum().backward()
     assert digest(model) == before
-    assert model_changes.take_over(copy, trip(model), ["0.training"])
+    assert models.take_over(copy, trip(model), ["0.training"])
     torch.nn.utils.parametrize.remove_parametrizations(copy[0], "weight")
     assert type(copy[0]) is torch.nn.Linear
 

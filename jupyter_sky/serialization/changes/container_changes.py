@@ -7,9 +7,9 @@ What does not work: sending the whole value. It has the step with which the rank
 
 The solution: the notebook keeps a digest of each part of a dictionary, list, set, plain object or
 data frame from when ranks had the same (`contents`). It compares them with those of now
-(`changes_of`), and a rank takes over the parts that differ (`take_over`). A part that is such a
-container itself has parts of its own. In what it is in, it counts as the same as long as it is the
-same object.
+(`changes_of`), and a rank takes over the parts that differ (`node.rank.namespace.takeover`). A part
+that is such a container itself has parts of its own. In what it is in, it counts as the same as
+long as it is the same object.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from contextlib import suppress
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from jupyter_sky.analysis.labels import EVERYTHING, attribute_label, item_label
+from jupyter_sky.analysis.labels import attribute_label, item_label
 from jupyter_sky.serialization import blobs, pickling
 from jupyter_sky.serialization.changes import frames, writes
 from jupyter_sky.serialization.changes.model_changes import is_model
@@ -34,18 +34,15 @@ Contents = Mapping[int, Mapping[str, str]]
 """What is in containers, by their tokens: a digest of each part, by the part's label."""
 
 _MAX_PARTS = 1000  # in a value, above which it is sent as a whole
-_DICTIONARIES = (dict, OrderedDict, defaultdict, Counter)
-_WITH_LENGTH: tuple[type, ...] = (tuple, list, set, *_DICTIONARIES)
-_LENGTH, _ORDER = " length", " order"
+DICTIONARIES = (dict, OrderedDict, defaultdict, Counter)
+_WITH_LENGTH: tuple[type, ...] = (tuple, list, set, *DICTIONARIES)
+LENGTH, ORDER = " length", " order"
 _BY_PLACE = " by place"  # known by where it is: another one may be there (see `places`)
 
 # What tells that pickle writes an object of a class in its usual way, and what tells that not.
 _AS_USUAL = ("__reduce__", "__reduce_ex__", "__getstate__")
 _SPECIAL = ("__setstate__", "__getnewargs__", "__getnewargs_ex__")
 _plain_kinds: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
-
-
-# In the notebook
 
 
 def contents(
@@ -98,9 +95,9 @@ def _contents(
         is_frame = frames.is_frame(container)
         each = {name: digest(part, is_frame) for name, part in parts.items()}
         if type(container) is list:
-            each[_LENGTH] = str(len(container))
+            each[LENGTH] = str(len(container))
         elif type(container) is not set:
-            each[_ORDER] = blobs.digest("".join(parts).encode(errors="replace"))
+            each[ORDER] = blobs.digest("".join(parts).encode(errors="replace"))
         if not is_referable(container):
             each[_BY_PLACE] = ""
         found[numbers[identity]] = each
@@ -152,9 +149,9 @@ def _is_same(former: Mapping[str, str], now: Mapping[str, str]) -> bool:
 def _differing(former: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     parts = {**former, **now}  # also what was removed
     found = [part for part in parts if former.get(part) != now.get(part)]
-    found = [part for part in found if part not in (_LENGTH, _BY_PLACE)]
-    if former.get(_LENGTH) != now.get(_LENGTH):
-        found.append(f"{_LENGTH} {former[_LENGTH]}")
+    found = [part for part in found if part not in (LENGTH, _BY_PLACE)]
+    if former.get(LENGTH) != now.get(LENGTH):
+        found.append(f"{LENGTH} {former[LENGTH]}")
     return found
 
 
@@ -178,7 +175,7 @@ def _containers_in(value: Any) -> dict[int, tuple[Any, Mapping[str, Any]]]:
             return {}
         if type(obj) is tuple:
             waiting.extend(obj)
-        elif (parts := _parts_of(obj)) is not None:
+        elif (parts := parts_of(obj)) is not None:
             found[id(obj)] = obj, parts
             waiting.extend(parts.values())
     return found
@@ -212,7 +209,12 @@ def _is_plain_object(obj: Any) -> bool:
     return is_plain and not is_model(obj) and reduce(obj) is NotImplemented
 
 
-def _parts_of(obj: Any) -> dict[str, Any] | None:
+def has_parts(obj: Any) -> bool:
+    """Return whether an object is a container whose parts are compared."""
+    return _is_container(obj) and parts_of(obj) is not None
+
+
+def parts_of(obj: Any) -> dict[str, Any] | None:
     """Return the parts of a container by their labels; ``None`` if some have none."""
     if type(obj) is list:
         return {f"[{index}]": part for index, part in enumerate(obj)}
@@ -220,7 +222,7 @@ def _parts_of(obj: Any) -> dict[str, Any] | None:
         named = frames.parts_of(obj)
     elif type(obj) is set:
         named = {item_label(each): None for each in obj}
-    elif type(obj) in _DICTIONARIES:
+    elif type(obj) in DICTIONARIES:
         named = {item_label(key): part for key, part in obj.items()}
     else:
         names = vars(obj).keys() - cached_properties(type(obj))
@@ -228,95 +230,3 @@ def _parts_of(obj: Any) -> dict[str, Any] | None:
     if None in named or len(named) < _size(obj):  # a key of the user's has the text of another
         return None
     return {str(name): part for name, part in named.items()}
-
-
-# On a rank
-
-
-def can_take_over(present: Any, received: Any, changes: Collection[str]) -> bool:
-    """Return whether a container of a rank can be changed as that of the notebook was changed."""
-    if type(present) is not type(received):
-        return False
-    return not frames.is_frame(received) or frames.can_take_over(present, received, changes)
-
-
-def take_over(present: Any, received: Any, changes: Collection[str]) -> list[tuple[Any, Any]]:
-    """Change a container of a rank as that of the notebook was changed.
-
-    Parameters
-    ----------
-    present
-        The rank's.
-    received
-        The notebook's.
-    changes
-        The labels of what differs in it from what the rank was sent or gave.
-
-    Returns
-    -------
-    list
-        Where something of what was received was put: dictionaries and lists, each with a key.
-    """
-    if not changes:
-        return []
-    if frames.is_frame(received):
-        frames.take_over(present, received, changes)
-        return []
-    if type(received) is list:
-        return _change_list(present, received, changes)
-
-    def is_changed(name: str | None) -> bool:
-        return name in changes or EVERYTHING in changes
-
-    if type(received) is set:
-        present -= {each for each in present - received if is_changed(item_label(each))}
-        present |= {each for each in received if is_changed(item_label(each))}
-        return []
-    is_object = type(received) not in _DICTIONARIES
-    own, others = (vars(present), vars(received)) if is_object else (present, received)
-    kept = cached_properties(type(received)) if is_object else ()
-    label = attribute_label if is_object else item_label
-    removed = [key for key in own if key not in others and is_changed(label(key))]
-    for key in removed:
-        if key not in kept:
-            del own[key]
-    changed = [key for key in others if is_changed(label(key)) and key not in kept]
-    for key in changed:  # a Counter would add what it is updated with
-        own[key] = others[key]
-    if _ORDER in changes and own.keys() == others.keys():
-        for key in others:
-            own[key] = own.pop(key)
-    return [(own, key) for key in changed]
-
-
-def unchanged(received: Any, changes: Collection[str]) -> dict[str, Any]:
-    """Return the parts of a container of the notebook that are as they were, but for scalars."""
-    if EVERYTHING in changes or frames.is_frame(received):
-        return {}  # what is in columns is copied
-    parts = _parts_of(received) or {}
-    return {
-        name: part
-        for name, part in parts.items()
-        if name not in changes and type(part) not in SCALARS
-    }
-
-
-def has_parts(obj: Any) -> bool:
-    """Return whether an object is a container whose parts are compared."""
-    return _is_container(obj) and _parts_of(obj) is not None
-
-
-def _change_list(own: list[Any], others: list[Any], changes: Collection[str]) -> list[Any]:
-    lengths = [each.removeprefix(_LENGTH) for each in changes if each.startswith(_LENGTH)]
-    former = int(lengths[0]) if lengths else len(others)
-    changed = [index for index in range(min(former, len(others))) if f"[{index}]" in changes]
-    is_other = len(own) != former
-    is_unclear = is_other and changed and (lengths or changed[-1] >= len(own))
-    if EVERYTHING in changes or len(others) < former or is_unclear:
-        own[:] = others
-        return [(own, index) for index in range(len(own))]
-    for index in changed:
-        own[index] = others[index]
-    first = len(own)
-    own += others[former:]
-    return [(own, index) for index in [*changed, *range(first, len(own))]]

@@ -15,7 +15,7 @@ from jupyter_sky.analysis.namespace_diff import NamespaceDiff
 from jupyter_sky.errors import UsageError
 from jupyter_sky.node.rank.namespace.gathering import GatheredFiles, Gatherer
 from jupyter_sky.node.rank.namespace.module_reloader import ModuleReloader, file_clock
-from jupyter_sky.node.rank.namespace.takeover import Takeover
+from jupyter_sky.node.rank.namespace.takeover.takeover import Takeover
 from jupyter_sky.serialization import blobs, cell_sources, garbage, pickling
 from jupyter_sky.serialization.models import hooks, sharded
 from jupyter_sky.serialization.object_tokens.received import received_objects

@@ -13,13 +13,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from jupyter_sky.node.rank.namespace.takeover import containers, models, optimizers
 from jupyter_sky.serialization import pickling
-from jupyter_sky.serialization.changes import container_changes, model_changes
-from jupyter_sky.serialization.models import optimizers
+from jupyter_sky.serialization.changes.container_changes import has_parts
+from jupyter_sky.serialization.changes.model_changes import KINDS
 from jupyter_sky.serialization.object_tokens.kinds import is_mutable
 from jupyter_sky.serialization.object_tokens.received import received_objects
 
-_HOLDER = len(model_changes.KINDS)
+_HOLDER = len(KINDS)
 
 
 class Takeover:
@@ -82,7 +83,7 @@ class Takeover:
         try:
             if _order(received) and opaque:
                 raise optimizers.CannotTakeOver(f"{opaque} may refer to it")
-            taken = model_changes.take_over(present, received, changed)
+            taken = models.take_over(present, received, changed)
         except optimizers.CannotTakeOver as error:
             self._is_replaced = True
             name, _, inner = name.partition(" ")
@@ -111,22 +112,22 @@ class Takeover:
         pairs = {
             name: (received, present)
             for name, (received, present) in pairs.items()
-            if container_changes.can_take_over(present, received, changes[name])
+            if containers.can_take_over(present, received, changes[name])
         }
         others = {id(received): present for received, present in pairs.values()}
         places: list[tuple[Any, Any]] = []
         staying: list[Any] = []
         for name, (received, present) in pairs.items():
-            unchanged = container_changes.unchanged(received, changes[name])
+            unchanged = containers.unchanged(received, changes[name])
             replaced = {
                 label
                 for label, part in unchanged.items()
                 if id(part) not in others
                 and former.get(id(part), part) is not part
-                and container_changes.has_parts(part)
+                and has_parts(part)
             }
             changed = {*changes[name], *replaced}
-            places += container_changes.take_over(present, received, changed)
+            places += containers.take_over(present, received, changed)
             staying += [part for label, part in unchanged.items() if label not in replaced]
         # What was received for parts that stay as they are is not what names refer to here.
         same = _mutable_in(staying, others) & former.keys() if staying else set()
@@ -148,7 +149,7 @@ class Takeover:
 
 def _order(value: Any) -> int:
     """Return a number that is larger for what refers to the others."""
-    kinds = enumerate(model_changes.KINDS)
+    kinds = enumerate(KINDS)
     return next((order for order, is_kind in kinds if is_kind(value)), _HOLDER)
 
 
