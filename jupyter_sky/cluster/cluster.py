@@ -12,7 +12,7 @@ from jupyter_sky.cluster.comparison.looks import Looks
 from jupyter_sky.cluster.control import lifecycle
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.files import Files
-from jupyter_sky.cluster.control.listener import NoRuns
+from jupyter_sky.cluster.control.listener import ClusterListener
 from jupyter_sky.cluster.control.packages import Packages
 from jupyter_sky.cluster.control.shells import NodeShells
 from jupyter_sky.cluster.control.signals import as_interrupt
@@ -131,7 +131,9 @@ class Cluster:
         list of str
             The nodes that could not be told; they will be told when they answer again.
         """
-        controller = Controller(lifecycle.config_of(row, provider, RuntimeEnv(life=None)), NoRuns())
+        controller = Controller(
+            lifecycle.config_of(row, provider, RuntimeEnv(life=None)), ClusterListener()
+        )
         machines = [provider.machine(each) for each in [*row.machines, *row.leaving]]
         return wait_uninterrupted(lifecycle.down(controller, machines))
 

@@ -14,8 +14,7 @@ from jupyter_sky import __version__ as VERSION
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import probe, registry
-from jupyter_sky.cluster.inventory.probe import IgnoreEvents
-from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
 from jupyter_sky.cluster.version_check import VersionMismatch, check, compare
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.local import Local
@@ -145,7 +144,7 @@ def test_an_agent_refuses_a_kernel_of_another_version_itself(
     machine = Local().machine(row.machines[0])
 
     async def ask_as_another_version() -> str:
-        connection = Connection(machine, IgnoreEvents())
+        connection = Connection(machine, ConnectionListener())
         with monkeypatch.context() as patch:
             patch.setattr(jupyter_sky, "__version__", "0.1.0")
             await connection.open(since=None)

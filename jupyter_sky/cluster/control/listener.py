@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
 
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import SkyError
@@ -14,8 +13,11 @@ Done = tuple[Connection, RankDone]
 """The end of a rank's part, and the connection over which its node has told of it."""
 
 
-class ClusterListener(Protocol):
-    """Notified when something happens to a cluster; implemented by the scheduler of runs."""
+class ClusterListener:
+    """Notified when something happens to a cluster; the scheduler of runs is one.
+
+    This class itself ignores everything, as for a cluster that is only being ended.
+    """
 
     def on_event(self, connection: Connection, event: Event) -> None:
         """Handle an event of a node; the state has changed already."""
@@ -52,36 +54,6 @@ class ClusterListener(Protocol):
 
     def on_end(self, trouble: SkyError) -> None:
         """Handle that the cluster is lost or was ended."""
-
-
-class NoRuns(ClusterListener):
-    """The listener of a cluster that is only being ended, without runs."""
-
-    def on_event(self, connection: Connection, event: Event) -> None:
-        """Ignore it."""
-
-    def on_ranks_done(self, done: Sequence[Done]) -> None:
-        """Ignore it."""
-
-    def on_notice(self, text: str) -> None:
-        """Ignore it."""
-
-    def on_unseen_run(
-        self, began: RunBegan, asked: Mapping[int, Sequence[str]], untold: Sequence[int]
-    ) -> None:
-        """Ignore it."""
-
-    def on_malformed(self, connection: Connection, what: str) -> None:
-        """Ignore it."""
-
-    def on_unreached(self, connection: Connection, seconds: float) -> None:
-        """Ignore it."""
-
-    def on_agent_lost(self, connection: Connection) -> None:
-        """Ignore it."""
-
-    def on_end(self, trouble: SkyError) -> None:
-        """Ignore it."""
 
 
 def lost_agent(connection: Connection, what: str = "", ranks: Collection[int] = ()) -> str:

@@ -12,14 +12,12 @@ from jupyter_sky.cluster.inventory import later, registry, stops
 from jupyter_sky.cluster.inventory.stops import ClusterStopped
 from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
-from jupyter_sky.cluster.network.incoming import Report
 from jupyter_sky.cluster.state import ClusterPhase, ClusterState
-from jupyter_sky.errors import ClusterLost, SkyError
+from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.base import AgentGone, Machine, Provider
 from jupyter_sky.providers.cloud import CloudProvider, Stoppable
 from jupyter_sky.providers.local import Local
 from jupyter_sky.transport import event_loop
-from jupyter_sky.transport.protocol.events import Event, RankDone
 from jupyter_sky.transport.protocol.messages import Welcome
 from jupyter_sky.transport.tasks import blocking
 
@@ -29,32 +27,6 @@ ANSWER_WITHIN = 2.0
 
 ASK_WITHIN = 10.0
 """Seconds for a provider to say whether machines that do not answer have ended."""
-
-
-class IgnoreEvents(ConnectionListener):
-    """The listener of a connection that only makes requests, and follows no events."""
-
-    def on_event(self, connection: Connection, event: Event) -> None:
-        """Ignore it."""
-
-    def on_ranks_done(self, connection: Connection, events: Sequence[RankDone]) -> None:
-        """Ignore it."""
-
-    def on_report(self, connection: Connection, report: Report) -> None:
-        """Ignore it."""
-
-    def on_foreign_ranks(self, connection: Connection, ranks: frozenset[int]) -> None:
-        """Ignore it."""
-
-    def on_malformed(self, connection: Connection, what: str) -> None:
-        """Ignore it."""
-
-    def on_link_changed(self, connection: Connection) -> None:
-        """Ignore it."""
-
-    def on_agent_lost(self, connection: Connection) -> ClusterLost:
-        """Let requests fail with that."""
-        return connection.loss
 
 
 class ProbePhase(StrEnum):
@@ -251,7 +223,7 @@ async def _ended(row: RegistryRow, provider: Provider, machines: Sequence[Machin
 
 async def _welcome(machine: Machine) -> Welcome:
     """Return the welcome message of an agent, as a visitor."""
-    connection = Connection(machine, IgnoreEvents(), visits=True)
+    connection = Connection(machine, ConnectionListener(), visits=True)
     try:
         return await connection.open(since=None)
     finally:

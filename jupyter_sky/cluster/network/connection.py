@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import uuid
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jupyter_sky
 from jupyter_sky.cluster.network import incoming
@@ -35,8 +35,8 @@ _PAUSES = (0.0, 0.5, 1.0, 2.0)
 """Seconds before each attempt to connect again; the last one applies to all further attempts."""
 
 
-class ConnectionListener(Protocol):
-    """What a connection calls when something happens; all of it in the background loop."""
+class ConnectionListener:
+    """What a connection calls in the background loop when something happens; ignores it all."""
 
     def on_event(self, connection: Connection, event: Event) -> None:
         """Handle an event of the agent's journal; each comes once, in order."""
@@ -58,6 +58,7 @@ class ConnectionListener(Protocol):
 
     def on_agent_lost(self, connection: Connection) -> ClusterLost:
         """Handle that the agent is gone for good, once; return what its requests fail with."""
+        return connection.loss
 
 
 class Connection:
@@ -110,8 +111,7 @@ class Connection:
         self._visits = visits
         self._link: Link | None = None
         self._welcome: asyncio.Future[Welcome] | None = None
-        self._up = False
-        self._over = False
+        self._up = self._over = False
         self._reconnecting: asyncio.Task[None] | None = None
         self._token = uuid.uuid4().hex
         self._requests = pending.PendingRequests(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from jupyter_sky.cluster.control.controller import Controller
-from jupyter_sky.cluster.control.listener import Done, NoRuns
+from jupyter_sky.cluster.control.listener import ClusterListener, Done
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.runtime_env import ClusterConfig, RuntimeEnv, Timeouts
 from jupyter_sky.cluster.state import ClusterState, RankPhase, reduce, running
@@ -18,7 +18,7 @@ from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.protocol.events import Event, RankDone, RankExited, RankStarted
 
 
-class Told(NoRuns):
+class Told(ClusterListener):
     """Keeps what it is told."""
 
     def __init__(self) -> None:

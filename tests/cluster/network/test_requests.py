@@ -14,10 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_sky.cluster.inventory.probe import IgnoreEvents
 from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.blobs.download import FETCH_WITHIN
-from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
 from jupyter_sky.cluster.network.requests.answers import Answers
 from jupyter_sky.cluster.network.requests.events import Events, Taking
 from jupyter_sky.cluster.network.requests.pending import PendingRequests, end_of_agent
@@ -274,14 +273,16 @@ def test_an_agent_is_told_what_was_seen_by_the_next_request_or_heartbeat() -> No
 def reached() -> Connection:
     """Return a connection without a link to the machine of rank 1."""
     node = Node(0, "127.0.0.1", "lo", (1,))
-    return Connection(LocalMachine(Path("/nowhere"), Path("/nowhere"), 0, (node,)), IgnoreEvents())
+    return Connection(
+        LocalMachine(Path("/nowhere"), Path("/nowhere"), 0, (node,)), ConnectionListener()
+    )
 
 
 def test_a_new_link_is_announced_before_what_comes_over_it() -> None:
     """The end of a run is among that, and its cell would say to its end that there is no link."""
     said = []
 
-    class Said(IgnoreEvents):
+    class Said(ConnectionListener):
         def on_link_changed(self, connection: Connection) -> None:
             said.append("connected" if connection.is_up else "cut")
 
