@@ -26,6 +26,7 @@ import blake3
 
 import jupyter_sky
 from jupyter_sky.paths import working_folder
+from jupyter_sky.serialization.process.setting import ProcessSetting
 
 LARGE = 1_000_000
 """Bytes above which a file in a package is data, or a checkpoint, and is not sent."""
@@ -88,7 +89,7 @@ def source_location(name: str) -> Path | None:
 
 
 @dataclass(frozen=True)
-class ImportPaths:
+class ImportPaths(ProcessSetting):
     """The working directory of a process, and its ``sys.path``."""
 
     folder: str
@@ -101,20 +102,14 @@ class ImportPaths:
         return cls(folder, tuple(str(entry) or folder for entry in sys.path))
 
     def install(self, store: Path) -> None:
-        """Change to the working directory, and import from these paths first.
-
-        Parameters
-        ----------
-        store
-            Not used; as for `SourceTree`.
-        """
+        """Change to the working directory, and import from these paths first."""
         with contextlib.suppress(OSError):
             os.chdir(self.folder)
         sys.path[:] = [*self.path, *(entry for entry in sys.path if entry not in self.path)]
 
 
 @dataclass(frozen=True)
-class SourceTree:
+class SourceTree(ProcessSetting):
     """The files of a top-level module or package.
 
     Attributes
@@ -137,13 +132,7 @@ class SourceTree:
         return hasher.hexdigest()[:32]
 
     def install(self, store: Path) -> None:
-        """Write the files, so that the module is imported from there instead of a former version.
-
-        Parameters
-        ----------
-        store
-            The folder to write to, which the ranks of a node share.
-        """
+        """Write the files, and import the module from there instead of a former version."""
         root = store / f"{self.name}-{self.digest}"
         if not root.exists():
             self._write(root)

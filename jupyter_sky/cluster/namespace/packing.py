@@ -110,8 +110,8 @@ class NamespaceItem:
 
     @property
     def kind(self) -> str:
-        """What the receiver does with it: ``"name"``, ``"class"`` or ``"source"``."""
-        return "name" if self.is_name else "class" if self.is_class else "source"
+        """What the receiver does with it: ``"name"``, ``"class"`` or ``"setting"``."""
+        return "name" if self.is_name else "class" if self.is_class else "setting"
 
     @cached_property
     def packed(self) -> tuple[Packed, dict[str, memoryview]]:
@@ -244,7 +244,7 @@ def pack_group(
     else:
         keys = [item.key for item in items]
         pickled = pickling.dump(values, names=keys, classes_by_value=classes)
-    shared = pickled.shared if kind != "source" else {}
+    shared = pickled.shared if kind != "setting" else {}
     named = {item.key: item.value for item in items if item.is_name}
     tokens = sent_objects.assign_tokens(shared, named)
     if kind == "class":

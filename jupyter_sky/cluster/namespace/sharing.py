@@ -77,7 +77,7 @@ class GroupPlanner:
         # Modules come first: the other items import them. Classes are one group: they may need
         # each other.
         for item in lacking:
-            if item.kind == "source":
+            if item.kind == "setting":
                 yield GroupPlan([item], {}, list(ranks))
         classes = [item for item in lacking if item.kind == "class"]
         wanted = [item for item in lacking if item.kind == "name"]

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from jupyter_sky.serialization.process.setting import ProcessSetting
+
 _OF_THE_PROCESS = frozenset(
     {"PATH", "HOME", "PWD", "OLDPWD", "USER", "LOGNAME", "HOSTNAME", "SHELL", "SHLVL", "_"}
     | {"TMPDIR", "TEMP", "TMP", "DISPLAY", "TERM", "COLUMNS", "LINES", "MPLBACKEND", "IPYTHONDIR"}
@@ -21,24 +23,13 @@ _OF_THE_PROCESS = frozenset(
     | {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"}
 )
 _PREFIXES = (
-    *(
-        "AWS_",
-        "CONDA_",
-        "JPY_",
-        "JUPYTER_",
-        "NVIDIA_",
-        "PYDEVD_",
-        "PYTEST_",
-        "PYTHON",
-        "SKYPILOT_",
-        "SLURM_",
-    ),
-    *("SSH_", "SUDO_", "TORCHELASTIC_", "XDG_", "GROUP_", "ROLE_"),
+    *("AWS_", "CONDA_", "GROUP_", "JPY_", "JUPYTER_", "NVIDIA_", "PYDEVD_", "PYTEST_", "PYTHON"),
+    *("ROLE_", "SKYPILOT_", "SLURM_", "SSH_", "SUDO_", "TORCHELASTIC_", "XDG_"),
 )
 
 
 @dataclass(frozen=True)
-class EnvironmentChanges:
+class EnvironmentChanges(ProcessSetting):
     """Variables that were set or removed.
 
     Attributes
@@ -53,13 +44,7 @@ class EnvironmentChanges:
     asked: Mapping[str, str]
 
     def install(self, store: Path) -> None:
-        """Set and remove here what was not before; what the start has set, only where it is asked.
-
-        Parameters
-        ----------
-        store
-            Not used; as for `jupyter_sky.serialization.user_modules.SourceTree`.
-        """
+        """Set and remove what was not before; what the start has set, only where it is asked."""
         changed = {name: value for name, value in self.variables.items() if name not in _own}
         changed |= self.asked
         for name, value in changed.items():

@@ -20,10 +20,11 @@ from types import BuiltinMethodType, ModuleType
 
 from jupyter_sky.serialization.process.after_import import after_import
 from jupyter_sky.serialization.process.libraries import LIBRARIES, Settings
+from jupyter_sky.serialization.process.setting import ProcessSetting
 
 
 @dataclass(frozen=True)
-class LibrarySettings:
+class LibrarySettings(ProcessSetting):
     """What is not as usual of the settings of libraries that this process has imported.
 
     Attributes
@@ -35,13 +36,7 @@ class LibrarySettings:
     values: Mapping[str, Settings]
 
     def install(self, store: Path) -> None:
-        """Apply the settings to libraries of this process, of which some are imported later.
-
-        Parameters
-        ----------
-        store
-            Not used; as for `jupyter_sky.serialization.user_modules.SourceTree`.
-        """
+        """Apply the settings to libraries of this process, of which some are imported later."""
         for name, settings in self.values.items():
             _wanted[name] = settings
             after_import(name, _apply)

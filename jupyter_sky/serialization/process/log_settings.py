@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jupyter_sky.serialization.process.setting import ProcessSetting
+
 Printing = tuple[bool, int, str | None, str | None, str]
 """A handler that prints: whether to stdout, its level, and what its formatter was made of."""
 
 
 @dataclass(frozen=True)
-class LogSettings:
+class LogSettings(ProcessSetting):
     """The configuration of a logger.
 
     Attributes
@@ -72,13 +74,7 @@ class LogSettings:
         return logger
 
     def install(self, store: Path) -> None:
-        """Configure the logger.
-
-        Parameters
-        ----------
-        store
-            Not used; for compatibility with `jupyter_sky.serialization.user_modules.SourceTree`.
-        """
+        """Configure the logger."""
         self.apply()
 
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jupyter_sky.serialization.process.setting import ProcessSetting
+
 Ignored = tuple[str, str, str, int]
 """A filter: the pattern of its messages, its category, the pattern of its modules, its line."""
 
@@ -24,7 +26,7 @@ _BY_PYTHON: frozenset[Ignored] = frozenset(
 
 
 @dataclass(frozen=True)
-class WarningFilters:
+class WarningFilters(ProcessSetting):
     """The warnings that are ignored, beside those that Python ignores.
 
     Attributes
@@ -47,13 +49,7 @@ class WarningFilters:
         return cls(tuple(each for each in found if each not in _BY_PYTHON))
 
     def install(self, store: Path) -> None:
-        """Ignore them in this process, in place of those that were installed before.
-
-        Parameters
-        ----------
-        store
-            Not used; as for `jupyter_sky.serialization.user_modules.SourceTree`.
-        """
+        """Ignore them in this process, in place of those that were installed before."""
         filters: Any = warnings.filters
         for each in _installed:
             with contextlib.suppress(ValueError):  # the user has removed it

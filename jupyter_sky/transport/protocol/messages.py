@@ -184,7 +184,8 @@ class NameGroup(TypedDict):
     shipment
         Identifies this shipment: a rank lists in `RankDone` those that it has bound.
     kind
-        ``"name"``, ``"class"``, or ``"source"`` (modules, and the paths of the notebook's files).
+        ``"name"``, ``"class"``, or ``"setting"`` (of the notebook's process, or a module of the
+        user's).
     names
         The names, also of attributes of modules (``config:LR``), or keys of classes and modules.
     digests

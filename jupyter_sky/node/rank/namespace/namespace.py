@@ -90,12 +90,12 @@ class Namespace:
 
     def _receive(self, groups: Sequence[NameGroup]) -> None:
         for group in groups:
-            if group["kind"] == "source":
+            if group["kind"] == "setting":
                 self._load(group).install(self._folder)
                 self.arrived.append(group["shipment"])
         self._modules.reload_edited(self.names, self._attributes)
         for group in groups:
-            if group["kind"] != "source":
+            if group["kind"] != "setting":
                 self._bind(group)
                 self.arrived.append(group["shipment"])
 
