@@ -74,49 +74,54 @@ class GroupPlanner:
         forced
             Names whose objects on the ranks are to be replaced.
         """
-        # Modules come first: the other items import them. Classes are one group: they may need
-        # each other.
-        for item in lacking:
-            if item.kind == "setting":
-                yield GroupPlan([item], {}, list(ranks))
-        classes = [item for item in lacking if item.kind == "class"]
-        wanted = [item for item in lacking if item.kind == "name"]
+        settings, classes, wanted = (
+            [item for item in lacking if item.kind == kind] for kind in ("setting", "class", "name")
+        )
+        # Modules come first: the other items import them.
+        for item in settings:
+            yield GroupPlan([item], {}, list(ranks))
         in_them = _shared(classes)
         known = {rank: self._sent_objects.known_to(rank, in_them) for rank in ranks}
-        kept: list[NamespaceItem] = []
-        if any(known.values()) or any(item.pickled.shared for item in wanted):
-            keys = {item.key for item in lacking}
-            # Pickling all classes takes time, and few objects are shared with one.
-            in_classes = any(known.values()) or self._sent_objects.any_in_classes(_shared(wanted))
-            # Nor do most names: pickling what they have takes as long as if they were sent.
-            parts = None if classes else self._sent_objects.tokens_of(_shared(wanted)).values()
-            found = self._kept(collector, ranks, in_classes, parts)
-            kept = [item for item in found if item.key not in keys]
+        kept = self._kept(collector, ranks, wanted, classes, any(known.values()))
         unforced = [] if any(item.key in forced for item in wanted) else wanted
         elsewhere = _shared(kept).keys()
         there = {
             rank: self._in_classes(kept, rank) | self._as_sent(unforced, rank, elsewhere)
             for rank in ranks
         }
-        for refers, receivers in self._class_links(known, [*wanted, *kept]) if classes else ():
-            yield GroupPlan(classes, refers, receivers)
+        # Classes are one group: they may need each other.
+        for links, receivers in self._class_links(known, [*wanted, *kept]) if classes else ():
+            yield GroupPlan(classes, links, receivers)
             # The caller has packed this group before it asks for the next one, and ranks load it
             # before the names: those can refer to what is in the classes.
-            there.update({rank: {**there[rank], **classes[0].sent_with} for rank in receivers})
-        kept = [item for item in kept if item.is_name]
+            for rank in receivers:
+                there[rank] |= classes[0].sent_with
+        yield from self._plan_names(wanted, [item for item in kept if item.is_name], there, forced)
+
+    def _plan_names(
+        self,
+        wanted: Sequence[NamespaceItem],
+        kept: Sequence[NamespaceItem],
+        there: Mapping[int, Mapping[int, int]],
+        forced: Collection[str],
+    ) -> Iterator[GroupPlan]:
+        """Yield the groups of names that ranks lack, each of those that share objects.
+
+        ``there`` are the tokens of objects that each rank has before it loads them.
+        """
         for members in _connected([*wanted, *kept]):
             group = [item for item in members if item in wanted]
             others = [item for item in members if item not in wanted]
             if not group:
                 continue
+            shared = _shared(group)
             alike: dict[Any, list[int]] = {}
-            for rank in ranks:
-                links = {each: there[rank].get(each) for each in there[rank] and _shared(group)}
-                key = self._payload_key(others, rank), frozenset(links.items())
+            for rank, tokens in there.items():
+                key = self._payload_key(others, rank), frozenset(_among(tokens, shared).items())
                 alike.setdefault(key, []).append(rank)
+            unwanted = _shared(item for item in group if item.key in forced)
             for receivers in alike.values():
                 rank = receivers[0]
-                unwanted = _shared(item for item in group if item.key in forced)
                 linked = self._linked(group, others, rank, there[rank], unwanted)
                 yield GroupPlan(*linked, receivers)
 
@@ -185,7 +190,7 @@ class GroupPlanner:
             for item in others if tokens else ():
                 lacks = self._remote_state.lacks(rank, item)
                 (changed if lacks else same).update(item.pickled.shared)
-            links = {each: token for each, token in tokens.items() if each in same - changed}
+            links = _among(tokens, same - changed)
             alike.setdefault(frozenset(links.items()), []).append(rank)
         for links, ranks in alike.items():
             yield dict(links), ranks
@@ -194,14 +199,22 @@ class GroupPlanner:
         self,
         collector: ItemCollector,
         ranks: Sequence[int],
-        with_classes: bool,
-        parts: Collection[int] | None,
+        wanted: Sequence[NamespaceItem],
+        classes: Sequence[NamespaceItem],
+        are_in_classes: bool,
     ) -> list[NamespaceItem]:
-        """Return the items of names that all of these ranks have and that may share an object.
+        """Return what all of these ranks have and what may share an object with what they lack.
 
-        For the name of a class, these are the class and the classes that it needs; they are left
-        out unless ``with_classes``. ``parts`` are the tokens of the objects; ``None`` for any.
+        For the name of a class, these are the class and the classes that it needs.
+        ``are_in_classes`` says that a rank has an object which is in the ``classes`` that it lacks.
         """
+        shared = _shared(wanted)
+        if not (are_in_classes or shared):
+            return []
+        # Pickling all classes takes time, and few objects are shared with one.
+        with_classes = are_in_classes or self._sent_objects.any_in_classes(shared)
+        # Nor do most names: pickling what they have takes as long as if they were sent.
+        parts = None if classes else self._sent_objects.tokens_of(shared).values()
         found = []
         for name in sorted(self._remote_state.names_on(ranks)):
             value = collector.namespace.get(name)
@@ -213,7 +226,8 @@ class GroupPlanner:
                     parts is None or self._sent_objects.may_be_in(name, parts)
                 ):
                     found.append(collector.item(name))
-        return list(dict.fromkeys(found))
+        lacking = {item.key for item in [*wanted, *classes]}
+        return [item for item in dict.fromkeys(found) if item.key not in lacking]
 
     def _payload_key(self, others: Sequence[NamespaceItem], rank: int) -> Any:
         """Return a key that is equal for ranks that can be sent the same pickle."""
@@ -252,9 +266,9 @@ class GroupPlanner:
         while True:
             whole += joining
             others = [item for item in others if item not in joining]
-            here = there and {each: there[each] for each in _shared(whole) if each in there}
+            here = _among(there, _shared(whole) if there else ())
             if not others:
-                return whole, dict(here)
+                return whole, here
             shared = self._shared_with(whole, others, rank)
             links = {**self._sent_objects.known_to(rank, shared), **here}
             links = {each: token for each, token in links.items() if each not in unwanted}
@@ -300,3 +314,8 @@ def _connected(items: Sequence[NamespaceItem]) -> list[list[NamespaceItem]]:
 
 def _shared(items: Iterable[NamespaceItem]) -> dict[int, tuple[int, Any]]:
     return {key: entry for item in items for key, entry in item.pickled.shared.items()}
+
+
+def _among(tokens: Mapping[int, int], identities: Collection[int]) -> dict[int, int]:
+    """Return the tokens of some objects, by identity."""
+    return {each: token for each, token in tokens.items() if each in identities}
