@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from jupyter_sky.analysis.labels import EACH, EVERYTHING, is_item
 from jupyter_sky.cluster.namespace.packing import NamespaceItem, PackedGroup
+from jupyter_sky.cluster.namespace.rank_values import RankValue
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.serialization.changes import container_changes, model_changes, model_parts
 from jupyter_sky.serialization.changes.container_changes import Contents
@@ -85,23 +86,25 @@ def set_parts(
     bool
         ``False`` if it is not known of all ranks what was in it.
     """
-    is_known = True
-    for values in state.tables():
-        for key, value in values.items():
-            is_in_it = key in keys and not value.is_outdated
-            if not value.contents or token not in value.contents:
-                is_known = is_known and not is_in_it
-                continue
-            # If something else has changed in it, that is probably what was set.
-            same = value.contents[token] == now
-            labels = {part or EVERYTHING for part in parts if part not in (None, EACH) or same}
-            if EACH in labels:
-                labels |= set(filter(is_item, now or ()))
-            if labels := labels - {EACH}:
-                contents = container_changes.without(value.contents, token, labels)
-                digest = _SET_AGAIN if is_in_it else value.digest
-                values[key] = replace(value, digest=digest, contents=contents)
-    return is_known
+
+    def revised(key: str, value: RankValue) -> RankValue:
+        if not value.contents or token not in value.contents:
+            return value
+        # If something else has changed in it, that is probably what was set.
+        same = value.contents[token] == now
+        labels = {part or EVERYTHING for part in parts if part not in (None, EACH) or same}
+        if EACH in labels:
+            labels.update(filter(is_item, now or ()))
+        if not (labels := labels - {EACH}):
+            return value
+        digest = _SET_AGAIN if key in keys and not value.is_outdated else value.digest
+        contents = container_changes.without(value.contents, token, labels)
+        return replace(value, digest=digest, contents=contents)
+
+    values = [*state.everything()]
+    state.revise({key for key, _ in values}, revised)
+    holding = (value for key, value in values if key in keys and not value.is_outdated)
+    return all(token in (value.contents or ()) for value in holding)
 
 
 def set_in_models(
@@ -124,18 +127,19 @@ def set_in_models(
     set of int
         The identities of what is in models.
     """
-    held = [
-        (values, key, models)
-        for values in state.tables()
-        for key in keys & values.keys()
-        if (models := values[key].models)
-    ]
-    distinct = {id(models): models for _, _, models in held}  # which ranks share
+    held = [each for key, value in state.everything() if key in keys and (each := value.models)]
+    distinct = {id(models): models for models in held}  # which ranks share
     now = {each: model_parts.set_parts(models, parts) for each, models in distinct.items()}
     found = {each for _, identities in now.values() for each in identities}
-    # All are sent: others would refer to what ranks have of one that is not, such as a schedule.
-    for values, key, models in held if found else ():
-        values[key] = replace(values[key], digest=_SET_AGAIN, models=now[id(models)][0])
+
+    def revised(key: str, value: RankValue) -> RankValue:
+        if id(value.models) not in now:  # it has none, or ranks share it, and it is revised
+            return value
+        return replace(value, digest=_SET_AGAIN, models=now[id(value.models)][0])
+
+    if found:
+        # All are sent: others would refer to what ranks have of one that is not, like a schedule.
+        state.revise(keys, revised)
     return found
 
 
@@ -147,12 +151,6 @@ def mark_as_changed(state: RemoteState, keys: Collection[str]) -> set[str]:
     set of str
         The names of those of which it is known on all ranks what was in them.
     """
-    known = {
-        key
-        for key in keys
-        if all(values[key].contents for values in state.tables() if key in values)
-    }
-    for values in state.tables():
-        for key in known & values.keys():
-            values[key] = replace(values[key], digest=_SET_AGAIN)
+    known = {*keys} - {key for key, value in state.everything() if not value.contents}
+    state.revise(known, lambda key, value: replace(value, digest=_SET_AGAIN))
     return known

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.serialization.changes.container_changes import Contents
@@ -41,6 +41,12 @@ class RankValue:
     def is_outdated(self) -> bool:
         """Whether the notebook has assigned the name since, so that this value does not count."""
         return self.digest is None and self.replaces is None
+
+    def as_assigned(self) -> RankValue:
+        """Return it as it is once the notebook has assigned the name: only its parts count yet."""
+        # What else there was beside models does not.
+        models = self.models and replace(self.models, rest=self.models.rest and "")
+        return RankValue(None, self.run, None, models, self.contents)
 
 
 @dataclass(slots=True)

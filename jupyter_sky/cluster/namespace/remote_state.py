@@ -9,7 +9,7 @@ that is refreshed when its run has its turn counts only on the runs before that 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import ModuleType
@@ -20,7 +20,6 @@ from jupyter_sky.analysis.namespace_diff import identities
 from jupyter_sky.cluster.namespace.packing import NamespaceItem
 from jupyter_sky.cluster.namespace.rank_values import BEFORE_ALL, Expected, RankValue, RunEffects
 from jupyter_sky.serialization.changes.container_changes import Contents
-from jupyter_sky.serialization.changes.model_changes import HeldModels
 from jupyter_sky.serialization.module_reference import ModuleReference
 from jupyter_sky.serialization.object_tokens.kinds import is_mutable
 
@@ -307,14 +306,11 @@ class RemoteState:
     def assign(self, names: Iterable[str]) -> None:
         """Record that the notebook has assigned names."""
         self._time += 1
-        for name in names:
-            self._assigned[name] = self._time
-            for values in self.tables():
-                if value := values.get(name):
-                    models = _without_rest(value.models)
-                    values[name] = RankValue(None, value.run, None, models, value.contents)
-            for deleted in self._to_delete.values():
-                deleted.discard(name)
+        names = frozenset(names)
+        self._assigned.update(dict.fromkeys(names, self._time))
+        self.revise(names, lambda key, value: value.as_assigned())
+        for deleted in self._to_delete.values():
+            deleted.difference_update(names)
 
     def delete(self, names: Collection[str]) -> None:
         """Record that the notebook has deleted names."""
@@ -363,14 +359,35 @@ class RemoteState:
         contents
             What is in its containers then.
         """
-        for values in self.tables():
-            if (value := values.get(item.key)) and value.digest == digest:
-                values[item.key] = replace(
-                    value, digest=item.digest, models=item.models, contents=contents
-                )
 
-    def tables(self) -> Iterator[dict[str, RankValue]]:
-        """Yield all tables of what ranks have and will have, which may be changed."""
+        def revised(key: str, value: RankValue) -> RankValue:
+            if value.digest != digest:
+                return value
+            return replace(value, digest=item.digest, models=item.models, contents=contents)
+
+        self.revise([item.key], revised)
+
+    def everything(self) -> Iterator[tuple[str, RankValue]]:
+        """Yield whatever any rank has or will have, each with its name or key."""
+        for table in self._tables():
+            yield from table.items()
+
+    def revise(self, keys: Collection[str], revised: Callable[[str, RankValue], RankValue]) -> None:
+        """Revise what is known of the values of names on all ranks.
+
+        Parameters
+        ----------
+        keys
+            The names.
+        revised
+            Returns what is known now, for a name and what was known of its value on a rank.
+        """
+        for table in self._tables() if keys else ():
+            for key in keys:
+                if value := table.get(key):
+                    table[key] = revised(key, value)
+
+    def _tables(self) -> Iterator[dict[str, RankValue]]:
         yield from self._confirmed.values()
         for effects in self._on_their_way.values():
             for expected in effects.expected.values():
@@ -380,8 +397,3 @@ class RemoteState:
     def _ranks(self) -> set[int]:
         """Return the ranks that have any values, or will have some."""
         return set(self._confirmed).union(*(each.expected for each in self._on_their_way.values()))
-
-
-def _without_rest(models: HeldModels | None) -> HeldModels | None:
-    """Return the models of a value that was assigned: what else was in it does not count."""
-    return models and replace(models, rest=models.rest and "")
