@@ -1,8 +1,4 @@
-"""The user's folders, as they are sent to nodes: each file once, by its digest.
-
-Files that ``.skyignore`` in the folder lists are left out, or else those that Git ignores; Git's
-own folder, caches and virtual environments are always left out.
-"""
+"""The user's folders, as they are sent to nodes: each file once, by its digest."""
 
 from __future__ import annotations
 
@@ -14,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_bytes, format_list
 from jupyter_sky.serialization import blobs
+from jupyter_sky.serialization.selected_files import IGNORE_FILE, entries
 from jupyter_sky.transport.sent_folders import (
     FilePart,
     FolderModes,
@@ -27,10 +23,6 @@ from jupyter_sky.transport.sent_folders import (
     open_to,
 )
 
-if TYPE_CHECKING:
-    from pathspec import GitIgnoreSpec
-
-IGNORE_FILE = ".skyignore"
 MOST_FILES = 20_000
 """A folder with more than these is not what was meant."""
 
@@ -39,8 +31,6 @@ PORTION = 512 * 1024 * 1024
 
 _MAPPED = 1024 * 1024
 """Bytes from which a file is mapped: each of those keeps a descriptor open."""
-
-_SKIPPED = {".git", ".ipynb_checkpoints", "__pycache__", "node_modules"}
 
 
 @dataclass(frozen=True)
@@ -220,15 +210,15 @@ def read_folder(
         # Reading a pipe would wait for a writer, and a device may have no end.
         raise UsageError(f"{source} is a pipe, socket or device: only files and folders are sent.")
     root = source if source.is_dir() else source.parent
-    entries = dict(_entries(source) if source.is_dir() else [(source.name, source.lstat())])
-    is_link = {path: stat.S_ISLNK(status.st_mode) for path, status in entries.items()}
-    links = {path: _target(root / path, root) for path in entries if is_link[path]}
-    empty = [path for path in entries if path.endswith("/")]
-    statuses = {
-        path: status
-        for path, status in entries.items()
-        if not is_link[path] and not path.endswith("/")
+    found = dict(entries(source) if source.is_dir() else [(source.name, source.lstat())])
+    links = {
+        path: _target(root / path, root)
+        for path, status in found.items()
+        if stat.S_ISLNK(status.st_mode)
     }
+    empty = [path for path in found if path.endswith("/")]
+    no_files = {*links, *empty}
+    statuses = {path: status for path, status in found.items() if path not in no_files}
     _check_size(source, {path: status.st_size for path, status in statuses.items()}, limit)
     index = index or FolderIndex()
     modes = FolderModes(root)
@@ -280,77 +270,6 @@ def _read(path: Path, size: int) -> memoryview:
     if size < _MAPPED:
         return memoryview(path.read_bytes())
     return map_file(path)
-
-
-_Entry = tuple[str, os.stat_result]
-"""Where something is in the folder, with a slash behind a folder, and what its status is."""
-
-_Rule = tuple[str, int, "GitIgnoreSpec"]
-"""What a path below the root begins with for these rules, and where in it that is put."""
-
-
-def _entries(root: Path) -> Iterator[_Entry]:
-    """Yield what is below a folder and not ignored: files, links and folders without those."""
-    only = root / IGNORE_FILE
-    if only.is_file():
-        yield from _walk(str(root), "", [("", 0, _spec(only))], nested=False)
-    else:
-        yield from _walk(str(root), "", _outer_rules(root), nested=True)
-
-
-def _walk(folder: str, place: str, rules: list[_Rule], nested: bool) -> Iterator[_Entry]:
-    with os.scandir(folder) as found:
-        entries = sorted(found, key=lambda entry: entry.name)
-    names = {entry.name for entry in entries}
-    if "pyvenv.cfg" in names and place:
-        return
-    if nested and ".gitignore" in names and (own := Path(folder, ".gitignore")).is_file():
-        rules = [*rules, ("", len(place), _spec(own))]
-    is_empty = bool(place)
-    for entry in entries:
-        path = place + entry.name
-        is_folder = entry.is_dir(follow_symlinks=False)
-        if entry.name in _SKIPPED or _is_ignored(path, is_folder, rules):
-            continue
-        if is_folder:
-            for below in _walk(entry.path, f"{path}/", rules, nested):
-                is_empty = False
-                yield below
-        elif entry.is_symlink() or entry.is_file():
-            is_empty = False
-            yield path, entry.stat(follow_symlinks=False)
-    if is_empty:
-        yield place, Path(folder).lstat()
-
-
-def _is_ignored(path: str, is_folder: bool, rules: list[_Rule]) -> bool:
-    # The rules of the innermost folder override those above it.
-    for above, start, spec in reversed(rules):
-        said = spec.check_file(above + path[start:] + "/" * is_folder).include
-        if said is not None:
-            return bool(said)
-    return False
-
-
-def _outer_rules(root: Path) -> list[_Rule]:
-    """Return the rules of the parent folders up to the root of the repository."""
-    above: list[Path] = []
-    for folder in (root, *root.parents):
-        if (folder / ".git").exists():
-            files = [each / ".gitignore" for each in reversed(above)]
-            return [
-                (f"{root.relative_to(file.parent).as_posix()}/", 0, _spec(file))
-                for file in files
-                if file.is_file()
-            ]
-        above.append(folder.parent)
-    return []
-
-
-def _spec(file: Path) -> GitIgnoreSpec:
-    from pathspec import GitIgnoreSpec
-
-    return GitIgnoreSpec.from_lines(file.read_text(errors="replace").splitlines())
 
 
 def _real(path: Path) -> Path:
