@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from jupyter_sky.cluster.control import process_group
 from jupyter_sky.cluster.control.controller import Controller
-from jupyter_sky.cluster.inventory import later
+from jupyter_sky.cluster.inventory import row_updates
 from jupyter_sky.cluster.runtime_env import RuntimeEnv
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.spec import Image
@@ -73,4 +73,4 @@ class Plugins:
             with contextlib.suppress(SkyError):
                 await process_group.form(controller)
             raise
-        await blocking(later.record_plugins, controller.id, runtime_env.plugins)
+        await blocking(row_updates.record_plugins, controller.id, runtime_env.plugins)

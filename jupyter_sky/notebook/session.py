@@ -14,7 +14,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_sky.api.display.description import describe
 from jupyter_sky.api.display.progress_line import ProgressLine
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.inventory import cloud_resources, later, owed_ends, registry
+from jupyter_sky.cluster.inventory import cloud_resources, owed_ends, registry, row_updates
 from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_list
@@ -336,7 +336,7 @@ class Session:
 
     def _take_up(self, place: ClusterPlace, cluster: Cluster) -> Cluster:
         """Make a cluster that was started one of the notebook's."""
-        later.record_line(cluster.id, as_line(place.options))
+        row_updates.record_line(cluster.id, as_line(place.options))
         self.connect(cluster, place.options, is_new=True)
         return cluster
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jupyter_sky.cluster.cost_meter import CostRate, Unit
-from jupyter_sky.cluster.inventory import later, registry
+from jupyter_sky.cluster.inventory import registry, row_updates
 from jupyter_sky.cluster.inventory.storage import ledger
 from jupyter_sky.cluster.inventory.storage.ledger import Spent
 from tests.notebook.conftest import Notebook, notebook
@@ -71,7 +71,7 @@ def test_it_is_kept_through_changes_of_size_and_the_end() -> None:
     assert dollars("train") == pytest.approx(6.0, rel=ABOUT)
     # Another one of this name, which ends by itself before anybody looks.
     rent("b", "train", 1.0, hours_ago=5)
-    later.record_end("b", time.time() - 4 * 3600)
+    row_updates.record_end("b", time.time() - 4 * 3600)
     registry.remove("b")
     assert dollars("train") == pytest.approx(7.0, rel=ABOUT)
     rent("c", "here", None, hours_ago=5)
@@ -83,7 +83,7 @@ def test_what_ended_while_nobody_was_there_costs_no_more_than_it_can() -> None:
     def ended(identity: str, ends_by: Any) -> list[tuple[str, float]]:
         rent(identity, identity, 2.0, hours_ago=100)
         registry.change(identity, {"ends_by": ends_by})
-        later.record_end(identity, math.inf)
+        row_updates.record_end(identity, math.inf)
         registry.remove(identity)
         every = [each for each in registry.all_spent() if each.name == identity]
         return [(each.place, round(each.hours, 1)) for each in every]
@@ -151,11 +151,11 @@ def test_a_time_over_midnight_belongs_to_two_days() -> None:
 def test_the_command(notebook: Notebook) -> None:
     assert notebook.run("%sky costs") == "no cluster has cost anything in the last 30 days\n"
     rent("a", "train", 2.0, hours_ago=50)
-    later.record_end("a", time.time() - 49 * 3600)
+    row_updates.record_end("a", time.time() - 49 * 3600)
     registry.remove("a")
     rent("b", "eval", 3.0, hours_ago=0.001)
     rent("c", "away", 0.1, hours_ago=50)
-    later.record_end("c", math.inf)
+    row_updates.record_end("c", math.inf)
     head, *rows, total, used, note, at_most = notebook.run("%sky costs").splitlines()
     assert head.split() == ["day", "cluster", "where", "up", "used", "cost"]
     assert any("train" in row and "us-east-1 as work" in row for row in rows)
@@ -171,7 +171,7 @@ def test_the_command(notebook: Notebook) -> None:
 
 def test_the_command_where_hours_are_counted(notebook: Notebook) -> None:
     queue("a", "shared", [2], hours_ago=50)
-    later.record_end("a", time.time() - 49 * 3600)
+    row_updates.record_end("a", time.time() - 49 * 3600)
     registry.remove("a")
     rent("b", "own", None, hours_ago=1)
     _, *rows, total, used = notebook.run("%sky costs").splitlines()

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.inventory import later, registry, stops
+from jupyter_sky.cluster.inventory import registry, row_updates, stops
 from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.paths import home
 from jupyter_sky.server import actions, cluster_list
@@ -356,7 +356,7 @@ def test_a_stopped_cluster_is_shown_with_what_its_disks_cost(tmp_path: Path) -> 
 def test_a_cluster_whose_nodes_are_queued_for_says_how_that_gets_on(tmp_path: Path) -> None:
     spec = {"nodes": 1, "idle_timeout": None, "starter": processes.describe()}
     registry.record("0000000d", "queued", "slurm", spec)
-    later.record_progress("0000000d", "job 12 is pending: 3 jobs of gpu are before it")
+    row_updates.record_progress("0000000d", "job 12 is pending: 3 jobs of gpu are before it")
 
     def shown() -> tuple[str, str]:
         inventory = cluster_list.read_inventory(KernelReports(tmp_path))

@@ -16,7 +16,7 @@ from jupyter_sky.cluster.control.attach import restore
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.shutdown import end
 from jupyter_sky.cluster.cost_meter import CostMeter
-from jupyter_sky.cluster.inventory import later, orphans, owed_ends, probe, registry, stops
+from jupyter_sky.cluster.inventory import orphans, owed_ends, probe, registry, row_updates, stops
 from jupyter_sky.cluster.inventory.owed_ends import Origin
 from jupyter_sky.cluster.inventory.stops import ClusterStopped
 from jupyter_sky.cluster.inventory.storage.row import RegistryRow
@@ -118,7 +118,7 @@ async def start(controller: Controller, progress: Progress) -> None:
     renting: list[asyncio.Task[None]] = []
 
     def keep(rented: Rented) -> Coroutine[Any, Any, None]:
-        return later.keep_rent(controller.id, rented, controller.meter.since)
+        return row_updates.keep_rent(controller.id, rented, controller.meter.since)
 
     def say(said: str | Preparation) -> None:
         if isinstance(said, Rented):
@@ -177,7 +177,9 @@ def _recorded(controller: Controller, progress: Progress) -> Progress:
         progress(said)
         if (text := str(said)) != shown:
             shown = text
-            call(lambda: controller.spawn(blocking(later.record_progress, controller.id, text)))
+            call(
+                lambda: controller.spawn(blocking(row_updates.record_progress, controller.id, text))
+            )
 
     return say
 
@@ -227,7 +229,7 @@ def _keep_use(controller: Controller) -> None:
 
 async def _use(controller: Controller, grace: float) -> None:
     """Keep the registry up to date about what a cluster costs until it is lost, and then."""
-    await later.keep_use(controller, grace)
+    await row_updates.keep_use(controller, grace)
     if controller.state.phase is ClusterPhase.LOST:
         ended = await probe.record_end(controller.id, controller.provider)
         if ended is not None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from jupyter_sky.cluster.control.controller import Controller
-from jupyter_sky.cluster.inventory import later
+from jupyter_sky.cluster.inventory import row_updates
 from jupyter_sky.cluster.packages.install import install
 from jupyter_sky.formatting import without_secrets
 from jupyter_sky.providers.base import Progress
@@ -91,5 +91,5 @@ class Packages:
         controller.runtime_env = replace(controller.runtime_env, added=every)
         controller.spec = replace(controller.spec, image=image)
         shown = [without_secrets(each) for each in every]
-        await blocking(later.record_packages, controller.id, shown)
+        await blocking(row_updates.record_packages, controller.id, shown)
         return installed

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from jupyter_sky.cluster.inventory import later, registry, stops
+from jupyter_sky.cluster.inventory import registry, row_updates, stops
 from jupyter_sky.cluster.inventory.stops import ClusterStopped
 from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
@@ -24,7 +24,6 @@ from jupyter_sky.transport.tasks import blocking
 ANSWER_WITHIN = 2.0
 """Seconds for the agents of a cluster to answer: a list of clusters should not take longer."""
 
-
 ASK_WITHIN = 10.0
 """Seconds for a provider to say whether machines that do not answer have ended."""
 
@@ -33,9 +32,9 @@ class ProbePhase(StrEnum):
     """How a cluster is, as far as a probe can tell.
 
     ``STOPPED`` is one whose machines are off and whose disks are there; ``GONE`` one of which an
-    agent has ended; ``UNREACHABLE`` one of which an agent does not
-    answer; ``ELSEWHERE`` one on another computer that shares this registry; ``UNKNOWN`` one whose
-    provider this version does not know; ``DOWN`` one that this process has ended.
+    agent has ended; ``UNREACHABLE`` one of which an agent does not answer; ``ELSEWHERE`` one on
+    another computer that shares this registry; ``UNKNOWN`` one whose provider this version does not
+    know; ``DOWN`` one that this process has ended.
     """
 
     STARTING = "starting"
@@ -217,7 +216,7 @@ async def _ended(row: RegistryRow, provider: Provider, machines: Sequence[Machin
     times = [each for each in ended if each is not None]
     if machines and len(times) == len(machines):
         with contextlib.suppress(registry.RegistryError):
-            await blocking(later.record_end, row.id, max(times))
+            await blocking(row_updates.record_end, row.id, max(times))
     return {at for at, each in enumerate(ended) if each is not None}
 
 

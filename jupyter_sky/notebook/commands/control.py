@@ -14,7 +14,7 @@ from jupyter_sky.api.display.description import describe
 from jupyter_sky.api.display.progress_line import ProgressLine
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
-from jupyter_sky.cluster.inventory import later, owed_ends
+from jupyter_sky.cluster.inventory import owed_ends, row_updates
 from jupyter_sky.cluster.network.pages import Page
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_count, format_ranks
@@ -184,7 +184,7 @@ def scale_cluster(
     finally:
         options = replace(options, nodes=len(cluster.state.nodes))
         session.started[cluster.name] = options
-    later.record_line(cluster.id, as_line(options))
+    row_updates.record_line(cluster.id, as_line(options))
     for warning in cluster.warnings[len(warnings) :]:
         print(f"{cluster.name}: {warning}", file=sys.stderr)
     if untold:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.inventory import later
+from jupyter_sky.cluster.inventory import row_updates
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
@@ -62,7 +62,7 @@ class Additions:
             index=tuple(dict.fromkeys([*started.index, *typed.index])),
             env=typed.env or started.env,
         )
-        later.record_line(cluster.id, as_line(started))
+        row_updates.record_line(cluster.id, as_line(started))
 
     def add_volumes(self, cluster: Cluster, typed: CellOptions) -> None:
         """Make volumes on a running cluster, and remember them for its next start."""
@@ -71,7 +71,7 @@ class Additions:
             volumes.add_volumes(self._shell, cluster, more, self._settings.volume_cache)
             started = replace(before, volumes=(*before.volumes, *more))
             self._started[cluster.name] = started
-            later.record_line(cluster.id, as_line(started))
+            row_updates.record_line(cluster.id, as_line(started))
 
     def renew_variables(self, cluster: Cluster, typed: CellOptions) -> None:
         """Give ranks new values of variables, like a token, and remember them for its next start.
@@ -92,4 +92,4 @@ class Additions:
         has = before.plugin if before.plugin is not None else cluster.runtime_env.plugins
         plugins.add_plugins(self._shell, cluster, words)
         self._started[cluster.name] = started = replace(before, plugin=(*has, *words))
-        later.record_line(cluster.id, as_line(started))
+        row_updates.record_line(cluster.id, as_line(started))

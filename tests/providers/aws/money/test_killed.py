@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_sky.cluster.inventory import cloud_resources, later, registry
+from jupyter_sky.cluster.inventory import cloud_resources, registry, row_updates
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.aws.cancellable import Cancellable
 from jupyter_sky.providers.aws.clients import Clients
@@ -197,7 +197,7 @@ def test_what_a_killed_launch_has_cost_is_known(ready: str, left: Left) -> None:
     assert (row.rent.nodes, row.price) == (4, row.rent.price)
     # It began an hour ago, and was killed soon after: the machines have ended by themselves.
     since = row.meter.since - 3600
-    later.record_rent(row.id, replace(row.rent, until=since + 900), since)
+    row_updates.record_rent(row.id, replace(row.rent, until=since + 900), since)
 
     def spent() -> list[tuple[float, int, float]]:
         every = [each for each in registry.all_spent() if each.since == since]
