@@ -13,7 +13,7 @@ from argparse import Namespace
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,6 +55,14 @@ def set_objects(
     """Yield what a cell of the notebook has set, as its syntax tells, and the user's functions'."""
     for obj, part in changed_objects(changes, namespace, is_user_code):
         yield SetObject(obj, part)
+
+
+@dataclass
+class _Held:
+    """An object that was set, if it was found, and the values that it is in."""
+
+    obj: Any = None
+    items: list[NamespaceItem] = field(default_factory=list)
 
 
 class SetAgain:
@@ -99,8 +107,22 @@ class SetAgain:
         """Have what was set count as changed, so that it is sent again."""
         if not self._parts:
             return
-        held: dict[int, list[NamespaceItem]] = {token: [] for token in self._parts}
-        objects: dict[int, Any] = {}
+        held = self._find(collector)
+        keys = {item.key for each in held.values() for item in each.items}
+        parts = {id(each.obj): self._parts[token] for token, each in held.items() if each.items}
+        in_models = set_in_models(self._remote_state, keys, parts)
+        left = {
+            token: each
+            for token, each in held.items()
+            if id(each.obj) not in in_models and not self._set_parts(token, each)
+        }
+        for each in left.values():
+            self._assign(each)
+        self._forget_objects(left)
+
+    def _find(self, collector: ItemCollector) -> dict[int, _Held]:
+        """Return the objects that were set, by token, with the values that hold them on ranks."""
+        held = {token: _Held() for token in self._parts}
         for name in self._remote_state.names_anywhere():
             is_there = may_share(collector.namespace.get(name))
             if is_there and self._sent_objects.may_be_in(name, self._parts):
@@ -109,38 +131,33 @@ class SetAgain:
                     shared = item.pickled.shared
                     for identity, token in self._sent_objects.tokens_of(shared).items():
                         if token in held:
-                            held[token].append(item)
-                            objects[token] = shared[identity][1]
-        keys = {item.key for items in held.values() for item in items}
-        of_models = {id(obj): self._parts[token] for token, obj in objects.items()}
-        in_models = set_in_models(self._remote_state, keys, of_models)
-        whole = set()
-        for token, items in held.items():
-            obj = objects.get(token)
-            if id(obj) in in_models:
-                continue
-            is_whole = is_replaceable(obj)
-            parts = {part for part in self._parts[token] if not method_of(part)}
-            parts -= set() if is_whole else {None, EVERYTHING, EACH}
-            if parts and not self._set_parts(token, parts, items) and is_whole:
-                whole.add(token)
-        for token in whole:
-            self._assign(objects.get(token), held[token])
-        self._forget_objects(whole)
+                            held[token].items.append(item)
+                            held[token].obj = shared[identity][1]
+        return held
 
-    def _assign(self, obj: Any, items: Sequence[NamespaceItem]) -> None:
+    def _set_parts(self, token: int, held: _Held) -> bool:
+        """Have parts of an object count as changed; return whether it need not be sent as a whole.
+
+        It has to be if something was set in it of which it is not known what ranks have.
+        """
+        is_replaced = is_replaceable(held.obj)
+        parts = {part for part in self._parts[token] if not method_of(part)}
+        if not is_replaced:
+            parts -= {None, EVERYTHING, EACH}
+        if not parts:
+            return True
+        contents = held.items[0].known_contents(self._sent_objects) if held.items else None
+        keys = {item.key for item in held.items}
+        now = (contents or {}).get(token)
+        return set_parts(self._remote_state, keys, token, parts, now) or not is_replaced
+
+    def _assign(self, held: _Held) -> None:
         """Have values count as assigned that hold an object, or the part of them that it is."""
-        parts = {item.key for item in items if item.value is not obj} if _is_memory(obj) else set()
-        known = mark_as_changed(self._remote_state, parts)
-        self._remote_state.assign({item.key for item in items} - known)
-
-    def _set_parts(
-        self, token: int, parts: Collection[str | None], items: Sequence[NamespaceItem]
-    ) -> bool:
-        """Have parts of a container count as changed, if it is known what ranks have of it."""
-        contents = items[0].known_contents(self._sent_objects) if items else None
-        keys = {item.key for item in items}
-        return set_parts(self._remote_state, keys, token, parts, (contents or {}).get(token))
+        keys = {item.key for item in held.items}
+        if _is_memory(held.obj):
+            inside = {item.key for item in held.items if item.value is not held.obj}
+            keys -= mark_as_changed(self._remote_state, inside)
+        self._remote_state.assign(keys)
 
     def note_sent(self, items: Iterable[NamespaceItem]) -> None:
         """Note the values of cached properties that are sent with values."""
