@@ -10,7 +10,7 @@ from typing import Any
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RemoteError
 from jupyter_sky.cluster.inventory import registry
-from jupyter_sky.cluster.namespace.dependencies import is_predefined
+from jupyter_sky.cluster.namespace.items.predefined import is_predefined
 from jupyter_sky.cluster.runs.task import CellPlace
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_list, format_ranks, similar_names

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from jupyter_sky.analysis.labels import EACH, EVERYTHING, is_item
-from jupyter_sky.cluster.namespace.packing import NamespaceItem, PackedGroup
+from jupyter_sky.cluster.namespace.items.item import NamespaceItem
+from jupyter_sky.cluster.namespace.packing import PackedGroup
 from jupyter_sky.cluster.namespace.rank_values import RankValue
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.serialization.changes import container_changes, model_changes, model_parts

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from jupyter_sky.cluster.namespace.packing import NamespaceItem
+from jupyter_sky.cluster.namespace.items.item import NamespaceItem
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.formatting import format_list, format_ranks
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from jupyter_sky.analysis.cell_names import CellNames
+from jupyter_sky.cluster.namespace.items.item import NamespaceItem
 from jupyter_sky.serialization.changes.container_changes import Contents
 from jupyter_sky.serialization.changes.model_changes import HeldModels
+from jupyter_sky.serialization.object_tokens.sent import SentObjects
 
 BEFORE_ALL = -1
 """The number that stands for all runs of other kernels."""
@@ -36,6 +38,11 @@ class RankValue:
     replaces: int | None = None
     models: HeldModels | None = None
     contents: Contents | None = None
+
+    @classmethod
+    def of(cls, item: NamespaceItem, run: int, sent_objects: SentObjects) -> RankValue:
+        """Return what ranks have of the notebook's value after a run."""
+        return cls(item.digest, run, None, item.models, item.known_contents(sent_objects))
 
     @property
     def is_outdated(self) -> bool:

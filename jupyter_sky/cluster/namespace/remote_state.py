@@ -17,7 +17,7 @@ from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.analysis.namespace_diff import identities
-from jupyter_sky.cluster.namespace.packing import NamespaceItem
+from jupyter_sky.cluster.namespace.items.item import NamespaceItem
 from jupyter_sky.cluster.namespace.rank_values import BEFORE_ALL, Expected, RankValue, RunEffects
 from jupyter_sky.serialization.changes.container_changes import Contents
 from jupyter_sky.serialization.module_reference import ModuleReference

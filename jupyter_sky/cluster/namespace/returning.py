@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from jupyter_sky.cluster.namespace.dependencies import ItemCollector
-from jupyter_sky.cluster.namespace.packing import NamespaceItem, may_share
+from jupyter_sky.cluster.namespace.items.collector import ItemCollector
+from jupyter_sky.cluster.namespace.items.item import NamespaceItem, may_share
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import pickling
@@ -168,7 +168,7 @@ class _Merger:
         return found
 
     def _pickled(self, names: Iterable[str]) -> Iterator[NamespaceItem]:
-        collector = ItemCollector(self._namespace, {}, {})
+        collector = ItemCollector(self._namespace)
         for name in names:
             with suppress(UsageError):  # the notebook's value cannot be pickled any more
                 if may_share(self._namespace.get(name)):

@@ -20,9 +20,9 @@ from typing import Any
 from jupyter_sky.analysis.call_changes import changed_objects
 from jupyter_sky.analysis.labels import EACH, EVERYTHING, ITEMS, method_of
 from jupyter_sky.analysis.object_changes import FunctionCall, ObjectChange
-from jupyter_sky.cluster.namespace.dependencies import ItemCollector
 from jupyter_sky.cluster.namespace.differences import mark_as_changed, set_in_models, set_parts
-from jupyter_sky.cluster.namespace.packing import NamespaceItem, may_share
+from jupyter_sky.cluster.namespace.items.collector import ItemCollector
+from jupyter_sky.cluster.namespace.items.item import NamespaceItem, may_share
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization.changes import frames, writes

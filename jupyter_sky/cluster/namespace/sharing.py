@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from jupyter_sky.cluster.namespace.dependencies import ItemCollector
-from jupyter_sky.cluster.namespace.packing import NamespaceItem, may_share
+from jupyter_sky.cluster.namespace.items.collector import ItemCollector
+from jupyter_sky.cluster.namespace.items.item import NamespaceItem, may_share
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import pickling

@@ -37,8 +37,10 @@ from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.namespace.delegation import DelegationLock
-from jupyter_sky.cluster.namespace.dependencies import Dependencies, ItemCollector, of_user
+from jupyter_sky.cluster.namespace.dependencies import Dependencies
 from jupyter_sky.cluster.namespace.differences import differences
+from jupyter_sky.cluster.namespace.items.collector import ItemCollector
+from jupyter_sky.cluster.namespace.items.predefined import of_user
 from jupyter_sky.cluster.namespace.missing import given_anew, who_lacks
 from jupyter_sky.cluster.namespace.packing import pack_group
 from jupyter_sky.cluster.namespace.rank_values import BEFORE_ALL, RankValue, RunEffects
@@ -314,12 +316,12 @@ class NamespaceSync:
         has
             The names that ranks had after the run; others may have them from earlier runs.
         """
-        collector, run = ItemCollector(namespace, {}, {}), update.effects.number
+        collector, run = ItemCollector(namespace), update.effects.number
         for name in names:
             identity = id(namespace[name])
             try:
                 values = {
-                    item.key: item.on_ranks(run, self._sent_objects)
+                    item.key: RankValue.of(item, run, self._sent_objects)
                     for item in collector.with_classes(name)
                 }
             except UsageError:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jupyter_sky.cluster.namespace.dependencies import ItemCollector
+from jupyter_sky.cluster.namespace.items.collector import ItemCollector
 from jupyter_sky.cluster.namespace.packing import PackedGroup
 from jupyter_sky.cluster.namespace.rank_values import RunEffects
 from jupyter_sky.errors import UsageError

@@ -14,7 +14,7 @@ from dataclasses import replace
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted, TimedOut
 from jupyter_sky.cluster.loss import Loss, loss_of_trouble
-from jupyter_sky.cluster.namespace.dependencies import ItemCollector
+from jupyter_sky.cluster.namespace.items.collector import ItemCollector
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Attempt
 from jupyter_sky.errors import SkyError

@@ -13,7 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.analysis.cell_title import cell_title
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.namespace.dependencies import ItemCollector
+from jupyter_sky.cluster.namespace.items.collector import ItemCollector
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import HANG_AFTER, Attempt, CellPlace, Task
 from jupyter_sky.formatting import without_secrets

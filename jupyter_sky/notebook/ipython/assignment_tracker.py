@@ -10,7 +10,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_sky.analysis.cell_names import CellNames, analyse
 from jupyter_sky.analysis.namespace_diff import NamespaceDiff
 from jupyter_sky.analysis.object_changes import FunctionCall, ObjectChange
-from jupyter_sky.cluster.namespace.packing import class_key
+from jupyter_sky.cluster.namespace.items.item import class_key
 from jupyter_sky.cluster.namespace.set_again import set_objects
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.serialization.process import module_attributes

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jupyter_sky.analysis.cell_names import analyse
-from jupyter_sky.cluster.namespace.dependencies import ItemCollector
+from jupyter_sky.cluster.namespace.items.collector import ItemCollector
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import pickling
 from jupyter_sky.serialization.pickling import Pickled
@@ -22,7 +22,7 @@ def received(imports: str, cell: str) -> dict[str, Any]:
     namespace: dict[str, Any] = {}
     exec(imports, namespace)
     names = analyse(cell)
-    collector = ItemCollector(namespace, {}, {})
+    collector = ItemCollector(namespace)
     items = collector.collect(names.reads, names, lambda name, value: False)
     return {item.key: loaded(item.pickled) for item in items}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from jupyter_sky.cluster.namespace.packing import NamespaceItem
+from jupyter_sky.cluster.namespace.items.item import NamespaceItem
 from jupyter_sky.serialization.process.environment import EnvironmentChanges, EnvironmentWatch
 from jupyter_sky.serialization.process.library_settings import LibrarySettings, LibraryWatch
 from jupyter_sky.serialization.process.log_settings import LogSettings
