@@ -2,7 +2,8 @@
 
 ``config.LR = 0.1``, ``Trainer.log_every = 10`` and ``transformers.Foo.forward = forward`` change no
 name of the notebook, and a module travels as its import. What is set is sent like the value of a
-name, under the attribute's full name (``config:LR``), and set again on the ranks.
+name, under the attribute's full name (``config:LR``), and set again on the ranks
+(`node.rank.namespace.attributes`).
 
 So is an object that a module of the user's has as well as the notebook, after ``from config import
 cfg``: on the ranks, too, it has to be one object, which ``cfg.lr = 0.1`` changes for the module.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import pkgutil
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import PurePath
@@ -23,10 +24,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from jupyter_sky.serialization.object_tokens.kinds import is_mutable
-from jupyter_sky.serialization.process.after_import import after_import
 from jupyter_sky.serialization.user_modules import PROGRAMS, user_source_file
-
-# In the notebook
 
 _noted: dict[str, None] = {}  # in the order in which they were set
 _some_of: dict[str, None] = {}  # modules whose attributes were set by names that code computes
@@ -58,7 +56,7 @@ def note(targets: Iterable[str], namespace: Mapping[str, Any]) -> frozenset[str]
     found = frozenset(filter(None, (_full_name(each, namespace) for each in targets)))
     some_of = frozenset(each for each in found if each.endswith(":*"))
     found -= some_of
-    _some_of.update(dict.fromkeys(map(_module, some_of)))
+    _some_of.update(dict.fromkeys(map(module_of, some_of)))
     _noted.update(dict.fromkeys(found))
     roots = {each.partition(".")[0] for each in targets}
     note_shared({name: namespace[name] for name in roots & namespace.keys()})
@@ -109,16 +107,6 @@ class Collected:
     """
 
     items: dict[Any, Any] | list[Any]
-
-    def add_to(self, there: Any, former: Collected | None) -> None:
-        """Add it to a collection, in place of what was added before."""
-        if isinstance(self.items, dict):
-            there.update(self.items)
-            return
-        gone = former.items if former else ()
-        kept = [each for each in there if not any(each is other for other in gone)]
-        there.clear()
-        (there.extend if isinstance(there, list) else there.update)([*kept, *self.items])
 
 
 def note_collected(packages: Set[str]) -> frozenset[str]:
@@ -213,7 +201,7 @@ def values() -> dict[str, Any]:
     _noted.update(dict.fromkeys(_data_of(_some_of)))
     for name in {**_collections, **_noted}:
         with suppress(ImportError, AttributeError, KeyError):  # it is there no longer
-            holder, attribute = _place(name)
+            holder, attribute = place(name)
             value = vars(holder)[attribute]
             if name not in _noted:
                 value = Collected(_of_notebook(value))
@@ -238,14 +226,15 @@ def _is_of_module(name: str, value: Any) -> bool:
 
 def package(name: str) -> str:
     """Return the top-level package that a module or an attribute is in, by its full name."""
-    return _module(name).partition(".")[0]
+    return module_of(name).partition(".")[0]
 
 
-def _module(name: str) -> str:
+def module_of(name: str) -> str:
+    """Return the module that an attribute is in, by its full name."""
     return name.partition(":")[0]
 
 
-def _place(name: str) -> tuple[Any, str]:
+def place(name: str) -> tuple[Any, str]:
     """Return what an attribute is one of, and its own name there."""
     module, _, path = name.partition(":")
     holder, _, attribute = path.rpartition(".")
@@ -277,66 +266,3 @@ def _counts(holder: ModuleType | type, value: Any, *, is_all: bool) -> bool:
         return True
     is_patch = is_all and isinstance(value, FunctionType) and value.__module__ == "__main__"
     return is_patch and name.partition(".")[0] not in sys.stdlib_module_names
-
-
-# On a rank
-
-
-_waiting: dict[str, Any] = {}  # what is set once its module has been imported
-_replaced: dict[str, Any] = {}  # what the modules themselves have
-_added: dict[str, Collected] = {}  # what was added to collections of theirs
-
-
-def get(name: str) -> Any:
-    """Return the value of an attribute by its full name; ``None`` if it is not there."""
-    with suppress(ImportError, AttributeError):
-        return pkgutil.resolve_name(name) if _module(name) in sys.modules else None
-    return None
-
-
-def put(name: str, value: Any) -> None:
-    """Set an attribute by its full name, as soon as its module has been imported.
-
-    Parameters
-    ----------
-    name
-        As `note` returns it.
-    value
-        Its value.
-    """
-    _waiting[name] = value
-    after_import(_module(name), _set_waiting)
-
-
-def _set_waiting(module: ModuleType) -> None:
-    for name in [each for each in _waiting if _module(each) == module.__name__]:
-        with suppress(ImportError, AttributeError, KeyError):  # an edited file may lack it
-            holder, attribute = _place(name)
-            value = _waiting.pop(name)
-            if isinstance(value, Collected):
-                value.add_to(vars(holder)[attribute], _added.get(name))
-                _added[name] = value
-                continue
-            if value is AS_IMPORTED:
-                value = _replaced.pop(name, vars(holder)[attribute])
-            elif attribute in vars(holder):
-                _replaced.setdefault(name, vars(holder)[attribute])
-            setattr(holder, attribute, value)
-
-
-@contextmanager
-def kept(names: Iterable[str]) -> Iterator[None]:
-    """Have attributes keep their values while modules are loaded again, as in the notebook."""
-    values = {}
-    for name in names:
-        with suppress(ImportError, AttributeError, KeyError):
-            holder, attribute = _place(name)
-            values[name] = vars(holder)[attribute]
-            # A function that is there would be given the code of the file's.
-            delattr(holder, attribute)
-    try:
-        yield
-    finally:
-        for name, value in values.items():
-            _replaced.pop(name, None)
-            put(name, value)

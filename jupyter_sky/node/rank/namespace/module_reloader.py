@@ -19,7 +19,7 @@ from typing import Any
 
 import blake3
 
-from jupyter_sky.serialization.process import module_attributes
+from jupyter_sky.node.rank.namespace import attributes
 from jupyter_sky.serialization.user_modules import (
     PROGRAMS,
     imported_by,
@@ -107,7 +107,7 @@ class ModuleReloader:
         if not edited:
             return
         for name in _in_order(edited):
-            with module_attributes.kept([each for each in kept if each.startswith(f"{name}:")]):
+            with attributes.kept([each for each in kept if each.startswith(f"{name}:")]):
                 _reload(sys.modules[name], [namespace, *self._namespaces()])
             self._sources[name] = edited[name]
 

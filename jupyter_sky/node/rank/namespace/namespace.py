@@ -13,6 +13,7 @@ from typing import Any
 import jupyter_sky
 from jupyter_sky.analysis.namespace_diff import NamespaceDiff
 from jupyter_sky.errors import UsageError
+from jupyter_sky.node.rank.namespace import attributes
 from jupyter_sky.node.rank.namespace.gathering import GatheredFiles, Gatherer
 from jupyter_sky.node.rank.namespace.module_reloader import ModuleReloader, file_clock
 from jupyter_sky.node.rank.namespace.takeover.takeover import Takeover
@@ -21,7 +22,7 @@ from jupyter_sky.serialization.models import hooks, sharded
 from jupyter_sky.serialization.object_tokens.received import received_objects
 from jupyter_sky.serialization.object_tokens.tokens import Tokens
 from jupyter_sky.serialization.pickling import Pickled
-from jupyter_sky.serialization.process import module_attributes
+from jupyter_sky.serialization.process.module_attributes import AS_IMPORTED
 from jupyter_sky.transport.protocol.messages import NameGroup, Packed, PackedTokens
 
 
@@ -116,9 +117,9 @@ class Namespace:
         received_objects.former.clear()
         for name in [each for each in bound if ":" in each]:
             value = bound.pop(name)
-            if module_attributes.get(name) is not value:  # like a function, which is imported
-                module_attributes.put(name, value)
-                is_set = value is not module_attributes.AS_IMPORTED
+            if attributes.get(name) is not value:  # like a function, which is imported
+                attributes.put(name, value)
+                is_set = value is not AS_IMPORTED
                 (self._attributes.add if is_set else self._attributes.discard)(name)
         self.names.update(bound)
         received_objects.settle(bound)
@@ -126,7 +127,7 @@ class Namespace:
 
     def _present(self, name: str) -> Any:
         """Return what a name stands for now, which may be that of an attribute of a module."""
-        return module_attributes.get(name) if ":" in name else self.names.get(name)
+        return attributes.get(name) if ":" in name else self.names.get(name)
 
     def _bind_class(self, kind: type) -> None:
         """Make a class of the notebook available by name, as `pickle` and new processes need.
