@@ -100,41 +100,41 @@ async def _follow_from_unseen_run(
     controller: Controller, welcomes: Sequence[Welcome]
 ) -> str | None:
     """Ask for events, including all of a run whose end no notebook has seen; return that run."""
-    # What a node says about participants only counts for its own ranks.
-    own: dict[Connection, dict[str, Any]] = {}
+    own = _latest_runs(controller, welcomes)
+    unseen = (
+        latest
+        for latest in own.values()
+        if (latest["unseen"] and not controller.visits)
+        or latest["run"] in controller.state.busy_runs
+    )
+    run = None
+    if latest := next(unseen, None):
+        run = latest["run"]
+        told = {rank for each in own.values() if each["run"] == run for rank in each["ranks"]}
+        # The kernel ended before it had told the others. A node that lies only ends its own run.
+        begun = [each["latest"] for each in welcomes if each["latest"]]
+        ranges = [each["ranks"] for each in begun if each["run"] == run]
+        untold = {rank for each in ranges for rank in among(each, controller.ranks)} - told
+        asked = await asyncio.to_thread(owed_runs.find, controller.id, run)
+        began = decode_event({**latest, "ranks": to_ranges(told)})
+        assert isinstance(began, RunBegan)
+        controller.listener.on_unseen_run(began, asked, sorted(untold))
+    for connection, welcome in zip(controller.connections, welcomes, strict=True):
+        latest, last = own.get(connection), welcome["last"]
+        connection.follow(latest["n"] if latest and latest["run"] == run else last, known=last)
+    return run
+
+
+def _latest_runs(
+    controller: Controller, welcomes: Sequence[Welcome]
+) -> dict[Connection, dict[str, Any]]:
+    """Return the latest run on each node that has one, with the ranks of the node in it.
+
+    What a node says of others' ranks does not count.
+    """
+    found: dict[Connection, dict[str, Any]] = {}
     for connection, welcome in zip(controller.connections, welcomes, strict=True):
         latest = welcome["latest"]
         if latest and (ranks := among(latest["ranks"], connection.ranks)):
-            own[connection] = {**latest, "ranks": to_ranges(ranks)}
-    unseen = [
-        each
-        for each in own.values()
-        if (each["unseen"] and not controller.visits)
-        or any(rank.run == each["run"] for rank in controller.state.ranks)
-    ]
-    run = unseen[0]["run"] if unseen else None
-    if run:
-        began = decode_event(unseen[0])
-        assert isinstance(began, RunBegan)
-        told = {
-            rank
-            for connection, each in own.items()
-            if each["run"] == run
-            for rank in among(each["ranks"], connection.ranks)
-        }
-        # The kernel ended before it had told the others. A node that lies only ends its own run.
-        begun = [each["latest"] for each in welcomes if each["latest"]]
-        all_ranks = {
-            rank
-            for each in begun
-            if each["run"] == run
-            for rank in among(each["ranks"], controller.ranks)
-        }
-        untold = sorted(all_ranks - told)
-        asked = await asyncio.to_thread(owed_runs.find, controller.id, run)
-        controller.listener.on_unseen_run(replace(began, ranks=to_ranges(told)), asked, untold)
-    for connection, welcome in zip(controller.connections, welcomes, strict=True):
-        is_of_run = connection in own and own[connection]["run"] == run
-        last = welcome["last"]
-        connection.follow(own[connection]["n"] if is_of_run else last, known=last)
-    return run
+            found[connection] = {**latest, "ranks": ranks}
+    return found
