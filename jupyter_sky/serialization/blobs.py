@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import blake3
 
 from jupyter_sky.serialization.object_tokens.tokens import Tokens
-from jupyter_sky.serialization.pickling import Pickled, load
+from jupyter_sky.serialization.pickled import Pickled
+from jupyter_sky.serialization.pickling import load
 from jupyter_sky.transport.frames import ProtocolError
 from jupyter_sky.transport.protocol.messages import Blob, Packed
 

@@ -21,9 +21,9 @@ from jupyter_sky.serialization.diagnosis import explain_failure
 from jupyter_sky.serialization.models.sharded import NOTHING, Whole
 from jupyter_sky.serialization.object_tokens import received
 from jupyter_sky.serialization.object_tokens.tokens import Tokens
+from jupyter_sky.serialization.pickled import Pickled
 from jupyter_sky.serialization.pickler import (
     LinkingPickler,
-    Pickled,
     Pickler,
     class_identity,
     main_namespace,
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 __all__ = [
-    "Pickled",
     "class_identity",
     "dump",
     "dump_linked",

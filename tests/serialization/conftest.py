@@ -11,6 +11,7 @@ import cloudpickle
 import pytest
 
 from jupyter_sky.serialization import pickling
+from jupyter_sky.serialization.pickled import Pickled
 
 Run = Callable[[str], dict[str, Any]]
 
@@ -35,7 +36,7 @@ class Elsewhere:
         self.main = types.ModuleType("__main__")
         self._monkeypatch = monkeypatch
 
-    def load(self, pickled: pickling.Pickled) -> Any:
+    def load(self, pickled: Pickled) -> Any:
         internals = cloudpickle.cloudpickle
         with self._monkeypatch.context() as patch:
             patch.setitem(sys.modules, "__main__", self.main)

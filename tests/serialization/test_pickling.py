@@ -29,7 +29,8 @@ import pytest
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import blobs, pickling
-from jupyter_sky.serialization.pickling import Pickled, dump, load
+from jupyter_sky.serialization.pickled import Pickled
+from jupyter_sky.serialization.pickling import dump, load
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,7 +21,7 @@ from typing import Any
 
 from jupyter_sky.serialization import pickling
 from jupyter_sky.serialization.object_tokens.kinds import is_mutable, is_plain
-from jupyter_sky.serialization.pickling import Pickled
+from jupyter_sky.serialization.pickled import Pickled
 from jupyter_sky.serialization.reducers.by_type import reduce
 
 _CONTAINERS = (list, dict, set, bytearray, deque, OrderedDict, defaultdict, Counter)

@@ -126,7 +126,7 @@ def held(
     value
         Any value.
     shared
-        The mutable objects in it (`pickling.Pickled.shared`).
+        The mutable objects in it (`Pickled.shared`).
     digests
         Digests of memory (see `blobs.pack`); new ones are added.
     """

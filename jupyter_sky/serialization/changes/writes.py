@@ -15,7 +15,7 @@ from typing import Any
 
 from jupyter_sky.serialization import blobs
 from jupyter_sky.serialization.object_tokens.kinds import MemoEntries
-from jupyter_sky.serialization.pickling import Pickled
+from jupyter_sky.serialization.pickled import Pickled
 from jupyter_sky.transport.protocol.messages import Packed
 
 _noted: Any = None

@@ -12,7 +12,7 @@ from jupyter_sky.analysis.cell_names import analyse
 from jupyter_sky.cluster.namespace.items.collector import ItemCollector
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import pickling
-from jupyter_sky.serialization.pickling import Pickled
+from jupyter_sky.serialization.pickled import Pickled
 
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 15), reason="new in Python 3.15")
 

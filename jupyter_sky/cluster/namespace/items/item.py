@@ -19,8 +19,8 @@ from jupyter_sky.serialization.changes.container_changes import Contents
 from jupyter_sky.serialization.changes.model_changes import HeldModels
 from jupyter_sky.serialization.object_tokens.kinds import is_mutable
 from jupyter_sky.serialization.object_tokens.sent import SentObjects
+from jupyter_sky.serialization.pickled import Pickled
 from jupyter_sky.serialization.pickler import in_main
-from jupyter_sky.serialization.pickling import Pickled
 from jupyter_sky.transport.protocol.messages import Packed
 
 CLASS_PREFIX, MODULE_PREFIX = "class ", "module "

@@ -16,7 +16,7 @@ from types import FunctionType, ModuleType
 from typing import Any, NoReturn
 
 from jupyter_sky.serialization import cell_sources, pickling
-from jupyter_sky.serialization.pickling import Pickled
+from jupyter_sky.serialization.pickled import Pickled
 from jupyter_sky.transport.metrics import metric_log
 
 _LARGEST = 1 << 30

@@ -21,7 +21,7 @@ from jupyter_sky.serialization import blobs, cell_sources, garbage, pickling
 from jupyter_sky.serialization.models import hooks, sharded
 from jupyter_sky.serialization.object_tokens.received import received_objects
 from jupyter_sky.serialization.object_tokens.tokens import Tokens
-from jupyter_sky.serialization.pickling import Pickled
+from jupyter_sky.serialization.pickled import Pickled
 from jupyter_sky.serialization.process.module_attributes import AS_IMPORTED
 from jupyter_sky.transport.protocol.messages import NameGroup, Packed, PackedTokens
 
