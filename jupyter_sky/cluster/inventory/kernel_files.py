@@ -8,19 +8,22 @@ process that wrote it; it is stale once that process is gone, as after a kill.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import os
 import socket
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, get_type_hints
 
 import psutil
 
 from jupyter_sky import __version__
 from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.paths import home
+from jupyter_sky.transport.protocol.shape import Check, check_for
 
 VERSION = 1
 
@@ -155,40 +158,26 @@ def read(path: Path) -> KernelFile:
         version = found.pop("version", None)
         if version != VERSION:
             raise Unreadable(f"it is of version {version} of these files, and this is {VERSION}")
-        clusters = tuple(_checked(ClusterReport(**each)) for each in found.pop("clusters"))
-        return _checked(KernelFile(**found, clusters=clusters))
+        clusters = tuple(_made(ClusterReport, **each) for each in found.pop("clusters"))
+        return replace(_made(KernelFile, **found), clusters=clusters)
     except Unreadable:
         raise
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise Unreadable(f"it cannot be read ({type(error).__name__})") from None
 
 
-def _checked(made: T) -> T:
-    """Return a dataclass whose fields are of the types that they are declared with."""
-    for name, kinds in _KINDS[type(made)].items():
-        if not isinstance(getattr(made, name), kinds):
+def _made(kind: Callable[..., T], **found: Any) -> T:
+    """Return a dataclass of what a file has, if that is of the types that it is declared with."""
+    made, checks = kind(**found), _checks(kind)
+    for name, value in found.items():
+        if not checks[name](value):
             raise Unreadable(f"its {name} is none")
     return made
 
 
-_KINDS: dict[type, dict[str, tuple[type, ...]]] = {
-    ClusterReport: {
-        "id": (str,),
-        "snapshot": (dict,),
-        "idle_since": (float, int, type(None)),
-        "trouble": (str,),
-    },
-    KernelFile: {
-        "kernel": (str,),
-        "notebook": (str,),
-        "seen": (float, int),
-        "jupyter_sky": (str,),
-        "home": (str,),
-        "computer": (str,),
-        "pid": (int,),
-        "begun": (float, int),
-    },
-}
+@functools.cache
+def _checks(kind: Callable[..., object]) -> dict[str, Check]:
+    return {name: check_for(hint) for name, hint in get_type_hints(kind).items()}
 
 
 def _finite(text: str) -> float:

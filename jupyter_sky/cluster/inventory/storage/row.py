@@ -10,11 +10,12 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from jupyter_sky.cluster.cost_meter import CostMeter, CostRate, gpus_of, rate_of, total_price
 from jupyter_sky.cluster.inventory.storage import ledger, processes
 from jupyter_sky.cluster.inventory.storage.ledger import Spent
+from jupyter_sky.transport.protocol.shape import check_for
 
 START_WITHIN = 600.0
 """Seconds after which a cluster without machines is taken for one that never came up."""
@@ -242,7 +243,7 @@ def parse(
     identity: str, name: str, provider: str, spec: str, machines: str, created: float
 ) -> RegistryRow | Broken:
     """Return a row of the table; one that cannot be read keeps no other away."""
-    with contextlib.suppress(TypeError, ValueError):
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
         row = RegistryRow(identity, name, provider, json.loads(spec), json.loads(machines), created)
         if _is_sound(row):
             return row
@@ -251,33 +252,39 @@ def parse(
 
 def _is_sound(row: RegistryRow) -> bool:
     """Return whether a row has what is asked of all rows."""
-    match row:
-        case RegistryRow(str(), str(), str(), dict(), list(), float() | int()):
-            names = ("nodes", "meter", "rent", "ends_by")
-            parts = all(_is_part(name, row.spec.get(name)) for name in names)
-            return parts and all(map(_is_machine, row.machines))
-    return False
+    return all(check_for(hint)(getattr(row, name)) for name, hint in _ASKED.items())
 
 
-def _is_part(name: str, kept: object) -> bool:
-    """Return whether what a spec has under a name is what is written there."""
-    match name, kept:
-        case (
-            ("nodes", int())
-            | ("meter" | "rent" | "ends_by", None)
-            | ("meter", [int() | float(), int() | float()])
-            | ("ends_by", {"time": int() | float(), "is_idle": bool()})
-        ):
-            return True
-        case "rent", {"price": price, "nodes": int(), "gpus": int(), "until": int() | float()}:
-            return price is None or isinstance(price, int | float)
-    return False
+class _Rent(TypedDict):
+    price: float | None
+    nodes: int
+    gpus: int
+    until: float
 
 
-def _is_machine(kept: object) -> bool:
-    match kept:
-        case {"nodes": list() as nodes}:
-            return all(
-                isinstance(each, dict) and isinstance(each.get("ranks", []), list) for each in nodes
-            )
-    return False
+class _EndsBy(TypedDict):
+    time: float
+    is_idle: bool
+
+
+class _Spec(TypedDict):
+    nodes: int
+    meter: NotRequired[tuple[float, float] | None]
+    rent: NotRequired[_Rent | None]
+    ends_by: NotRequired[_EndsBy | None]
+
+
+class _Node(TypedDict):
+    ranks: NotRequired[list[Any]]
+
+
+class _Machine(TypedDict):
+    nodes: list[_Node]
+
+
+_ASKED: Mapping[str, Any] = {
+    **dict.fromkeys(("id", "name", "provider"), str),
+    "spec": _Spec,
+    "machines": list[_Machine],
+    "created": float,
+}
