@@ -26,6 +26,7 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import pickling
 from jupyter_sky.serialization.changes import in_place
 from jupyter_sky.serialization.models import optimizers
+from jupyter_sky.serialization.models.torch_kinds import is_optimizer
 from jupyter_sky.serialization.object_tokens.kinds import MemoEntries, is_mutable
 from jupyter_sky.serialization.object_tokens.sent import SentObjects
 from jupyter_sky.serialization.process import module_attributes
@@ -118,7 +119,7 @@ class _Merger:
         self._optimizers = [
             linked.get(identity, copies.get(identity))
             for identity, (_, obj) in back.items()
-            if optimizers.is_optimizer(obj)
+            if is_optimizer(obj)
         ]
         self._values = dict(zip(values, found_values, strict=True))
         self._changes = [(*each, content) for each, content in zip(found, contents, strict=True)]

@@ -25,7 +25,7 @@ from typing import Any
 from jupyter_sky.analysis.labels import attribute_label, item_label
 from jupyter_sky.serialization import blobs, pickling
 from jupyter_sky.serialization.changes import frames, writes
-from jupyter_sky.serialization.changes.model_changes import is_model
+from jupyter_sky.serialization.models.torch_kinds import is_any
 from jupyter_sky.serialization.object_tokens.kinds import SCALARS, is_referable
 from jupyter_sky.serialization.reducers.by_type import reduce
 from jupyter_sky.serialization.reducers.cached_properties import cached_properties
@@ -206,7 +206,7 @@ def _is_plain_object(obj: Any) -> bool:
             and kind not in copyreg.dispatch_table
             and not issubclass(kind, (*_WITH_LENGTH, *SCALARS[:-1], BaseException, ModuleType))
         )
-    return is_plain and not is_model(obj) and reduce(obj) is NotImplemented
+    return is_plain and not is_any(obj) and reduce(obj) is NotImplemented
 
 
 def has_parts(obj: Any) -> bool:

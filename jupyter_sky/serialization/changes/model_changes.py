@@ -26,9 +26,7 @@ from typing import Any
 from jupyter_sky.serialization import blobs, pickling
 from jupyter_sky.serialization.changes import writes
 from jupyter_sky.serialization.models import hooks, optimizers, sharded
-
-KINDS = (sharded.has_modules, optimizers.is_optimizer, optimizers.is_schedule)
-"""What tells a model, an optimizer and a schedule; each may refer to those before it."""
+from jupyter_sky.serialization.models.torch_kinds import has_modules, is_any
 
 REQUIRES_GRAD = " requires_grad"
 
@@ -132,24 +130,19 @@ def held(
     """
     if "torch" not in sys.modules:
         return None
-    if is_model(value):
+    if is_any(value):
         model = known(value, digests)
         return HeldModels({id(value): model}, None) if model else None
     by_kind = {type(each): each for _, each in shared.values()}  # of which there are few
-    kinds = {kind for kind, each in by_kind.items() if is_model(each)}
+    kinds = {kind for kind, each in by_kind.items() if is_any(each)}
     objects = [each for _, each in shared.values() if kinds and type(each) in kinds]
-    parts = {id(part) for each in filter(sharded.has_modules, objects) for part in each.children()}
+    parts = {id(part) for each in filter(has_modules, objects) for part in each.children()}
     models = {id(each): known(each, digests) for each in objects if id(each) not in parts}
     found = {identity: model for identity, model in models.items() if model}
     if not found:
         return None
     pickled = pickling.dump_linked([value], {identity: identity for identity in found})
     return HeldModels(found, writes.digest(pickled, digests))
-
-
-def is_model(value: Any) -> bool:
-    """Return whether a value is a model, an optimizer or a schedule."""
-    return any(is_kind(value) for is_kind in KINDS)
 
 
 def known(value: Any, digests: dict[tuple[int, int], str]) -> KnownModel | None:
@@ -163,9 +156,9 @@ def known(value: Any, digests: dict[tuple[int, int], str]) -> KnownModel | None:
         return _digest_of_tensor(part, digests) if is_tensor else _digest_of_attribute(part)
 
     with suppress(Exception):  # a parameter without a shape yet, a sparse buffer
-        if sharded.has_modules(value):
+        if has_modules(value):
             return KnownModel(weakref.ref(value), contents(value, digests))
-        if optimizers.is_optimizer(value) or optimizers.is_schedule(value):
+        if is_any(value):
             return KnownModel(weakref.ref(value), optimizers.contents(value, digest))
     return None
 

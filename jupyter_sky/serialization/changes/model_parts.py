@@ -15,10 +15,10 @@ from jupyter_sky.serialization.changes.model_changes import (
     REQUIRES_GRAD,
     HeldModels,
     KnownModel,
-    is_model,
     modules_of,
 )
-from jupyter_sky.serialization.models import optimizers, sharded
+from jupyter_sky.serialization.models import optimizers
+from jupyter_sky.serialization.models.torch_kinds import has_modules, is_any, is_optimizer
 
 _MODES = (method_label("train"), method_label("eval"))
 _FREEZES = method_label("requires_grad_")
@@ -29,12 +29,12 @@ _PARAMETER = " "  # no name of another part begins so
 def is_set_by(method: str, obj: Any) -> bool:
     """Return whether a method of torch sets parts of a model or optimizer, or a parameter."""
     label = method_label(method)
-    return label == _FREEZES or (label in (*_MODES, _LOADS) and is_model(obj))
+    return label == _FREEZES or (label in (*_MODES, _LOADS) and is_any(obj))
 
 
 def within(obj: Any, part: str | None) -> list[Any]:
     """Return the parts of a model of which the same was set; other values may hold them."""
-    return [*obj.parameters()] if part == _FREEZES and sharded.has_modules(obj) else []
+    return [*obj.parameters()] if part == _FREEZES and has_modules(obj) else []
 
 
 def set_parts(
@@ -71,14 +71,14 @@ def set_parts(
 
 def _parts(model: Any) -> Iterator[tuple[Any, str]]:
     """Yield a model or optimizer and its parts, each with what its names begin with."""
-    if sharded.has_modules(model):
+    if has_modules(model):
         for prefix, module in modules_of(model):
             yield module, prefix
             for name, parameter in module._parameters.items():
                 yield parameter, f"{_PARAMETER}{prefix}{name}"
     else:
         yield model, ""
-        for index, group in enumerate(model.param_groups if optimizers.is_optimizer(model) else ()):
+        for index, group in enumerate(model.param_groups if is_optimizer(model) else ()):
             yield group, f"{index}."
             yield from ((each, _PARAMETER) for each in group["params"])
 
@@ -88,7 +88,7 @@ def _set_in(known: KnownModel, prefix: str, parts: Set[str | None]) -> dict[str,
         name = f"{prefix.removeprefix(_PARAMETER)}{REQUIRES_GRAD}"
         is_set = name in known.contents and not parts.isdisjoint((_FREEZES, ".requires_grad"))
         return {name: ""} if is_set else {}
-    is_module = sharded.has_modules(known.model())
+    is_module = has_modules(known.model())
     return {
         name: ""
         for name in known.contents

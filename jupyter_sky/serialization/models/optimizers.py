@@ -13,24 +13,11 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from jupyter_sky.serialization.models.torch_kinds import is_schedule
+
 STATE = "state"
 PARAMETERS, OPTIMIZER = MADE_FOR = (" parameters", " optimizer")
 """What optimizers and schedules are made for, which is not theirs."""
-
-
-def is_optimizer(value: Any) -> bool:
-    """Return whether a value is a torch optimizer."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.optim.Optimizer)
-
-
-def is_schedule(value: Any) -> bool:
-    """Return whether a value is a torch learning rate schedule."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return False
-    kinds = torch.optim.lr_scheduler
-    return isinstance(value, (kinds.LRScheduler, kinds.ReduceLROnPlateau))
 
 
 def reduce(schedule: Any) -> Any:

@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jupyter_sky.serialization.models import keras_models
-
 _MAX_PARTS = 100_000
 
 _WRAPPED = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")
@@ -298,17 +296,6 @@ def _itself(obj: Any) -> Any:
 
 
 # Its state dictionary
-
-
-def is_model(value: Any) -> bool:
-    """Return whether a value is a torch module."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.nn.Module)
-
-
-def has_modules(value: Any) -> bool:
-    """Return whether a value is a torch module that is looked into; one of Keras is a whole."""
-    return is_model(value) and not keras_models.is_saved(value)
 
 
 def state_dict(module: Any, whole: Whole) -> dict[str, Any]:

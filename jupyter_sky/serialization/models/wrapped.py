@@ -13,6 +13,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.serialization.models import optimizers
+from jupyter_sky.serialization.models.torch_kinds import is_schedule
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -48,7 +49,7 @@ def reduce(obj: Any) -> Any:
     loaders = sys.modules.get("torch.utils.data.dataloader")
     if loaders and issubclass(kind, loaders.DataLoader) and obj._iterator is not None:
         return _without_workers(obj)
-    if optimizers.is_schedule(obj):
+    if is_schedule(obj):
         return optimizers.reduce(obj)
     if kind.__module__ == "torch._dynamo.eval_frame":
         return reduce_compiled(obj)

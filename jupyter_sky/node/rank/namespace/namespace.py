@@ -19,6 +19,7 @@ from jupyter_sky.node.rank.namespace.module_reloader import ModuleReloader, file
 from jupyter_sky.node.rank.namespace.takeover.takeover import Takeover
 from jupyter_sky.serialization import blobs, cell_sources, garbage, pickling
 from jupyter_sky.serialization.models import hooks, sharded
+from jupyter_sky.serialization.models.torch_kinds import is_module
 from jupyter_sky.serialization.object_tokens.received import received_objects
 from jupyter_sky.serialization.object_tokens.tokens import Tokens
 from jupyter_sky.serialization.pickled import Pickled
@@ -160,9 +161,7 @@ class Namespace:
         self._writes = NamespaceDiff(self.names)
         self._watched = names
         self._models = {
-            name: weakref.ref(self.names[name])
-            for name in names
-            if sharded.is_model(self.names.get(name))
+            name: weakref.ref(self.names[name]) for name in names if is_module(self.names.get(name))
         }
 
     def changes(self) -> dict[str, bool]:
@@ -183,7 +182,7 @@ class Namespace:
     def _is_wrapped(self, name: str) -> bool:
         """Return whether a name stands for its former model, as after ``model = DDP(model)``."""
         value, former = self.names.get(name), self._models[name]() if name in self._models else None
-        is_model = former is not None and sharded.is_model(value)
+        is_model = former is not None and is_module(value)
         return is_model and sharded.unwrapped(value) is sharded.unwrapped(former)
 
     def pack(self, value: Any, run: str, everyone: Sequence[int]) -> Packed:
@@ -239,7 +238,7 @@ class Namespace:
     def _found(self, asked: str) -> Any:
         """Return the value to gather for a requested name."""
         value = self.names[_name(asked)]
-        if asked == _name(asked) or sharded.is_model(value):
+        if asked == _name(asked) or is_module(value):
             return value
         # An object with a state dictionary of its own, like an optimizer.
         return value.state_dict() if hasattr(value, "state_dict") else value
@@ -273,7 +272,7 @@ def _whole(asked: str, value: Any, files: GatheredFiles) -> Any:
     """Return the value to pickle for a requested name."""
     if asked == _name(asked):
         return value
-    if sharded.is_model(value):
+    if is_module(value):
         return sharded.state_dict(value, files.whole)
     if isinstance(value, dict):
         return value

@@ -18,7 +18,7 @@ from jupyter_sky.serialization.changes.model_changes import (
     tensors_of,
 )
 from jupyter_sky.serialization.models import hooks, sharded
-from jupyter_sky.serialization.models.optimizers import is_optimizer, is_schedule
+from jupyter_sky.serialization.models.torch_kinds import has_modules, is_optimizer, is_schedule
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def take_over(present: Any, received: Any, changes: Collection[str]) -> Taken:
     """
     if is_optimizer(received) or is_schedule(received):
         return Taken(take_over_optimizer(present, received, changes))
-    if not (sharded.has_modules(present) and sharded.has_modules(received)):
+    if not (has_modules(present) and has_modules(received)):
         raise CannotTakeOver("it is no model on this rank")
     sharded.find(present)  # has it let go of the whole
     pairs = list(_pairs(present, received))

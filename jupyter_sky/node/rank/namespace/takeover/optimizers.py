@@ -9,13 +9,12 @@ from jupyter_sky.serialization.models.optimizers import (
     OPTIMIZER,
     PARAMETERS,
     STATE,
-    is_optimizer,
-    is_schedule,
     moved,
     schedules_in,
     settings_of,
     states_of,
 )
+from jupyter_sky.serialization.models.torch_kinds import is_optimizer, is_schedule
 
 
 class CannotTakeOver(Exception):

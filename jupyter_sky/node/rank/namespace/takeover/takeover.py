@@ -16,7 +16,7 @@ from typing import Any
 from jupyter_sky.node.rank.namespace.takeover import containers, models, optimizers
 from jupyter_sky.serialization import pickling
 from jupyter_sky.serialization.changes.container_changes import has_parts
-from jupyter_sky.serialization.changes.model_changes import KINDS
+from jupyter_sky.serialization.models.torch_kinds import KINDS
 from jupyter_sky.serialization.object_tokens.kinds import is_mutable
 from jupyter_sky.serialization.object_tokens.received import received_objects
 
