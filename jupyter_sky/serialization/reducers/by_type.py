@@ -10,10 +10,11 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from jupyter_sky.serialization.models import keras_models, singletons, wrapped
+from jupyter_sky.serialization.models import keras_models, wrapped
 from jupyter_sky.serialization.module_reference import imported, is_lazy_import, reduce_module
 from jupyter_sky.serialization.process import log_settings
 from jupyter_sky.serialization.reducers import (
+    accelerate_state,
     jax_objects,
     lazy_annotations,
     looked_at,
@@ -59,7 +60,7 @@ _BY_MODULE: dict[str, Callable[[Any], Any]] = {
     "typing": typing_objects.reduce,
     "typing_extensions": typing_objects.reduce,
     "weakref": standard_library.reduce_weakref,
-    "accelerate.state": singletons.reduce,
+    "accelerate.state": accelerate_state.reduce,
     "torch": torch_objects.reduce_tensor,
     "torch.storage": torch_objects.reduce_storage,
     "torch._ops": torch_objects.reduce_operator,
