@@ -48,8 +48,8 @@ class CellNames:
         What is assigned or deleted in objects, and called, on every path to the end of the cell.
     """
 
-    reads: frozenset[str]
-    writes: frozenset[str]
+    reads: frozenset[str] = frozenset()
+    writes: frozenset[str] = frozenset()
     always_bound: frozenset[str] = frozenset()
     deferred_reads: Mapping[str, frozenset[str]] = field(default_factory=dict)
     all_deferred_reads: frozenset[str] = frozenset()

@@ -39,7 +39,7 @@ def find_needs(
     for source in _running(namespace):
         # Those that earlier cells assign are known since these have ended.
         module_attributes.note(_targets(source), namespace)
-    cell = CellNames(frozenset(), frozenset(), modules=frozenset(modules))
+    cell = CellNames(modules=frozenset(modules))
     return cluster.sync.update(names, namespace, ranks, cell=cell, limit=None)
 
 

@@ -149,7 +149,7 @@ async def _enter(controller: Controller, topology: Topology, ranks: tuple[int, .
     """Let ranks enter the group of a topology, and wait until they have."""
     runtime_env, sync = controller.runtime_env, controller.sync
     # In a thread: the names for plugins' hooks are pickled, which may wait for the user's thread.
-    hooks = CellNames(frozenset(), frozenset(), modules=runtime_env.needed_modules)
+    hooks = CellNames(modules=runtime_env.needed_modules)
     update = await asyncio.to_thread(
         partial(sync.update, runtime_env.needs, main_namespace(), ranks, cell=hooks, at_once=True)
     )

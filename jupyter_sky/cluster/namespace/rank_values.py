@@ -93,7 +93,7 @@ class RunEffects:
     """
 
     number: int = BEFORE_ALL
-    cell: CellNames = field(default_factory=lambda: CellNames(frozenset(), frozenset()))
+    cell: CellNames = field(default_factory=CellNames)
     identities: Mapping[str, int] = field(default_factory=dict)
     time: int = 0
     expected: dict[int, Expected] = field(default_factory=dict)

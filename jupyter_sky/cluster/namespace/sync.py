@@ -55,7 +55,7 @@ from jupyter_sky.serialization.object_tokens.sent import SentObjects
 from jupyter_sky.serialization.reducers.memory_maps import seen_by_receiver
 
 _REMEMBERED_BLOBS = 10_000  # digests of what was sent, so that its size is not counted again
-_NOTHING = CellNames(frozenset(), frozenset())
+_NO_CELL = CellNames()
 
 
 class NamespaceSync:
@@ -81,7 +81,7 @@ class NamespaceSync:
         namespace: Mapping[str, Any],
         ranks: Sequence[int],
         *,
-        cell: CellNames = _NOTHING,
+        cell: CellNames = _NO_CELL,
         force: bool = False,
         limit: float | None = HUGE,
         at_once: bool = False,

@@ -137,4 +137,4 @@ def _analysed(code: str) -> CellNames:
     try:
         return analyse(code)
     except SyntaxError:
-        return CellNames(frozenset(), frozenset())
+        return CellNames()
