@@ -134,7 +134,7 @@ def set_in_models(
     found = {each for _, identities in now.values() for each in identities}
 
     def revised(key: str, value: RankValue) -> RankValue:
-        if id(value.models) not in now:  # it has none, or ranks share it, and it is revised
+        if id(value.models) not in now:  # it has none
             return value
         return replace(value, digest=_SET_AGAIN, models=now[id(value.models)][0])
 
