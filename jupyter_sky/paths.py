@@ -34,8 +34,19 @@ def working_folder() -> Path:
     SkyError
         If it was removed, or replaced by another of the same name.
     """
+    return Path(working_directory())
+
+
+def working_directory() -> str:
+    """Return it as a string: each run asks for it, and a `Path` costs ten times as much.
+
+    Raises
+    ------
+    SkyError
+        As `working_folder`.
+    """
     try:
-        return Path.cwd()
+        return os.getcwd()  # noqa: PTH109
     except FileNotFoundError:
         raise SkyError(
             "the notebook's working folder no longer exists: change to one that does with `%cd`."

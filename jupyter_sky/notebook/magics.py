@@ -183,8 +183,7 @@ def _cell_place(shell: InteractiveShell, code: str) -> CellPlace:
         files.append(frame.f_code.co_filename)
         frame = frame.f_back
     # The outermost that is a cell: others are run by that one.
-    named = (cell_sources.title(each, shell.user_ns) for each in dict.fromkeys(reversed(files)))
-    title = next(filter(None, named), "")
+    title = cell_sources.first_title(reversed(files), shell.user_ns)
     typed = (shell.history_manager.input_hist_raw or [""])[-1]
     # Other magics may be above `%%sky`; the line that `%sky auto` puts there is not in the cell.
     before = typed.rstrip().removesuffix(code.rstrip())

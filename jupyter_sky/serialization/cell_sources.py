@@ -27,9 +27,17 @@ def find(files: Iterable[str], namespace: Mapping[str, Any]) -> Cells:
 
 def title(file: str, namespace: Mapping[str, Any]) -> str:
     """Return the title of a cell, as `label` takes it; empty if it has none."""
-    compiler = getattr(shell_of(namespace), "compile", None)
-    kind, name = (compiler.format_code_name(file) if compiler else None) or ("", "")
-    return file if kind == "File" else str(name)
+    return first_title((file,), namespace)
+
+
+def first_title(files: Iterable[str], namespace: Mapping[str, Any]) -> str:
+    """Return the title of the first of ``files`` that is a cell; empty if none is."""
+    compiler: Any = getattr(shell_of(namespace), "compile", None)
+    for file in files if compiler else ():
+        if found := compiler.format_code_name(file):
+            kind, name = found
+            return file if kind == "File" else str(name)
+    return ""
 
 
 def label(title: str) -> tuple[str, str]:

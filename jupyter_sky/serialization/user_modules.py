@@ -25,7 +25,7 @@ from types import ModuleType
 import blake3
 
 import jupyter_sky
-from jupyter_sky.paths import working_folder
+from jupyter_sky.paths import working_directory
 from jupyter_sky.serialization.process.setting import ProcessSetting
 
 LARGE = 1_000_000
@@ -98,8 +98,8 @@ class ImportPaths(ProcessSetting):
     @classmethod
     def here(cls) -> ImportPaths:
         """Return those of this process; raise `SkyError` if its working directory is gone."""
-        folder = str(working_folder())
-        return cls(folder, tuple(str(entry) or folder for entry in sys.path))
+        folder = working_directory()
+        return cls(folder, tuple([str(entry) or folder for entry in sys.path]))
 
     def install(self, store: Path) -> None:
         """Change to the working directory, and import from these paths first."""

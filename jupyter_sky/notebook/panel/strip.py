@@ -142,11 +142,11 @@ def _to_saved(snapshot: Snapshot) -> dict[str, Any]:
     The output of the shown rank is in the cell's output already.
     """
     ranks = [
-        {field: value for field, value in rank.items() if _says(value)}
+        {
+            field: value
+            for field, value in rank.items()
+            if value is not None and value is not False and value != ""
+        }
         for rank in snapshot["ranks"]
     ]
     return {**snapshot, "ranks": ranks, "output": {**snapshot["output"], "text": ""}}
-
-
-def _says(value: object) -> bool:
-    return not (value is None or value is False or value == "")

@@ -60,6 +60,22 @@ class WarningFilters(ProcessSetting):
             _installed.append(filters[0])
 
 
+class FilterWatch:
+    """Finds out which warnings are ignored; as long as no filter changes, without looking again."""
+
+    def __init__(self) -> None:
+        self._seen: list[object] = []
+        self._found = WarningFilters(())
+
+    def here(self) -> WarningFilters:
+        """Return those of this process."""
+        # It is asked before each run. A filter is a tuple, so that none changes in its place.
+        filters: Any = warnings.filters
+        if filters != self._seen:
+            self._seen, self._found = list(filters), WarningFilters.here()
+        return self._found
+
+
 _installed: list[Any] = []
 
 

@@ -9,7 +9,7 @@ from jupyter_sky.cluster.namespace.items.item import NamespaceItem
 from jupyter_sky.serialization.process.environment import EnvironmentChanges, EnvironmentWatch
 from jupyter_sky.serialization.process.library_settings import LibrarySettings, LibraryWatch
 from jupyter_sky.serialization.process.log_settings import LogSettings
-from jupyter_sky.serialization.process.warning_filters import WarningFilters
+from jupyter_sky.serialization.process.warning_filters import FilterWatch
 from jupyter_sky.serialization.user_modules import ImportPaths
 
 _UNCHANGED = EnvironmentChanges({}, {})
@@ -29,6 +29,7 @@ class ProcessItems:
         self._former: dict[str, NamespaceItem] = {}
         self._environment = EnvironmentWatch()
         self._libraries = LibraryWatch()
+        self._filters = FilterWatch()
 
     def find(self, shares_files: bool) -> list[NamespaceItem]:
         """Return the items, without those whose settings have always been the defaults.
@@ -40,7 +41,7 @@ class ProcessItems:
         """
         variables, logs = self._environment.changed(), LogSettings.of(logging.root)
         environment = EnvironmentChanges(dict(variables), dict(self._asked_variables))
-        filters, libraries = WarningFilters.here(), self._libraries.changed()
+        filters, libraries = self._filters.here(), self._libraries.changed()
         found = [
             self._item("environment variables", environment, environment == _UNCHANGED),
             self._item("library settings", LibrarySettings(libraries), not libraries),
