@@ -148,7 +148,8 @@ class Cluster:
             If it has no ranks, or one that does not exist.
         """
         ranks = self.all_ranks
-        if not task.ranks or (missing := sorted(set(task.ranks).difference(ranks))):
+        missing = [] if task.ranks == ranks else sorted(set(task.ranks).difference(ranks))
+        if not task.ranks or missing:
             has = f"{self.name} has {format_ranks(ranks)}."
             what = f"there is no rank {missing[0]}" if task.ranks else "no rank was chosen"
             raise UsageError(f"{what}: {has}")

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 from jupyter_sky.providers.base import Node
@@ -131,6 +132,11 @@ class ClusterState:
             missing=self.missing,
         )
 
+    @cached_property
+    def numbers(self) -> tuple[int, ...]:
+        """Every rank, in order; asked for several times in each run, where it never changes."""
+        return tuple(rank.rank for rank in self.ranks)
+
     @property
     def busy_runs(self) -> frozenset[str]:
         """The runs that ranks are executing, as far as reported."""
@@ -242,7 +248,8 @@ def _doing(rank: RankState, phase: RankPhase, run: str | None, generation: int) 
 def _with(before: ClusterState, **changes: Any) -> ClusterState:
     """Return a state with some changes, ten times as fast as `replace`.
 
-    It is done for each run, and setting fields of frozen classes is slow.
+    It is done for each run, and setting fields of frozen classes is slow. The changes leave the
+    numbers of the ranks as they are, so that `ClusterState.numbers` is kept where it is known.
     """
     after = object.__new__(ClusterState)
     vars(after).update(vars(before), **changes)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jupyter_sky.cluster.state import ClusterPhase, ClusterState, reduce
+from jupyter_sky.cluster.state import ClusterPhase, ClusterState, ranks_done, reduce, running
 from jupyter_sky.providers.base import Node
-from jupyter_sky.transport.protocol.events import Formed, RankExited, RankStarted
+from jupyter_sky.transport.protocol.events import Formed, RankDone, RankExited, RankStarted
 
 
 def test_an_event_changes_its_own_rank() -> None:
@@ -38,3 +38,14 @@ def test_what_a_dead_rank_means_is_another_thing_for_a_cluster_that_never_was_up
     assert said == "rank 0 does not start: its process ended with status 1."
     up = replace(state, phase=ClusterPhase.READY)
     assert "`%sky down train`" in up.about_dead(dead, "train")
+
+
+def test_the_numbers_of_ranks_are_those_of_the_nodes_also_after_a_run() -> None:
+    one, two = Node(0, "10.0.0.1", "eth0", (0, 1)), Node(1, "10.0.0.2", "eth0", (2,))
+    before = ClusterState.new([one])
+    assert before.numbers == (0, 1)
+    in_run = running(before, (0, 1), "abc", is_whole=True)
+    assert ranks_done(in_run, [RankDone(0, "abc", "ok")]).numbers == (0, 1)
+    assert in_run.with_nodes([one, two]).numbers == (0, 1, 2)
+    assert in_run.with_nodes([one, two]).restored(in_run, but=()).numbers == (0, 1, 2)
+    assert in_run.with_nodes([two]).numbers == (2,)

@@ -153,7 +153,7 @@ class Controller(ConnectionListener):
     @property
     def ranks(self) -> tuple[int, ...]:
         """Every rank, in order."""
-        return tuple(rank.rank for rank in self.state.ranks)
+        return self.state.numbers
 
     @property
     def rate(self) -> CostRate:

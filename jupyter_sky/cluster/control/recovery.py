@@ -48,16 +48,9 @@ async def make_whole(controller: Controller) -> None:
     tries = 0
     while True:
         # In a loop, since a link may break or a rank be lost while the group is formed.
-        await controller.until(
-            lambda: all(each.is_up or each.is_over for each in controller.connections)
-        )
-        if any(connection.is_over for connection in controller.connections):
-            controller.repair = asyncio.get_running_loop().create_task(replace_lost(controller))
-            await asyncio.gather(controller.repair, return_exceptions=True)
-            controller.repair = None
-            if not controller.alive:
-                raise controller.loss.anew()
-            check_up_to_date(controller)
+        # One pass over all nodes before each run, as nearly always all are there.
+        if not all(connection.is_up for connection in controller.connections):
+            await _replace_missing(controller)
         try:
             return await process_group.ensure_formed(controller)
         except NoConnection:
@@ -66,6 +59,20 @@ async def make_whole(controller: Controller) -> None:
             tries += 1
             if tries == _FORMATIONS:
                 raise
+
+
+async def _replace_missing(controller: Controller) -> None:
+    """Wait until each node is there or lost, and replace those that are lost."""
+    await controller.until(
+        lambda: all(each.is_up or each.is_over for each in controller.connections)
+    )
+    if any(connection.is_over for connection in controller.connections):
+        controller.repair = asyncio.get_running_loop().create_task(replace_lost(controller))
+        await asyncio.gather(controller.repair, return_exceptions=True)
+        controller.repair = None
+        if not controller.alive:
+            raise controller.loss.anew()
+        check_up_to_date(controller)
 
 
 def check_up_to_date(controller: Controller) -> None:

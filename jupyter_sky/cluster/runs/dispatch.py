@@ -37,7 +37,7 @@ def check_ranks(controller: Controller, task: Task) -> None:
     SkyError
         With what to do.
     """
-    if departed := set(task.ranks) - set(controller.ranks):
+    if task.ranks != controller.ranks and (departed := {*task.ranks}.difference(controller.ranks)):
         raise SkyError(
             f"{format_ranks(departed)} left the cluster before the run began: run it again."
         )
@@ -151,7 +151,11 @@ async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) 
     blobs = {**update.blobs, **task.blobs}
     await _record_begun(controller.id, run)
     chosen = frozenset(ranks)
-    nodes = [each for each in controller.connections if not chosen.isdisjoint(each.ranks)]
+    nodes = [
+        each
+        for each in controller.connections
+        if len(chosen) == len(controller.ranks) or not chosen.isdisjoint(each.ranks)
+    ]
     run.sent = True
     if blobs:
         sending = (_send(controller, each, request, chosen, blobs) for each in nodes)

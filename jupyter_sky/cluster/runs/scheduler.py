@@ -380,7 +380,7 @@ class Scheduler(ClusterListener):
         controller = self.controller
         self.monitor.end(run)
         self._runs.pop(run.id, None)
-        if run.failed or run.stopped or not run.task.values:
+        if run.is_recorded and (run.failed or run.stopped or not run.task.values):
             controller.spawn(settle(controller.id, run))
         controller.wake()
         if controller.alive and not controller.visits and not controller.state.group:
