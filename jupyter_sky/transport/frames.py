@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import struct
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,10 @@ SCRATCH = 256 * 1024
 """Bytes that are received at once, where they are no part of something larger."""
 
 _UNCHECKED = 4096  # bytes of a message too small to claim much memory
+_KEPT = 64 * 1024  # bytes of a message after which its packer, which has room for it, is kept
 _ADDED = 64 * 1024  # bytes that a receiver may add to a message before passing it on
+
+_of_thread = threading.local()
 
 Message = dict[str, Any]
 Destination = Callable[[Message, int], memoryview]
@@ -62,9 +66,7 @@ class SharedFields:
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self.fields = fields
         # Kept, since making a packer takes longer than encoding one of many messages with it.
-        self._packer = msgpack.Packer(
-            use_bin_type=True, unicode_errors="surrogatepass", default=_plain
-        )
+        self._packer = _make_packer()
         self._body = self._without_header(fields)
         self._starts: dict[int, bytes] = {}  # by the number of further fields
 
@@ -94,10 +96,17 @@ def _map_header(size: int) -> bytes:
 
 
 def _packed(message: Mapping[str, Any]) -> bytes:
-    body: bytes = msgpack.packb(
-        message, use_bin_type=True, unicode_errors="surrogatepass", default=_plain
-    )
+    # Kept by each thread, as that of `SharedFields`: one that has grown is not.
+    packer = getattr(_of_thread, "packer", None) or _make_packer()
+    _of_thread.packer = None  # also where it fails, or a value packs something itself
+    body: bytes = packer.pack(message)
+    if len(body) <= _KEPT:
+        _of_thread.packer = packer
     return body
+
+
+def _make_packer() -> Any:
+    return msgpack.Packer(use_bin_type=True, unicode_errors="surrogatepass", default=_plain)
 
 
 def _framed(body: bytes, payload_size: int, largest: int) -> bytes:

@@ -131,3 +131,35 @@ def test_many_fields_can_be_shared() -> None:
     shared, own = {f"s{n}": n for n in range(20)}, {f"o{n}": n for n in range(20)}
     [(message, _)] = feed(Decoder(), SharedFields(shared).encode(own))
     assert message == {**shared, **own}
+
+
+class _Number:
+    """A number of a library, which encodes something itself when it is asked for its value."""
+
+    def item(self) -> int:
+        self.seen = encode({"inner": 1})
+        return 5
+
+
+def test_messages_encoded_within_or_after_one_that_fails_are_whole() -> None:
+    whole = encode({"a": 1})
+    number = _Number()
+    [(message, _)] = feed(Decoder(), encode({"before": "x", "outer": number, "after": "y"}))
+    assert message == {"before": "x", "outer": 5, "after": "y"}
+    assert feed(Decoder(), number.seen) == [({"inner": 1}, b"")]
+    nested: list[object] = []
+    for _ in range(2000):
+        nested = [nested]
+    with pytest.raises(ValueError, match="recursion"):
+        encode({"first": "x", "deep": nested})
+    assert encode({"a": 1}) == whole
+
+
+def test_a_large_message_leaves_no_memory_behind() -> None:
+    encode({"a": 1})
+    tracemalloc.start()
+    try:
+        encode({"a": b"x" * 8_000_000})
+        assert tracemalloc.get_traced_memory()[0] < 1_000_000
+    finally:
+        tracemalloc.stop()
