@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeGuard
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 from jupyter_sky.formatting import format_duration
 from jupyter_sky.transport.frames import Message
@@ -53,6 +53,14 @@ class IdleTimes:
 
 def _is_time(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and 0 <= value < math.inf
+
+
+class _Use(NamedTuple):
+    """How a node is used: as the attributes of `NodeUse` say."""
+
+    busy: bool
+    used: bool
+    works: bool
 
 
 class NodeUse(Protocol):
@@ -146,7 +154,8 @@ class IdleTimer:
     def update(self) -> None:
         """Reset the timer; called whenever the use of the node may have changed."""
         now = self._loop.time()
-        busy, used, works = self._node.is_busy, self._node.is_used, self._node.is_working
+        use = self._use()
+        busy, used, works = use.busy, use.used, use.works
         if works or self._was_working or (self._was_busy and not busy):
             self._worked = now
         if busy or used or self._was_used:
@@ -158,29 +167,34 @@ class IdleTimer:
         self._was_busy, self._was_used, self._was_attended = busy, busy or used, used
         self._was_working = works
         self._had_client = self._had_client or used
-        self._arm(self._seconds_left(self.times))
+        self._arm(self._seconds_left(self._times(use, now), use))
 
     @property
     def times(self) -> IdleTimes:
         """How long this node has been idle."""
-        now = self._loop.time()
-        busy, used = self._node.is_busy, self._node.is_used
+        return self._times(self._use(), self._loop.time())
+
+    def _use(self) -> _Use:
+        """Return how the node is used now; asked for once, as it looks at all ranks and clients."""
+        return _Use(self._node.is_busy, self._node.is_used, self._node.is_working)
+
+    def _times(self, use: _Use, now: float) -> IdleTimes:
         return IdleTimes(
-            0.0 if busy or used else now - self._used,
-            0.0 if self._node.is_working else now - self._worked,
-            0.0 if used else now - self._attended,
+            0.0 if use.busy or use.used else now - self._used,
+            0.0 if use.works else now - self._worked,
+            0.0 if use.used else now - self._attended,
         )
 
-    def _seconds_left(self, times: IdleTimes) -> float | None:
+    def _seconds_left(self, times: IdleTimes, use: _Use) -> float | None:
         """Return the seconds until the node ends if nothing happens; ``None`` for never."""
         left = []
-        if not self._node.is_used:
-            if not self._node.is_busy:
+        if not use.used:
+            if not use.busy:
                 grace = self._grace if self._had_client else FIRST_GRACE
                 left.append(grace - times.unused)
             elif self._unattended is not None:
                 left.append(self._unattended - times.unattended)
-        if self._timeout is not None and not self._node.is_working:
+        if self._timeout is not None and not use.works:
             left.append(self._timeout - times.idle)
         return min(left, default=None)
 
@@ -203,7 +217,7 @@ class IdleTimer:
             min([mine.idle, *(each.idle for each in others)]),
             min([mine.unattended, *(each.unattended for each in others)]),
         )
-        left = self._seconds_left(times)
+        left = self._seconds_left(times, self._use())
         if left is not None and left <= 0 and len(others) < len(answers):
             left = self._seconds_left_for_silent_ones()
         else:

@@ -228,7 +228,9 @@ class Supervisor:
 
     def _gpus_beside(self, rank: int) -> str | None:
         """Return all GPUs of the ranks on a rank's node, if these do not all see the same."""
-        node = next((ranks for ranks in self._nodes if rank in ranks), [rank]) * self._has_gpus
+        if not self._has_gpus:
+            return None
+        node = next((ranks for ranks in self._nodes if rank in ranks), [rank])
         specs = [self._specs[each] for each in node if each in self._specs]
         seen = [spec.env[VISIBLE_GPUS] for spec in specs if VISIBLE_GPUS in spec.env]
         return ",".join(dict.fromkeys(seen)) or None

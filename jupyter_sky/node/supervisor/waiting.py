@@ -9,8 +9,6 @@ has had until then: if the agent has sent it more by then, it does not wait any 
 
 from __future__ import annotations
 
-from collections import Counter
-
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.calls import TellRequest
 from jupyter_sky.transport.protocol.messages import RunRequest
@@ -31,13 +29,13 @@ class Waiting:
         serves = request and request["serves"]
         self._at_once = serves["concurrency"] if serves else None
         self._calls: set[int] = set()
-        self._sent: Counter[int] = Counter()  # messages to a call
+        self._sent: dict[int, int] = {}  # how many messages, to each call
         self._taken: dict[int, int] = {}  # by calls that have waited
 
     @property
     def is_for_notebook(self) -> bool:
         """Whether the rank has nothing to do until the notebook says something."""
-        waits = sum(self._sent[number] == taken for number, taken in self._taken.items())
+        waits = sum(self._sent.get(each, 0) == taken for each, taken in self._taken.items())
         if self._at_once is None:
             return waits > 0
         return waits >= min(self._at_once, len(self._calls))
@@ -49,7 +47,7 @@ class Waiting:
         if request["kind"] == "call":
             self._calls.add(number)
         elif request["kind"] not in _NOT_FOR_CALLS:
-            self._sent[number] += 1
+            self._sent[number] = self._sent.get(number, 0) + 1
 
     def on_told(self, message: Message) -> None:
         """Note what the rank says."""
@@ -61,4 +59,4 @@ class Waiting:
         elif self._at_once is not None and message["kind"] != "ask":
             self._calls.discard(number)
             self._taken.pop(number, None)
-            del self._sent[number]
+            self._sent.pop(number, None)
