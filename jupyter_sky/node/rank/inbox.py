@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import select
 import socket
+import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
-from jupyter_sky.node.rank import streams
 from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.node.rank.ipython import event_loop
 from jupyter_sky.transport.frames import BlockingFrames, Message
@@ -62,11 +62,13 @@ class Inbox:
 
         That is what handles a signal, and tasks that cells have left.
         """
-        with streams.errors_printed():
+        try:
             if self._frames.has_message:
                 return True
             event_loop.run_tasks_until_readable(self._frames.sock, within)
             return bool(self._poll.poll(within and int(within * 1000)))
+        except Exception:
+            traceback.print_exc()
         return False
 
     def next_told(self, run: str) -> TellCommand | None:

@@ -24,7 +24,7 @@ from jupyter_sky.transport.streams import call_mark, mark
 _OUT_OF_THE_WAY = 64
 """The least number of a descriptor that nobody counts on; half the limit, if that is lower."""
 
-_libc = ctypes.CDLL(None)
+_flush_of_c = ctypes.CDLL(None).fflush
 
 
 def redirect(out: int, err: int) -> None:
@@ -46,10 +46,11 @@ def redirect(out: int, err: int) -> None:
 
 def flush() -> None:
     """Flush the buffers of Python and of the C library."""
-    for name in ("stdout", "stderr"):
-        with contextlib.suppress(Exception):  # the user may have put something else there
-            getattr(sys, name).flush()
-    _libc.fflush(None)
+    with contextlib.suppress(Exception):  # the user may have put something else there
+        sys.stdout.flush()
+    with contextlib.suppress(Exception):
+        sys.stderr.flush()
+    _flush_of_c(None)
 
 
 def end_of_run() -> None:

@@ -14,10 +14,9 @@ from typing import Any
 
 def is_formed() -> bool:
     """Return whether this process is in a process group."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available():
-        return False
-    return bool(distributed.is_initialized())
+    # A torch without `distributed` lacks the function. This is asked after each run.
+    is_initialized = getattr(sys.modules.get("torch.distributed"), "is_initialized", None)
+    return is_initialized is not None and bool(is_initialized())
 
 
 def groups() -> Iterator[tuple[str, Any]]:

@@ -34,6 +34,8 @@ from jupyter_sky.node.rank.ipython.sentences import sentence_of
 from jupyter_sky.serialization import cell_sources
 from jupyter_sky.transport.protocol.error_report import ErrorReport, is_consequence
 
+_IN_NOTEBOOK = re.compile(r"In\[(\d+)\]")
+
 
 class ShellOwner(Protocol):
     """What the shell needs from its rank."""
@@ -119,7 +121,7 @@ class _Compiler(CachingCompiler):  # type: ignore[misc, unused-ignore]
         if cell_sources.is_path(self.title):
             name = self.title
         else:
-            title = re.fullmatch(r"In\[(\d+)\]", self.title)
+            title = _IN_NOTEBOOK.fullmatch(self.title)
             number = int(title[1]) if title else number
             name = super().get_code_name(raw_code, transformed_code, number)
         cell_sources.remember(name, self.title)

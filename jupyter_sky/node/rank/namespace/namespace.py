@@ -71,15 +71,16 @@ class Namespace:
             self.names.pop(name, None)
         self.arrived = []
 
-    @garbage.not_searched_for()
     def receive(self, groups: Sequence[NameGroup]) -> None:
         """Bind the names that the notebook sent, and reload the user's edited modules."""
         self._since = file_clock()
         received_objects.drop_unused()
-        if groups:
-            self._hold()
         try:
-            self._receive(groups)
+            if groups:
+                self._hold()
+                self._receive(groups)
+            else:  # as for most cells
+                self._modules.reload_edited(self.names, self._attributes)
         finally:
             self._held = []
             received_objects.unpin(self.names)
@@ -90,6 +91,7 @@ class Namespace:
             self._held = [*self.names.values()]
             received_objects.pin()
 
+    @garbage.not_searched_for()
     def _receive(self, groups: Sequence[NameGroup]) -> None:
         for group in groups:
             if group["kind"] == "setting":
