@@ -87,6 +87,7 @@ def main(agent_fd: int, folder: Path, place: str) -> None:
         spec = AgentSpec.from_json((folder / "spec.json").read_text())
         _set_up_imports(spec, own)
         shell.find_profile()
+    _import_soon(spec.soon)
     # Packages installed later belong to one cluster, and a template belongs to none.
     overlay.add_to_path(folder)
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -128,10 +129,33 @@ def _import_all(spec: AgentSpec) -> tuple[RankShell, Imported]:
 
     from jupyter_sky.node.rank import worker  # noqa: F401
     from jupyter_sky.node.rank.ipython import shell
-    from jupyter_sky.node.rank.namespace import module_reloader
     from jupyter_sky.transport.protocol.versions import versions
 
     made = shell.make_shell()
+    _make_inheritable()
+    gc.enable()
+    return made, {"prepared": versions(), "missing": missing}
+
+
+def _import_soon(names: Sequence[str]) -> None:
+    """Import what ranks will need soon: once here, and not in each of them.
+
+    A template does not wait for it, and may have it already.
+    """
+    if not (lacking := [name for name in names if name not in sys.modules]):
+        return
+    gc.disable()
+    for name in lacking:
+        with contextlib.suppress(Exception):  # a rank that needs it says what is wrong
+            importlib.import_module(name)
+    _make_inheritable()
+    gc.enable()
+
+
+def _make_inheritable() -> None:
+    """Prepare everything that was imported so far for the ranks, which share its memory."""
+    from jupyter_sky.node.rank.namespace import module_reloader
+
     imported_versions.remember()
     module_reloader.look_ahead()
     _keep_finalizers()
@@ -139,8 +163,6 @@ def _import_all(spec: AgentSpec) -> tuple[RankShell, Imported]:
     # touch, and so copy, every page. To collect once before takes a tenth of a second with torch,
     # and frees nothing that can be measured.
     gc.freeze()
-    gc.enable()
-    return made, {"prepared": versions(), "missing": missing}
 
 
 def _keep_finalizers() -> None:

@@ -34,6 +34,7 @@ from pathlib import Path
 from jupyter_sky.node.process_stat import stat_fields
 from jupyter_sky.transport.templates import asking
 from jupyter_sky.transport.templates.import_path import import_path, locations
+from jupyter_sky.transport.templates.later import LATER
 
 UNUSED_FOR = 60.0
 """Seconds after which a template ends from which no fork server is left."""
@@ -44,15 +45,13 @@ _SOON = 1.0  # seconds after an order, if the next clusters need later imports a
 _AT_START = frozenset({"sitecustomize", "usercustomize"})
 """What Python imports by itself at its start, from wherever there is one."""
 
-_LATER = {"torch": "torch._dynamo"}
-"""What the first optimizer of a rank imports: a second, for which a template has time.
-
-But only where nothing else needs the processors, like the training that the cluster is there for;
-or where a rank has had to import it: those of the next cluster would as well, each by itself.
-"""
-
 _needed = mmap.mmap(-1, mmap.PAGESIZE)
-"""Memory that a template shares with all that descend from it: whether a rank has had to."""
+"""Memory that a template shares with all that descend from it: whether a rank has used `LATER`.
+
+A template has time for these imports. But only where nothing else needs the processors, like the
+training that the cluster is there for; or where a rank has needed one: those of the next cluster
+will as well, each by itself.
+"""
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ def leave_template(
 
 def tell_template() -> None:
     """Tell the template, at the end of a rank, that the rank made the later imports."""
-    if any(name in sys.modules for name in _LATER.values()):
+    if any(name in sys.modules for name in LATER.values()):
         _needed[0] = 1
 
 
@@ -146,7 +145,7 @@ class Template:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._users: set[int] = set()
         self._add_user(user)
-        self._later = [name for parent, name in _LATER.items() if parent in sys.modules]
+        self._later = [name for parent, name in LATER.items() if parent in sys.modules]
         self._used = time.monotonic()
 
     def serve(self) -> Wanted | None:

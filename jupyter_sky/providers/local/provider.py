@@ -34,6 +34,7 @@ from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.serialization.user_modules import ImportPaths, is_user_code
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 from jupyter_sky.transport.tasks import shielded
+from jupyter_sky.transport.templates.later import wanted_soon
 
 _MEMORY_OF_RANK = 8_000_000  # bytes of private memory of a rank that has imported nothing
 _FILES_OF_RANK = 8  # file descriptors that the agent has open for a rank
@@ -189,6 +190,7 @@ class Local:
                 idle_timeout=cluster.spec.idle_timeout,
                 unattended=cluster.spec.unattended,
                 preload=tuple(cluster.preload),
+                soon=wanted_soon(cluster.preload),
                 cwd=str(working_folder() if self.shares_files else folder),
                 sys_path=tuple(self._import_paths()),
                 python_path=os.environ.get("PYTHONPATH"),

@@ -49,6 +49,7 @@ from jupyter_sky.providers.slurm.start_folder import StartFolder
 from jupyter_sky.providers.spec import Image
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec, RankSpec
 from jupyter_sky.transport.tasks import shielded
+from jupyter_sky.transport.templates.later import wanted_soon
 
 _LOOK_EVERY = 0.3  # seconds
 _shared: dict[str, bool] = {}  # whether nodes of the own job see a folder
@@ -127,6 +128,7 @@ class Start:
             idle_timeout=spec.idle_timeout,
             unattended=spec.unattended,
             preload=tuple(self.cluster.preload),
+            soon=wanted_soon(self.cluster.preload),
             notices="file",
             **self.environment.of_the_agent(),
         )

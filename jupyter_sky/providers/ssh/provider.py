@@ -37,6 +37,7 @@ from jupyter_sky.providers.ssh.setup.placement import PlacedNode, place_nodes
 from jupyter_sky.providers.ssh.setup.prepare import PreparedHost, prepare_host
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 from jupyter_sky.transport.tasks import shielded
+from jupyter_sky.transport.templates.later import wanted_soon
 
 T = TypeVar("T")
 
@@ -246,6 +247,7 @@ class SSH:
             idle_timeout=spec.idle_timeout,
             unattended=spec.unattended,
             preload=tuple(cluster.preload),
+            soon=wanted_soon(cluster.preload),
             cwd=work_folder(spec.name, host.facts),
             python_path=host.code,
             env={**spec.image.env, **host.variables},

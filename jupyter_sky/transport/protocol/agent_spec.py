@@ -57,6 +57,8 @@ class AgentSpec:
         Seconds without a notebook after which it ends even during a run; ``None`` for never.
     preload
         Modules that are imported before ranks are forked.
+    soon
+        Modules that are imported then, too, if they can be, and without which a template will do.
     cwd
         The folder that ranks work in.
     sys_path, python_path
@@ -89,6 +91,7 @@ class AgentSpec:
     idle_timeout: float | None = None
     unattended: float | None = None
     preload: tuple[str, ...] = ()
+    soon: tuple[str, ...] = ()
     cwd: str
     sys_path: tuple[str, ...] = ()
     python_path: str | None = None
@@ -107,7 +110,7 @@ class AgentSpec:
         """Return the specification that `to_json` wrote, even that of a newer version."""
         said: dict[str, Any] = json.loads(text)
         known = {each.name: said[each.name] for each in fields(cls) if each.name in said}
-        for name in ("preload", "sys_path", "keeps"):
+        for name in ("preload", "soon", "sys_path", "keeps"):
             known[name] = tuple(known.get(name, ()))
         known["ranks"] = tuple(RankSpec(each["rank"], each["env"]) for each in known["ranks"])
         return cls(**known)

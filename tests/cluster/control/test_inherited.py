@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any
 
 import jupyter_sky as sky
+from jupyter_sky.transport.templates import later
 
 MAKES_SOMETHING = """
 import pathlib, sys, weakref
@@ -59,3 +62,21 @@ def test_a_module_that_is_edited_is_loaded_again_although_it_was_inherited(
     cells.run("import inherited_by_ranks")
     module.write_text("value = 2  # of another length\n")
     assert cells.ask("inherited_by_ranks.value") == [2]
+
+
+def test_ranks_inherit_what_they_import_later_if_the_notebook_has_imported_it(
+    new_with, monkeypatch
+) -> None:
+    monkeypatch.setitem(later.LATER, "json", "colorsys")
+    plugins = [sky.Plugin("colours", preload=("json",))]
+    inherited = "'colorsys' in __import__('sys').modules"
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    without = new_with(plugins, 2)
+    assert without.ask(inherited) == [False] * 2
+    # The template that it has left does for the next cluster, which needs more.
+    monkeypatch.setitem(sys.modules, "colorsys", ModuleType("colorsys"))
+    assert new_with(plugins, 2).ask(inherited) == [True] * 2
+    # What cannot be imported there is missing only where a cell imports it.
+    monkeypatch.setitem(later.LATER, "json", "no_module_of_nodes")
+    monkeypatch.setitem(sys.modules, "no_module_of_nodes", ModuleType("no_module_of_nodes"))
+    assert new_with(plugins, 1).ask(inherited) == [False]

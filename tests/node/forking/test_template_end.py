@@ -39,7 +39,7 @@ import json, os, socket, sys, time
 from jupyter_sky.node.forking import template
 from jupyter_sky.transport.templates import asking
 from jupyter_sky.transport.templates.import_path import own_entries
-template.UNUSED_FOR, template._LATER = 5, {"json": "colorsys"}
+template.UNUSED_FOR, template.LATER = 5, {"json": "colorsys"}
 template._SETTLED = template._SOON = 0.01
 place, load, rank = sys.argv[1], float(sys.argv[2]), sys.argv[3]
 looked_at, looks = os.pipe()
