@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from jupyter_sky.analysis.data_flow import DataFlow
-from jupyter_sky.analysis.ipython_syntax import parse
+from jupyter_sky.analysis.ipython_syntax import children_of, nodes_of, parse
 from jupyter_sky.analysis.object_changes import FunctionCall, ObjectChange, sure_changes, targets
-from jupyter_sky.analysis.query_names import with_query_names
+from jupyter_sky.analysis.query_names import put_query_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +80,19 @@ def analyse(source: str) -> CellNames:
     SyntaxError
         The cell does not compile; ``lineno`` counts the lines of `source`.
     """
-    tree = with_query_names(parse(source))
+    tree = parse(source)
+    nodes = nodes_of(tree)
+    if put_query_names(nodes):
+        nodes = nodes_of(tree)
     flow = DataFlow()
     assigned: set[str] = set()
     try:
         flow.block(tree.body, assigned)
     except RecursionError:  # an expression of hundreds of terms: assume every name
-        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        names = {node.id for node in nodes if isinstance(node, ast.Name)}
         return CellNames(frozenset(names), frozenset(names))
     cell = flow.scope
+    imports = [node for node in nodes if isinstance(node, _IMPORTS)]
     writes = frozenset(cell.binds | cell.global_binds)
     return CellNames(
         reads=frozenset(cell.reads | cell.global_reads),
@@ -96,24 +100,24 @@ def analyse(source: str) -> CellNames:
         always_bound=writes & assigned,
         deferred_reads={name: frozenset(needs) for name, needs in cell.deferred_reads.items()},
         all_deferred_reads=frozenset(flow.all_deferred_reads),
-        imported=frozenset(_imported(tree)),
-        modules=frozenset(_modules(tree)),
-        attributes=frozenset(
-            node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)
-        ),
-        targets=frozenset(targets(tree)),
-        only_augmented=frozenset(_only_augmented(tree)),
+        imported=frozenset(_imported(tree)) if imports else frozenset(),
+        modules=frozenset(_modules(imports)),
+        attributes=frozenset(node.attr for node in nodes if isinstance(node, ast.Attribute)),
+        targets=frozenset(targets(nodes)),
+        only_augmented=frozenset(_only_augmented(nodes)),
         always_changed=frozenset(sure_changes(tree.body)),
     )
 
 
-def _only_augmented(tree: ast.AST) -> Iterator[str]:
+def _only_augmented(nodes: Sequence[ast.AST]) -> Iterator[str]:
     """Yield names that nothing but operators bind.
 
     What imports and definitions bind is another object, which is noticed in any case.
     """
+    if not any(isinstance(node, ast.AugAssign) for node in nodes):
+        return
     operators, others = Counter[str](), Counter[str]()
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.AugAssign(target=ast.Name(name)):
                 operators[name] += 1
@@ -122,21 +126,23 @@ def _only_augmented(tree: ast.AST) -> Iterator[str]:
     yield from (name for name, count in operators.items() if others[name] == count)
 
 
+_IMPORTS = (ast.Import, ast.ImportFrom)
+
 # Import statements inside these do not bind names of the cell.
 _NO_IMPORTS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.expr)
 
 
 def _imported(node: ast.AST) -> Iterator[str]:
     """Yield the names bound by import statements outside functions and classes."""
-    for each in ast.iter_child_nodes(node):
-        if isinstance(each, ast.Import | ast.ImportFrom):
+    for each in children_of(node):
+        if isinstance(each, _IMPORTS):
             yield from (alias.asname or alias.name.partition(".")[0] for alias in each.names)
         elif not isinstance(each, _NO_IMPORTS):
             yield from _imported(each)
 
 
-def _modules(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+def _modules(imports: Sequence[ast.AST]) -> Iterator[str]:
+    for node in imports:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

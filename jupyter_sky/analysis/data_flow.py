@@ -24,7 +24,7 @@ import ast
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from jupyter_sky.analysis.ipython_syntax import defaults, parameters
+from jupyter_sky.analysis.ipython_syntax import children_of, defaults, parameters
 from jupyter_sky.analysis.scopes import Loop, Scope
 
 
@@ -96,7 +96,7 @@ class DataFlow:
     def visit(self, node: ast.AST, assigned: set[str]) -> bool | None:
         method = getattr(self, f"visit_{type(node).__name__}", None)
         if method is None:
-            self.block(list(ast.iter_child_nodes(node)), assigned)
+            self.block(children_of(node), assigned)
             return None
         falls: bool | None = method(node, assigned)
         return falls
@@ -179,7 +179,7 @@ class DataFlow:
         return False
 
     def visit_Return(self, node: ast.Return | ast.Raise, assigned: set[str]) -> bool:
-        self.block(list(ast.iter_child_nodes(node)), assigned)
+        self.block(children_of(node), assigned)
         return False
 
     def visit_Try(self, node: ast.Try, assigned: set[str]) -> bool:
@@ -260,7 +260,7 @@ class DataFlow:
         self.scope.declared_global.update(node.names)
 
     def visit_MatchAs(self, node: ast.MatchAs | ast.MatchStar, assigned: set[str]) -> None:
-        self.block(list(ast.iter_child_nodes(node)), assigned)
+        self.block(children_of(node), assigned)
         if node.name:
             self.bind(node.name, assigned)
 
@@ -360,7 +360,7 @@ class DataFlow:
         names = {parameter.name for parameter in parameters}
         inner = assigned | names
         for parameter in parameters:
-            self.block(list(ast.iter_child_nodes(parameter)), inner)
+            self.block(children_of(parameter), inner)
         return names, inner
 
     visit_AsyncFor = visit_For

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
+from jupyter_sky.analysis.ipython_syntax import nodes_of
 from jupyter_sky.analysis.labels import (
     EACH,
     EVERYTHING,
@@ -49,6 +50,7 @@ _GONE_THROUGH = {
 }
 """Methods of torch for loops."""
 
+_TARGETS = (ast.Call, ast.Attribute, ast.Subscript)
 _LEAVING = (ast.Break, ast.Continue, ast.Return, ast.Raise, ast.Yield, ast.YieldFrom)
 
 
@@ -88,9 +90,17 @@ class FunctionCall:
     is_in_loop: bool = False
 
 
-def targets(tree: ast.AST) -> Iterator[str]:
-    """Yield attributes that a cell may assign, or what it assigns something in, as written."""
-    for node in ast.walk(tree):
+def targets(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield attributes that a cell may assign, or what it assigns something in, as written.
+
+    Parameters
+    ----------
+    nodes
+        The nodes of its tree.
+    """
+    for node in nodes:
+        if not isinstance(node, _TARGETS):
+            continue
         match node:
             case ast.Call(func=ast.Attribute(value, method)) if method in _CHANGING:
                 yield from _path(value)
@@ -181,7 +191,7 @@ def _gone_through(iterated: ast.expr) -> Iterator[tuple[ObjectPlace | None, Obje
 
 def leaves(statement: ast.stmt) -> bool:
     """Return whether what comes after a statement, or in it, may be passed over."""
-    return any(isinstance(each, _LEAVING) for each in ast.walk(statement))
+    return any(isinstance(each, _LEAVING) for each in nodes_of(statement))
 
 
 def _set_in(assigned: Iterable[ast.expr]) -> Iterator[ObjectChange]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import symtable
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from types import CodeType
 
@@ -16,9 +16,23 @@ _FUNCTIONS = {"query", "eval"}
 _NAME = re.compile(r"@([^\W\d]\w*)")
 
 
-def with_query_names(tree: ast.Module) -> ast.Module:
-    """Put the names that such texts read in their place; nobody compiles the tree."""
-    for call in ast.walk(tree):
+def put_query_names(nodes: Iterable[ast.AST]) -> bool:
+    """Put the names that such texts read in their place; nobody compiles the tree.
+
+    Parameters
+    ----------
+    nodes
+        The nodes of a tree.
+
+    Returns
+    -------
+    bool
+        Whether there are any, so that the tree has other nodes now.
+    """
+    is_changed = False
+    for call in nodes:
+        if not isinstance(call, ast.Call):
+            continue
         match call:
             case ast.Call(
                 func=ast.Name(id="exec" | "eval" as mode),
@@ -26,11 +40,13 @@ def with_query_names(tree: ast.Module) -> ast.Module:
                 keywords=[],
             ) if names := _read_by(text, mode):
                 call.args = [Embedded([ast.Name(name, ast.Load()) for name in names])]
+                is_changed = True
             case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in _FUNCTIONS:
                 call.args = [_named(each) for each in call.args]
                 for keyword in call.keywords:
                     keyword.value = _named(keyword.value)
-    return tree
+                is_changed = True
+    return is_changed
 
 
 def named_in_queries(code: CodeType) -> frozenset[str]:
