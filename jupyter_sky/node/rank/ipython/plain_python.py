@@ -9,10 +9,13 @@ from typing import Any
 from IPython.core.inputtransformer2 import TransformerManager
 
 # What may begin a command, a magic or a help request, or be a prompt or an indentation to remove.
-# If it turns out to be an operator or part of a string, IPython has merely looked in vain.
+# If it turns out to be an operator or part of a string, IPython has merely looked in vain. As that
+# takes it half a millisecond for a dozen lines, an operator within a line is not among it.
 _SPECIAL = re.compile(
-    r"[%!?\r\f\v]"
-    r"|^[ \t]*(?:[/,;>]|\.\.\.|In \[)"
+    r"[\r\f\v\x1c-\x1e\x85\u2028\u2029]"  # IPython begins another line there
+    r"|^[ \t]*(?:[%!?/,;>]|\.\.\.|In \[)"
+    r"|=[ \t]*[%!]"
+    r"|\?[ \t]*$"
     r"|^[ \t]+$",
     re.MULTILINE,
 )

@@ -6,6 +6,8 @@ import atexit
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
@@ -40,6 +42,17 @@ CELLS = [
     "?x\ny",
     "%%time\nx",
     "a != b\nc % d",
+    "if step % 10 == 0 and a != b:\n    print('%d?' % step, f'{a!r}')\n",
+    "y =!ls\nx",
+    "y = 1\u2028;f x\nx",
+    "y = %time x\nx",
+    "y = \\\n  %time x\nx",
+    "y = (a\n  % b)\nx",
+    "y = x ; !ls\nx",
+    "x??\ny",
+    "x.y[0]? \ny",
+    "x? # why\ny",
+    "print('why?')\ny = 1  # why?",
     "@decorated\nclass A:\n    pass",
     "x\r\ny\r\n",
     "x\fy\nz",
@@ -71,7 +84,34 @@ def test_what_is_left_as_it_is_ipython_leaves_too(shell: InteractiveShell) -> No
     }
     assert {cell: shell.transform_cell(cell) for cell in left} == left
     assert {"pass", "import os", "x = 1\ny = 2"} <= left.keys()
-    assert len(left) > len(files) // 4
+    assert "a != b\nc % d" in {cell.rstrip("\n") for cell in left}
+    assert len(left) > len(files) * 3 // 4
+
+
+PIECES = ["x", "y", "=", "==", "%", "%time", "!", "!=", "?", "??", "'%d?'", "(", ")", "[0]", ".a"]
+PIECES += [
+    "f'{x!r}'",
+    "+=",
+    "# why?",
+    ";",
+    ",",
+    "/",
+    ">",
+    "\\\n",
+    "\n",
+    "\n\n",
+    "\n    ",
+    " ",
+    "if x:",
+]
+
+
+@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=10).map("".join))
+def test_whatever_is_left_ipython_would_leave(shell: InteractiveShell, cell: str) -> None:
+    cell = f"{cell}\ny = 1"
+    found = plain_python.as_it_is(shell, cell)
+    assert found is None or found == shell.transform_cell(cell)
 
 
 @pytest.mark.parametrize("cell", ["ls", "exit", "%time x\ny", "!ls\ny", "x?\ny", "  x\n  y", "f x"])
