@@ -21,7 +21,7 @@ Where the answer depends on what happens at run time, these rules apply:
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from jupyter_sky.analysis.ipython_syntax import children_of, defaults, parameters
@@ -94,12 +94,13 @@ class DataFlow:
     # Control flow
 
     def visit(self, node: ast.AST, assigned: set[str]) -> bool | None:
-        method = getattr(self, f"visit_{type(node).__name__}", None)
-        if method is None:
-            self.block(children_of(node), assigned)
-            return None
-        falls: bool | None = method(node, assigned)
-        return falls
+        kind = type(node)
+        if kind not in _visitors:
+            _visitors[kind] = getattr(DataFlow, f"visit_{kind.__name__}", None)
+        if (visitor := _visitors[kind]) is not None:
+            return visitor(self, node, assigned)
+        self.block(children_of(node), assigned)
+        return None
 
     def block(self, nodes: Sequence[ast.AST], assigned: set[str]) -> bool:
         falls = True
@@ -379,3 +380,7 @@ def _swallows(manager: ast.expr) -> bool:
     called = manager.func if isinstance(manager, ast.Call) else manager
     name = getattr(called, "attr", None) or getattr(called, "id", None)
     return name in {"suppress", "raises"}
+
+
+_visitors: dict[type[ast.AST], Callable[[DataFlow, Any, set[str]], bool | None] | None] = {}
+"""The method for each kind of node, which takes longer to find than some take; ``None`` if none."""
