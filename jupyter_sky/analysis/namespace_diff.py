@@ -28,9 +28,9 @@ class NamespaceDiff:
         # Usually nothing changed. This is called before and after each run, so check that first.
         if before == now:
             return set()
-        return {
-            name for name, identity in now.items() if before.get(name) != identity and _counts(name)
-        }
+        former = map(before.get, now)
+        pairs = zip(now, now.values(), former, strict=True)
+        return {name for name, identity, was in pairs if was != identity and _counts(name)}
 
     def deleted(self) -> set[str]:
         """Return the names that are gone."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from jupyter_sky.cluster.namespace.items.item import NamespaceItem
 from jupyter_sky.serialization.process.environment import EnvironmentChanges, EnvironmentWatch
@@ -27,11 +27,13 @@ class ProcessItems:
     def __init__(self, asked_variables: Mapping[str, str]) -> None:
         self._asked_variables = asked_variables
         self._former: dict[str, NamespaceItem] = {}
+        self._settings: tuple[object, ...] = ()
+        self._found: list[NamespaceItem] = []
         self._environment = EnvironmentWatch()
         self._libraries = LibraryWatch()
         self._filters = FilterWatch()
 
-    def find(self, shares_files: bool) -> list[NamespaceItem]:
+    def find(self, shares_files: bool) -> Sequence[NamespaceItem]:
         """Return the items, without those whose settings have always been the defaults.
 
         Parameters
@@ -39,18 +41,24 @@ class ProcessItems:
         shares_files
             Whether the ranks see the notebook's files, and import from the same folders.
         """
-        variables, logs = self._environment.changed(), LogSettings.of(logging.root)
-        environment = EnvironmentChanges(dict(variables), dict(self._asked_variables))
-        filters, libraries = self._filters.here(), self._libraries.changed()
+        variables, asked = self._environment.changed(), dict(self._asked_variables)
+        logs, filters = LogSettings.of(logging.root), self._filters.here()
+        libraries = self._libraries.changed()
+        paths = ImportPaths.here() if shares_files else None
+        settings = (variables, asked, logs, filters, libraries, paths)
+        if settings == self._settings:  # as before nearly all runs
+            return self._found
+        environment = EnvironmentChanges(dict(variables), asked)
         found = [
             self._item("environment variables", environment, environment == _UNCHANGED),
             self._item("library settings", LibrarySettings(libraries), not libraries),
             self._item("log settings", logs, logs.is_usual),
             self._item("warning filters", filters, not filters.ignored),
         ]
-        if shares_files:
-            found.append(self._item("import paths", ImportPaths.here(), is_usual=False))
-        return [item for item in found if item]
+        if paths:
+            found.append(self._item("import paths", paths, is_usual=False))
+        self._settings, self._found = settings, [item for item in found if item]
+        return self._found
 
     def _item(self, key: str, value: object, is_usual: bool) -> NamespaceItem | None:
         former = self._former.get(key)
