@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 from jupyter_sky.cluster.snapshot import (
@@ -44,7 +44,7 @@ _STATES = {
     RunState.ERROR: "✗ failed after",
     RunState.INTERRUPTED: "■ stopped after",
 }
-_OUTCOMES = {
+_OUTCOMES: Mapping[str, str] = {
     RankOutcome.OK: "finished",
     RankOutcome.ERROR: "failed",
     RankOutcome.LOST: "lost",
@@ -153,7 +153,9 @@ def _rows(snapshot: Snapshot) -> Iterator[Sequence[str]]:
     run = snapshot["run"]
     if run is None or is_going_on(run):
         return
-    gpus = {node["node"]: plain(node["gpu"] or "CPU") for node in snapshot["nodes"]}
+    gpus = {
+        node["node"]: plain(node["gpu"]) if node["gpu"] else "CPU" for node in snapshot["nodes"]
+    }
     for rank in snapshot["ranks"]:
         outcome = rank["outcome"]
         line = rank["error"] or rank["trouble"] or rank["line"]
@@ -161,7 +163,7 @@ def _rows(snapshot: Snapshot) -> Iterator[Sequence[str]]:
             f"rank {rank['rank']}",
             f"node {rank['node']}",
             gpus.get(rank["node"], "CPU"),
-            _OUTCOMES[RankOutcome(outcome)] if outcome else rank["phase"],
+            _OUTCOMES[outcome] if outcome else rank["phase"],
             _mark(rank),
             format_elapsed(rank["seconds"]) if rank["seconds"] is not None else "",
             plain(line)[:_LONGEST] if line else "",
