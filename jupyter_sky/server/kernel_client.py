@@ -6,6 +6,7 @@ The kernel's end is `jupyter_sky.notebook.sidebar.control_channel`.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, Literal, TypedDict, cast
 import zmq.asyncio
 from jupyter_client.asynchronous import AsyncKernelClient
 
-from jupyter_sky.cluster.inventory.kernel_files import CONTROL_MESSAGE_TYPE
+from jupyter_sky.cluster.inventory.kernel_files import BEGIN_BY, CONTROL_MESSAGE_TYPE
 from jupyter_sky.errors import SkyError
 
 BEGIN_WITHIN = 5.0
@@ -22,9 +23,11 @@ BEGIN_WITHIN = 5.0
 
 DONE_WITHIN = 3600.0
 
+_ON_ITS_WAY = 1.0  # seconds for a reply, of those for the kernel to begin
+
 
 class KernelReply(TypedDict, total=False):
-    """The content of a kernel's reply: first ``begun``, then the result.
+    """The content of a kernel's reply: first ``begun``, then the result; or ``late`` alone.
 
     Attributes
     ----------
@@ -34,7 +37,7 @@ class KernelReply(TypedDict, total=False):
         With ``error``: the sentence of the error.
     """
 
-    status: Literal["begun", "ok", "error"]
+    status: Literal["begun", "late", "ok", "error"]
     said: str
     message: str
 
@@ -58,7 +61,8 @@ async def request(connection_file: Path, content: Mapping[str, Any]) -> str:
     SkyError
         With the kernel's own sentence, if the request failed.
     NoAnswer
-        If it does not begin within `BEGIN_WITHIN` seconds.
+        If it does not begin within `BEGIN_WITHIN` seconds. It does not begin later either: it may
+        have been suspended, and who asked has been told that nothing is done, or asked elsewhere.
     """
     client = AsyncKernelClient(context=_zmq_context())
     try:
@@ -67,7 +71,8 @@ async def request(connection_file: Path, content: Mapping[str, Any]) -> str:
         raise NoAnswer(f"the kernel cannot be reached: {error}") from None
     client.start_channels(shell=False, iopub=False, stdin=False, hb=False, control=True)
     try:
-        message = client.session.msg(CONTROL_MESSAGE_TYPE, dict(content))
+        begin_by = time.time() + BEGIN_WITHIN - _ON_ITS_WAY
+        message = client.session.msg(CONTROL_MESSAGE_TYPE, {**content, BEGIN_BY: begin_by})
         client.control_channel.send(message)
         async with asyncio.timeout(BEGIN_WITHIN) as limit:
             reply = await _reply_to(client, message["header"]["msg_id"])
@@ -78,6 +83,8 @@ async def request(connection_file: Path, content: Mapping[str, Any]) -> str:
         raise NoAnswer("the kernel does not answer") from None
     finally:
         client.stop_channels()
+    if reply.get("status") == "late":
+        raise NoAnswer("the kernel does not answer")
     if reply.get("status") != "ok":
         raise SkyError(
             str(reply.get("message", "that did not work, and the kernel gave no reason"))

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from jupyter_sky.cluster.cluster import Cluster
@@ -135,33 +134,6 @@ def test_a_cluster_whose_kernel_was_killed(server: Server, opened: Open) -> None
     # What the killed kernel told is of no use any more.
     server.clusters()
     assert not list((server.runtime / "jupyter-sky").glob("*"))
-
-
-def test_a_kernel_that_hangs_is_passed_by(server: Server, opened: Open, tmp_path: Path) -> None:
-    kernel = opened("hangs.ipynb")
-    cell = kernel.start(
-        "%%sky --nodes 1 --cluster stuck\nprint('on', flush=True)\nimport time\ntime.sleep(600)"
-    )
-    entry = server.until("stuck", lambda entry: entry["kernels"] and entry["state"] == "running")
-    process = psutil.Process(entry_pid(server, kernel))
-    process.suspend()
-    try:
-        assert until(lambda: _where(server, entry, "rank 0 is at `time.sleep(600)`"))
-        assert server.act(entry, "restart", {"ranks": None}).message == "the kernel does not answer"
-        assert server.act(entry, "interrupt").json == {"said": "stuck: stopped"}
-    finally:
-        process.resume()
-    assert "KeyboardInterrupt" in kernel.finish(cell).traceback
-
-
-def entry_pid(server: Server, kernel: Kernel) -> int:
-    """The process id of a kernel that is busy."""
-    [process] = [
-        process
-        for process in psutil.process_iter(["cmdline"])
-        if any(f"kernel-{kernel.id}.json" in part for part in process.info["cmdline"] or ())
-    ]
-    return int(process.pid)
 
 
 def test_two_notebooks_have_two_clusters_and_can_share_one(server: Server, opened: Open) -> None:

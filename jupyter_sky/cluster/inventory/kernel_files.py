@@ -35,6 +35,9 @@ LARGEST = 16 * 2**20
 CONTROL_MESSAGE_TYPE = "sky_request"
 """Type of the messages by which pages and the server ask a kernel, on its control channel."""
 
+BEGIN_BY = "begin_by"
+"""The name in such a message of when, in seconds since the epoch, the server no longer waits."""
+
 
 class Unreadable(ValueError):
     """A file that is not what a kernel of this version writes; says why."""

@@ -9,13 +9,15 @@ reads in a thread of its own.
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from jupyter_sky.cluster.inventory.kernel_files import CONTROL_MESSAGE_TYPE
+from jupyter_sky.cluster.inventory.kernel_files import BEGIN_BY, CONTROL_MESSAGE_TYPE
 from jupyter_sky.errors import SkyError
 
 
@@ -66,7 +68,11 @@ class ControlChannel:
 
     async def _handle(self, stream: Any, identity: Any, message: Mapping[str, Any]) -> None:
         reply = partial(self._reply, stream, identity, message)
-        if "action" in message["content"]:
+        if message["content"].get(BEGIN_BY, math.inf) < time.time():
+            # This process was suspended: the user has been told that nothing is done, or it was
+            # done without this kernel, and other runs may go on by now.
+            reply({"status": "late"})
+        elif "action" in message["content"]:
             # The control channel also carries Stop and the kernel's end, so it must not wait for
             # the action. A first reply says that it has begun, a second one how it went.
             reply({"status": "begun"})

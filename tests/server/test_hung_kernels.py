@@ -1,0 +1,62 @@
+"""A kernel that does not answer: what is asked of it is done without it, and not by it later."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from tests.server.jupyter import Kernel, Server
+from tests.waiting import until
+
+Open = Callable[[str], Kernel]
+
+
+def test_a_kernel_that_hangs_is_passed_by(server: Server, opened: Open) -> None:
+    kernel = opened("hangs.ipynb")
+    cell = kernel.start(
+        "%%sky --nodes 1 --cluster stuck\nprint('on', flush=True)\nimport time\ntime.sleep(600)"
+    )
+    entry = server.until("stuck", lambda entry: entry["kernels"] and entry["state"] == "running")
+    process = psutil.Process(entry_pid(server, kernel))
+    process.suspend()
+    try:
+        at = "rank 0 is at `time.sleep(600)`"
+        until(lambda: at in server.act(entry, "where").json["said"])
+        assert server.act(entry, "restart", {"ranks": None}).message == "the kernel does not answer"
+        assert server.act(entry, "interrupt").json == {"said": "stuck: stopped"}
+    finally:
+        process.resume()
+    assert "KeyboardInterrupt" in kernel.finish(cell).traceback
+
+
+def test_what_a_kernel_did_not_answer_to_it_does_not_do_later(
+    server: Server, opened: Open, tmp_path: Path
+) -> None:
+    kernel = opened("keeps.ipynb")
+    kernel.run("%%sky --nodes 1 --cluster kept\nkept = 'here'")
+    entry = server.until("kept", lambda entry: entry["kernels"])
+    os.mkfifo(gate := tmp_path / "gate")
+    # A call into C that keeps Python to itself: messages arrive, and no thread can look at them.
+    cell = kernel.start(f"import ctypes; ctypes.PyDLL(None).open({bytes(gate)}, 0)")
+    asked = f"clusters/{entry['id']}/variables"
+    try:
+        until(lambda: server.sky(asked).status == 409)
+        assert server.act(entry, "restart", {"ranks": None}).message == "the kernel does not answer"
+    finally:
+        os.close(os.open(gate, os.O_WRONLY))
+    kernel.finish(cell)
+    until(lambda: server.sky(asked).status == 200)  # it looks at one message after the other
+    assert kernel.run("%%sky\nprint(kept)").stdout == "here\n"
+
+
+def entry_pid(server: Server, kernel: Kernel) -> int:
+    """The process id of a kernel that is busy."""
+    [process] = [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if any(f"kernel-{kernel.id}.json" in part for part in process.info["cmdline"] or ())
+    ]
+    return int(process.pid)
