@@ -135,9 +135,12 @@ class SSHConnection:
             With the reason why that fails.
         """
         with self._users.briefly(), self._lock:
-            if self._transport is not None and not self._works(self._transport):
-                self._transport.close()
+            closings = self._closings
+            if (there := self._transport) is not None and not self._works(there):
+                there.close()
                 self._transport = None
+                if self._closings != closings:  # by somebody else, while this waited
+                    raise HostError("it was stopped")
             if self._transport is None:
                 login = self.login or read_login(self.target)
                 self._transport = self._open(
@@ -173,7 +176,7 @@ class SSHConnection:
         """End the running commands, and hang up unless an agent or another host uses it."""
         for channel in list(self._commands):
             channel.close()
-        if not self._users.has_lasting:
+        if not self._users.lasting:
             self.close()
 
     def _works(self, transport: Transport) -> bool:
@@ -181,7 +184,15 @@ class SSHConnection:
             return False
         # The link may be broken without anybody having noticed: only an answer tells.
         is_in_doubt = self._suspect or transport.silent_for > _HEARD_WITHIN
-        return not is_in_doubt or transport.answers(_TEST_WITHIN)
+        # A host that only pauses goes on with its commands, which another connection would lose.
+        within = CONNECT_WITHIN if self._is_at_work else _TEST_WITHIN
+        return not is_in_doubt or transport.answers(within)
+
+    @property
+    def _is_at_work(self) -> bool:
+        """Whether a command runs over this connection, or over one that it leads to."""
+        behind = (each for each in self._users.lasting if isinstance(each, SSHConnection))
+        return bool(self._commands) or any(each._is_at_work for each in behind)
 
     def _open(self, login: Login) -> Transport:
         if login.proxy_command or not login.jumps:
@@ -268,6 +279,8 @@ class SSHConnection:
                 if not channel.status_event.wait(within):
                     raise TimeoutError
                 status = channel.exit_status
+                if status < 0 and not channel.get_transport().is_active():
+                    raise EOFError("nothing was said of how the command ended")
         except TimeoutError:
             raise CommandError(f"a command said nothing for {within:.0f} s") from None
         except (OSError, EOFError) as error:

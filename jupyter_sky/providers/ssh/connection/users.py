@@ -61,9 +61,10 @@ class Users:
         return bool(self._lasting or self._brief)
 
     @property
-    def has_lasting(self) -> bool:
-        """Whether there are users that stay."""
-        return bool(self._lasting)
+    def lasting(self) -> tuple[object, ...]:
+        """The users that stay."""
+        with self._lock:
+            return tuple(self._lasting)
 
     def hang_up_if_none(self) -> None:
         """Close the connection if nobody uses it."""

@@ -1,0 +1,78 @@
+"""Several commands over one connection, of which one takes long and says nothing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+import pytest
+
+from jupyter_sky.providers.ssh.connection import connection
+from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
+from jupyter_sky.providers.ssh.connection.errors import HostError
+from jupyter_sky.providers.ssh.connection.targets import parse_one
+from tests.lab import Host, Lab
+from tests.waiting import until
+
+threads = ThreadPoolExecutor(2)
+
+
+def silent(over: SSHConnection, host: Host, jump: SSHConnection) -> Future[str]:
+    """Start a command that says nothing, as an installation does; wait until the host is silent."""
+    begun, gate = host.folder / "tmp" / "begun", host.folder / "tmp" / "gate"
+    script = f"touch {begun}; until test -e {gate}; do sleep 0.1; done; rm {begun} {gate}"
+    started = threads.submit(over.run, f"{script}; echo installed")
+    until(begun.exists)
+    transport = jump.connect()
+    until(lambda: transport.silent_for > connection._HEARD_WITHIN)
+    return started
+
+
+@contextlib.contextmanager
+def paused(host: Host) -> Iterator[None]:
+    """Let the SSH server of a host pause, as on a machine that has no time for it."""
+    processes = host.processes("sshd")
+    for each in processes:
+        each.suspend()
+    try:
+        yield
+    finally:
+        for each in processes:
+            each.resume()
+
+
+@pytest.mark.parametrize("via", [(), ("lab2",)])
+def test_a_host_that_pauses_does_not_lose_the_command_that_it_runs(
+    lab: Lab, client: None, via: tuple[str, ...]
+) -> None:
+    first, way = lab.hosts[:2]
+    there = pool.get(parse_one("lab1"), via)
+    other = pool.get(parse_one("lab3"), via) if via else there
+    jump = pool.get(parse_one("lab2")) if via else there
+    quiet = silent(there, first, jump)
+    try:
+        with paused(way if via else first):
+            asked = threads.submit(other.run, "echo here")
+            wait([quiet], timeout=2 * connection._TEST_WITHIN)
+        assert asked.result() == "here\n"
+        assert not quiet.done()
+    finally:
+        (first.folder / "tmp" / "gate").touch()
+    assert quiet.result() == "installed\n"
+
+
+def test_what_waits_for_an_answer_ends_with_the_connection(lab: Lab, client: None) -> None:
+    host, there = lab.hosts[0], pool.get(parse_one("lab1"))
+    quiet = silent(there, host, there)
+    try:
+        with paused(host):
+            asked = threads.submit(there.run, "echo here")
+            until(there._lock.locked)
+            there.close()
+            with pytest.raises(HostError, match="it was stopped"):
+                asked.result()
+            with pytest.raises(HostError, match="the connection broke"):
+                quiet.result()
+    finally:
+        (host.folder / "tmp" / "gate").touch()
