@@ -14,6 +14,7 @@ from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.paths import home
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
+from jupyter_sky.providers.aws.ec2.user_data import power_off_script
 from tests.cluster.control.test_scaling import assert_is_whole, prepare
 from tests.providers.aws.conftest import Start
 from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
@@ -103,6 +104,38 @@ def test_what_aws_has_not_leaves_the_cluster_as_it_was(
         cells.cluster.scale(2)
     gone.rename(keys)
     assert running(clients) == 1
+
+
+def test_the_money_is_what_is_left_when_the_notebook_has_slept(
+    start: Start, machines: Machines, account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = start(1, framework=False, max_cost=40, ask_above=0.3)
+    [host] = hosts(machines)
+    began, before = time.monotonic(), seconds_left(host)
+
+    def sleep() -> None:
+        """An hour goes by for the instance, and none for the computer of the notebook."""
+        host.run("sh", "-c", power_off_script(seconds_left(host) - 3600))
+
+    def answer(text: str) -> str:
+        sleep()
+        return "y"
+
+    def refuse(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        if call.action == "RunInstances":
+            limits.append(seconds_left(host))
+            sleep()
+            return refusal("InsufficientInstanceCapacity", "We do not have enough")
+        return carry_out()
+
+    limits: list[float] = []
+    monkeypatch.setattr("builtins.input", answer)
+    account.fault = refuse
+    with pytest.raises(SkyError, match="AWS has no capacity for 1 more"):
+        cells.cluster.scale(2)
+    took = time.monotonic() - began + 5
+    assert (before - 3600) / 2 - took < limits[0] <= (before - 3600) / 2 + 1
+    assert before - 7200 - took < seconds_left(host) <= before - 7200 + 2
 
 
 def test_max_price_holds_for_all_nodes_together(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.aws.ec2.instance import Instance
@@ -19,7 +19,7 @@ WORTH_IT = 300.0
 """Seconds that the money has to last for machines to be started."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Budget:
     """The money left for a cluster.
 
@@ -27,23 +27,25 @@ class Budget:
     ----------
     machines
         The instances that spend it.
-    until
-        When it will be spent, as ``time.monotonic`` counts; ``None`` if there is no limit.
     price
         Dollars per hour of all of them, including lost ones.
+    told
+        Those that power off earlier because of `share_with`.
+    earlier
+        By how many seconds.
     """
 
     machines: Sequence[Instance]
-    until: float | None
     price: float
+    told: list[Instance] = field(default_factory=list)
+    earlier: float = 0.0
 
     @classmethod
     def of(cls, running: RunningCluster) -> Budget:
         """Return the budget of a cluster."""
         machines = [each for each in running.machines if isinstance(each, Instance)]
-        left = machines[0].seconds_until_power_off()
         prices = [node.price or 0.0 for node in (*running.nodes, *running.lost)]
-        return cls(machines, None if left is None else time.monotonic() + left, sum(prices))
+        return cls(machines, sum(prices))
 
     def share_with(self, count: int, price: float | None) -> float | None:
         """Let all power off earlier, because instances are added; return the seconds from now.
@@ -58,7 +60,9 @@ class Budget:
         UsageError
             If the price is not known, or the money would be spent soon.
         """
-        if self.until is None:
+        # Not earlier: this computer may have slept while its user was asked whether to pay.
+        seconds = self.machines[0].seconds_until_power_off()
+        if seconds is None:
             return None
         if price is None:
             raise UsageError(
@@ -67,23 +71,24 @@ class Budget:
             )
         there = _price(self.machines)
         new = there + count * price
-        left = (self.until - time.monotonic()) * min(1.0, self.price / new)
+        left = seconds * min(1.0, self.price / new)
         if left < WORTH_IT:
             raise UsageError(
                 f"what is left of --max-cost would last {max(0.0, left) / 60:.0f} minutes with "
                 f"{len(self.machines) + count} nodes: start a new cluster with a higher limit."
             )
+        self.earlier = seconds - left
         for each in self.machines:
             each.power_off_in(left)
+            self.told.append(each)
         return left
 
     def share_as_before(self) -> None:
         """Undo `share_with` on reachable instances; the others power off earlier."""
-        if self.until is None:
-            return
-        for each in self.machines:
+        for each in self.told:
             try:
-                each.power_off_in(self.until - time.monotonic())
+                if (seconds := each.seconds_until_power_off()) is not None:
+                    each.power_off_in(seconds + self.earlier)
             except SkyError:
                 continue
 
