@@ -49,6 +49,8 @@ _SCRIPT_OF = "JUPYTER_SKY_SCRIPT"
 # Fractions of the time after which the agent kills the rank.
 _SIGTERM_AFTER, _SIGKILL_AFTER = 0.4, 0.8
 
+_MOMENT = 0.05  # seconds
+
 _GRACE = 0.3
 """Seconds in which what a script has left may end by itself, before anything is said of it."""
 
@@ -244,12 +246,17 @@ class _StartedScript:
             raise ScriptFailed(*_what_happened(status))
 
     def _has_ended(self, within: float) -> bool:
+        """Wait at most so many seconds for its end; return whether it has ended.
+
+        Moments are counted, and not what the clock says: where the node stood still, the script has
+        had none of that time either, and may be saving something.
+        """
         assert self._process is not None
-        try:
-            self._process.wait(within)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+        for _ in range(max(1, round(within / _MOMENT))):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_MOMENT)
+                return True
+        return False
 
     def _processes(self) -> list[psutil.Process]:
         """Return the remaining processes, including those in other sessions."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,15 +13,19 @@ from jupyter_sky.cluster.errors import Interrupted, RemoteError
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.errors import ScriptFailed
+from jupyter_sky.node.rank.scripts import _SIGTERM_AFTER
 from jupyter_sky.transport.protocol.messages import Script
 from tests.cluster.conftest import Cells, start
 from tests.waiting import until
+
+STOP_WITHIN = 5.0
+"""Seconds after which a rank is killed that does not stop."""
 
 
 @pytest.fixture(scope="module")
 def pair(home: Path) -> Iterator[Cells]:
     """Two nodes with two ranks each."""
-    cells = start(2, framework=False, procs_per_node=2, stop=5.0)
+    cells = start(2, framework=False, procs_per_node=2, stop=STOP_WITHIN)
     yield cells
     cells.cluster.down()
 
@@ -167,6 +172,29 @@ def test_what_reacts_to_an_interrupt_may_do_so(pair: Cells) -> None:
     run = begin(pair, text)
     run.follow(lambda event: (pair.events.append(event), run.stop()))
     assert pair.text() == "1\n2\n"
+
+
+def test_a_node_that_stood_still_gives_its_script_the_time_to_react(
+    pair: Cells, tmp_path: Path
+) -> None:
+    [rank] = [each.pid for each in pair.cluster.state.ranks if each.rank == 0]
+    # In several parts: a single sleep would be over when the node goes on.
+    save = "touch saving; for part in 1 2 3 4 5; do sleep 0.1; done; echo saved; exit 1"
+    text = f"cd {tmp_path}; trap '{save}' INT; touch begun; while true; do sleep 0.1; done"
+    run = begin(pair, text, ranks=(0,))
+    until((tmp_path / "begun").exists)
+    run.stop()
+    until((tmp_path / "saving").exists)
+    node = psutil.Process(rank)
+    asleep = [node, *node.children(recursive=True)]
+    for each in asleep:
+        each.suspend()
+    time.sleep(1.2 * _SIGTERM_AFTER * STOP_WITHIN)  # of which they have nothing
+    for each in asleep:
+        each.resume()
+    with pytest.raises(Interrupted):
+        finish(pair, run)
+    assert pair.text() == "saved\n"
 
 
 def test_a_script_that_is_killed_is_said(pair: Cells) -> None:
