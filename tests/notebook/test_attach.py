@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
+from jupyter_sky.notebook import kernel
 from jupyter_sky.providers import providers
 from tests.notebook.kernels import LiveNotebook
 from tests.waiting import until
@@ -50,6 +54,23 @@ def test_a_restarted_kernel_takes_a_run_up(
     assert notebook.value("len(set(mine))") == 2
     notebook.succeed("%%sky\npass")
     assert len(notebook.succeed("%sky attach").stdout.splitlines()) == 1
+
+
+def test_a_kernel_that_stood_still_reads_whether_it_is_to_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shell: Any = SimpleNamespace(kernel=object(), exit_now=False)
+    slept: list[float] = []
+    clock = time.monotonic
+
+    def sleep(seconds: float) -> None:
+        """Stand still at first; the request has come then, and is read a moment later."""
+        shell.exit_now = bool(slept)
+        slept.append(seconds)
+
+    minute = SimpleNamespace(monotonic=lambda: clock() + 60.0 * len(slept), sleep=sleep)
+    monkeypatch.setattr(kernel, "time", minute)
+    assert kernel.is_ending(shell)
 
 
 def test_a_run_that_ended_meanwhile_is_shown_once(
