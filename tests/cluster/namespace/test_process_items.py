@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from jupyter_sky.cluster.namespace.process_items import ProcessItems
 
 
