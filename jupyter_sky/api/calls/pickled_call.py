@@ -12,7 +12,7 @@ from jupyter_sky.api.call import Decorate
 from jupyter_sky.api.compute import PendingCompute
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import pickling
-from jupyter_sky.serialization.pickling import Pickled
+from jupyter_sky.serialization.pickled import Pickled
 
 
 def pickle_call(

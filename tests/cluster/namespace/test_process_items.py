@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jupyter_sky.cluster.namespace.process_items import ProcessItems
+
+from jupyter_sky.cluster.namespace.items.process_items import ProcessItems
 
 
 def _ignore_warnings() -> None:
