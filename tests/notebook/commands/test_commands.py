@@ -186,17 +186,17 @@ def test_a_long_log_is_shown_from_its_end(two: Notebook) -> None:
 
 
 class Interrupting(StringIO):
-    """A stream on which Ctrl-C is pressed as soon as it shows something."""
+    """A stream on which Ctrl-C is pressed as soon as it shows some texts."""
 
-    def __init__(self, text: str, before: Callable[[], Any] = lambda: None) -> None:
+    def __init__(self, *texts: str, before: Callable[[], Any] = lambda: None) -> None:
         super().__init__()
-        self._text = text
+        self._texts = texts
         self._before = before
 
     def write(self, text: str) -> int:
         written = super().write(text)
-        if self._text in self.getvalue():
-            self._text = "\0"
+        if all(text in self.getvalue() for text in self._texts):
+            self._texts = ("\0",)
             self._before()
             signal.raise_signal(signal.SIGINT)
         return written
@@ -229,7 +229,8 @@ def test_following_a_log_ends_with_ctrl_c_and_the_run_goes_on(
             two.shell.run_line_magic("sky", "logs 1 --follow")
     assert going_on.getvalue().startswith("begun\n")
     assert stream.getvalue() == "begun\nhalf"
-    labelled = Interrupting("0 │ there\n")
+    # What a rank has printed so far is read at once.
+    labelled = Interrupting("0 │ there\n", "1 │ begun\n")
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", labelled)
         two.shell.run_line_magic("sky", "logs all --follow")
