@@ -215,6 +215,8 @@ class Scheduler(ClusterListener):
                 await self._check(run)
                 await self._others.say_missed(self.controller.id, self._unseen, run)
                 await send_once_whole(self.controller, run, self.monitor.begin)
+            elif run.finished:  # perhaps before it was recorded that it waits
+                await settle(self.controller.id, run)
             await recovery.until_over(self.controller, run.over, lambda: run.waiting, run.on_notice)
 
     async def _check(self, run: Run) -> None:

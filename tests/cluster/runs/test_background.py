@@ -11,10 +11,12 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
-from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory import owed_runs, registry
+from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.panel.manager import NoStrip
 from jupyter_sky.providers.local import Local
+from jupyter_sky.transport import event_loop
 
 
 def start(cells, code: str, names=(), timeout: float | None = None, **options) -> BackgroundRun:
@@ -210,3 +212,20 @@ def test_a_cluster_that_ends_takes_its_runs_with_it_and_they_say_so(new) -> None
         assert handle.done
         assert "ended after" in repr(handle) and "was ended" in repr(handle)
     assert cells.cluster.snapshot()["run"]["state"] == "error"
+
+
+def test_a_run_that_is_stopped_before_its_waiting_is_recorded_leaves_no_record(
+    cells, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    first = cells.start(f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)")
+    ranks = cells.cluster.all_ranks
+    update = cells.cluster.sync.update((), {}, ranks)
+    second = cells.cluster.run(Task(ranks, code="pass", update=update, title="second"))
+    scheduler, run = second._scheduler, second._run
+    event_loop.call(lambda: (scheduler.start(run), scheduler.stop(run)))
+    go.touch()
+    first.follow()
+    cells.run("pass")  # whose turn comes after that of the other
+    titles = [found["title"] for _, found in owed_runs._records(cells.cluster.id)]
+    assert "second" not in titles
