@@ -6,7 +6,9 @@ import keyword
 import re
 from typing import Any
 
+from IPython.core.autocall import IPyAutocall
 from IPython.core.inputtransformer2 import TransformerManager
+from IPython.core.macro import Macro
 
 # What may begin a command, a magic or a help request, or be a prompt or an indentation to remove.
 # If it turns out to be an operator or part of a string, IPython has merely looked in vain. As that
@@ -20,6 +22,7 @@ _SPECIAL = re.compile(
     re.MULTILINE,
 )
 _FIRST_WORD = re.compile(r"\w+")
+_CALLED_OR_ASSIGNED = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*)[ \t]*[=(]")
 _USUAL = TransformerManager()
 
 
@@ -35,12 +38,21 @@ def as_it_is(shell: Any, cell: str) -> str | None:
     """
     if not cell or cell[0].isspace() or _SPECIAL.search(cell) or not _is_usual(shell):
         return None
-    if cell.find("\n", 0, -1) < 0:
-        # A single line may be a magic without its `%`, or a call without parentheses.
-        word = _FIRST_WORD.match(cell)
-        if word is None or not keyword.iskeyword(word[0]) or not _has_usual_checkers(shell):
-            return None
+    # A single line may be a magic without its `%`, or a call without parentheses.
+    if cell.find("\n", 0, -1) < 0 and not (_has_usual_checkers(shell) and _is_plain(shell, cell)):
+        return None
     return cell if cell.endswith("\n") else f"{cell}\n"
+
+
+def _is_plain(shell: Any, line: str) -> bool:
+    """Return whether a single line begins with a keyword, or calls or assigns what is no magic."""
+    word = _FIRST_WORD.match(line)
+    if word is None or keyword.iskeyword(word[0]):
+        return word is not None
+    used = _CALLED_OR_ASSIGNED.match(line)
+    if used is None or shell.autocall or shell.find_magic(used[1]) is not None:
+        return False
+    return not isinstance(shell.user_ns.get(used[1]), (IPyAutocall, Macro))
 
 
 def remember_checkers(shell: Any) -> None:

@@ -60,6 +60,15 @@ CELLS = [
     "# nothing\npass",
     "f x",
     "lambda: 0",
+    "y = 1",
+    "y == 1",
+    "print(1)",
+    "losses.append(loss)",
+    "time(1)",
+    "time = 1",
+    "exit()",
+    "exit = 1",
+    "x (1)",
     "",
     "\n",
 ]
@@ -83,7 +92,7 @@ def test_what_is_left_as_it_is_ipython_leaves_too(shell: InteractiveShell) -> No
         if (found := plain_python.as_it_is(shell, cell)) is not None
     }
     assert {cell: shell.transform_cell(cell) for cell in left} == left
-    assert {"pass", "import os", "x = 1\ny = 2"} <= left.keys()
+    assert {"pass", "import os", "x = 1\ny = 2", "y = 1", "print(1)"} <= left.keys()
     assert "a != b\nc % d" in {cell.rstrip("\n") for cell in left}
     assert len(left) > len(files) * 3 // 4
 
@@ -106,6 +115,33 @@ PIECES += [
 ]
 
 
+LINES = [
+    "x",
+    "time",
+    "ls",
+    "exit",
+    "print",
+    ".a",
+    "(",
+    ")",
+    "=",
+    "==",
+    " ",
+    "1",
+    "[0]",
+    ",",
+    "'a b'",
+]
+LINES += ["!=", "%", "?", "+=", ";", "#", "not", "\n"]
+
+
+@settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(LINES), min_size=1, max_size=7).map("".join))
+def test_a_single_line_that_is_left_ipython_would_leave(shell: InteractiveShell, cell: str) -> None:
+    found = plain_python.as_it_is(shell, cell)
+    assert found is None or found == shell.transform_cell(cell)
+
+
 @settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=10).map("".join))
 def test_whatever_is_left_ipython_would_leave(shell: InteractiveShell, cell: str) -> None:
@@ -114,7 +150,10 @@ def test_whatever_is_left_ipython_would_leave(shell: InteractiveShell, cell: str
     assert found is None or found == shell.transform_cell(cell)
 
 
-@pytest.mark.parametrize("cell", ["ls", "exit", "%time x\ny", "!ls\ny", "x?\ny", "  x\n  y", "f x"])
+@pytest.mark.parametrize(
+    "cell",
+    ["ls", "exit", "exit = 1", "time(1)", "%time x\ny", "!ls\ny", "x?\ny", "  x\n  y", "f x"],
+)
 def test_ipython_looks_where_there_may_be_something(shell: InteractiveShell, cell: str) -> None:
     assert plain_python.as_it_is(shell, cell) is None
 
