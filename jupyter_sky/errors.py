@@ -13,7 +13,7 @@ listed with its file::
             DebuggerQuit     errors.py: the user left the debugger of a cell with `q`
             ClusterLost      errors.py: the cluster, or part of it, is gone
             NoConnection     errors.py: a node cannot be reached now, but may still run
-            GroupBroken      cluster/errors.py: a rank was lost while the group was formed
+            GroupBroken      cluster/errors.py: the group was not formed, but may be next time
             BegunInPart      cluster/errors.py: some ranks were lost before they began a run
             TimedOut         cluster/errors.py: the run took longer than `--timeout`
             RegistryError    cluster/inventory/registry.py: the registry cannot be used

@@ -130,7 +130,7 @@ class TimedOut(SkyError, TimeoutError):
 
 
 class GroupBroken(SkyError):
-    """A rank was lost while the process group was formed; it can be formed again."""
+    """The process group was not formed this time, as when a rank was lost; the next may be."""
 
 
 class BegunInPart(SkyError):

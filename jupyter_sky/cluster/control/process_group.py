@@ -37,6 +37,8 @@ from jupyter_sky.transport.tasks import shielded
 PATIENCE = 0.5
 """Seconds for ranks to come to the end of a rendezvous that is not wanted any more."""
 
+_MAY_SUCCEED_LATER = (RankLost.__qualname__, GroupBroken.__qualname__)
+
 
 async def ensure_formed(controller: Controller) -> None:
     """Wait until all ranks are alive and in one group, forming it again if it was broken."""
@@ -189,13 +191,13 @@ def _check(controller: Controller, ranks: Iterable[int]) -> None:
     Raises
     ------
     GroupBroken
-        If it was lost.
+        If another attempt may succeed.
     SkyError
         If it has failed.
     """
     for rank in ranks:
         if error := controller.form_errors.get(rank):
-            kind = GroupBroken if error["type"] == RankLost.__qualname__ else SkyError
+            kind = GroupBroken if error["type"] in _MAY_SUCCEED_LATER else SkyError
             raise kind(f"rank {rank} could not join the group: {_first_line(error)}")
 
 

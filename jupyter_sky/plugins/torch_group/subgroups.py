@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 from jupyter_sky.api.checkpoints.together import OWN_GROUP
+from jupyter_sky.cluster.errors import GroupBroken
 from jupyter_sky.serialization.instances import instances
 
 
@@ -121,6 +122,11 @@ def form(groups: Sequence[Subgroup], made: int, seconds: float | None) -> list[t
     list of pairs
         For each group in which this rank is, the former one, if something refers to it, and the
         new one.
+
+    Raises
+    ------
+    GroupBroken
+        If they cannot be formed here; the next attempt is made without any.
     """
     from torch.distributed import distributed_c10d as c10d
 
@@ -128,9 +134,9 @@ def form(groups: Sequence[Subgroup], made: int, seconds: float | None) -> list[t
     naming = c10d._process_group_name
     try:
         return [*_form(groups, seconds)]
-    except Exception:
+    except Exception as error:
         _has_failed = True
-        raise
+        raise GroupBroken(f"{type(error).__name__}: {error}") from error
     finally:
         c10d._process_group_name = naming
         c10d._world.group_count = max(made, c10d._world.group_count)

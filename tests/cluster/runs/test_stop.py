@@ -23,6 +23,7 @@ from jupyter_sky.api.calls.futures import Futures
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.network.blobs.shared_memory import SharedMemory
 from jupyter_sky.cluster.runs.handle import RunHandle
+from jupyter_sky.cluster.runs.scheduler import Scheduler
 from jupyter_sky.transport.flow import Flow
 from jupyter_sky.transport.protocol.events import Output
 from tests import waiting
@@ -290,8 +291,13 @@ def test_groups_of_some_ranks_and_what_is_sharded_over_them_go_on(cells: Cells) 
     assert known == (4, 4, 3, 3) and len({*newest}) == 1
 
 
-def test_a_group_that_is_not_formed_again_keeps_nothing_from_running(cells: Cells) -> None:
+@pytest.mark.parametrize("tried_before", [True, False])
+def test_a_group_that_is_not_formed_again_keeps_nothing_from_running(
+    cells: Cells, monkeypatch: pytest.MonkeyPatch, tried_before: bool
+) -> None:
     """As where a node no longer reaches another one directly."""
+    if not tried_before:  # but by the next cell itself, which has come at once
+        monkeypatch.setattr(Scheduler, "_make_whole_in_turn", lambda self: asyncio.sleep(0))
     cells.run(
         "pair, new_group = dist.new_group([0, 1]), dist.new_group\n"
         "tried = []\n"
