@@ -259,6 +259,8 @@ async def _send_until_taken(
 class WaitingRecord:
     """Records that a run waits for its turn, for a kernel that attaches after the end of this one.
 
+    One in the background may wait for no other: its cell is over before it is sent.
+
     Parameters
     ----------
     cluster
@@ -271,8 +273,10 @@ class WaitingRecord:
 
     def __init__(self, cluster: str, run: Run, turn: asyncio.Lock) -> None:
         self._recording: asyncio.Task[None] | None = None
-        if turn.locked() and run.task.title:
+        if run.task.title and (turn.locked() or run.in_background):
             self._recording = asyncio.create_task(_record(cluster, run, waits=True))
+        else:
+            run.kept.set()
 
     async def is_over(self) -> None:
         """Wait until it is recorded, so that what is recorded next replaces it."""
@@ -300,3 +304,4 @@ async def _record(cluster: str, run: Run, waits: bool) -> None:
     run.is_recorded = True
     with contextlib.suppress(OSError):
         await asyncio.to_thread(owed_runs.record, cluster, run.id, *owed, waits)
+    run.kept.set()

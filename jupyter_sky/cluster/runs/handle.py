@@ -175,7 +175,7 @@ class RunHandle:
         event_loop.call(lambda: asyncio.get_running_loop().call_later(_LEFT_WITHIN, stop))
 
     def listen(self, show: Sink, over: Callable[[], None], timeout: float | None = None) -> None:
-        """Have the background thread follow the run, and wait only until its data was sent.
+        """Have the background thread follow the run, once it is kept and its data was sent.
 
         Parameters
         ----------
@@ -198,7 +198,7 @@ class RunHandle:
             self.begin()
             event_loop.call(redirect)
             with heard_interrupts():
-                while not run.data_sent.wait(_SLICE):
+                while not (run.kept.wait(_SLICE) and run.data_sent.wait(_SLICE)):
                     pass
         except KeyboardInterrupt:
             self.stop()

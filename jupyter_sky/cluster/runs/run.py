@@ -124,6 +124,8 @@ class Run:
         has tried to stop it. The user's thread sets them too, before it asks the loop to stop it.
     in_background
         Whether the kernel does not wait for it.
+    kept
+        Set when the end of this kernel would not have it forgotten, or it is over.
     data_sent
         Set when its data was sent, or is not to be sent any more.
     sent
@@ -166,6 +168,7 @@ class Run:
         self.time_limit: float | None = None
         self.is_unwanted = False
         self.in_background = False
+        self.kept = Flag()
         self.data_sent = Flag()
         self.sent = False
         self.is_recorded = False
@@ -341,6 +344,7 @@ class Run:
             self._ended = time.monotonic()
             self.over.set()
             self.told.set()
+            self.kept.set()
             self.prompts.close()
             self.hang.end()
             # In this order: when the user's thread hears of the end, the record is complete.
