@@ -36,6 +36,9 @@ They count from when its silence was noticed; so it is known within 15 seconds o
 IDLE_PATIENCE = 600.0
 """Seconds for which such a node is waited for where nothing runs."""
 
+START_PATIENCE = 60.0
+"""The same while the cluster starts, which the user sees and can stop: a new start takes longer."""
+
 
 async def make_whole(controller: Controller) -> None:
     """Wait for all nodes, replace lost ones, and form the group again if it is broken.
@@ -127,10 +130,11 @@ def unreached(
         Why to end runs on it, if they should be ended; the cluster then continues when it is back.
     """
     patience = controller.spec.patience
+    longest = patience or (IDLE_PATIENCE if controller.alive else START_PATIENCE)
     is_over = seconds >= (patience or RUN_PATIENCE)
     # It can be replaced; and a run that has not started has nothing to lose.
     is_replaced = is_wanted and is_over and _can_replace(controller)
-    if seconds >= (patience or IDLE_PATIENCE) or is_replaced or (is_over and not controller.alive):
+    if seconds >= longest or is_replaced:
         connection.declare_lost(
             "is gone: neither this notebook nor the other nodes have reached it for "
             f"{format_duration(seconds)}"
@@ -138,7 +142,7 @@ def unreached(
         return None
     if not is_over:
         return None
-    left = format_duration((patience or IDLE_PATIENCE) - seconds)
+    left = format_duration(longest - seconds)
     return (
         f"{format_ranks(connection.ranks)} on {connection.name} could not be reached for "
         f"{format_duration(seconds)}, neither by this notebook nor by the other nodes, so the run "

@@ -24,7 +24,7 @@ _BRIEF = 0.5
 _ASK_EVERY = 2.0  # seconds
 _TELL_EVERY = 0.25  # seconds
 _ASK_WITHIN = 8.0  # seconds
-_TRY_WITHIN = 60.0  # seconds
+_TRY_WITHIN = 60.0  # seconds, also for a link: to make nodes anew takes longer
 _MOST = 4  # unreachable nodes that an error names
 _EVERYONE = 32  # nodes up to which each tries to reach each
 _WITNESSES = 3  # other nodes that are asked about one
@@ -176,7 +176,10 @@ async def check_network(connections: Sequence[Connection]) -> None:
     async def open_port(index: int) -> tuple[int, str, int]:
         node = nodes[index]
         answer = await connections[index].request(
-            "listen_on_test_port", addr=node.addr, callers=callers[index]
+            "listen_on_test_port",
+            link_within=_TRY_WITHIN,
+            addr=node.addr,
+            callers=callers[index],
         )
         return node.node, node.addr, answer["port"]
 
@@ -185,6 +188,7 @@ async def check_network(connections: Sequence[Connection]) -> None:
             "connect_to_test_ports",
             listeners=[ports[other] for other in tried[index]],
             within=_TRY_WITHIN,
+            link_within=_TRY_WITHIN,
         )
         failed: dict[int, str] = answer["failed"]
         return failed

@@ -25,6 +25,7 @@ from jupyter_sky.transport.volumes.requests import (
 _RENEW_BEFORE = 0.5
 """The share of their time that credentials have left when others are sent."""
 
+_LINK_WITHIN = 60.0  # seconds; to make nodes anew takes longer
 _NAMED = 3  # most files to name in a sentence
 
 
@@ -62,7 +63,9 @@ async def mount(
     orders = [await blocking(order_of, each, provider) for each in volumes]
 
     async def mount_on(connection: Connection) -> MountAnswer:
-        answer = await connection.request("mount", within=None, volumes=orders)
+        answer = await connection.request(
+            "mount", within=None, link_within=_LINK_WITHIN, volumes=orders
+        )
         return cast(MountAnswer, answer)
 
     answers = await asyncio.gather(*map(mount_on, connections))

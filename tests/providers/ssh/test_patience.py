@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import threading
 from collections.abc import Iterator
 
 import pytest
 
 import jupyter_sky as sky
+from jupyter_sky.cluster.network import connection
+from jupyter_sky.cluster.network.requests.pending import LINK_WITHIN
 from jupyter_sky.errors import NoConnection
 from tests.cluster.conftest import Cells
 from tests.lab import Host, Lab
@@ -114,3 +117,23 @@ def test_nodes_that_do_not_reach_each_other_do_not_wait_for_ever(lab: Lab, start
         lab.hosts[0].speed_up()
     assert cells.ask("kept") == [5, 6]
     assert cells.ask("dist.get_world_size()") == [2, 2]
+
+
+def test_a_node_that_stands_still_for_a_while_does_not_end_the_start(
+    lab: Lab, start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "SILENCE", 1.0)
+    resumed: list[threading.Timer] = []
+
+    def stand_still(said: object) -> None:
+        if str(said) == "checking the network":
+            [agent] = lab.hosts[1].processes("jupyter_sky.node /")
+            agent.suspend()
+            resumed.append(threading.Timer(LINK_WITHIN + 3.0, agent.resume))
+            resumed[0].start()
+
+    try:
+        cells = start("lab1,lab2", framework=False, progress=stand_still)
+    finally:
+        resumed[0].join()
+    assert cells.ask("1 + 1") == [2, 2]
