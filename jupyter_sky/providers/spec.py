@@ -178,7 +178,8 @@ class ClusterSpec:
         Whether to replace a lost node by another one.
     patience
         Seconds to wait for a node that neither the notebook nor the other nodes can reach; ``None``
-        for 15 seconds while something runs or waits to run, and 10 minutes otherwise.
+        for 15 seconds while something runs or waits to run, a minute while the cluster starts, and
+        10 minutes otherwise.
     unattended
         Seconds for which a run continues without a notebook before its nodes end.
     volumes

@@ -40,6 +40,7 @@ ANSWER = "node-{}.json"
 
 _NOTICE = 120.0  # seconds before the end of the job, as on EC2
 _LOOK_EVERY = 60.0  # most seconds until the clock is checked again
+_TRIES, _PAUSE = 20, 1.0  # times, and seconds: usually Slurm waits for 30 until it kills
 
 
 def main(job: Path, image: str, umask: int) -> None:
@@ -100,8 +101,9 @@ class _Keeper:
     def __init__(self, agent: int, notice: Path) -> None:
         self._agent = agent
         self._notice = notice
-        self._ends_at = _end_of_job()
+        self._ends_at, self._is_known = math.inf, False
         self._told: float | None = None
+        self._ask()
         signal.signal(signal.SIGTERM, self._on_term)
 
     def wait(self) -> None:
@@ -112,15 +114,28 @@ class _Keeper:
             left = self._ends_at - _NOTICE - time.time()
             if _ends_within(self._agent, min(left, _LOOK_EVERY) if left > 0 else _LOOK_EVERY):
                 return
-            if self._is_soon():
+            if self._is_soon() or not self._is_known:
                 # The job's time limit may have been extended.
-                self._ends_at = _end_of_job()
+                self._ask()
+
+    def _ask(self) -> bool:
+        """Ask Slurm for the end of the job; return whether it answers."""
+        if (end := _said_end()) is None:
+            return False
+        self._ends_at, self._is_known = end, True
+        return True
 
     def _is_soon(self) -> bool:
         return self._ends_at - _NOTICE <= time.time()
 
     def _on_term(self, *_: object) -> None:
-        self._ends_at = _end_of_job()
+        # Slurm's controller may have no time just now, as it ends many jobs for a larger one.
+        for _attempt in range(_TRIES):
+            if self._ask():
+                break
+            time.sleep(_PAUSE)
+        else:
+            _leave()
         if not time.time() < self._ends_at < math.inf:
             _leave()
         self._tell()
@@ -134,14 +149,20 @@ def _leave(*_: object) -> None:
     sys.exit(0)
 
 
-def _end_of_job() -> float:
-    """Return when Slurm will end the job, as `time.time` counts; 0 if it is ending it now."""
+def _said_end() -> float | None:
+    """Return when Slurm will end the job, as `time.time` counts; ``None`` if it does not answer.
+
+    That is 0 if it is ending it now, and infinity if it never will.
+    """
     job = f"--jobs={os.environ['SLURM_JOB_ID']}"
     try:
-        state, end = _said(["squeue", "--noheader", job, "--format=%T|%e"]).strip().split("|")
-    except (subprocess.CalledProcessError, ValueError):
-        return math.inf  # Slurm does not answer now, or is not on the path
-    if JobState(state).is_ending:
+        said = _said(["squeue", "--noheader", job, "--format=%T|%e"]).strip()
+    except subprocess.CalledProcessError as error:
+        return 0.0 if "Invalid job id" in error.stderr else None
+    except OSError:
+        return None  # it is not on the path
+    state, _, end = said.partition("|")
+    if not said or JobState(state).is_ending:
         return 0.0
     try:
         return datetime.fromisoformat(end).timestamp()

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import psutil
@@ -19,7 +24,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import cloud_resources, registry
 from jupyter_sky.errors import ClusterLost, SkyError, UsageError
 from jupyter_sky.providers.base import MachineGone
-from jupyter_sky.providers.slurm import jobs, partitions
+from jupyter_sky.providers.slurm import jobs, on_node, partitions
 from jupyter_sky.providers.slurm.login import LoginNode, login_node
 from jupyter_sky.providers.slurm.partitions import NodeKind
 from jupyter_sky.providers.slurm.provider import Slurm
@@ -152,6 +157,89 @@ def test_preemption_is_told_while_there_is_time(slurm: Path) -> None:
         cluster.down()
         subprocess.run(["scancel", other], check=True)
         until(lambda: not queue())
+
+
+BUSY = """\
+#!/bin/sh
+case "$*" in *"%T|%e"*)
+    test ! -e {away} || {{
+        rm {away}
+        echo "slurm_load_jobs error: Socket timed out on send/recv operation" >&2
+        exit 1
+    }}
+esac
+exec {squeue} "$@"
+"""
+"""A squeue whose controller has no time for a node that asks when its job ends: once."""
+
+
+def test_preemption_is_told_also_where_slurm_has_no_time_to_say_until_when(
+    slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away, busy = tmp_path / "away", tmp_path / "squeue"
+    busy.write_text(BUSY.format(away=away, squeue=shutil.which("squeue")))
+    busy.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    cluster = start("busy", provider=Slurm(partition="low"))
+    try:
+        cells = Cells(cluster)
+        cells.run("saved = []")
+        cells.run(HOOK)
+        run = cells.start("while not saved: time.sleep(0.01)")
+        away.touch()
+        other = submit_other("--nodes=2", "--exclusive")
+        run.follow()
+        assert not away.exists()
+        assert ("terminate", True, True) in cells.ask("saved[0]")
+    finally:
+        cluster.down()
+        subprocess.run(["scancel", other], check=True)
+        until(lambda: not queue())
+
+
+AWAY = """\
+#!/bin/sh
+if test ! -e {asked}; then
+    touch {asked}
+    echo "slurm_load_jobs error: Unable to contact slurm controller" >&2
+    exit 1
+fi
+echo "RUNNING|{end}"
+"""
+"""A squeue whose controller has no time when it is asked first."""
+
+
+@pytest.fixture
+def agent() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that stands for an agent; SIGTERM is as it was afterwards."""
+    usual = signal.getsignal(signal.SIGTERM)
+    process = subprocess.Popen(["sleep", "600"])
+    yield process
+    process.kill()
+    process.wait()
+    signal.signal(signal.SIGTERM, usual)
+
+
+def test_the_end_is_announced_also_where_slurm_had_no_time_at_the_start(
+    agent: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = datetime.fromtimestamp(int(time.time()) + 60)
+    squeue, notice = tmp_path / "squeue", tmp_path / "notice.json"
+    squeue.write_text(AWAY.format(asked=tmp_path / "asked", end=end.isoformat()))
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    monkeypatch.setattr(on_node, "_LOOK_EVERY", 0.1)
+
+    def end_when_told() -> None:
+        try:
+            until(notice.exists, within=20.0)
+        finally:
+            agent.kill()
+
+    threading.Thread(target=end_when_told).start()
+    on_node._Keeper(agent.pid, notice).wait()
+    assert json.loads(notice.read_text()) == {"kind": "terminate", "at": end.timestamp()}
 
 
 def test_a_controller_that_is_away_costs_nothing(slurm: Path) -> None:
