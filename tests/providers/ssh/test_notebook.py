@@ -13,6 +13,7 @@ import pytest
 from tests.lab import Lab
 from tests.notebook.kernels import LiveNotebook
 from tests.providers.ssh.conftest import impatient
+from tests.waiting import until
 
 BEGIN = f"%load_ext jupyter_sky\n%config Sky.python = {sys.executable!r}"
 
@@ -134,7 +135,8 @@ def test_what_a_dead_cluster_left_on_hosts_is_collected(lab: Lab, notebook: Live
     for process in lab.hosts[0].processes("jupyter_sky.node "):
         process.kill()
     notebook.succeed(BEGIN)
-    assert "gone" in notebook.succeed("%sky status").stdout
+    # A host that has no time within two seconds is said to be unreachable.
+    until(lambda: "gone" in notebook.succeed("%sky status").stdout)
     collected = notebook.succeed("%sky gc").stdout
     assert "what is left of it on lab1, lab2" in collected
     assert not any(host.processes("jupyter_sky") for host in lab.hosts)
