@@ -13,7 +13,7 @@ listed with its file::
             DebuggerQuit     errors.py: the user left the debugger of a cell with `q`
             ClusterLost      errors.py: the cluster, or part of it, is gone
             NoConnection     errors.py: a node cannot be reached now, but may still run
-            GroupBroken      cluster/errors.py: the group was not formed, but may be next time
+            GroupBroken      errors.py: the group was not formed, but may be next time
             BegunInPart      cluster/errors.py: some ranks were lost before they began a run
             TimedOut         cluster/errors.py: the run took longer than `--timeout`
             RegistryError    cluster/inventory/registry.py: the registry cannot be used
@@ -123,6 +123,10 @@ class ClusterLost(SkyError):
 
 class NoConnection(SkyError):
     """A node cannot be reached now; it may still be up, and its run may continue."""
+
+
+class GroupBroken(SkyError):
+    """The process group was not formed this time, as when a rank was lost; the next may be."""
 
 
 def exit_status(error: SystemExit) -> int:

@@ -129,10 +129,6 @@ class TimedOut(SkyError, TimeoutError):
     """A run exceeded its time limit."""
 
 
-class GroupBroken(SkyError):
-    """The process group was not formed this time, as when a rank was lost; the next may be."""
-
-
 class BegunInPart(SkyError):
     """Some ranks have begun a run, and others were lost before: its failures say which."""
 

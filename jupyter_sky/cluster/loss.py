@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jupyter_sky.cluster.control.controller import Controller
-from jupyter_sky.cluster.errors import Failure, GroupBroken, RankLost
+from jupyter_sky.cluster.errors import Failure, RankLost
 from jupyter_sky.cluster.metrics.curves import Curves
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.runs.task import Attempt
 from jupyter_sky.cluster.state import ClusterPhase
-from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
+from jupyter_sky.errors import ClusterLost, GroupBroken, NoConnection, SkyError
 from jupyter_sky.formatting import (
     format_count,
     format_duration,

@@ -21,12 +21,12 @@ from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.control.controller import Controller
-from jupyter_sky.cluster.errors import GroupBroken, RankLost
+from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.requests.pending import LOOK_LINK_WITHIN
 from jupyter_sky.cluster.runtime_env import deadline
-from jupyter_sky.errors import SkyError
+from jupyter_sky.errors import GroupBroken, SkyError
 from jupyter_sky.formatting import format_duration, format_ranks
 from jupyter_sky.serialization.pickling import main_namespace
 from jupyter_sky.transport.frames import Message

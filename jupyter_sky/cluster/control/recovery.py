@@ -11,11 +11,10 @@ from jupyter_sky.cluster.control import process_group, scaling
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.listener import lost_agent
 from jupyter_sky.cluster.control.shutdown import origin
-from jupyter_sky.cluster.errors import GroupBroken
 from jupyter_sky.cluster.inventory import owed_ends, scalers
 from jupyter_sky.cluster.network import peer_checks
 from jupyter_sky.cluster.network.connection import Connection
-from jupyter_sky.errors import NoConnection, SkyError
+from jupyter_sky.errors import GroupBroken, NoConnection, SkyError
 from jupyter_sky.formatting import format_duration, format_ranks
 from jupyter_sky.providers.base import Scalable
 from jupyter_sky.transport.protocol.error_report import report

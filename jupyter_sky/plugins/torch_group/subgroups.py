@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from jupyter_sky.api.checkpoints.together import OWN_GROUP
-from jupyter_sky.cluster.errors import GroupBroken
+from jupyter_sky.errors import GroupBroken
 from jupyter_sky.serialization.instances import instances
 
 
