@@ -160,7 +160,7 @@ def _said_end() -> float | None:
     except subprocess.CalledProcessError as error:
         return 0.0 if "Invalid job id" in error.stderr else None
     except OSError:
-        return None  # it is not on the path
+        return math.inf  # it is not on the path, and there is nobody to ask again
     state, _, end = said.partition("|")
     if not said or JobState(state).is_ending:
         return 0.0
