@@ -46,6 +46,11 @@ def test_a_name_that_analysis_cannot_find_gets_advice(notebook: Notebook) -> Non
     with pytest.raises(NameError) as raised:
         notebook.run("%%sky\nunknown")
     assert raised.value._render_traceback_()[-1].startswith("on ranks 0-1")
+    with pytest.raises(NameError) as raised:
+        notebook.run("%%sky\nsky.log(loss=1)")
+    assert raised.value._render_traceback_()[-1] == (
+        "add `import jupyter_sky as sky` to the cell, or to one of the notebook"
+    )
 
 
 def test_what_a_restarted_rank_lacks_and_others_have_is_said(notebook: Notebook) -> None:
