@@ -40,9 +40,11 @@ def test_what_a_kernel_did_not_answer_to_it_does_not_do_later(
     entry = server.until("kept", lambda entry: entry["kernels"])
     os.mkfifo(gate := tmp_path / "gate")
     # A call into C that keeps Python to itself: messages arrive, and no thread can look at them.
-    cell = kernel.start(f"import ctypes; ctypes.PyDLL(None).open({bytes(gate)}, 0)")
+    command = f"touch {tmp_path / 'begun'}; cat {gate}"
+    cell = kernel.start(f"import ctypes; ctypes.PyDLL(None).system({command.encode()})")
     asked = f"clusters/{entry['id']}/variables"
     try:
+        until((tmp_path / "begun").exists)
         until(lambda: server.sky(asked).status == 409)
         assert server.act(entry, "restart", {"ranks": None}).message == "the kernel does not answer"
     finally:
