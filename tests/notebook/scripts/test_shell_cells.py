@@ -90,7 +90,9 @@ def test_stop_of_a_script_that_has_not_begun_yet_keeps_the_rank(notebook: Notebo
     rank = notebook.namespace["pid"][1]
     with _frozen(rank):
         notebook.run("%%sky --sh --background --ranks 1\nsleep 600")
-        assert notebook.run("run = _\n%sky interrupt").endswith(": stopping\n")
+        notebook.run("run = _")
+        until(lambda: "running" in notebook.run("%sky status"))  # else it is stopped unsent
+        assert notebook.run("%sky interrupt").endswith(": stopping\n")
         until(lambda: _is_pending(rank, signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         notebook.run("run.result()")

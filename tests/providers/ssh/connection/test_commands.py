@@ -60,6 +60,8 @@ def test_a_host_that_pauses_does_not_lose_the_command_that_it_runs(
     finally:
         (first.folder / "tmp" / "gate").touch()
     assert quiet.result() == "installed\n"
+    for each in (other, there, jump):  # later tests look at what is left of connections
+        each.close()
 
 
 def test_what_waits_for_an_answer_ends_with_the_connection(lab: Lab, client: None) -> None:
