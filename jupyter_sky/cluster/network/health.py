@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
 from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.network.requests.pending import START_LINK_WITHIN
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_time_ago
 from jupyter_sky.providers.base import Node
@@ -24,7 +25,7 @@ _BRIEF = 0.5
 _ASK_EVERY = 2.0  # seconds
 _TELL_EVERY = 0.25  # seconds
 _ASK_WITHIN = 8.0  # seconds
-_TRY_WITHIN = 60.0  # seconds, also for a link: to make nodes anew takes longer
+_TRY_WITHIN = 60.0  # seconds
 _MOST = 4  # unreachable nodes that an error names
 _EVERYONE = 32  # nodes up to which each tries to reach each
 _WITNESSES = 3  # other nodes that are asked about one
@@ -177,7 +178,7 @@ async def check_network(connections: Sequence[Connection]) -> None:
         node = nodes[index]
         answer = await connections[index].request(
             "listen_on_test_port",
-            link_within=_TRY_WITHIN,
+            link_within=START_LINK_WITHIN,
             addr=node.addr,
             callers=callers[index],
         )
@@ -188,7 +189,7 @@ async def check_network(connections: Sequence[Connection]) -> None:
             "connect_to_test_ports",
             listeners=[ports[other] for other in tried[index]],
             within=_TRY_WITHIN,
-            link_within=_TRY_WITHIN,
+            link_within=START_LINK_WITHIN,
         )
         failed: dict[int, str] = answer["failed"]
         return failed

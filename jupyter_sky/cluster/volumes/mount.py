@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.network.requests.pending import START_LINK_WITHIN
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_bytes, format_count, format_list
 from jupyter_sky.providers.base import Provider
@@ -25,7 +26,6 @@ from jupyter_sky.transport.volumes.requests import (
 _RENEW_BEFORE = 0.5
 """The share of their time that credentials have left when others are sent."""
 
-_LINK_WITHIN = 60.0  # seconds; to make nodes anew takes longer
 _NAMED = 3  # most files to name in a sentence
 
 
@@ -64,7 +64,7 @@ async def mount(
 
     async def mount_on(connection: Connection) -> MountAnswer:
         answer = await connection.request(
-            "mount", within=None, link_within=_LINK_WITHIN, volumes=orders
+            "mount", within=None, link_within=START_LINK_WITHIN, volumes=orders
         )
         return cast(MountAnswer, answer)
 

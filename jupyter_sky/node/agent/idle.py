@@ -155,7 +155,7 @@ class IdleTimer:
         """Reset the timer; called whenever the use of the node may have changed."""
         now = self._loop.time()
         use = self._use()
-        busy, used, works = use.busy, use.used, use.works
+        busy, used, works = use
         if works or self._was_working or (self._was_busy and not busy):
             self._worked = now
         if busy or used or self._was_used:

@@ -22,6 +22,9 @@ ANSWER_WITHIN = 30.0
 LINK_WITHIN = 10.0
 """Seconds that a request waits for a link, in all, unless it is worth waiting for longer."""
 
+START_LINK_WITHIN = 60.0
+"""The same while a cluster starts: to make nodes anew takes longer."""
+
 LOOK_LINK_WITHIN = 2.0
 """The same where the user looks at something, and can do so again."""
 
