@@ -6,6 +6,7 @@ import ast
 import io
 import re
 import tokenize
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jupyter_sky.analysis.cell_names import analyse
@@ -109,6 +110,8 @@ def python_cell(text: str, number: int, on_ranks: bool) -> tuple[PythonCell, lis
     for each in future:
         lines[each.lineno - 1 : each.end_lineno] = [""] * ((each.end_lineno or 0) - each.lineno + 1)
     code, shows = _shown("\n".join(lines), tree)
+    if on_ranks:
+        code = _without_annotations(code)
     binds = frozenset(
         each.get_name() for each in symbols if each.is_assigned() or each.is_imported()
     )
@@ -152,10 +155,7 @@ def _shown(code: str, tree: ast.Module) -> tuple[str, bool]:
     is_print = isinstance(value, ast.Call) and ast.unparse(value.func) in ("print", "display")
     if is_print or isinstance(value, ast.Await | ast.Yield | ast.YieldFrom):
         return code, False
-    lines = code.splitlines(keepends=True)
-    assert value.end_lineno is not None and value.end_col_offset is not None
-    start = _offset(lines, value.lineno, value.col_offset)
-    end = _offset(lines, value.end_lineno, value.end_col_offset)
+    start, end = _span(code.splitlines(keepends=True), value)
     data = code.encode()
     shown = data[start:end]
     if isinstance(value, ast.Tuple) and not shown.startswith(b"("):
@@ -163,6 +163,32 @@ def _shown(code: str, tree: ast.Module) -> tuple[str, bool]:
     return b"".join([data[:start], b"show_value(", shown, b")", data[end:]]).decode(), True
 
 
-def _offset(lines: list[str], number: int, column: int) -> int:
-    """Return the byte offset of a position in `ast`."""
-    return sum(len(line.encode()) for line in lines[: number - 1]) + column
+def _without_annotations(code: str) -> str:
+    """Return code without the annotations of its own names, which cannot be declared global."""
+    lines, data = code.splitlines(keepends=True), code.encode()
+    for each in reversed(list(_annotated(ast.parse(code)))):
+        start, end = _span(lines, each)
+        if each.value is None:
+            data = data[:start] + b"pass" + data[end:]
+        else:
+            name_end = _span(lines, each.target)[1]
+            equals = data.index(b"=", _span(lines, each.annotation)[1])
+            data = data[:name_end] + b" " + data[equals:]
+    return data.decode()
+
+
+def _annotated(node: ast.AST) -> Iterator[ast.AnnAssign]:
+    """Yield the annotated names of a block, in order; those of functions are not its own."""
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, ast.AnnAssign) and each.simple:
+            yield each
+        elif not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield from _annotated(each)
+
+
+def _span(lines: list[str], node: ast.expr | ast.stmt) -> tuple[int, int]:
+    """Return the byte offsets at which code begins and ends."""
+    assert node.end_lineno is not None and node.end_col_offset is not None
+    ends = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
+    before = [sum(len(line.encode()) for line in lines[: number - 1]) for number, _ in ends]
+    return before[0] + ends[0][1], before[1] + ends[1][1]

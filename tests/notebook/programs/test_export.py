@@ -169,6 +169,21 @@ def test_ranks_go_on_with_what_they_have_brought_back(terminal: Terminal, tmp_pa
     assert done.returncode == 0 and "which the notebook expects" in done.stderr
 
 
+def test_names_with_types_are_those_of_every_cell(terminal: Terminal, tmp_path: Path) -> None:
+    write_notebook(
+        tmp_path / "train.ipynb",
+        "%%sky --nodes 1\nlater: int\nfor epoch in range(2):\n"
+        "    läuft: (\n        dict[str, int]\n    ) = ({'a=b':\n  epoch})  # = the last\n"
+        "def half(x: float = 3) -> float:\n    kept: float = x / 2\n    return kept",
+        "%%sky\nprint(läuft, half(), 'later' in globals())\nlater: float = 2",
+        "%%sky\nprint(later)",
+    )
+    done = terminal.sky("export", "--notebook", "train.ipynb")
+    assert done.returncode == 0, done.stderr
+    done = terminal.python("train.py")
+    assert shown(done.stdout) == ["{'a=b': 1} 1.5 False", "2"], done.stderr
+
+
 def test_a_cell_with_comments_alone_does_nothing(terminal: Terminal, tmp_path: Path) -> None:
     write_notebook(tmp_path / "a.ipynb", "%%sky --nodes 1\n# later", "print('end')\n%sky status")
     done = terminal.sky("export", "--notebook", "a.ipynb")
