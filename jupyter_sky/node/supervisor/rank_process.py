@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import select
 import signal
 import socket
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import Any, cast
 
 from jupyter_sky.node.supervisor.output.display_limiter import DisplayLimiter
 from jupyter_sky.node.supervisor.output.log_file import LogFile
+from jupyter_sky.node.supervisor.output.pipes import OutputPipes
 from jupyter_sky.node.supervisor.output.rate_limiter import RateLimiter
 from jupyter_sky.node.supervisor.waiting import Waiting
 from jupyter_sky.transport.frames import Message, SharedFields, encode
@@ -29,10 +30,7 @@ from jupyter_sky.transport.protocol.rank_messages import (
 )
 from jupyter_sky.transport.protocol.topology import FormRequest
 from jupyter_sky.transport.rank_ranges import count, includes
-from jupyter_sky.transport.streams import FIRST_PLACE, LineJoiner, MarkReader, Piece
 
-_READ = 256 * 1024
-_ROUNDS = 4  # rounds of reading, in which everything that pipes can hold is read
 _TAILS = 128 * 1024  # total bytes of output that the ranks of a run send at its end
 _LARGEST_TAIL = 4096
 _SMALLEST_TAIL = 256
@@ -118,14 +116,8 @@ class RankProcess:
         self.names: dict[str, str] = {}
         self.on_hung_up: Callable[[RankProcess], None] = lambda process: None
         self._on_message = on_message
-        self._on_output = on_output
         self._unconfirmed: dict[str, Collection[str]] = {}  # by shipment: the keys of its names
-        self._pipes: dict[int, str] = {}
-        self._poll = select.poll()
-        self._marks: dict[int, MarkReader] = {}
-        self._held: list[tuple[str, Piece]] = []
-        self._place = FIRST_PLACE
-        self._joiner = LineJoiner()
+        self._output = OutputPipes(log, partial(on_output, self))
         self._link: Link | None = None
         self._side: socket.socket | None = None
         self.stacks: int | None = None
@@ -153,13 +145,7 @@ class RankProcess:
         self._side, side = socket.socketpair()
         theirs.append(side.detach())
         self._side.setblocking(False)
-        for stream in ("stdout", "stderr", "log"):
-            read, write = os.pipe()
-            theirs.append(write)
-            os.set_blocking(read, False)
-            asyncio.get_running_loop().add_reader(read, self._on_readable)
-            self._pipes[read], self._marks[read] = stream, MarkReader()
-            self._poll.register(read, select.POLLIN)
+        self._output.open(theirs)
         self.stacks = os.memfd_create("sky-stacks")
         theirs.append(os.dup(self.stacks))
 
@@ -192,11 +178,7 @@ class RankProcess:
 
     def close(self) -> None:
         """Close the sockets and pipes of an ended process, after reading its output."""
-        self.drain()
-        self._pass_on_held()
-        for fd in list(self._pipes):
-            self._close_pipe(fd)
-        self._place = FIRST_PLACE
+        self._output.close()
         if self.stacks is not None:
             os.close(self.stacks)
         self.stacks = None
@@ -316,76 +298,12 @@ class RankProcess:
         self._unconfirmed = {}
 
     def drain(self) -> None:
-        """Read everything that was written so far."""
-        # It is in the pipes, and read in a few rounds; some process may write for ever.
-        for _ in range(_ROUNDS):
-            if not self._read_what_is_there():
-                return
-        self._read_held_soon()
-
-    def _read_what_is_there(self) -> bool:
-        # Poll all pipes at once: usually there is nothing.
-        return bool(self._held or self._poll.poll(0)) and self._read_all()
+        """Read everything that it has printed so far."""
+        self._output.drain()
 
     def _receive(self, message: Message, payload: memoryview) -> None:
         self.drain()  # what was printed before a message comes before it
         self._on_message(self, message)
-
-    def _on_readable(self) -> None:
-        self._read_all()
-        self._read_held_soon()
-
-    def _read_held_soon(self) -> None:
-        if self._held:
-            # The data that precedes it is still on its way, or there is none.
-            asyncio.get_running_loop().call_soon(self._on_readable)
-
-    def _read_all(self) -> bool:
-        """Read each pipe once and pass on what is in order; return whether there was any data."""
-        # Data written before an already known place has been read by now.
-        known = self._place
-        found = [self._read(fd) for fd in list(self._pipes)]
-        self._pass_on_held(known if any(found) else None)
-        return any(found)
-
-    def _pass_on_held(self, until: int | None = None) -> None:
-        """Pass on the pieces up to a place in the order; by default all."""
-        held = sorted(self._held, key=lambda entry: entry[1].place)
-        self._held = [entry for entry in held if until is not None and entry[1].place > until]
-        for stream, piece in held[: len(held) - len(self._held)]:
-            self._pass_on(stream, piece)
-
-    def _read(self, fd: int) -> bool:
-        """Read a pipe, and hold each piece with its place in the order."""
-        try:
-            data = os.read(fd, _READ)
-        except (BlockingIOError, InterruptedError):
-            return False
-        stream, reader = self._pipes[fd], self._marks[fd]
-        if not data:
-            if (rest := reader.end()).data:
-                self._held.append((stream, rest._replace(place=self._place)))
-            self._close_pipe(fd)
-            return False
-        for piece in reader.split(data):
-            place = max(piece.place, self._place | 1) if piece.place % 2 else piece.place
-            self._place = max(self._place, place)
-            if piece.data:
-                self._held.append((stream, piece._replace(place=place)))
-        return True
-
-    def _pass_on(self, stream: str, piece: Piece) -> None:
-        if gap := self._joiner.between((stream, piece.call), piece.data):
-            self.log.append(gap)
-        offset = self.log.append(piece.data)
-        self.log.index.add(stream, offset)
-        self._on_output(self, stream, piece.data, offset, piece.call)
-
-    def _close_pipe(self, fd: int) -> None:
-        asyncio.get_running_loop().remove_reader(fd)
-        self._poll.unregister(fd)
-        del self._pipes[fd], self._marks[fd]
-        os.close(fd)
 
 
 def shared_fields(request: RunRequest) -> SharedFields:
