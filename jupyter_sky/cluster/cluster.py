@@ -377,7 +377,7 @@ class Cluster:
     @property
     def outdated(self) -> bool:
         """Whether another kernel has changed it since: attach it again to see its present state."""
-        return self._controller.outdated
+        return self._controller.formation.outdated
 
     @property
     def shared(self) -> bool:
@@ -392,7 +392,7 @@ class Cluster:
     @property
     def price(self) -> float | None:
         """Dollars per hour; ``None`` if it costs nothing, or if that is not known."""
-        return self._controller.rate.price
+        return self._controller.cost.rate.price
 
     @property
     def sent_bytes(self) -> int:

@@ -6,6 +6,7 @@ It is in dollars, or in GPU or node hours if nodes have no price but are shared 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -65,6 +66,49 @@ class CostMeter:
         """Return the meter of what has ended, and has cost so much an hour before."""
         spent = self.cost(rate, when)
         return self if spent is None else CostMeter(spent, math.inf)
+
+
+class ClusterCost:
+    """The cost of a running cluster.
+
+    Parameters
+    ----------
+    meter
+        Its cost up to now.
+    counts_hours
+        Whether it is in hours, as in `rate_of`.
+
+    Attributes
+    ----------
+    meter
+        Its cost up to the last change of its nodes.
+    rate
+        Its cost per hour since then.
+    """
+
+    def __init__(self, meter: CostMeter, counts_hours: bool) -> None:
+        self.meter = meter
+        self._counts_hours = counts_hours
+        self.rate = rate_of((), counts_hours)
+
+    @property
+    def so_far(self) -> float | None:
+        """Its cost so far, in the unit of its rate; ``None`` if it is free."""
+        return self.meter.cost(self.rate.amount, time.time())
+
+    def begin(self) -> None:
+        """Count from now on: it has cost nothing before."""
+        self.meter = CostMeter(0.0, time.time())
+
+    def set_nodes(self, nodes: Sequence[Mapping[str, Any]]) -> None:
+        """Count these nodes from now on, given as in `rate_of`."""
+        if (spent := self.so_far) is not None:
+            self.meter = CostMeter(spent, time.time())
+        self.rate = rate_of(nodes, self._counts_hours)
+
+    def end(self, when: float) -> None:
+        """Count nothing after a time, in seconds since the epoch: nothing is left of it."""
+        self.meter = self.meter.at_end(self.rate.amount, when)
 
 
 def rate_of(nodes: Sequence[Mapping[str, Any]], counts_hours: bool) -> CostRate:

@@ -1,15 +1,20 @@
-"""The state of a cluster as known here: small, frozen, and changed by events only."""
+"""The state of a cluster as known here: small, frozen, and changed by events only.
+
+`Formation` is not frozen: it is what the tasks that form a group share.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 from jupyter_sky.providers.base import Node
+from jupyter_sky.transport.protocol.error_report import ErrorReport
 from jupyter_sky.transport.protocol.events import (
     Event,
     Formed,
@@ -20,6 +25,7 @@ from jupyter_sky.transport.protocol.events import (
     RankStarted,
     RunBegan,
 )
+from jupyter_sky.transport.protocol.topology import Topology
 from jupyter_sky.transport.rank_ranges import among
 
 T = TypeVar("T")
@@ -281,3 +287,25 @@ def _rank(state: ClusterState, rank: int, **changes: Any) -> ClusterState:
     if all(getattr(before, name) == value for name, value in changes.items()):
         return state
     return replace(state, ranks=(*ranks[:at], before._replace(**changes), *ranks[at + 1 :]))
+
+
+@dataclass
+class Formation:
+    """The formation of the group.
+
+    Attributes
+    ----------
+    lock
+        Held while it is formed.
+    errors
+        The errors of ranks that could not join it.
+    topology
+        Its topology, if this kernel has formed it.
+    outdated
+        Whether another kernel has formed one since: ranks may have come and gone.
+    """
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    errors: dict[int, ErrorReport] = field(default_factory=dict)
+    topology: Topology | None = None
+    outdated: bool = False

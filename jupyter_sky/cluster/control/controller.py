@@ -7,7 +7,6 @@ files beside this one: `lifecycle`, `process_group`, `scaling`, `recovery`.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from jupyter_sky.cluster import version_check
 from jupyter_sky.cluster.control.listener import ClusterListener, Done, lost_agent
 from jupyter_sky.cluster.control.preemption import PreemptionMonitor
-from jupyter_sky.cluster.cost_meter import CostMeter, CostRate, rate_of
+from jupyter_sky.cluster.cost_meter import ClusterCost
 from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.cluster.metrics.usage import Usage
 from jupyter_sky.cluster.namespace.sync import NamespaceSync
@@ -28,13 +27,20 @@ from jupyter_sky.cluster.network.node_faults import NodeFaults
 from jupyter_sky.cluster.network.pages import Pages
 from jupyter_sky.cluster.network.requests.events import what_was_lost
 from jupyter_sky.cluster.runtime_env import ClusterConfig
-from jupyter_sky.cluster.state import ClusterPhase, ClusterState, RankPhase, ranks_done, reduce
+from jupyter_sky.cluster.state import (
+    ClusterPhase,
+    ClusterState,
+    Formation,
+    RankPhase,
+    ranks_done,
+    reduce,
+)
 from jupyter_sky.cluster.work import Work
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.formatting import format_ranks
-from jupyter_sky.providers.base import Machine, Node, counts_hours
+from jupyter_sky.providers.base import Machine, counts_hours
 from jupyter_sky.transport import event_loop
-from jupyter_sky.transport.protocol.error_report import ErrorReport, report
+from jupyter_sky.transport.protocol.error_report import report
 from jupyter_sky.transport.protocol.events import (
     Ending,
     Event,
@@ -47,7 +53,6 @@ from jupyter_sky.transport.protocol.events import (
     RankStarted,
 )
 from jupyter_sky.transport.protocol.messages import Welcome
-from jupyter_sky.transport.protocol.topology import Topology
 from jupyter_sky.transport.tasks import BackgroundTasks, Changes, Coalescer
 
 _RUN_AGAIN = "Run the cell again to start a new one."
@@ -78,20 +83,14 @@ class Controller(ConnectionListener):
         The versions on each node, by host, as far as reported.
     activity
         The present operation, in words; empty if there is none.
-    outdated
-        Whether another kernel has formed a group since: ranks may have come and gone.
     launch
         The task that starts its machines.
     repair
         The task that replaces lost nodes.
     loss
         Why the cluster is lost, once it is.
-    forming
-        Held while a group is formed.
-    form_errors
-        The errors of ranks that could not join it.
-    topology
-        The topology with which this kernel formed the present group, if it did.
+    formation
+        How its group was formed last.
     observers
         Called, without arguments, after every change.
     context
@@ -108,7 +107,7 @@ class Controller(ConnectionListener):
         self.timeouts = config.timeouts
         self.visits = config.visits
         self.place = config.place
-        self.meter = config.meter
+        self.cost = ClusterCost(config.meter, counts_hours(config.provider))
         self.listener = listener
         self.shared = False
         self.context = ConnectionContext()
@@ -119,14 +118,11 @@ class Controller(ConnectionListener):
         self.warnings: tuple[str, ...] = ()
         self.versions: dict[str, version_check.Versions] = {}
         self.activity = ""
-        self.outdated = False
         self.launch: asyncio.Task[list[Machine]] | None = None
         self.repair: asyncio.Task[None] | None = None
         self.loss = ClusterLost(f"cluster {self.spec.name} is gone.")
         self.loss_is_told = False
-        self.forming = asyncio.Lock()
-        self.form_errors: dict[int, ErrorReport] = {}
-        self.topology: Topology | None = None
+        self.formation = Formation()
         self.observers: list[Callable[[], None]] = []
         self.pages = Pages(
             self.id,
@@ -140,7 +136,6 @@ class Controller(ConnectionListener):
         self._preemptions = PreemptionMonitor(self.spawn, self.notify, self.wake, cloud)
         self._changes = Changes(self.observers)
         self._done: Coalescer[Done] = Coalescer(self._on_ranks_done)
-        self._rate: tuple[tuple[Node, ...], CostRate] | None = None
         self._tasks = BackgroundTasks()
 
     # State
@@ -154,20 +149,6 @@ class Controller(ConnectionListener):
     def ranks(self) -> tuple[int, ...]:
         """Every rank, in order."""
         return self.state.numbers
-
-    @property
-    def rate(self) -> CostRate:
-        """Its cost per hour."""
-        nodes = self.state.nodes
-        if self._rate is None or self._rate[0] is not nodes:
-            messages = [each.message() for each in nodes]
-            self._rate = nodes, rate_of(messages, counts_hours(self.provider))
-        return self._rate[1]
-
-    @property
-    def cost(self) -> float | None:
-        """Its cost so far, in the unit of its rate; ``None`` if it is free."""
-        return self.meter.cost(self.rate.amount, time.time())
 
     @property
     def sent_bytes(self) -> int:
@@ -235,13 +216,11 @@ class Controller(ConnectionListener):
 
     def set_connections(self, connections: Sequence[Connection]) -> None:
         """Set the connections of the cluster, and with them its nodes and ranks."""
-        if (spent := self.cost) is not None:
-            # Its rate changes from now on.
-            self.meter = CostMeter(spent, time.time())
         self.connections = list(connections)
         machines = [connection.machine for connection in connections]
         nodes = [node for machine in machines for node in machine.nodes]
         self.state = self.state.with_nodes(sorted(nodes, key=lambda node: node.node))
+        self.cost.set_nodes([node.message() for node in nodes])
         hosts = {node.host for node in nodes}
         self.versions = {host: self.versions[host] for host in hosts & self.versions.keys()}
         self.sync.shares_files = all(machine.shares_files for machine in machines)
@@ -284,17 +263,17 @@ class Controller(ConnectionListener):
         self.state = reduce(self.state, event, connection.ranks)
         match event:
             case Formed(generation=generation) if generation > self.state.generation:
-                self.outdated = True
+                self.formation.outdated = True
             case Formed(rank, generation, error) if error is not None:
                 # One that was taken out of an earlier group so late does not spoil this one.
                 if generation == self.state.generation:
-                    self.form_errors[rank] = error
+                    self.formation.errors[rank] = error
             case Prepared(versions=versions):
                 self.versions.update((node.host, versions) for node in connection.machine.nodes)
             case Leaving():
                 self._preemptions.on_leaving(connection, event)
             case Lost(shown=shown, others=others):
-                self.outdated = self.outdated or others > 0
+                self.formation.outdated |= others > 0
                 self.notify(what_was_lost(connection.name, shown))
             case Ending(reason=""):
                 if self.state.phase is not ClusterPhase.DOWN:
@@ -306,8 +285,8 @@ class Controller(ConnectionListener):
                 self.mark_lost(f"cluster {name} has {done} itself: {reason}.", then)
             case RankExited(rank=rank, reason=reason):
                 self.sync.forget(rank)
-                if self.forming.locked():
-                    self.form_errors[rank] = report(RankLost, reason)
+                if self.formation.lock.locked():
+                    self.formation.errors[rank] = report(RankLost, reason)
         self.listener.on_event(connection, event)
         self.wake()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 import uuid
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
@@ -15,7 +14,6 @@ from jupyter_sky.cluster.control import process_group
 from jupyter_sky.cluster.control.attach import restore
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.shutdown import end
-from jupyter_sky.cluster.cost_meter import CostMeter
 from jupyter_sky.cluster.inventory import orphans, owed_ends, probe, registry, row_updates, stops
 from jupyter_sky.cluster.inventory.owed_ends import Origin
 from jupyter_sky.cluster.inventory.stops import ClusterStopped
@@ -118,12 +116,12 @@ async def start(controller: Controller, progress: Progress) -> None:
     renting: list[asyncio.Task[None]] = []
 
     def keep(rented: Rented) -> Coroutine[Any, Any, None]:
-        return row_updates.keep_rent(controller.id, rented, controller.meter.since)
+        return row_updates.keep_rent(controller.id, rented, controller.cost.meter.since)
 
     def say(said: str | Preparation) -> None:
         if isinstance(said, Rented):
             # Nobody pays while machines are chosen, or the user is asked.
-            controller.meter = CostMeter(0.0, time.time())
+            controller.cost.begin()
             call(lambda: renting.append(asyncio.ensure_future(keep(said))))
         progress(said)
 
@@ -152,8 +150,8 @@ async def _launch(controller: Controller, progress: Progress) -> None:
     machines = await shielded(controller.launch)
     rows = [machine.row() for machine in machines]
     if counts_hours(controller.provider):
-        controller.meter = CostMeter(0.0, time.time())  # not in the queue
-    since = controller.meter.since
+        controller.cost.begin()  # not in the queue
+    since = controller.cost.meter.since
 
     def record_machines() -> None:
         registry.record_machines(controller.id, rows, since)
@@ -233,7 +231,7 @@ async def _use(controller: Controller, grace: float) -> None:
     if controller.state.phase is ClusterPhase.LOST:
         ended = await probe.record_end(controller.id, controller.provider)
         if ended is not None:
-            controller.meter = controller.meter.at_end(controller.rate.amount, ended)
+            controller.cost.end(ended)
             controller.wake()
 
 

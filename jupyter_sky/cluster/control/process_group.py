@@ -56,7 +56,7 @@ def can_return(controller: Controller) -> bool:
 
     It can if no framework connects the ranks, which then merely know of each other.
     """
-    topology = controller.topology
+    topology = controller.formation.topology
     is_present = topology and topology["generation"] == controller.state.generation
     return bool(is_present) and not controller.runtime_env.together
 
@@ -69,11 +69,11 @@ async def let_return(controller: Controller, rank: int) -> None:
     SkyError
         If that fails.
     """
-    assert controller.topology is not None
-    async with controller.forming:
-        controller.form_errors.pop(rank, None)
+    assert controller.formation.topology is not None
+    async with controller.formation.lock:
+        controller.formation.errors.pop(rank, None)
         try:
-            await _enter(controller, controller.topology, (rank,))
+            await _enter(controller, controller.formation.topology, (rank,))
         except BaseException:
             await shielded(abandon(controller, patience=0.0))
             raise
@@ -87,7 +87,7 @@ async def form(controller: Controller) -> None:
     SkyError
         If a rank cannot enter it; the others have then left the rendezvous.
     """
-    async with controller.forming:
+    async with controller.formation.lock:
         try:
             if controller.state.generation and not controller.runtime_env.reforms:
                 await renew_ranks(controller, controller.ranks)
@@ -141,10 +141,10 @@ async def renew_ranks(
 async def _form(controller: Controller) -> None:
     generation = controller.state.generation + 1
     controller.state = replace(controller.state, generation=generation)
-    controller.form_errors.clear()
+    controller.formation.errors.clear()
     topology = await _topology(controller, generation)
     await _enter(controller, topology, controller.ranks)
-    controller.topology = topology
+    controller.formation.topology = topology
 
 
 async def _enter(controller: Controller, topology: Topology, ranks: tuple[int, ...]) -> None:
@@ -173,7 +173,7 @@ async def _enter(controller: Controller, topology: Topology, ranks: tuple[int, .
                 await controller.until(
                     lambda: (
                         not _outside(controller, ranks)
-                        or not controller.form_errors.keys().isdisjoint(ranks)
+                        or not controller.formation.errors.keys().isdisjoint(ranks)
                     )
                 )
         except TimeoutError:
@@ -196,7 +196,7 @@ def _check(controller: Controller, ranks: Iterable[int]) -> None:
         If it has failed.
     """
     for rank in ranks:
-        if error := controller.form_errors.get(rank):
+        if error := controller.formation.errors.get(rank):
             kind = GroupBroken if error["type"] in _MAY_SUCCEED_LATER else SkyError
             raise kind(f"rank {rank} could not join the group: {_first_line(error)}")
 

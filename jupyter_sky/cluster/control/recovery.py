@@ -85,7 +85,7 @@ def check_up_to_date(controller: Controller) -> None:
     SkyError
         With what to do.
     """
-    if controller.outdated:
+    if controller.formation.outdated:
         raise SkyError(
             f"cluster {controller.spec.name} was changed by another kernel: run the cell again."
         )
@@ -241,13 +241,13 @@ async def replace_lost(controller: Controller) -> None:
     """Replace all lost nodes, unless another process does; if that fails, the cluster is lost."""
     for _ in range(_TRIES):
         lost = [connection for connection in controller.connections if connection.is_over]
-        if not lost or not controller.alive or controller.outdated:
+        if not lost or not controller.alive or controller.formation.outdated:
             return
         names = ", ".join(connection.name for connection in lost)
         controller.activity = f"replacing {names}"
         try:
             async with scalers.turn(controller.id, waits=True):
-                if not controller.outdated:
+                if not controller.formation.outdated:
                     await _replace(controller, lost, names)
         except Exception as error:  # whatever the error, all waiting tasks must be told
             if {each for each in controller.connections if each.is_over} == set(lost):

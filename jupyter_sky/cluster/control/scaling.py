@@ -68,7 +68,7 @@ async def scale(
         If nodes do not start; the cluster is then as it was.
     """
     async with scalers.turn(controller.id):
-        if controller.outdated:
+        if controller.formation.outdated:
             raise SkyError("another notebook has changed its nodes meanwhile: try again.")
         if nodes < len(controller.state.nodes):
             return await uninterrupted(_shrink(controller, nodes, provider))
@@ -306,7 +306,7 @@ class _Expansion(ConnectionListener):
         self.trouble = self.trouble or SkyError(lost_agent(connection, reason))
         # Wake the task that waits for the group.
         error = report(ClusterLost, str(self.trouble))
-        self._controller.form_errors.update(dict.fromkeys(connection.ranks, error))
+        self._controller.formation.errors.update(dict.fromkeys(connection.ranks, error))
         self._controller.wake()
 
 

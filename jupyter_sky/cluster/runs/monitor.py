@@ -89,7 +89,7 @@ class Monitor:
     def add(self, run: Run) -> None:
         """Begin to record a run that waits for its turn; also called in the user's thread."""
         self._recorders[run.id] = RunRecorder(
-            run, self._controller.rate.amount, self._controller.sent_bytes
+            run, self._controller.cost.rate.amount, self._controller.sent_bytes
         )
 
     def begin(self, run: Run) -> None:
@@ -244,9 +244,9 @@ class Monitor:
             "generation": controller.state.generation,
             "nodes": len(controller.state.nodes),
             "gpu": gpus[0] if gpus else None,
-            "price": controller.rate.price,
-            "cost": controller.cost,
-            "unit": controller.rate.unit,
+            "price": controller.cost.rate.price,
+            "cost": controller.cost.so_far,
+            "unit": controller.cost.rate.unit,
             "pages": controller.pages.views(),
         }
 

@@ -160,7 +160,7 @@ async def _start(
     if not is_off and not any(await provider.stopped_at(machines)):
         raise UsageError(f"cluster {row.name} is not stopped: `%sky status` shows how it is.")
     left = stops.money_left(row, time.time()) if money is None else money
-    controller.meter = await blocking(stops.record_begin, row, money)
+    controller.cost.meter = await blocking(stops.record_begin, row, money)
     spec = controller.spec
     launch = provider.start_machines(
         spec, row.id, machines, controller.runtime_env.imports, progress, left

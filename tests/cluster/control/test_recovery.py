@@ -99,13 +99,13 @@ def test_of_two_kernels_only_one_adds_nodes(new, monkeypatch) -> None:
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(cells.run, "pass")
         until(lambda: cluster.snapshot()["run"] or waiting.done())
-        cluster._controller.outdated = True
+        cluster._controller.formation.outdated = True
         registry.change(cluster.id, {"grower": None})
         with pytest.raises(sky.SkyError, match="was changed by another kernel: run the cell agai"):
             waiting.result()
     assert registry.find(cluster.name).machines == before
     # It has not, and is gone.
-    cluster._controller.outdated = False
+    cluster._controller.formation.outdated = False
     assert_is_whole(cells, 2, keep=[0, None], framework=False)
 
 

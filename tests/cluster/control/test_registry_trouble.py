@@ -106,7 +106,7 @@ def test_what_is_rented_costs_until_its_end_and_not_until_that_is_seen(
     provider.ended = time.time()
     agent_of(cells).kill()
     # The notebook shows no more of it, either.
-    hour = cluster._controller.rate.amount or 0.0
+    hour = cluster._controller.cost.rate.amount or 0.0
     cost = hour * (provider.ended - row.meter.since) / 3600
     until(lambda: cluster.snapshot()["cluster"]["cost"] == pytest.approx(cost))
     cluster.down()

@@ -263,7 +263,7 @@ def test_a_cell_waits_for_a_head_that_is_lost_while_it_reserves_a_port(cells) ->
         os.kill(other, signal.SIGKILL)
         until(lambda: not cells.cluster.state.group)
         run = cells.start("pass")
-        until(cells.cluster._controller.forming.locked)
+        until(cells.cluster._controller.formation.lock.locked)
         cells.cluster.log(0, tail=1)  # what was requested before was received before
     finally:
         os.kill(head, signal.SIGKILL)

@@ -35,7 +35,7 @@ def test_instances_come_and_go(
     prepare(cells)
     before = [seconds_left(host) for host in hosts(machines)]
     # As if it had been up for ten hours.
-    cells.cluster._controller.meter = CostMeter(0.0, time.time() - 36000)
+    cells.cluster._controller.cost.meter = CostMeter(0.0, time.time() - 36000)
     cells.cluster.scale(4)
     assert_is_whole(cells, 4, keep=[0, 1, None, None])
     assert cells.cluster.price == pytest.approx(0.8)

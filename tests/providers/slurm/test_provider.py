@@ -186,13 +186,14 @@ def test_each_rank_has_a_gpu_of_those_that_slurm_gave(slurm: Path) -> None:
     cluster = start("gpus", accelerator=Accelerator("A100", 2))
     try:
         # Where others show dollars, Slurm shows GPU hours: of two GPUs, since they came.
-        time_there = 2 * (time.time() - cluster._controller.meter.since) / 3600
+        time_there = 2 * (time.time() - cluster._controller.cost.meter.since) / 3600
         view = cluster.snapshot()["cluster"]
         assert (view["price"], view["unit"]) == (None, "GPU hours")
         assert time_there <= (view["cost"] or 0.0) < 2 * (time.time() - began) / 3600
         row = registry.find("gpus")
         assert row is not None
-        assert (row.meter, row.rate) == (cluster._controller.meter, cluster._controller.rate)
+        cost = cluster._controller.cost
+        assert (row.meter, row.rate) == (cost.meter, cost.rate)
         assert row.created < row.meter.since, "the time in the queue is counted"
         cells = Cells(cluster)
         cells.run("import os")
