@@ -12,20 +12,21 @@ import select
 import socket
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.node.rank import collective_abort, env_vars, preemption_hooks, scripts, streams
+from jupyter_sky.node.rank import preemption_hooks, scripts, streams
 from jupyter_sky.node.rank.calls import cancelling
 from jupyter_sky.node.rank.calls.conversation import RankConversation
 from jupyter_sky.node.rank.calls.parts import RankParts
 from jupyter_sky.node.rank.calls.server import CallServer
 from jupyter_sky.node.rank.comparison.looker import Looker
 from jupyter_sky.node.rank.debugger.rank_debugger import RankDebugger
-from jupyter_sky.node.rank.head_ports import HeadPorts
+from jupyter_sky.node.rank.group.membership import GroupMembership
+from jupyter_sky.node.rank.group.torch_groups import raise_failed
 from jupyter_sky.node.rank.inbox import Inbox
 from jupyter_sky.node.rank.inspection.inspector import Inspector
 from jupyter_sky.node.rank.interrupts import Interrupts
@@ -35,27 +36,22 @@ from jupyter_sky.node.rank.ipython.shell import RankShell
 from jupyter_sky.node.rank.metrics.recorder import MetricRecorder
 from jupyter_sky.node.rank.namespace.gathering import Gatherer
 from jupyter_sky.node.rank.namespace.namespace import Namespace, own_frames
-from jupyter_sky.node.rank.plugin_hooks import RankPlugins
 from jupyter_sky.node.rank.profiling.recording import recording
 from jupyter_sky.node.rank.profiling.sampler import Sampler
-from jupyter_sky.node.rank.torch_groups import raise_failed
 from jupyter_sky.node.rank.unfinished_steps import drop_unfinished_steps
 from jupyter_sky.node.volumes import opening
 from jupyter_sky.serialization import blobs, cell_sources
 from jupyter_sky.transport import present_run
 from jupyter_sky.transport.frames import BlockingFrames
 from jupyter_sky.transport.protocol.error_report import is_of_collective
-from jupyter_sky.transport.protocol.events import Display, Event, Formed, Outcome, RankDone
+from jupyter_sky.transport.protocol.events import Display, Event, Outcome, RankDone
 from jupyter_sky.transport.protocol.messages import NameGroup, Packed
 from jupyter_sky.transport.protocol.rank_messages import (
-    BreakCommand,
-    FormCommand,
     ReserveCommand,
     Reserved,
     RunCommand,
     SideCommand,
 )
-from jupyter_sky.transport.protocol.topology import Topology
 from jupyter_sky.transport.rank_ranges import count, ranks_of
 
 _FLUSH_EVERY, _ENDED_WITHIN = 0.1, 0.3
@@ -96,18 +92,12 @@ class RankWorker:
         self._sending = threading.Lock()
         self._namespace = Namespace(shell.user_ns, folder, Gatherer(rank, folder))
         self._run: str | None = None
-        self._forming: int | None = None
-        self._listened: Collection[str] = ()  # at which sockets, before the group began to form
         self._pid = os.getpid()
-        # Held while the run or the formation ends: what the side thread breaks is still going on.
-        self._ending = threading.Lock()
         self._interrupts = Interrupts()
         self._inbox = Inbox(self._frames, self._interrupts)
-        self._was_broken = self._left_collective = False
-        self._displays = self._peers = 0
-        self._plugins = RankPlugins(folder)
-        self._head = HeadPorts()
-        self._topology: Topology | None = None
+        self._displays = 0
+        receive, formed = self._receive_names, inspector.group_formed
+        self._group = GroupMembership(rank, shell, self._interrupts, folder, receive, formed)
         self._begun_in = Path.cwd()
         self._inspector, self._sampler = inspector, Sampler(inspector.recorded)
         self._looker = Looker(rank, shell.user_ns, shell.user_ns_hidden)
@@ -129,7 +119,7 @@ class RankWorker:
                 case "reserve":
                     self._reserve_port(command)
                 case "form":
-                    self._form(command)
+                    self._send_event(self._group.form(command))
                 case "end":
                     break
         self._end()
@@ -155,7 +145,7 @@ class RankWorker:
     def _carry_out_aside(self, command: SideCommand) -> None:
         match command["op"]:
             case "break":
-                self._break_collective(command)
+                self._group.break_collective(command)
             case "cancel":
                 cancelling.cancel(command)
             case "inspect":
@@ -170,64 +160,17 @@ class RankWorker:
             case "leaving":
                 preemption_hooks.run_hooks(self.rank, command, self._interrupts)
 
-    def _break_collective(self, command: BreakCommand) -> None:
-        with self._ending:
-            # A run that is over has nothing to be released from, and one in which the interrupt was
-            # raised may be saving something.
-            busy = self._run if self._forming is None else self._forming
-            force = command["force"]
-            if busy != command["run"] or (self._interrupts.was_raised and not force):
-                return
-            store = command["store"] and (command["store"][0], command["store"][1])
-            was_broken = command["in_collective"] and collective_abort.break_group(
-                command["siblings"], command["addresses"], store
-            )
-            self._was_broken = self._was_broken or was_broken
-            if self._forming is not None:
-                collective_abort.release_waiting_pairs(self._listened, self._peers)
-            # Again, for a run that had not begun when the first interrupt came.
-            self._interrupts.repeat(force)
-
     # The process group
 
     def _reserve_port(self, command: ReserveCommand) -> None:
-        port = self._head.reserve(command["addr"])
+        port = self._group.head_ports.reserve(command["addr"])
         answer: Reserved = {"reserved": command["number"], "port": port}
         self._send(answer)
 
-    def _form(self, command: FormCommand) -> None:
-        error = None
-        topology = self._topology = command["topology"]
-        self._listened = collective_abort.listening_sockets()
-        self._peers = sum(len(node["ranks"]) for node in topology["nodes"]) - 1
-        self._forming = generation = topology["generation"]
-        try:
-            # The former group is left as a whole, uninterrupted: half would spoil the next one.
-            if self._left_collective:
-                collective_abort.break_group(command["siblings"], command["addresses"])
-            self._plugins.exit_app()
-            collective_abort.close_broken()
-            self._left_collective = False
-            self._interrupts.run_interruptible(self._enter, command)
-        except BaseException as problem:
-            self._shell.record_traceback(problem, skip=2)
-            error = self._shell.report(problem)
-        with self._ending:
-            self._forming = None
-        self._send_event(Formed(self.rank, generation, error))
-
-    def _enter(self, command: FormCommand) -> None:
-        os.environ.update(env_vars.variables(command["topology"], self.rank))
-        self._head.hand_over(command["topology"]["head_port"])
-        self._receive_names(command["names"])
-        self._plugins.enter_process(command["life"])
-        self._inspector.group_formed()
-        self._plugins.enter_app()
-        self._was_broken = False
-
     def _end(self) -> None:
         # No error of a plugin keeps the rank from ending.
-        for leave in (self._plugins.exit_app, self._plugins.exit_process):
+        plugins = self._group.plugins
+        for leave in (plugins.exit_app, plugins.exit_process):
             with contextlib.suppress(Exception):
                 leave()
 
@@ -235,6 +178,7 @@ class RankWorker:
 
     def _do_run(self, command: RunCommand) -> None:
         self._run = command["run"]
+        self._group.begin_run(self._run)
         opening.watch(self._folder)
         program.begin(command)
         self._looker.run_begins()
@@ -253,18 +197,14 @@ class RankWorker:
             end_child(error, self._shell.last_traceback)
         ended = self._inspector.recorded.wait_until_ended
         cut_off = error is not None or self._interrupts.was_requested  # if the code has caught it
-        if cut_off and (is_of_collective(error) or not ended(_ENDED_WITHIN)):
-            # It has left a collective that its peers may never begin: the next of theirs would meet
-            # it, and they would hang or mix up their values. What has failed is closed for good.
-            self._was_broken = self._left_collective = True
+        left_collective = cut_off and (is_of_collective(error) or not ended(_ENDED_WITHIN))
         if cut_off:
             drop_unfinished_steps(self._interrupts.was_requested)
         self._debugger.end(error)
         streams.end_of_run()
         self._metrics.end()
-        with self._ending:
-            self._run = None
-            self._was_broken |= self._plugins.has_lost_group
+        self._run = None
+        self._group.end_run(left_collective)
         self._report(command["run"], error, values)
         present_run.end(error is None)
 
@@ -316,11 +256,12 @@ class RankWorker:
             raise
 
     def _run_script(self, command: RunCommand) -> None:
-        assert self._topology is not None
-        self._head.release()  # the port was kept for what the script starts
+        topology = self._group.topology
+        assert topology is not None
+        self._group.head_ports.release()  # the port was kept for what the script starts
         with self._as_sentence():
             begun_in, log = self._begun_in, self._metrics.log
-            place = scripts.ScriptPlace(self._topology, self.rank, begun_in, self._folder, log)
+            place = scripts.ScriptPlace(topology, self.rank, begun_in, self._folder, log)
             scripts.run(command, place, self._interrupts)
 
     def _pack_values(self, command: RunCommand, result: Any) -> Packed | None:
@@ -346,7 +287,9 @@ class RankWorker:
             # Whatever an error's own methods do, or however large a value is: the rank answers.
             self._shell.reset_traceback()
             report = self._shell.report(RuntimeError(f"its result cannot be sent: {trouble}"))
-            self._send_event(RankDone(self.rank, run, "error", report, None, self._was_broken))
+            self._send_event(
+                RankDone(self.rank, run, "error", report, None, self._group.was_broken)
+            )
         self._shell.is_failing = False
 
     def _done(self, run: str, error: BaseException | None, values: Packed | None) -> RankDone:
@@ -359,7 +302,7 @@ class RankWorker:
             if outcome == "error" and isinstance(error, KeyboardInterrupt):
                 self._shell.record_sentence(error)  # the user's own, of which it has no traceback
             report = self._shell.report(error)
-        done = (self.rank, run, outcome, report, values, self._was_broken, bound, arrived)
+        done = (self.rank, run, outcome, report, values, self._group.was_broken, bound, arrived)
         return RankDone(*done, stopped=self._interrupts.was_requested)
 
     # For the shell (`shell.ShellOwner`)

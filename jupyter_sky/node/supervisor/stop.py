@@ -17,8 +17,8 @@ The solution: a ladder. Each step only affects ranks that the previous steps hav
 
 1. At once: SIGINT, as in any Python program.
 2. After `BREAK_AFTER` seconds, and repeatedly from then on: break the collective that the rank may
-   be in (`rank.collective_abort`) and repeat the interrupt. A rank skips this if the interrupt was
-   already raised in the user's code (`rank.interrupts`), which may be cleaning up.
+   be in (`rank.group.collective_abort`) and repeat the interrupt. A rank skips this if the
+   interrupt was already raised in the user's code (`rank.interrupts`), which may be cleaning up.
 3. After half the deadline: the same by force, even if the interrupt was raised before.
 4. At the deadline: SIGKILL. The fork server then forks a new process for the rank.
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from jupyter_sky.node.rank.torch_groups import backends, groups
+from jupyter_sky.node.rank.group.torch_groups import backends, groups
 
 _LONG = timedelta(days=1)
 

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from jupyter_sky.node.rank.torch_groups import backends, groups
+from jupyter_sky.node.rank.group.torch_groups import backends, groups
 from jupyter_sky.transport.protocol.inspection import BegunCollective, SeenCollective
 
 RECORDED = 512

@@ -48,7 +48,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from jupyter_sky.node.rank import torch_groups
+from jupyter_sky.node.rank.group import torch_groups
 
 Endpoint = tuple[str, int]
 """Address and port of one end of a connection."""

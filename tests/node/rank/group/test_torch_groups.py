@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from jupyter_sky.node.rank import torch_groups
+from jupyter_sky.node.rank.group import torch_groups
 from tests.installed import on_first_use
 
 torch = on_first_use("torch")

@@ -11,7 +11,7 @@ import sys
 import threading
 from datetime import timedelta
 
-from jupyter_sky.node.rank import collective_abort
+from jupyter_sky.node.rank.group import collective_abort
 from tests.paths import ROOT
 from tests.waiting import until
 
@@ -21,7 +21,7 @@ ROUNDS = 3  # which ranks wait for the killed one to connect, and which connect,
 
 def test_ranks_are_released_that_wait_for_one_which_told_its_address_and_was_killed() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.node.rank.test_collective_abort"],
+        [sys.executable, "-m", "tests.node.rank.group.test_collective_abort"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -117,7 +117,7 @@ def _be_head(port: int, end: int) -> int:
 def _be_rank(rank: int, port: int) -> int:
     import torch.distributed as dist
 
-    from jupyter_sky.node.rank import collective_abort
+    from jupyter_sky.node.rank.group import collective_abort
 
     store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol
 
-from jupyter_sky.node.rank import torch_groups
+from jupyter_sky.node.rank.group import torch_groups
 from jupyter_sky.serialization import blobs
 from jupyter_sky.transport.protocol.messages import Packed
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_sky.node.rank import head_ports
-from jupyter_sky.node.rank.head_ports import HeadPorts
+from jupyter_sky.node.rank.group import head_ports
+from jupyter_sky.node.rank.group.head_ports import HeadPorts
 
 
 @pytest.fixture

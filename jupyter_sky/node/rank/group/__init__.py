@@ -1,0 +1,1 @@
+"""The process group of a rank: entering it, meeting the head, and breaking a collective."""
