@@ -1,19 +1,12 @@
-"""torch's process group, formed by all ranks at once.
-
-The store is our own TCPStore instead of ``env://``: it listens only on the head's address, on a
-socket that is already bound, so that no other program can take the port.
-"""
+"""torch's process group, formed by all ranks at once."""
 
 from __future__ import annotations
 
 import os
-import socket
-import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.api.instance import InstanceInfo
@@ -22,12 +15,14 @@ from jupyter_sky.formatting import format_count
 from jupyter_sky.plugins._environment import environment_of_rank
 from jupyter_sky.plugins._install import needs
 from jupyter_sky.plugins.torch_group import former, lightning, subgroups
-from jupyter_sky.plugins.torch_group.agreement import Backend, await_all_ranks
+from jupyter_sky.plugins.torch_group.agreement import Agreed, Backend, await_all_ranks
 from jupyter_sky.plugins.torch_group.comparison import compare_replicas
+from jupyter_sky.plugins.torch_group.store import make_store, torch_version
 from jupyter_sky.transport.present_run import calling_after_cut_off
 
 if TYPE_CHECKING:
-    from torch.distributed import Store, TCPStore
+    import torch
+    from torch.distributed import Store
 
 _BOTH = "cpu:gloo,cuda:nccl"
 """What torch takes if it is asked for no backend, so that tensors may be on the processor too."""
@@ -39,8 +34,6 @@ _NCCL_ERRORS = {
 }
 """If a rank is lost, torch ends the others by default, with all that they have; with this, only
 their collectives, and at once: it would wait a minute for files with records to be written."""
-
-_CONNECT_WITHIN = 2.0  # seconds, for each attempt
 
 _former: weakref.ref[Any] | None = None
 """The group that was left, which has sockets: it is kept only if something else refers to it."""
@@ -138,37 +131,18 @@ def _gpu_number(info: InstanceInfo) -> int:
 
 
 def _form(info: InstanceInfo, backend: Backend | None, deadline: float) -> None:
-    import torch
+    """Form the group, and those beside it, in the place of the former ones."""
     import torch.distributed as dist
 
     # Its functions keep the group that there is when it is imported, also once there is another.
-    import torch.distributed.nn.functional
     from torch.distributed import distributed_c10d as c10d
 
-    device = None
-    if torch.cuda.is_available():
-        device = torch.device("cuda", info.local_rank % torch.cuda.device_count())
-        torch.cuda.set_device(device)
+    device = _set_device(info)
+    _check_possible(info, backend, has_gpu=device is not None)
     # Unless the user wants nothing but NCCL, which takes no tensors of the processor.
     has_gloo_beside = backend is None
     own: Backend = "nccl" if device and not info.shared_accelerators else "gloo"
-    if backend == "nccl" and info.shared_accelerators:
-        raise SkyError(
-            f'backend="nccl" needs a GPU for each rank, and {info.local_world_size} ranks share '
-            f'{format_count(info.accelerators, "GPU")} here: use backend="gloo", which takes '
-            "CUDA tensors too, or fewer ranks."
-        )
-    if backend == "nccl" and device is None:
-        raise SkyError('backend="nccl" needs a GPU, and this node has none: use backend="gloo".')
-
-    try:
-        store = _store(info, deadline)
-        agreed = await_all_ranks(info, store, backend or own, deadline)
-    except dist.DistError as error:
-        raise SkyError(
-            f"the head at {info.head_addr}:{info.head_port} was lost while the process group was "
-            f"formed ({error})."
-        ) from error
+    store, agreed = _meet(info, backend or own, deadline)
     backend = agreed.backend
     # torch counts an aborted formation on some ranks and not on others, which would then look for
     # each other under different names.
@@ -207,12 +181,49 @@ def _form(info: InstanceInfo, backend: Backend | None, deadline: float) -> None:
     lightning.install()
 
 
+def _set_device(info: InstanceInfo) -> torch.device | None:
+    """Have torch use the rank's own GPU; return it, if there is one."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    device = torch.device("cuda", info.local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def _check_possible(info: InstanceInfo, backend: Backend | None, has_gpu: bool) -> None:
+    """Refuse NCCL where ranks have no GPU each."""
+    if backend == "nccl" and info.shared_accelerators:
+        raise SkyError(
+            f'backend="nccl" needs a GPU for each rank, and {info.local_world_size} ranks share '
+            f'{format_count(info.accelerators, "GPU")} here: use backend="gloo", which takes '
+            "CUDA tensors too, or fewer ranks."
+        )
+    if backend == "nccl" and not has_gpu:
+        raise SkyError('backend="nccl" needs a GPU, and this node has none: use backend="gloo".')
+
+
+def _meet(info: InstanceInfo, backend: Backend, deadline: float) -> tuple[Store, Agreed]:
+    """Wait for all ranks; return the store that they share, and what they have agreed on."""
+    import torch.distributed as dist
+
+    try:
+        store = make_store(info, deadline)
+        return store, await_all_ranks(info, store, backend, deadline)
+    except dist.DistError as error:
+        raise SkyError(
+            f"the head at {info.head_addr}:{info.head_port} was lost while the process group was "
+            f"formed ({error})."
+        ) from error
+
+
 def _can_be_split(group: Any) -> bool:
     """Return whether torch can form the groups of a mesh out of this one.
 
     Torch 2.9 gives gloo the options of NCCL where a group has both, which gloo refuses.
     """
-    return _torch_version() != (2, 9) or len(set(group._device_types)) < 2
+    return torch_version() != (2, 9) or len(set(group._device_types)) < 2
 
 
 def _succeed(pairs: list[tuple[Any, Any]]) -> None:
@@ -250,92 +261,3 @@ def _leave() -> None:
     except RuntimeError:  # it is broken, but torch must forget it before the next one
         with suppress(RuntimeError):
             c10d._abort_process_group()
-
-
-# The store for the rendezvous
-
-
-def _store(info: InstanceInfo, deadline: float) -> Store:
-    import torch.distributed as dist
-
-    connect = partial(
-        dist.TCPStore,
-        info.head_addr,
-        info.head_port,
-        info.world_size,
-        is_master=info.is_head,
-        wait_for_workers=False,
-        multi_tenant=True,  # what meets by `env://`, like torch's RPC, meets at this server
-        use_libuv=_libuv_takes_sockets(),
-    )
-    if info.is_head:
-        # The store owns the socket from now on, and closes it with the group.
-        fd = _listening_socket(info)
-        store = connect(timeout=timedelta(seconds=deadline), master_listen_fd=fd)
-    else:
-        store = _connected(info, connect, deadline)
-    return dist.PrefixStore(f"generation {info.generation}", store)
-
-
-def _libuv_takes_sockets() -> bool:
-    """Return whether the faster of torch's two servers accepts a socket that is already bound."""
-    return _torch_version() >= (2, 8)
-
-
-def _torch_version() -> tuple[int, int]:
-    from torch import __version__
-
-    major, minor, *_ = __version__.split(".")
-    return int(major), int(minor)
-
-
-def _connected(info: InstanceInfo, connect: Callable[..., TCPStore], deadline: float) -> TCPStore:
-    """Return the head's store, once the head listens.
-
-    TCPStore retries in C++, where no interrupt reaches it, until its time-out, although the head
-    may have left again. So each attempt gets little time.
-    """
-    import torch.distributed as dist
-
-    until = time.monotonic() + deadline
-    while True:
-        _await_head(info, max(until - time.monotonic(), 0.1))
-        try:
-            store = connect(timeout=timedelta(seconds=_CONNECT_WITHIN))
-        except dist.DistError:
-            if time.monotonic() > until:
-                raise
-        else:
-            store.set_timeout(timedelta(seconds=deadline))
-            return store
-
-
-def _listening_socket(info: InstanceInfo) -> int:
-    """Return the socket that the rank bound for this formation, or a new one at that address."""
-    descriptor = os.environ.pop("JUPYTER_SKY_HEAD_FD", None)
-    if descriptor is not None:
-        return int(descriptor)
-    family = socket.AF_INET6 if ":" in info.head_addr else socket.AF_INET
-    address = (info.head_addr, info.head_port)
-    return socket.create_server(address, family=family, backlog=info.world_size).detach()
-
-
-def _await_head(info: InstanceInfo, deadline: float) -> None:
-    """Wait until the head listens: TCPStore would, too, but logs a C++ stack each time."""
-    until = time.monotonic() + deadline
-    pause = 0.01
-    while True:
-        try:
-            remaining = max(until - time.monotonic(), 0.1)
-            socket.create_connection((info.head_addr, info.head_port), timeout=remaining).close()
-        except OSError as error:
-            if time.monotonic() + pause > until:
-                raise SkyError(
-                    f"rank {info.rank} cannot reach the head at {info.head_addr}:{info.head_port} "
-                    f"within {deadline:g} s ({error.strerror or error}): check that rank 0 is "
-                    f"running and that the nodes can connect to each other."
-                ) from None
-            time.sleep(pause)
-            pause = min(2 * pause, 0.5)
-        else:
-            return
