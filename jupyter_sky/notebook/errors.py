@@ -72,7 +72,7 @@ def advise(
                 there = f"an earlier cell made {name} on {format_ranks(having)}"
             error.advice = f"{there}: run the cell again that makes it"
         elif name == "sky":
-            error.advice = "add `import jupyter_sky as sky` to the cell, or to one of the notebook"
+            error.advice = "add `import jupyter_sky as sky` to this cell, or run it in the notebook"
         elif similar := _similar_name(cluster, error.rank, name):
             error.advice = f"did you mean `{similar}`?"
     elif wanted := _NOT_THERE.match(str(error)):

@@ -49,7 +49,7 @@ def test_a_name_that_analysis_cannot_find_gets_advice(notebook: Notebook) -> Non
     with pytest.raises(NameError) as raised:
         notebook.run("%%sky\nsky.log(loss=1)")
     assert raised.value._render_traceback_()[-1] == (
-        "add `import jupyter_sky as sky` to the cell, or to one of the notebook"
+        "add `import jupyter_sky as sky` to this cell, or run it in the notebook"
     )
 
 
