@@ -8,14 +8,19 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
-from jupyter_sky.node.supervisor.exit_reason import ExitReasons, last_lines, last_lines_of_script
 from jupyter_sky.node.supervisor.forgery import is_forged
-from jupyter_sky.node.supervisor.fork_client import ForkClient
 from jupyter_sky.node.supervisor.inspection import Inspection
 from jupyter_sky.node.supervisor.looking import Looking
 from jupyter_sky.node.supervisor.output.log_file import RankLogs
 from jupyter_sky.node.supervisor.output.output_forwarder import OutputForwarder, Publish
-from jupyter_sky.node.supervisor.process_ends import ProcessEnds
+from jupyter_sky.node.supervisor.processes.exit_reason import (
+    ExitReasons,
+    last_lines,
+    last_lines_of_script,
+)
+from jupyter_sky.node.supervisor.processes.fork_client import ForkClient
+from jupyter_sky.node.supervisor.processes.process_ends import ProcessEnds
+from jupyter_sky.node.supervisor.processes.restarts import Restarts
 from jupyter_sky.node.supervisor.profiling import Profiles, Records
 from jupyter_sky.node.supervisor.prompting import Prompting
 from jupyter_sky.node.supervisor.rank_process import RankProcess, shared_fields
@@ -34,10 +39,6 @@ END_WITHIN = 3.0
 """Seconds that ranks get to leave their plugins before they are killed."""
 
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
-
-_MOST_FAILED_STARTS = 3
-_FORK_PAUSES = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Seconds before a process is asked for again; after the last, the rank is said not to come."""
 
 _KILL_EVERY = 0.1  # seconds to wait for removed ranks that have not ended: some are forked late
 _MOSTLY_EMPTY = ("error", "values", "broken", "bound", "tail", "stopped")  # of the event `RankDone`
@@ -108,10 +109,8 @@ class Supervisor:
         self._output = OutputForwarder(publish)
         self._on_lost, self._on_waiting = on_lost, on_waiting
         self._removed: list[RankProcess] = []
-        self._killed: set[int] = set()
         self._forgers: set[int] = set()
-        self._failed_starts: dict[int, int] = {}
-        self._failed_forks: dict[int, int] = {}
+        self._restarts = Restarts()
         self._exit_reasons = ExitReasons()
         self._nodes: list[list[int]] = []
         self._is_ending = self._has_gpus = False
@@ -168,7 +167,7 @@ class Supervisor:
         """End processes, idle ones within so many seconds; fresh ones take their place."""
         for rank in ranks:
             if rank in self.ranks:
-                self._killed.add(self.ranks[rank].pid or 0)
+                self._restarts.on_killed(self.ranks[rank].pid or 0)
                 self.ranks[rank].end(within)
 
     async def end(self) -> None:
@@ -186,7 +185,7 @@ class Supervisor:
         rank = spec.rank
         self._specs[rank] = spec
         self._has_gpus |= VISIBLE_GPUS in spec.env
-        self._failed_starts.pop(rank, None)
+        self._restarts.forget(rank)
         log = self._logs.open(rank)
         self.ranks[rank] = RankProcess(rank, log, self._on_message, self._output.forward)
 
@@ -305,7 +304,7 @@ class Supervisor:
         process.run, process.ended = None, process.run
         process.generation = 0 if message["broken"] else process.generation
         process.confirm_names(message["arrived"])
-        self._failed_starts.pop(process.rank, None)
+        self._restarts.forget(process.rank)
         if message["outcome"] == "error":
             self.stopper.stop_after_failure(message["run"])
         for name in [each for each in _MOSTLY_EMPTY if not message[each]]:
@@ -320,7 +319,7 @@ class Supervisor:
 
     def on_forked(self, process: RankProcess) -> None:
         """Publish that a rank has started, unless it was removed meanwhile."""
-        self._failed_forks.pop(process.rank, None)
+        self._restarts.on_forked(process.rank)
         if process not in self._removed:
             self._publish_event(RankStarted(process.rank, process.pid or 0))
 
@@ -331,14 +330,11 @@ class Supervisor:
         if process in self._removed:
             self._removed.remove(process)
             return
-        failed = self._failed_forks.get(process.rank, 0)
-        self._failed_forks[process.rank] = failed + 1
-        if failed in (0, len(_FORK_PAUSES)):
+        failed = self._restarts.on_not_forked(process.rank)
+        if failed.is_news:
             text = f"the system could not start its process ({reason})"
-            again = failed < len(_FORK_PAUSES)
-            self._publish_event(RankExited(process.rank, 0, text, None, "", again))
-        pause = _FORK_PAUSES[min(failed, len(_FORK_PAUSES) - 1)]
-        asyncio.get_running_loop().call_later(pause, self._fork_again, process)
+            self._publish_event(RankExited(process.rank, 0, text, None, "", failed.goes_on))
+        asyncio.get_running_loop().call_later(failed.pause, self._fork_again, process)
 
     def on_late(self, process: RankProcess) -> None:
         """Report that a rank does not start; it may yet."""
@@ -359,7 +355,7 @@ class Supervisor:
         if is_removed or self._is_ending:
             process.close()
             return
-        again = self._is_worth_restarting(process)
+        again = self._restarts.is_worthwhile(process.rank, pid, has_run=process.run is not None)
         self._lose(process, self._exit_reasons.explain(status, process), again)
         if again:
             self._fork(process.rank)
@@ -372,15 +368,6 @@ class Supervisor:
                 process.signal(signal.SIGKILL)
                 self._lose(process, "its node's fork server ended", again=False)
         self._on_lost()
-
-    def _is_worth_restarting(self, process: RankProcess) -> bool:
-        # A rank that ends repeatedly before it has done anything will not recover.
-        pid = process.pid or 0
-        failed = process.run is None and pid not in self._killed
-        self._killed.discard(pid)
-        failures = self._failed_starts.get(process.rank, 0) + 1 if failed else 0
-        self._failed_starts[process.rank] = failures
-        return failures < _MOST_FAILED_STARTS
 
     def _lose(self, process: RankProcess, reason: str, again: bool) -> None:
         pid, run, deaf = process.pid or 0, process.run, bool(process.ignored_stop)

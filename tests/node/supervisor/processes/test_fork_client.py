@@ -14,9 +14,9 @@ from typing import Any
 import msgpack
 import pytest
 
-from jupyter_sky.node.supervisor import fork_client
-from jupyter_sky.node.supervisor.fork_client import ForkClient
 from jupyter_sky.node.supervisor.output.log_file import LogFile
+from jupyter_sky.node.supervisor.processes import fork_client
+from jupyter_sky.node.supervisor.processes.fork_client import ForkClient
 from jupyter_sky.node.supervisor.rank_process import RankProcess
 from tests.waiting import PATIENCE
 
