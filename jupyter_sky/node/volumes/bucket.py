@@ -29,11 +29,14 @@ class BucketError(Exception):
     ----------
     is_final
         Whether another attempt would fail too.
+    is_gone
+        Whether the file is not in the bucket.
     """
 
-    def __init__(self, text: str, is_final: bool = True) -> None:
+    def __init__(self, text: str, is_final: bool = True, is_gone: bool = False) -> None:
         super().__init__(text)
         self.is_final = is_final
+        self.is_gone = is_gone
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,8 @@ class _InWords:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             return
         known, text = self._said(error)
-        raise BucketError(text, is_final=known) from error
+        is_gone = isinstance(error, FileNotFoundError)
+        raise BucketError(text, is_final=known, is_gone=is_gone) from error
 
     def _said(self, error: Exception) -> tuple[bool, str]:
         """Return whether another attempt would fail as well, and a description of the error."""

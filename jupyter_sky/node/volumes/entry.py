@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +13,25 @@ from jupyter_sky.node.volumes.bucket import Listed
 
 Mark = tuple[int, int, int]
 """Inode, size and time of change of a file: what tells whether ranks have written it."""
+
+
+@dataclass(eq=False)
+class Fetching:
+    """A fetch in progress.
+
+    Attributes
+    ----------
+    ended
+        Set once it has ended.
+    trouble
+        Why it failed; empty if it did not.
+    is_late
+        Whether it was given up since Linux lets programs wait no longer.
+    """
+
+    ended: threading.Event = field(default_factory=threading.Event)
+    trouble: str = ""
+    is_late: bool = False
 
 
 @dataclass(eq=False)
@@ -33,7 +53,11 @@ class FileEntry:
     is_own
         Whether this node has written it.
     fetching
-        Set once a fetch in progress has finished; ``None`` if there is none.
+        The fetch in progress; ``None`` if there is none.
+    is_lacking
+        Whether programs were let into it without its content, as that could not be fetched.
+    may_replace
+        Whether what they write may then take the place of what the bucket has.
     """
 
     name: str
@@ -43,8 +67,13 @@ class FileEntry:
     mark: Mark | None = None
     used: int = 0
     is_own: bool = False
-    fetching: threading.Event | None = field(default=None, repr=False)
+    fetching: Fetching | None = field(default=None, repr=False)
+    is_lacking: bool = False
+    may_replace: bool = False
 
+
+_BEFORE = 10**9
+"""Nanoseconds by which files are made older, so that each later change shows in their times."""
 
 _WRITTEN_DOWN = "user.jupyter_sky.in_the_bucket"
 
@@ -72,3 +101,9 @@ def _as_now(found: os.stat_result, name: str) -> bytes:
 def mark_of(found: os.stat_result) -> Mark:
     """Return a mark that shows whether a file is changed later."""
     return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def set_age(fd: int) -> None:
+    """Make a file older than the clocks of file systems tell apart, and unread since then."""
+    now = time.time_ns()
+    os.utime(fd, ns=(now - 2 * _BEFORE, now - _BEFORE))

@@ -60,13 +60,14 @@ class Keeper:
     def serve_opens(self) -> None:
         """Fetch files that programs open, for ever."""
         while True:
+            opened = self._leases.wait()
             now = time.monotonic()
-            for fd in self._leases.wait():
+            for fd in opened:
                 for tree in self._trees:
                     with tree.lock:  # its content may just be being dropped
                         entry = tree.by_fd.get(fd)
                     if entry:
-                        self._fetcher.begin(tree, entry, now)
+                        self._fetcher.open(tree, entry, now)
 
     def answer(self, request: dict[str, Any]) -> Any:
         """Carry out a request."""
@@ -81,6 +82,9 @@ class Keeper:
                 return {"trouble": self.fetch(request["path"], request["patterns"])}
             case "fetch_file":
                 return {"trouble": self.fetch_file(request["path"], request["name"])}
+            case "replace_file":
+                self.replace_file(request["path"], request["name"])
+                return {"trouble": ""}
             case "refresh":
                 return {"trouble": self.refresh(request["path"])}
             case "end":
@@ -126,6 +130,9 @@ class Keeper:
         with self._turn:
             trees = [each for each in self._trees if path in (None, str(each.path))]
             written = [write_back(each, self._fetcher, self._writers, tells) for each in trees]
+            for tree in trees:  # what they show elsewhere would be zeros without this process
+                for entry in tree.outside():
+                    self._fetcher.fetch(tree, entry)
             for each in written if path is None else ():
                 files, size = self._untold.pop(each["path"], (0, 0))
                 each["files"], each["size"] = each["files"] + files, each["size"] + size
@@ -150,8 +157,14 @@ class Keeper:
     def fetch_file(self, path: str, name: str) -> str:
         """Fetch one file, and wait for it."""
         tree = self._tree(path)
-        entry = tree and tree.entries.get(name)
+        entry = tree and tree.find(name)
         return self._fetcher.fetch(tree, entry) if tree and entry else ""
+
+    def replace_file(self, path: str, name: str) -> None:
+        """Have a file ready for a program that is about to replace its content."""
+        tree = self._tree(path)
+        if tree and (entry := tree.find(name)):
+            self._fetcher.let_in(tree, entry)
 
     def refresh(self, path: str) -> str:
         """Show what is new in a bucket."""
@@ -163,7 +176,7 @@ class Keeper:
                 tree.show(tree.bucket.list())
         except (BucketError, VolumeError) as error:
             return str(error)
-        return ""
+        return "" if tree.is_lazy else self._fetch_all(tree)
 
     def end(self, write: bool) -> WriteBackAnswer:
         """Write back on request, and remove all volumes, except files only this node has."""

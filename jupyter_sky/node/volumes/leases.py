@@ -73,6 +73,11 @@ class Leases:
             self._held.discard(fd)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
 
+    def is_asked_for(self, fd: int) -> bool:
+        """Return whether a program waits for a file whose lease is held."""
+        with self._lock:
+            return fd in self._held and fcntl.fcntl(fd, fcntl.F_GETLEASE) != fcntl.F_WRLCK
+
     def wait(self) -> list[int]:
         """Wait until files are opened, and return their descriptors."""
         select.select([self._inbox], [], [])

@@ -62,9 +62,8 @@ def _on_event(event: str, args: tuple[Any, ...]) -> None:
         place, volume = found
         if isinstance(flags, int) and flags & _WRITES:
             _refuse_if_read_only(place, volume)
-            if flags & os.O_TRUNC:
-                return
-        _fetch(place, volume)
+        is_replaced = isinstance(flags, int) and bool(flags & os.O_TRUNC)
+        _fetch(place, volume, "replace_file" if is_replaced else "fetch_file")
     elif event in _CHANGES:
         # A file that is moved out of a volume is removed there.
         for path in args[:2] if event == "os.rename" else args[-2:]:
@@ -98,7 +97,7 @@ def _refuse_if_read_only(path: str, volume: dict[str, Any]) -> None:
         )
 
 
-def _fetch(path: str, volume: dict[str, Any]) -> None:
+def _fetch(path: str, volume: dict[str, Any], op: str) -> None:
     try:
         if not os.stat(path).st_mode & ABSENT:  # noqa: PTH116
             return
@@ -106,7 +105,7 @@ def _fetch(path: str, volume: dict[str, Any]) -> None:
         return  # Python raises this error itself
     name = path[len(volume["path"]) + 1 :]
     try:
-        answer = ask(volume["socket"], {"op": "fetch_file", "path": volume["path"], "name": name})
+        answer = ask(volume["socket"], {"op": op, "path": volume["path"], "name": name})
         trouble = answer["trouble"]
     except OSError:
         trouble = "the process that keeps the volumes of the node has ended"

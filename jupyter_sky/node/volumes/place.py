@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import os
+import resource
 import stat
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -16,6 +17,7 @@ from jupyter_sky.node.volumes.entry import is_in_the_bucket
 from jupyter_sky.transport.volumes.asking import ABSENT, NEW, note_places
 
 _NAMED = 3  # most files to name in a sentence
+_SPARE = 256  # descriptors reserved for other things than leases
 _LONGEST_NAME = 255  # bytes
 _ANYBODY_WRITES = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
@@ -175,3 +177,19 @@ def _remove_empty(path: Path) -> None:
         if Path(folder) != path:
             with contextlib.suppress(OSError):
                 Path(folder).rmdir()
+
+
+def check_descriptors(files: int, url: str) -> None:
+    """Refuse more files than a process can hold open, as each is until it is fetched.
+
+    Raises
+    ------
+    VolumeError
+        If there are more.
+    """
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if most != resource.RLIM_INFINITY and files + _SPARE > most:
+        raise VolumeError(
+            f"{url} has {files:,} files, and a process of this node can hold {most:,} open: "
+            "name a longer prefix, or pack the files, as in tar files"
+        )

@@ -10,23 +10,28 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import resource
 import shutil
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.node.volumes.bucket import Bucket, BucketError, Listed
-from jupyter_sky.node.volumes.entry import FileEntry, mark_of, write_down
+from jupyter_sky.node.volumes.entry import FileEntry, mark_of, set_age, write_down
 from jupyter_sky.node.volumes.leases import Leases
-from jupyter_sky.node.volumes.place import VolumeError, is_place, make_place, remove_place
+from jupyter_sky.node.volumes.place import (
+    VolumeError,
+    check_descriptors,
+    is_place,
+    make_place,
+    remove_place,
+)
+from jupyter_sky.node.volumes.walking import files_of, is_ours, links_of
 from jupyter_sky.transport.volumes.asking import ABSENT, NEW, note_places
 from jupyter_sky.transport.volumes.requests import VolumeOrder
 
-_SPARE = 256  # descriptors reserved for other things than leases
 _DOWN_TO = 0.9  # fraction of the limit to shrink to
 
 
@@ -115,7 +120,7 @@ class Tree:
 
     def show(self, listing: dict[str, Listed]) -> None:
         """Show these files of the bucket, leaving files that ranks have changed as they are."""
-        _check_descriptors(len(listing), self.bucket.url)
+        check_descriptors(len(listing), self.bucket.url)
         for name in sorted(listing):
             before = self.entries.get(name)
             if before and before.listed == listing[name]:
@@ -125,17 +130,18 @@ class Tree:
                 continue
             if before is None and (self.path / name).exists():
                 continue  # a rank has written it, and it was not written back yet
-            if before and not self._is_as_was(before):
+            if before and not self.is_as_was(before):
                 continue
             self._show(name, listing[name])
         for name in set(self.entries) - set(listing):
-            if self._is_as_was(entry := self.entries[name]):
+            entry = self.entries[name]
+            if entry.name == entry.source and self.is_as_was(entry):
                 with self.lock, contextlib.suppress(OSError):
                     (self.path / name).unlink()
                     self.forget(entry)
 
     def _show(self, name: str, listed: Listed) -> None:
-        if name.startswith("/") or self._is_ours(f"{self.path}/{name}"):
+        if name.startswith("/") or is_ours(f"{self.path}/{name}", self._notes):
             return
         try:
             (self.path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -180,22 +186,23 @@ class Tree:
         with self.lock:
             if entry.fd is not None:
                 self.by_fd.pop(entry.fd, None)
-                self._leases.release(entry.fd)
-                os.close(entry.fd)
+                os.ftruncate(entry.fd, 0)  # who waits for it finds no zeros
+                self.release(entry.fd)
                 entry.fd = None
             elif entry.mark:
                 self.here -= entry.mark[1]
             if but is None and self.entries.get(entry.name) is entry:
                 del self.entries[entry.name]
 
-    def _is_as_was(self, entry: FileEntry) -> bool:
+    def is_as_was(self, entry: FileEntry) -> bool:
         """Return whether no rank has changed a file since it was fetched or shown."""
         try:
             found = os.lstat(self.path / entry.name)
         except FileNotFoundError:
             return False
         if entry.fd is not None:
-            return found.st_ino == os.fstat(entry.fd).st_ino and entry.fetching is None
+            is_same = found.st_ino == os.fstat(entry.fd).st_ino
+            return is_same and not entry.fetching and not self._leases.is_asked_for(entry.fd)
         return mark_of(found) == entry.mark
 
     # Content
@@ -205,35 +212,17 @@ class Tree:
         fd = entry.fd
         assert fd is not None
         with self.lock:
-            found = os.fstat(fd)
-            # Set the access time after the modification time, so that the next read can be noticed.
-            os.utime(fd, ns=(found.st_mtime_ns - 10**9, found.st_mtime_ns))
+            # So that the next read, and a change at once, show in its times.
+            set_age(fd)
             write_down(fd, entry.name)
-            os.fchmod(fd, stat.S_IMODE(found.st_mode) & ~ABSENT)
+            os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) & ~ABSENT)
             entry.mark, entry.used = mark_of(os.fstat(fd)), time.time_ns()
-            entry.fd = entry.fetching = None
+            entry.fd = None
             self.by_fd.pop(fd, None)
             self.here += size
             self.fetched += 1
-            self._leases.release(fd) if self._has_leases else None
-            os.close(fd)
+            self.release(fd)
         self._on_full()
-
-    def give_up(self, entry: FileEntry) -> None:
-        """Release programs that wait for a file that cannot be fetched: they find it empty.
-
-        Opening it later fetches it again.
-        """
-        fd = entry.fd
-        assert fd is not None
-        with self.lock:
-            os.ftruncate(fd, 0)
-            entry.fd = entry.fetching = None
-            self.by_fd.pop(fd, None)
-            with contextlib.suppress(OSError):
-                self._place(entry)
-            self._leases.release(fd) if self._has_leases else None
-            os.close(fd)
 
     def drop(self, wanted: int) -> None:
         """Drop the content of the least recently used files, down to that many bytes.
@@ -270,9 +259,22 @@ class Tree:
                     os.utime(path, ns=(found.st_mtime_ns - 10**9, found.st_mtime_ns))
 
     def _drop(self, entry: FileEntry) -> None:
-        if entry.mark is None or not self._is_as_was(entry):
+        if entry.mark is None or not self.is_as_was(entry):
             return
-        path = self.path / entry.name
+        size = entry.mark[1]
+        if self.take_content(entry):
+            self.here -= size
+
+    def take_content(self, entry: FileEntry) -> bool:
+        """Make an unchanged file one without content, unless somebody has it open.
+
+        Returns
+        -------
+        bool
+            Whether it is one now.
+        """
+        assert entry.mark is not None
+        path, when = self.path / entry.name, entry.mark[2]
         mode = stat.S_IMODE(path.lstat().st_mode)
         path.chmod(mode | stat.S_IWUSR)  # it may be read-only
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -281,47 +283,47 @@ class Tree:
         except OSError:  # somebody has it open
             os.fchmod(fd, mode)
             os.close(fd)
-            return
-        size, when = entry.mark[1], entry.mark[2]
+            return False
+        if mark_of(os.fstat(fd)) != entry.mark:  # written just before nobody could any more
+            os.fchmod(fd, mode)
+            self.release(fd)
+            return False
         # From here on a program may be waiting to open it, whatever goes wrong below.
         entry.fd, entry.mark = fd, None
         self.by_fd[fd] = entry
-        self.here -= size
         os.fchmod(fd, mode | ABSENT)
         os.ftruncate(fd, 0)
-        os.ftruncate(fd, size)
+        os.ftruncate(fd, entry.listed.size)
         os.utime(fd, ns=(when, when))
+        return True
+
+    def release(self, fd: int) -> None:
+        """Close a file, and let programs that wait for it continue."""
+        if self._has_leases:
+            self._leases.release(fd)
+        os.close(fd)
 
     # Files that ranks have written
 
     def changed(self) -> list[str]:
         """Return the names of files that exist only on this node."""
         found = []
-        for name, seen in self._walk():
+        by_inode: dict[int, FileEntry] | None = None
+        for name, seen in files_of(self.path, self._notes):
             with self.lock:
                 entry = self.entries.get(name)
                 if entry is None:
-                    if seen.st_mode & ABSENT and (moved := self._moved(seen.st_ino)):
+                    if seen.st_mode & ABSENT and by_inode is None:
+                        by_inode = self._by_inode()
+                    if seen.st_mode & ABSENT and (moved := (by_inode or {}).get(seen.st_ino)):
                         self.entries[name] = self.entries.pop(moved.name)
                         moved.name = name
                     found.append(name)
                 elif entry.name != entry.source or (
-                    entry.fetching is None and not self._is_as_was(entry)
+                    entry.fetching is None and not self.is_as_was(entry)
                 ):
                     found.append(name)
         return found
-
-    def links(self) -> list[str]:
-        """Return the names of symbolic links, which a bucket cannot store."""
-        found, folders, start = [], [str(self.path)], len(str(self.path)) + 1
-        while folders:
-            with contextlib.suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:
-                for entry in entries:
-                    if entry.is_symlink():
-                        found.append(entry.path[start:])
-                    elif entry.is_dir():
-                        folders.append(entry.path)
-        return sorted(found)
 
     def removed(self) -> list[str]:
         """Return the names of files that this node wrote back and that were removed since."""
@@ -329,8 +331,26 @@ class Tree:
             own = [each.name for each in self.entries.values() if each.is_own]
         return [name for name in own if not os.path.lexists(self.path / name)]
 
-    def _moved(self, inode: int) -> FileEntry | None:
-        return next((each for fd, each in self.by_fd.items() if os.fstat(fd).st_ino == inode), None)
+    def outside(self) -> list[FileEntry]:
+        """Return files that were moved out of the volume before anybody read them."""
+        with self.lock:
+            absent = [(fd, each) for fd, each in self.by_fd.items() if not each.fetching]
+            return [
+                each
+                for fd, each in absent
+                if not os.path.lexists(self.path / each.name) and os.fstat(fd).st_nlink
+            ]
+
+    def find(self, name: str) -> FileEntry | None:
+        """Return the entry of a file, which may have been moved there."""
+        with self.lock, contextlib.suppress(FileNotFoundError):
+            if (found := self.entries.get(name)) is None:
+                found = self._by_inode().get(os.lstat(self.path / name).st_ino)
+            return found
+        return None
+
+    def _by_inode(self) -> dict[int, FileEntry]:
+        return {os.fstat(fd).st_ino: each for fd, each in self.by_fd.items()}
 
     def is_written(self, name: str, before: os.stat_result) -> bool:
         """Mark a file as written back, unless it has changed since ``before``."""
@@ -348,26 +368,13 @@ class Tree:
             self.here += found.st_size
             return True
 
-    def _walk(self) -> Iterator[tuple[str, os.stat_result]]:
-        start = len(str(self.path)) + 1
-        for folder, _, names in os.walk(self.path):
-            for name in names:
-                place = os.path.join(folder, name)  # noqa: PTH118
-                if self._is_ours(place):
-                    continue
-                with contextlib.suppress(FileNotFoundError):
-                    if stat.S_ISREG((found := os.lstat(place)).st_mode):
-                        yield place[start:], found
-
-    def _is_ours(self, place: str) -> bool:
-        # Called for every file after each run.
-        return place.endswith(NEW) or place in self._notes
-
     def remove(self) -> list[str]:
         """Remove everything except files that exist only on this node; return their names."""
         if self._made is None:
             return []
-        left = self.changed() if not self.order["read_only"] else []
+        changed = self.changed() if not self.order["read_only"] else []
+        # What was moved before anybody read it is in the bucket.
+        left = [name for name in changed if not (e := self.entries.get(name)) or e.fd is None]
         kept = {self.path / name for name in left}
         with self.lock:
             for name in list(self.entries):
@@ -375,7 +382,7 @@ class Tree:
                     with contextlib.suppress(OSError):
                         (self.path / name).unlink()
                 self.forget(self.entries[name])
-        for link in () if kept else map(self.path.joinpath, self.links()):
+        for link in () if kept else map(self.path.joinpath, links_of(self.path)):
             # It would dangle, and be in the way of the next volume here.
             if Path(os.path.realpath(link)).is_relative_to(os.path.realpath(self.path)):
                 link.unlink()
@@ -389,12 +396,3 @@ class Tree:
                 f"{self.bucket.url} has to be fetched at once: its {format_bytes(size)} are more "
                 f"than the {format_bytes(self.order['limit'])} of the setting volume_cache"
             )
-
-
-def _check_descriptors(files: int, url: str) -> None:
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    if most != resource.RLIM_INFINITY and files + _SPARE > most:
-        raise VolumeError(
-            f"{url} has {files:,} files, and a process of this node can hold {most:,} open: "
-            "name a longer prefix, or pack the files, as in tar files"
-        )

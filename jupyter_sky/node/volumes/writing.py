@@ -8,12 +8,15 @@ from pathlib import Path
 from jupyter_sky.formatting import format_list
 from jupyter_sky.node.volumes.bucket import BucketError
 from jupyter_sky.node.volumes.fetching import Fetcher
+from jupyter_sky.node.volumes.lacking import is_mixed
 from jupyter_sky.node.volumes.tree import Tree
+from jupyter_sky.node.volumes.walking import links_of
 from jupyter_sky.transport.volumes.requests import WrittenVolume
 
 MARKER = "checkpoint.json"
 """The file that says which save of a checkpoint holds."""
 
+_RENAME = "rename it, and it is written"
 _ATTEMPTS = 3  # attempts at a file that is being written meanwhile
 
 
@@ -70,7 +73,7 @@ def write_back(tree: Tree, fetcher: Fetcher, workers: Executor, tells: bool) -> 
 
 def _say_links(tree: Tree) -> str:
     """Report new links that are not written: once, or they would keep a machine from ending."""
-    links = [link for link in tree.links() if link not in tree.told]
+    links = [link for link in links_of(tree.path) if link not in tree.told]
     tree.told.update(links)
     if not links:
         return ""
@@ -85,6 +88,8 @@ def _write(tree: Tree, name: str, fetcher: Fetcher) -> tuple[int, str]:
     """Write one file; return its size, and why that failed, if it did."""
     path: Path = tree.path / name
     entry = tree.entries.get(name)
+    if entry and is_mixed(tree, entry):
+        return 0, f"it was opened while what the bucket has could not be fetched: {_RENAME}"
     is_moved = entry is not None and entry.source != name
     # It may have been moved before anybody read it.
     if entry and is_moved and (trouble := fetcher.fetch(tree, entry)):

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jupyter_sky.node.volumes.leases import break_time
 from jupyter_sky.transport.volumes.asking import ask
 from tests.lab.buckets import KEY, SECRET, Buckets, serving
+from tests.waiting import until
+
+_SHORT = """
+from jupyter_sky.node.volumes import fetching, keeper
+fetching._MARGIN = {margin}
+keeper.serve({place!r})
+"""
 
 
 @dataclass
@@ -82,21 +92,63 @@ def keeper(bucket: Buckets, tmp_path: Path, workplace: Path) -> Iterator[Keeper]
 
 
 @contextmanager
-def keeping(data: Path, bucket: Buckets, workplace: Path) -> Iterator[Keeper]:
-    """Start a keeper for a volume at ``data``, and end it."""
+def keeping(
+    data: Path, bucket: Buckets, workplace: Path, let_wait: float | None = None
+) -> Iterator[Keeper]:
+    """Start a keeper for a volume at ``data``, and end it.
+
+    Programs are let wait for so many seconds, or as long as Linux allows.
+    """
     workplace.mkdir(exist_ok=True)
-    socket = str(workplace / "keeper.sock")
+    place = str(workplace / "keeper.sock")
+    command = [sys.executable, "-m", "jupyter_sky.node.volumes.keeper", place]
+    if let_wait is not None:
+        command[1:] = ["-c", _SHORT.format(margin=break_time() - let_wait, place=place)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "jupyter_sky.node.volumes.keeper", socket],
+        command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
     assert process.stdout
     assert process.stdout.readline() == b"ready\n"
-    made = Keeper(process, socket, data, bucket.address)
+    made = Keeper(process, place, data, bucket.address)
     try:
         yield made
     finally:
         made.end()
         process.stdout.close()
-        Path(socket).unlink()
+        Path(place).unlink()
+
+
+@contextmanager
+def holding(address: str, held: threading.Event) -> Iterator[str]:
+    """Give an address that leads to another one, and passes nothing back while ``held`` is set."""
+    host, _, port = address.removeprefix("http://").partition(":")
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def pass_on(source: socket.socket, target: socket.socket, is_back: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                if is_back:
+                    until(lambda: not held.is_set())
+                target.sendall(data)
+        for each in (source, target):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def serve() -> None:
+        while True:
+            try:
+                ours, _ = listener.accept()
+            except OSError:
+                return
+            theirs = socket.create_connection((host, int(port)))
+            for pair in ((ours, theirs, False), (theirs, ours, True)):
+                threading.Thread(target=pass_on, args=pair, daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        held.clear()
+        listener.close()

@@ -77,7 +77,7 @@ def test_a_file_that_is_opened_while_its_content_goes_is_fetched(tmp_path: Path)
 
     kept = keeper_module.Keeper(str(tmp_path / "socket"), cast(Any, SimpleNamespace(wait=wait)))
     kept._trees.append(cast(Any, tree))
-    kept._fetcher = cast(Any, SimpleNamespace(begin=lambda tree, entry, now: begun.put(entry)))
+    kept._fetcher = cast(Any, SimpleNamespace(open=lambda tree, entry, now: begun.put(entry)))
     with tree.lock:
         threading.Thread(target=serve).start()
         opened.wait()

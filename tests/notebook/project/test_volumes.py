@@ -90,6 +90,20 @@ os.remove("{data}/deep/b.txt")
     assert "wrote" not in notebook.stderr
 
 
+def test_a_file_that_is_replaced_is_not_fetched_before(
+    notebook: Notebook, photos: Buckets, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    notebook.run(f"%sky up --nodes 1 --volume s3://photos/2024:{data}")
+    notebook.run(f"%%sky\nopen('{data}/big.bin', 'w').write('new')\nopen('{data}/a.txt', 'w')")
+    assert photos.get("2024/big.bin") == b"new"
+    assert photos.get("2024/a.txt") == b""
+    assert photos.reads("2024/big.bin") == 1  # by this test
+    with pytest.raises(FileExistsError):
+        notebook.run(f"%%sky\nopen('{data}/deep/b.txt', 'x')")
+    assert notebook.run(f"%%sky\nprint(open('{data}/deep/b.txt').read())") == "second\n"
+
+
 def test_a_checkpoint_in_a_volume_is_in_the_bucket_when_it_is_saved(
     notebook: Notebook, photos: Buckets, tmp_path: Path
 ) -> None:

@@ -1,0 +1,42 @@
+"""Files and links below the folder of a volume."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from jupyter_sky.transport.volumes.asking import NEW
+
+
+def files_of(path: Path, notes: Collection[str]) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the names of files below a volume's folder, except our own, and their states."""
+    start = len(str(path)) + 1
+    for folder, _, names in os.walk(path):
+        for name in names:
+            place = os.path.join(folder, name)  # noqa: PTH118 - for every file after each run
+            if is_ours(place, notes):
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                if stat.S_ISREG((found := os.lstat(place)).st_mode):
+                    yield place[start:], found
+
+
+def is_ours(place: str, notes: Collection[str]) -> bool:
+    """Return whether a path is a file of ours, which no bucket gets."""
+    return place.endswith(NEW) or place in notes
+
+
+def links_of(path: Path) -> list[str]:
+    """Return the names of symbolic links, which a bucket cannot store."""
+    found, folders, start = [], [str(path)], len(str(path)) + 1
+    while folders:
+        with contextlib.suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    found.append(entry.path[start:])
+                elif entry.is_dir():
+                    folders.append(entry.path)
+    return sorted(found)

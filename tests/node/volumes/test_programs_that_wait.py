@@ -1,0 +1,199 @@
+"""Programs of any language that open files of a bucket: what they find, and what they write."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from jupyter_sky.node.volumes.fetching import Fetcher
+from jupyter_sky.node.volumes.tree import Tree
+from jupyter_sky.transport.volumes.asking import ABSENT
+from jupyter_sky.transport.volumes.requests import VolumeOrder
+from tests.lab.buckets import Buckets
+from tests.node.volumes.conftest import Keeper, holding, keeping
+from tests.waiting import until
+
+LARGE = bytes(range(256)) * 80_000  # more than is fetched at a time
+
+
+def test_a_file_whose_server_stands_still_is_empty_and_not_zeros(
+    bucket: Buckets, tmp_path: Path, workplace: Path
+) -> None:
+    bucket.put({"d/small": b"x" * 10_000, "d/large": LARGE})
+    held = threading.Event()
+    with (
+        holding(bucket.address, held) as address,
+        keeping(tmp_path / "data", bucket, workplace, let_wait=2) as keeper,
+    ):
+        assert keeper.mount("s3://photos/d", address) == ""
+        held.set()
+        for name in ("small", "large"):
+            assert _cat(keeper.data / name).communicate()[0] == b""
+            said = keeper.ask("write_back")["volumes"][0]
+            assert (
+                f"{name} could not be read: it could not be fetched while it was" in said["trouble"]
+            )
+            assert said["left"] == []
+        held.clear()
+        until(lambda: _cat(keeper.data / "small").communicate()[0] == b"x" * 10_000)
+        until(lambda: _cat(keeper.data / "large").communicate()[0] == LARGE)
+
+
+def test_a_large_file_is_opened_after_a_long_rest(
+    bucket: Buckets, tmp_path: Path, workplace: Path
+) -> None:
+    bucket.put({"d/large": LARGE})
+    with keeping(tmp_path / "data", bucket, workplace, let_wait=3) as keeper:
+        assert keeper.mount("s3://photos/d") == ""
+        rested = time.monotonic() + 4  # longer than a program is let wait
+        until(lambda: time.monotonic() > rested)
+        assert _cat(keeper.data / "large").communicate()[0] == LARGE
+
+
+def test_a_program_does_not_wait_for_what_is_fetched_ahead(
+    bucket: Buckets, tmp_path: Path, workplace: Path
+) -> None:
+    bucket.put({f"d/{n:02}": b"x" * 10_000 for n in range(40)} | {"e/asked": b"y" * 10_000})
+    held = threading.Event()
+    with (
+        holding(bucket.address, held) as address,
+        keeping(tmp_path / "data", bucket, workplace) as keeper,
+        ThreadPoolExecutor() as threads,
+    ):
+        assert keeper.mount("s3://photos/d", address) == ""
+        other = tmp_path / "other"
+        assert keeper.mount("s3://photos/e", path=str(other)) == ""
+        held.set()
+        ahead = threads.submit(keeper.ask, "fetch", path=str(keeper.data), patterns=[])
+        until(lambda: sum(bucket.reads(f"d/{n:02}") for n in range(40)) >= 16)
+        assert _cat(other / "asked").communicate(timeout=20)[0] == b"y" * 10_000
+        assert not ahead.done()
+        held.clear()
+        assert ahead.result() == {"trouble": ""}
+
+
+def test_a_program_that_waits_no_longer_leaves_the_fetch_of_others(
+    bucket: Buckets, tmp_path: Path, workplace: Path
+) -> None:
+    bucket.put({"d/large": LARGE})
+    held = threading.Event()
+    with (
+        holding(bucket.address, held) as address,
+        keeping(tmp_path / "data", bucket, workplace, let_wait=2) as keeper,
+        ThreadPoolExecutor() as threads,
+    ):
+        assert keeper.mount("s3://photos/d", address) == ""
+        held.set()
+        fetched = threads.submit(keeper.ask, "fetch", path=str(keeper.data), patterns=["large"])
+        until(lambda: (keeper.data / "large").stat().st_mode & ABSENT)
+        assert _cat(keeper.data / "large").communicate()[0] == b""
+        held.clear()
+        assert fetched.result() == {"trouble": ""}
+        assert (keeper.data / "large").read_bytes() == LARGE
+
+
+def test_what_a_program_writes_where_nothing_could_be_fetched_stays(
+    keeper: Keeper, bucket: Buckets
+) -> None:
+    bucket.put({"d/gone": b"first"})
+    assert keeper.mount("s3://photos/d") == ""
+    bucket.client.delete_object(Bucket="photos", Key="d/gone")
+    subprocess.run(["sh", "-c", f"printf result > {keeper.data}/gone"], check=True)
+    assert (keeper.data / "gone").read_bytes() == b"result"
+    assert keeper.ask("write_back")["volumes"][0]["files"] == 1
+    assert bucket.get("d/gone") == b"result"
+
+
+def test_what_is_added_to_a_file_that_could_not_be_fetched_replaces_none(
+    bucket: Buckets, tmp_path: Path, workplace: Path
+) -> None:
+    bucket.put({"d/log": b"first\n"})
+    held = threading.Event()
+    with (
+        holding(bucket.address, held) as address,
+        keeping(tmp_path / "data", bucket, workplace, let_wait=1) as keeper,
+    ):
+        assert keeper.mount("s3://photos/d", address) == ""
+        held.set()
+        subprocess.run(["sh", "-c", f"echo second >> {keeper.data}/log"], check=True)
+        held.clear()
+        [said] = keeper.ask("write_back")["volumes"]
+        assert said["left"] == ["log"]
+        assert "what the bucket has could not be fetched: rename it" in said["trouble"]
+        assert bucket.get("d/log") == b"first\n"
+        (keeper.data / "log").rename(keeper.data / "log-2")
+        assert keeper.ask("write_back")["volumes"][0]["left"] == []
+        assert bucket.get("d/log-2") == b"second\n"
+
+
+def test_a_file_that_is_moved_out_before_it_is_read_has_its_content(
+    keeper: Keeper, bucket: Buckets, tmp_path: Path
+) -> None:
+    bucket.put({"d/a": b"first", "d/b": b"second", "d/sub/c": b"third"})
+    assert keeper.mount("s3://photos/d") == ""
+    for name in ("a", "sub"):
+        (keeper.data / name).rename(tmp_path / name)
+    (keeper.data / "b").rename(keeper.data / "moved")
+    keeper.end()  # the agent was killed
+    assert (tmp_path / "a").read_bytes() == b"first"
+    assert (tmp_path / "sub" / "c").read_bytes() == b"third"
+    assert bucket.get("d/moved") == b"second"
+    assert not keeper.data.exists()
+
+
+def test_what_was_moved_stays_moved_when_the_bucket_is_listed_again(
+    keeper: Keeper, bucket: Buckets
+) -> None:
+    bucket.put({"d/a": b"first"})
+    assert keeper.mount("s3://photos/d") == ""
+    (keeper.data / "a").rename(keeper.data / "moved")
+    assert keeper.state()["unwritten"] == ["moved"]
+    assert keeper.ask("refresh", path=str(keeper.data)) == {"trouble": ""}
+    assert (keeper.data / "moved").read_bytes() == b"first"
+
+
+def test_a_change_of_the_same_size_right_after_a_file_is_fetched_shows_in_its_time(
+    keeper: Keeper, bucket: Buckets
+) -> None:
+    # Many file systems tell times apart by a few milliseconds.
+    bucket.put({"d/a": b"first"})
+    assert keeper.mount("s3://photos/d") == ""
+    assert (keeper.data / "a").read_bytes() == b"first"
+    assert (keeper.data / "a").stat().st_mtime_ns < time.time_ns() - 500_000_000
+
+
+def test_what_is_written_while_room_is_made_stays(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "a").write_bytes(b"first")
+    data, writes = tmp_path / "data", [False]
+
+    def take(fd: int) -> None:
+        if writes[0]:  # the moment before nobody can open it any more
+            (data / "a").write_bytes(b"FIRST")
+
+    leases = SimpleNamespace(take=take, release=lambda fd: None, is_asked_for=lambda fd: False)
+    order: VolumeOrder = {
+        "url": f"file://{tmp_path}/shared",
+        "path": str(data),
+        "read_only": False,
+        "limit": 10**9,
+        "options": {},
+        "token": None,
+    }
+    tree = Tree(order, cast(Any, leases), "", lambda: None)
+    tree.make()
+    assert Fetcher().fetch(tree, tree.entries["a"]) == ""
+    writes[0] = True
+    tree.drop(0)
+    assert (data / "a").read_bytes() == b"FIRST"
+    assert tree.changed() == ["a"]
+
+
+def _cat(path: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["cat", os.fspath(path)], stdout=subprocess.PIPE)
