@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from jupyter_sky.node.volumes.shared_folder import SharedFolder
 from jupyter_sky.transport.volumes import words
 from jupyter_sky.transport.volumes.requests import SessionToken, VolumeOrder
 
@@ -63,8 +66,12 @@ class Bucket:
         self._server = str(order["options"].get("endpoint") or "")
         with self._in_words("opened"):
             self._files = _filesystem(self._scheme, order["options"], lambda: self.token)
-            is_plain = self._scheme in _OBJECT_STORES
-            self._root = place if is_plain else str(self._files._strip_protocol(self.url))
+            if self._scheme in _FOLDERS:
+                self._root = os.path.abspath(place)  # noqa: PTH100 - links in it stay
+            elif self._scheme in _OBJECT_STORES:
+                self._root = place
+            else:
+                self._root = str(self._files._strip_protocol(self.url))
 
     def list(self) -> dict[str, Listed]:
         """Return all files, by name relative to the address."""
@@ -123,14 +130,11 @@ class Bucket:
     def write(self, name: str, path: Path) -> None:
         """Upload a file of this node; readers see the previous version meanwhile."""
         with self._in_words("written"):
-            target = f"{self._root}/{name}"
-            if self._scheme in _FOLDERS:
-                Path(target).parent.mkdir(parents=True, exist_ok=True)
-            self._files.put_file(str(path), target)
+            self._files.put_file(str(path), f"{self._root}/{name}")
 
     def remove(self, name: str) -> None:
-        """Remove a file."""
-        with self._in_words("removed"):
+        """Remove a file, if it is still there."""
+        with self._in_words("removed"), contextlib.suppress(FileNotFoundError):
             self._files.rm_file(f"{self._root}/{name}")
 
     def _in_words(self, done: str) -> _InWords:
@@ -182,6 +186,8 @@ def _filesystem(
     """Return fsspec's file system of a scheme."""
     if scheme in _OBJECT_STORES:
         return _object_store(_OBJECT_STORES[scheme], options, token)
+    if scheme in _FOLDERS:
+        return SharedFolder()
     import fsspec
 
     now = token()

@@ -20,7 +20,7 @@ PART = 8 * 1024 * 1024
 _AT_ONCE = 4  # parts of one file at a time
 _ATTEMPTS = 5
 _FIRST_PAUSE = 0.2  # seconds before the next attempt, doubled each time
-_LOOK = 0.2  # seconds between two looks at who waits, and at what nobody has open any more
+_LOOK = 0.05  # seconds between two looks at who waits, and at what nobody has open any more
 _OPENED_WITHIN = 2.0  # seconds in which a program opens what it has said that it replaces
 _FAILED = "the process that keeps the volumes has failed"
 _OPEN = "it could not be fetched, and a program still has it open"
@@ -108,6 +108,16 @@ class Fetcher:
             if entry.fd is not None and entry.fetching is None:
                 self._empty(tree, entry, True, time.monotonic() + _OPENED_WITHIN)
 
+    def look_for_closed(self) -> None:
+        """Have files fetched again that could not be, if no program has them open any more."""
+        with self._changed:
+            lacking = list(self._lacking.items())
+        for entry, (until, tree) in lacking:
+            with tree.lock:
+                if time.monotonic() > until and take_back(tree, entry):
+                    with self._changed:
+                        self._lacking.pop(entry, None)
+
     def _fetch(self, tree: Tree, entry: FileEntry, mine: Fetching) -> None:
         """Fetch a file; ``mine`` is the fetch in progress."""
         trouble, is_gone = _FAILED, False
@@ -148,17 +158,13 @@ class Fetcher:
             with self._changed:
                 is_idle = not self._waiting and not self._lacking
                 self._changed.wait(None if is_idle else _LOOK)
-                waiting, lacking = list(self._waiting.items()), list(self._lacking.items())
+                waiting = list(self._waiting.items())
             for entry, (until, fd, tree) in waiting:
                 if self._is_over(tree, entry, until, fd):
                     with self._changed:
                         if self._waiting.get(entry) == (until, fd, tree):
                             del self._waiting[entry]
-            for entry, (until, tree) in lacking:
-                with tree.lock:
-                    if time.monotonic() > until and take_back(tree, entry):
-                        with self._changed:
-                            self._lacking.pop(entry, None)
+            self.look_for_closed()
 
     def _is_over(self, tree: Tree, entry: FileEntry, until: float, fd: int) -> bool:
         """Return whether nobody waits for a file; let programs go if they have waited too long.

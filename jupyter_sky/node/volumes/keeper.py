@@ -127,6 +127,7 @@ class Keeper:
             Whether no notebook is told now; the next one that asks will be.
         """
         tells = path is None and not quietly
+        self._fetcher.look_for_closed()
         with self._turn:
             trees = [each for each in self._trees if path in (None, str(each.path))]
             written = [write_back(each, self._fetcher, self._writers, tells) for each in trees]

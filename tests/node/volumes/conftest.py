@@ -91,6 +91,16 @@ def keeper(bucket: Buckets, tmp_path: Path, workplace: Path) -> Iterator[Keeper]
         yield made
 
 
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of its own, of little more than a megabyte."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1100k", "none", str(place)], check=True)
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
 @contextmanager
 def keeping(
     data: Path, bucket: Buckets, workplace: Path, let_wait: float | None = None

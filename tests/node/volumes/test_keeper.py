@@ -257,16 +257,6 @@ def test_a_volume_of_another_cluster_is_left_alone(
     assert (keeper.data / "a").read_bytes() == b"first"
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of its own, of little more than a megabyte."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1100k", "none", str(place)], check=True)
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
-
-
 @contextmanager
 def breaking(address: str, after: list[int]) -> Iterator[str]:
     """Give an address that leads to another one, and loses connections after so many bytes."""
