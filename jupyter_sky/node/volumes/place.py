@@ -19,6 +19,7 @@ from jupyter_sky.transport.volumes.asking import ABSENT, NEW, note_places
 _NAMED = 3  # most files to name in a sentence
 _SPARE = 256  # descriptors reserved for other things than leases
 _LONGEST_NAME = 255  # bytes
+_MODULE = b"jupyter_sky.node.volumes"
 _ANYBODY_WRITES = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -45,20 +46,24 @@ def make_place(path: Path, note: Mapping[str, Any]) -> tuple[list[Path], str]:
     known = ""
     try:
         former = [each for each in note_places(path) if each.exists()]
-        if any(map(_is_kept, former)):
-            raise VolumeError(f"{path} is a volume of another cluster: choose another path")
+        for each in former:
+            _refuse_if_kept(path, each)
         if path.is_dir() and any(path.iterdir()):
             if not former:
+                for each in note_places(path):  # another node may just have made it
+                    _refuse_if_kept(path, each)
                 raise VolumeError(f"{path} is not empty: choose a path that is not there yet")
             if left := _clear(path, any(map(_is_read_only, former))):
                 known = _set_aside(path, left)
             _remove_empty(path)
+        for each in former:
+            each.unlink(missing_ok=True)
         for each in (path, *path.parents):
             if each.exists():
                 break
             made.append(each)
         path.mkdir(parents=True, exist_ok=True)
-        _write_note(path, json.dumps(dict(note)))
+        _write_note(path, json.dumps({**note, "host": os.uname().nodename}))
     except (FileExistsError, NotADirectoryError):
         raise VolumeError(f"there is a file at {path}: choose another path") from None
     except OSError as error:
@@ -83,19 +88,40 @@ def remove_place(path: Path, kept: Collection[Path], made: Sequence[Path]) -> No
 
 def _write_note(path: Path, text: str) -> None:
     beside, inside = note_places(path)
-    try:
-        beside.write_text(text)
-    except OSError:
-        inside.write_text(text)
+    # Other nodes, or other clusters, may make a volume there at this moment.
+    for note in (beside, inside):
+        new = note.with_name(f".{os.uname().nodename}-{os.getpid()}{NEW}")
+        try:
+            new.write_text(text)
+            note.hardlink_to(new)
+            return
+        except FileExistsError:
+            _refuse_if_kept(path, note)
+            raise VolumeError(f"{path} is made by another cluster: choose another path") from None
+        except OSError:
+            if note == inside:
+                raise
+        finally:
+            with contextlib.suppress(OSError):
+                new.unlink(missing_ok=True)
 
 
-def _is_kept(note: Path) -> bool:
-    """Return whether the process that made a volume is still running."""
+def _refuse_if_kept(path: Path, note: Path) -> None:
+    """Refuse the folder of a volume whose process is still running, or may be."""
+    host = os.uname().nodename
     try:
-        pid = json.loads(note.read_text())["pid"]
-        return b"jupyter_sky.node.volumes" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        said = json.loads(note.read_text())
+        pid, there = said["pid"], said.get("host", host)
+        if there == host and _MODULE not in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return
     except (OSError, ValueError, KeyError):
-        return False
+        return
+    if there == host:
+        raise VolumeError(f"{path} is a volume of another cluster: choose another path")
+    raise VolumeError(
+        f"{path} is a volume of {there}, with which this node shares the disk: choose a path on a "
+        f"disk of each node's own, like /tmp/data, or remove {note} if that has ended"
+    )
 
 
 def _is_read_only(note: Path) -> bool:

@@ -103,17 +103,25 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @contextmanager
 def keeping(
-    data: Path, bucket: Buckets, workplace: Path, let_wait: float | None = None
+    data: Path,
+    bucket: Buckets,
+    workplace: Path,
+    let_wait: float | None = None,
+    host: str = "",
 ) -> Iterator[Keeper]:
     """Start a keeper for a volume at ``data``, and end it.
 
-    Programs are let wait for so many seconds, or as long as Linux allows.
+    Programs are let wait for so many seconds, or as long as Linux allows. With ``host`` it is on a
+    host of its own, which shares the disk.
     """
     workplace.mkdir(exist_ok=True)
     place = str(workplace / "keeper.sock")
     command = [sys.executable, "-m", "jupyter_sky.node.volumes.keeper", place]
     if let_wait is not None:
         command[1:] = ["-c", _SHORT.format(margin=break_time() - let_wait, place=place)]
+    if host:
+        apart = "unshare --pid --uts --mount --fork --mount-proc --kill-child sh -c"
+        command = [*apart.split(), f'hostname {host} && exec "$@"', "sh", *command]
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

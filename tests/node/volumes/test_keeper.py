@@ -7,6 +7,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, Queue
@@ -16,6 +17,7 @@ from typing import Any, cast
 import pytest
 
 from jupyter_sky.node.volumes import keeper as keeper_module
+from jupyter_sky.transport.volumes.asking import NOTE
 from tests.lab.buckets import Buckets
 from tests.node.volumes.conftest import Keeper, keeping
 from tests.waiting import PATIENCE, until
@@ -211,6 +213,46 @@ def test_what_a_killed_keeper_leaves(
         assert keeper.mount("s3://photos/d", read_only=read_only) == ""
         assert (keeper.data / "b").read_bytes() == b"second"
     assert [each.name for each in tmp_path.rglob("*")] == ["data"]  # as it was there before
+
+
+def test_hosts_that_share_a_disk_do_not_make_a_volume_of_each_other(
+    keeper: Keeper, bucket: Buckets, workplace: Path
+) -> None:
+    bucket.put({"d/a": b"first"})
+    assert keeper.mount("s3://photos/d") == ""
+    assert (keeper.data / "a").read_bytes() == b"first"
+    (keeper.data / "result").write_bytes(b"result")
+    note = keeper.data.with_name(f".data{NOTE}")
+    with keeping(keeper.data, bucket, workplace / "other", host="other") as other:
+        said = other.mount("s3://photos/d")
+    assert said == (
+        f"{keeper.data} is a volume of {os.uname().nodename}, with which this node shares the "
+        "disk: choose a path on a disk of each node's own, like /tmp/data, or remove "
+        f"{note} if that has ended"
+    )
+    assert (keeper.data / "a").read_bytes() == b"first"
+    assert (keeper.data / "result").read_bytes() == b"result"
+    assert note.exists()
+
+
+def test_hosts_that_share_a_disk_and_start_at_once(
+    bucket: Buckets, tmp_path: Path, workplace: Path
+) -> None:
+    bucket.put({f"d/{n}": b"first" for n in range(50)})
+    data = tmp_path / "data"
+    with (
+        keeping(data, bucket, workplace, host="one") as one,
+        keeping(data, bucket, workplace / "other", host="other") as other,
+        ThreadPoolExecutor() as threads,
+    ):
+        said = list(threads.map(lambda each: each.mount("s3://photos/d"), (one, other)))
+        assert sorted("with which this node shares the disk" in each for each in said) == [
+            False,
+            True,
+        ]
+        assert "" in said
+        assert {(data / f"{n}").read_bytes() for n in range(50)} == {b"first"}
+    assert not data.exists()
 
 
 def test_what_a_killed_keeper_had_not_written_back_is_set_aside(
