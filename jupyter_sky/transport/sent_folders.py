@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import NotRequired, TypedDict
@@ -93,9 +95,19 @@ def record_name(folder: SentFolder) -> str:
 
 def unfinished_name(name: str, file: SentFile) -> str:
     """Return the name of a file of which parts are still missing."""
-    return f".{name}.{file['blob'][:16]}.part"
+    return f".{short_name(name)}.{file['blob'][:16]}.part"
 
 
+def short_name(name: str) -> str:
+    """Return a name that leaves room for additions, and is no other file's."""
+    encoded = os.fsencode(name)
+    if len(encoded) <= _SHORT:
+        return name
+    digest = hashlib.sha256(encoded).hexdigest()[:16]
+    return f"{encoded[:_SHORT].decode(errors='ignore')}~{digest}"
+
+
+_SHORT = 100  # bytes of 255
 _OTHERS = 0o077
 _ENTERED = 0o011
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,23 @@ def test_patterns_stand_for_files(there: Path) -> None:
     assert reader.find(there, ["nothing*", "empty"], 10)["missing"] == ["nothing*"]
     assert reader.find(there, ["outputs"], 2)["has_more"]
     assert reader.read([(str(there / "empty"), 0, 5), (str(there / "no"), 0, 5)]) == [b"", None]
+
+
+def test_what_is_removed_meanwhile_is_left_out(
+    there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As a program does that writes its results under another name first.
+    entries = reader._files
+
+    def removing(place: Path) -> Iterator[Path]:
+        for path in entries(place):
+            if path.name == "a.png":
+                path.unlink()
+            yield path
+
+    monkeypatch.setattr(reader, "_files", removing)
+    found = reader.find(there, ["outputs"], 10)["files"]
+    assert [each["name"] for each in found] == ["outputs/b.png", "outputs/deep/c.png"]
 
 
 def test_a_file_that_the_system_makes_up_is_whole(tmp_path: Path) -> None:

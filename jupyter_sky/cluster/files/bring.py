@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.requests.pending import LOOK_LINK_WITHIN
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.protocol.agent_requests import FindAnswer, FoundFile
-from jupyter_sky.transport.sent_folders import mode_of_new
+from jupyter_sky.transport.sent_folders import mode_of_new, short_name
 from jupyter_sky.transport.tasks import cancel_all
 
 PART = 512 * 1024
@@ -103,7 +104,15 @@ async def bring(
 
     async def in_turn(batch: Sequence[Download]) -> None:
         async with turns:
-            await _bring_batch(connection, batch, arrived)
+            try:
+                await _bring_batch(connection, batch, arrived)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                raise SkyError(
+                    f"no room is left in {batch[0].path.parent} on this computer: free some, and "
+                    "the same line goes on where it was stopped."
+                ) from None
 
     tasks = [asyncio.ensure_future(in_turn(batch)) for batch in _batches(places)]
     try:
@@ -203,7 +212,7 @@ def _whole(
 def _part(place: Download) -> Path:
     """Return where a file is until all of it has come; another version of it has another name."""
     version = f"{place.file['changed']:x}-{place.file['size']:x}"
-    return place.path.with_name(f".{place.path.name[:100]}.{version}.sky-part")
+    return place.path.with_name(f".{short_name(place.path.name)}.{version}.sky-part")
 
 
 def _opener(file: FoundFile) -> Callable[[str, int], int]:

@@ -36,6 +36,7 @@ from jupyter_sky.transport.sent_folders import (
     mode_of_copy,
     mode_of_new,
     record_name,
+    short_name,
     unfinished_name,
 )
 
@@ -182,7 +183,7 @@ class _Laying:
     def _append(self, place: Path, file: SentFile, part: FilePart) -> _Entry | None:
         """Append a part to an unfinished file; the last one completes it."""
         unfinished = place.with_name(unfinished_name(place.name, file))
-        for other in place.parent.glob(f".{glob.escape(place.name)}.*.part"):
+        for other in place.parent.glob(f".{glob.escape(short_name(place.name))}.{'?' * 16}.part"):
             if other != unfinished:  # a leftover from an interrupted sending
                 other.unlink()
         unfinished.touch(mode_of_new(file["mode"]))
@@ -201,7 +202,7 @@ class _Laying:
         return _entry(place, file)
 
     def _write(self, place: Path, file: SentFile) -> _Entry:
-        part = place.with_name(f".{place.name}.{os.getpid()}.part")
+        part = place.with_name(f".{short_name(place.name)}.{os.getpid()}.part")
         part.unlink(missing_ok=True)
         try:
             part.touch(mode_of_new(file["mode"]))

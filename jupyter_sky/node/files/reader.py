@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 from collections.abc import Iterator, Sequence
@@ -39,7 +40,9 @@ def find(base: Path, patterns: Sequence[str], most: int) -> FindAnswer:
     answer: FindAnswer = {"files": [], "missing": [], "has_more": False, "links_out": []}
     for pattern in patterns:
         full = os.path.normpath(os.path.join(base, os.path.expanduser(pattern)))  # noqa: PTH111, PTH118
-        places = [Path(each) for each in sorted(glob.glob(full, recursive=True))]  # noqa: PTH207
+        # A name may have what else stands for others, as in `run[1].csv`.
+        names = [full] if os.path.lexists(full) else sorted(glob.glob(full, recursive=True))  # noqa: PTH207
+        places = [Path(each) for each in names]
         if not places:
             answer["missing"].append(pattern)
         for place in places:
@@ -52,14 +55,15 @@ def find(base: Path, patterns: Sequence[str], most: int) -> FindAnswer:
                     continue
                 if len(found) >= most:
                     return {**answer, "files": list(found.values()), "has_more": True}
-                status = path.stat()
-                found[str(path)] = {
-                    "path": str(path),
-                    "name": name,
-                    "size": _size(path, status),
-                    "changed": status.st_mtime_ns,
-                    "mode": open_to(status.st_mode, modes.above(name)),
-                }
+                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                    status = path.stat()
+                    found[str(path)] = {
+                        "path": str(path),
+                        "name": name,
+                        "size": _size(path, status),
+                        "changed": status.st_mtime_ns,
+                        "mode": open_to(status.st_mode, modes.above(name)),
+                    }
     return {**answer, "files": list(found.values())}
 
 

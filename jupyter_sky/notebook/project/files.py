@@ -157,7 +157,7 @@ def matches(name: str, pattern: str) -> bool:
     for wanted, part in zip(pattern_parts, parts, strict=False):
         if wanted == "**":
             return True
-        if not fnmatchcase(part, wanted):
+        if part != wanted and not fnmatchcase(part, wanted):
             return False
     return len(parts) >= len(pattern_parts)
 
@@ -225,6 +225,9 @@ def _check_newer(places: Sequence[Download]) -> None:
     for place in places:
         if place.path.is_dir():
             raise UsageError(f"{place.path} is a folder here, and a file there: add `--to FOLDER`.")
+        for above in place.path.parents:
+            if above.is_file():
+                raise UsageError(f"{above} is a file here, and a folder there: add `--to FOLDER`.")
         if place.path.exists() and place.path.stat().st_mtime_ns > place.file["changed"]:
             raise UsageError(
                 f"{place.path} is newer than the one on the node: add `--force` to replace it, or "

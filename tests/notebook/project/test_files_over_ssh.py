@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,63 @@ def test_files_go_there_and_come_back(lab: Lab, over_ssh: LiveNotebook, tmp_path
     assert (project / "outputs" / "c.txt").read_text() == "c.txtlab1"
     assert "there is no nothing on lab1" in over_ssh.run("%sky get nothing").sentence
     assert not list(project.rglob("*.sky-part"))
+
+
+def test_files_of_any_name_go_there_and_come_back(
+    lab: Lab, over_ssh: LiveNotebook, tmp_path: Path
+) -> None:
+    over_ssh.succeed(f"%cd {tmp_path}\n%config Sky.plugin = 'none'")
+    over_ssh.succeed("%%sky --hosts lab1 --cluster names\npass")
+    names = ["x" * 255, "\N{HIRAGANA LETTER A}" * 85, "run[1].csv", "a b#%.csv"]
+    (tmp_path / "sent").mkdir()
+    for name in names:
+        (tmp_path / "sent" / name).write_text(name)
+    over_ssh.succeed("%sky put sent")
+    over_ssh.succeed("%sky get sent --to back")
+    assert {each.name: each.read_text() for each in (tmp_path / "back" / "sent").iterdir()} == {
+        name: name for name in names
+    }
+    over_ssh.succeed("%sky get sent/run[1].csv --to one")
+    assert (tmp_path / "one" / "sent" / "run[1].csv").read_text() == "run[1].csv"
+
+
+def test_files_whose_long_names_begin_alike_are_not_mixed(
+    lab: Lab, over_ssh: LiveNotebook, tmp_path: Path
+) -> None:
+    over_ssh.succeed(f"%cd {tmp_path}\n%config Sky.plugin = 'none'")
+    over_ssh.succeed("%%sky --hosts lab1 --cluster alike\npass")
+    folder = lab.hosts[0].home / "runs"
+    folder.mkdir()
+    for number in range(6):  # as from an archive: of one size and time
+        path = folder / f"{'learning-rate-' * 8}{number}"
+        path.write_bytes(bytes([number]) * 600_000)
+        os.utime(path, ns=(10**18, 10**18))
+    over_ssh.succeed("%sky get ~/runs")
+    brought = {each.name: each.read_bytes() for each in (tmp_path / "runs").iterdir()}
+    assert brought == {each.name: each.read_bytes() for each in folder.iterdir()}
+
+
+def test_where_files_have_no_room_is_said(lab: Lab, over_ssh: LiveNotebook, tmp_path: Path) -> None:
+    over_ssh.succeed(f"%cd {tmp_path}\n%config Sky.plugin = 'none'")
+    over_ssh.succeed("%%sky --hosts lab1 --cluster room\npass")
+    (lab.hosts[0].home / "model").write_bytes(os.urandom(900_000))
+    (lab.hosts[0].home / "results").mkdir()
+    (lab.hosts[0].home / "results" / "x").touch()
+    (tmp_path / "results").touch()
+    said = over_ssh.run("%sky get ~/results").sentence
+    assert f"{tmp_path}/results is a file here, and a folder there: add `--to FOLDER`" in said
+    place = tmp_path / "small"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "none", str(place)], check=True)
+    try:
+        said = over_ssh.run(f"%sky get ~/model --to {place}").sentence
+        assert f"no room is left in {place} on this computer: free some" in said
+        subprocess.run(["mount", "-o", "remount,size=2m", str(place)], check=True)
+        over_ssh.succeed(f"%sky get ~/model --to {place}")
+        sent = (lab.hosts[0].home / "model").read_bytes()
+        assert (place / "model").read_bytes() == sent
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def test_what_a_run_misses_and_what_it_wrote(
