@@ -20,6 +20,10 @@ _LASTING = (
         "the credentials for {url} have expired: run a cell, which sends new ones",
     ),
     (
+        r"RequestTimeTooSkewed",
+        "the clock of this machine differs by minutes from that of {url}'s server: set it",
+    ),
+    (
         r"InvalidAccessKey|SignatureDoesNotMatch|InvalidToken",
         "{url} does not take these credentials: log in again where the notebook runs",
     ),
