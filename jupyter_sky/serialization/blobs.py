@@ -42,6 +42,22 @@ def digest(data: Buffer) -> str:
     return blake3.blake3(data, max_threads=threads).hexdigest()
 
 
+class Digest:
+    """The digest of data that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._hash = blake3.blake3(max_threads=blake3.blake3.AUTO)
+
+    def add(self, data: Buffer) -> None:
+        """Add a piece."""
+        self._hash.update(data)
+
+    @property
+    def text(self) -> str:
+        """The digest, as `digest` returns it."""
+        return self._hash.hexdigest()
+
+
 def pack(
     pickled: Pickled, digests: dict[tuple[int, int], str] | None = None
 ) -> tuple[Packed, dict[str, memoryview]]:

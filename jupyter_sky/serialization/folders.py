@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import stat
 import time
@@ -29,8 +28,10 @@ MOST_FILES = 20_000
 PORTION = 512 * 1024 * 1024
 """Bytes that are on their way at once: a node needs room for them beside the files themselves."""
 
-_MAPPED = 1024 * 1024
-"""Bytes from which a file is mapped: each of those keeps a descriptor open."""
+_LARGE = 1024 * 1024
+"""Bytes from which a file is not kept in memory until it is sent."""
+
+_CHUNK = 16 * 1024 * 1024  # bytes that are read at once
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,14 @@ class FolderContent:
     read
         The content, by digest, of files that had to be read.
     left
-        The other files, by digest.
+        The paths and sizes of the other files, by digest.
     large
         The paths of files that are sent in parts, and their status when they were read.
     """
 
     folder: SentFolder
     read: dict[str, memoryview]
-    left: dict[str, str]
+    left: dict[str, tuple[str, int]]
     large: Mapping[str, tuple[str, _Mark]] = field(default_factory=dict)
 
     @cached_property
@@ -66,8 +67,12 @@ class FolderContent:
         return self.read | {key: self._read_left(key) for key in self.left}
 
     def _read_left(self, key: str) -> memoryview:
-        path = self.left[key]
-        content = _read(Path(path), Path(path).stat().st_size)
+        path, size = self.left[key]
+        try:
+            with Path(path).open("rb") as file:
+                content = memoryview(file.read(size))  # a log may have grown
+        except FileNotFoundError:
+            raise _changed(path) from None
         if blobs.digest(content) != key:
             raise _changed(path)
         return content
@@ -114,16 +119,21 @@ class FolderContent:
 
     def _parts(self, path: str, here: int) -> Iterator[tuple[FilePart, memoryview]]:
         full, mark = self.large[path]
-        key, size = self.folder["files"][path]["blob"], self.folder["files"][path]["size"]
-        content = self.read[key] if key in self.read else map_file(Path(full))
+        size = self.folder["files"][path]["size"]
         for offset in range(0, size, PORTION):
-            part = content[offset : offset + PORTION]
-            if here >= offset + part.nbytes:
+            length = min(PORTION, size - offset)
+            if here >= offset + length:
                 continue
-            found = blobs.digest(part)
-            if mark != _mark(os.stat(full)):  # noqa: PTH116
+            try:
+                with Path(full).open("rb") as file:
+                    file.seek(offset)
+                    part = memoryview(file.read(length))
+                is_as_was = mark == _mark(os.stat(full))  # noqa: PTH116
+            except FileNotFoundError:
+                is_as_was = False
+            if not is_as_was:
                 raise _changed(full)
-            yield {"blob": found, "size": part.nbytes, "offset": offset}, part
+            yield {"blob": blobs.digest(part), "size": length, "offset": offset}, part
 
     def _portion(
         self,
@@ -224,20 +234,25 @@ def read_folder(
     modes = FolderModes(root)
     files: dict[str, SentFile] = {}
     read: dict[str, memoryview] = {}
-    left: dict[str, str] = {}
+    left: dict[str, tuple[str, int]] = {}
     large: dict[str, tuple[str, _Mark]] = {}
     for path, status in statuses.items():
         full, size = os.path.join(root, path), status.st_size  # noqa: PTH118
         key = index.find(full, status)
         if key is not None:
             if size:
-                left[key] = full
+                left[key] = full, size
         else:
-            content = _read(Path(full), size)
-            key, size = blobs.digest(content), content.nbytes
+            if size < _LARGE:
+                content = _read(Path(full))
+                key, size = blobs.digest(content), content.nbytes
+                if size:
+                    read[key] = content
+            else:
+                key, size = digest_file(Path(full))
+                if size:
+                    left[key] = full, size
             index.note(full, status, key)
-            if size:
-                read[key] = content
         if size > PORTION:
             large[file_name or path] = full, _mark(status)
         files[file_name or path] = {
@@ -255,21 +270,26 @@ def read_folder(
     return FolderContent(folder, read, left, large)
 
 
-def map_file(path: Path) -> memoryview:
-    """Return the content of a file that is not empty, without reading it yet."""
-    with path.open("rb") as file:
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+def digest_file(path: Path) -> tuple[str, int]:
+    """Return the digest and the size of a file.
+
+    It is not mapped: if a program makes it shorter meanwhile, that would end this process.
+    """
+    digest, size = blobs.Digest(), 0
+    buffer = memoryview(bytearray(min(_CHUNK, path.stat().st_size + 1)))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            digest.add(buffer[:count])
+            size += count
+    return digest.text, size
 
 
 def _changed(path: str) -> UsageError:
     return UsageError(f"{path} is changed while it is sent: run this again.")
 
 
-def _read(path: Path, size: int) -> memoryview:
-    """Return the content of a file, without taking memory for a large one."""
-    if size < _MAPPED:
-        return memoryview(path.read_bytes())
-    return map_file(path)
+def _read(path: Path) -> memoryview:
+    return memoryview(path.read_bytes())
 
 
 def _real(path: Path) -> Path:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -106,6 +108,33 @@ def test_a_home_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         read_folder(tmp_path)
 
 
+def test_a_file_that_is_cut_while_it_is_sent_ends_no_process(tmp_path: Path) -> None:
+    # As of a checkpoint that is written anew. What is mapped and cut off ends who reads it.
+    (tmp_path / "model").write_bytes(os.urandom(5_000_000))
+    program = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from jupyter_sky.serialization.folders import read_folder\n"
+        "content = read_folder(Path(sys.argv[1]))\n"
+        "os.truncate(sys.argv[1] + '/model', 1000)\n"
+        "print([bytes(each) for each in content.blobs.values()])\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True
+    )
+    assert "model is changed while it is sent: run this again" in ended.stderr
+    assert ended.returncode == 1
+
+
+def test_a_log_that_grows_is_sent_as_it_was(tmp_path: Path) -> None:
+    written = os.urandom(2_000_000)
+    (tmp_path / "log").write_bytes(written)
+    content = read_folder(tmp_path)
+    with (tmp_path / "log").open("ab") as log:
+        log.write(b"more")
+    assert [bytes(each) for each in content.blobs.values()] == [written]
+
+
 def test_what_is_as_it_was_is_not_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,9 +145,9 @@ def test_what_is_as_it_was_is_not_read_again(
     opened: list[str] = []
     usual = folders._read
 
-    def read(path: Path, size: int) -> memoryview:
+    def read(path: Path) -> memoryview:
         opened.append(path.name)
-        return usual(path, size)
+        return usual(path)
 
     monkeypatch.setattr(folders, "_read", read)
     index = FolderIndex()

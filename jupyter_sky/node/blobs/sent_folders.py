@@ -28,7 +28,7 @@ from typing import Any
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.serialization import blobs
-from jupyter_sky.serialization.folders import map_file
+from jupyter_sky.serialization.folders import digest_file
 from jupyter_sky.transport.sent_folders import (
     FilePart,
     SentFile,
@@ -280,7 +280,7 @@ class _Laying:
     def _has_content(self, place: Path, file: SentFile) -> bool:
         if not place.is_file() or place.stat().st_size != file["size"]:
             return False
-        return not file["size"] or blobs.digest(map_file(place)) == file["blob"]
+        return not file["size"] or digest_file(place)[0] == file["blob"]
 
     def _refuse(self, path: str, was_sent: bool) -> None:
         what = "was changed on this node since it was sent" if was_sent else "is on this node"
