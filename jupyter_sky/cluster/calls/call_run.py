@@ -263,23 +263,33 @@ class CallRun:
             self._end_for_group()
             return
         await process_group.let_return(controller, rank)
-        await refresh(controller, self._names.all)
         if self._is_closed or self.run.finished:
             return
-        self._names.begin_again(rank)
-        self.run.take_back(rank)
         self._beginning.add(rank)
+        self.run.take_back(rank)  # no other run begins before this rank has its names, or has not
         try:
-            await dispatch(controller, self.run, (rank,))
-        except SkyError:
-            self.run.leave_out(rank)
+            await refresh(controller, self._names.all)
+            if is_wanted := not (self._is_closed or self.run.finished):
+                self._names.begin_again(rank)
+                await dispatch(controller, self.run, (rank,))
+        except BaseException:
+            self._leave_out(rank)
             raise
         finally:
             self._beginning.discard(rank)
+        if not is_wanted:
+            self._leave_out(rank)
+            return
         self._scheduler.monitor.on_rank_back(self.run.id, rank)
         if self._is_closed:
             await self._tell_end(rank)
         self._fill()
+
+    def _leave_out(self, rank: int) -> None:
+        """Note that a rank has not begun after all, and has nothing of what calls need."""
+        for update in self._names.all:
+            self._controller.sync.lost(update, (rank,))
+        self.run.leave_out(rank)
 
     def _end_for_group(self) -> None:
         """End this run in favour of one in which all ranks take part, if that is worth the wait.

@@ -239,9 +239,9 @@ class RemoteState:
         for name in names:
             confirmed[name] = self._binding(name, effects)
 
-    def cancel(self, effects: RunEffects) -> None:
-        """Record that a run will not happen on ranks that have not reported it."""
-        for rank in list(effects.expected):
+    def cancel(self, effects: RunEffects, ranks: Collection[int] | None = None) -> None:
+        """Record that a run will not happen on (some) ranks that have not reported it."""
+        for rank in list(effects.expected if ranks is None else ranks):
             self._stop_expecting(effects, rank)
 
     def is_gone(self, effects: RunEffects, rank: int) -> bool:

@@ -206,9 +206,9 @@ class NamespaceSync:
         """Report that an update is on its way; what is made from here on comes after it."""
         self._lock.apply(self._sent, update)
 
-    def lost(self, update: NamespaceUpdate) -> None:
-        """Report that an update did not arrive."""
-        self._lock.apply(self._lost, update)
+    def lost(self, update: NamespaceUpdate, ranks: Collection[int] | None = None) -> None:
+        """Report that an update did not arrive; or only not on some ranks, with new processes."""
+        self._lock.apply(self._lost, update, ranks)
         self._losses += 1
 
     def not_unbound(self, update: NamespaceUpdate) -> None:
@@ -274,9 +274,9 @@ class NamespaceSync:
             del self._sent_blobs[next(iter(self._sent_blobs))]
         update.packed.clear()  # which holds on to values of the user's
 
-    def _lost(self, update: NamespaceUpdate) -> None:
-        self._remote_state.not_unbound(update.outdated, update.effects)
-        self._remote_state.cancel(update.effects)
+    def _lost(self, update: NamespaceUpdate, ranks: Collection[int] | None) -> None:
+        self._remote_state.not_unbound({} if ranks else update.outdated, update.effects)
+        self._remote_state.cancel(update.effects, ranks)
 
     def _forget(self, rank: int) -> None:
         self._remote_state.forget(rank)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jupyter_sky as sky
 from jupyter_sky.api.calls.worker import Worker
-from tests.api.calls.test_calls import worker
+from tests.api.calls.test_calls import of_notebook, worker
 from tests.waiting import PATIENCE
 
 
@@ -92,3 +94,52 @@ def test_calls_fail_in_processes_that_were_made_while_another_error_was_describe
         found = [each.exception(PATIENCE) for each in failing]
         assert [str(each) for each in found] == ["not this one"] * 4
     make_reports_slow(0.0) @ pool
+
+
+class Word:
+    """A string on ranks; something may happen the next time that it is pickled."""
+
+    def __init__(self) -> None:
+        self.before: Callable[[], object] | None = None
+
+    def __reduce__(self) -> Any:
+        before, self.before = self.before, None
+        if before:
+            before()
+        return str, ("said",)
+
+
+WAIT_AND_SAY = """
+import os, signal, time
+
+def say():
+    return word
+
+def wait_and_say(file, dies):
+    while not file.exists():
+        time.sleep(0.01)
+    if dies:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return say()
+"""
+
+
+def test_a_rank_that_comes_back_as_the_last_call_ends_gets_its_names_with_the_next(
+    pool: sky.ComputePool, tmp_path: Path
+) -> None:
+    with of_notebook(WAIT_AND_SAY) as names:
+        word = names["word"] = Word()
+        say, wait_and_say = sky.compute(names["say"]), sky.compute(names["wait_and_say"])
+        dying = wait_and_say(tmp_path / "dies", True).with_retries(0) > pool
+        waiting = wait_and_say(tmp_path / "ends", False) > pool
+
+        def end_last_call() -> None:
+            (tmp_path / "ends").touch()
+            assert waiting.result(PATIENCE) == "said"
+
+        word.before = end_last_call  # while the names are prepared for the rank that is new
+        (tmp_path / "dies").touch()
+        assert isinstance(dying.exception(PATIENCE), sky.RankLost)
+        assert waiting.result(PATIENCE) == "said"
+        assert say() @ pool == ["said", "said"]
+        assert word.before is None
