@@ -63,6 +63,7 @@ async def send_once_whole(controller: Controller, run: Run, begin: Callable[[Run
             await sync.refresh(update)
             await recovery.make_whole(controller)
         if run.finished:
+            sync.lost(update)  # what was added to it since its end was reported
             return
         run.began, run.generation = time.monotonic(), controller.state.generation
         begin(run)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import jupyter_sky as sky
 from jupyter_sky.api.calls.worker import Worker
+from jupyter_sky.cluster.errors import Interrupted
 from tests.api.calls.test_calls import of_notebook, worker
-from tests.waiting import PATIENCE
+from tests.conftest import shared_registry
+from tests.waiting import PATIENCE, until
 
 
 @sky.compute
@@ -143,3 +150,45 @@ def test_a_rank_that_comes_back_as_the_last_call_ends_gets_its_names_with_the_ne
         assert waiting.result(PATIENCE) == "said"
         assert say() @ pool == ["said", "said"]
         assert word.before is None
+
+
+def enter(info: sky.InstanceInfo, folder: Path) -> Iterator[None]:
+    """Let a rank begin only when it may."""
+    if (folder / "waits").exists():
+        (folder / "entered").touch()
+        while (folder / "waits").exists():
+            time.sleep(0.01)
+    yield
+
+
+def test_a_call_that_is_stopped_while_its_rank_restarts_is_not_taken_to_have_brought_its_names(
+    workplace: Path, tmp_path: Path
+) -> None:
+    plugin = sky.Plugin("late", around_process=partial(enter, folder=tmp_path))
+    with (
+        of_notebook(WAIT_AND_SAY) as names,
+        shared_registry(workplace),
+        sky.ComputePool(plugins=[plugin]) as pool,
+    ):
+        word = names["word"] = Word()
+        say, wait_and_say = sky.compute(names["say"]), sky.compute(names["wait_and_say"])
+        (tmp_path / "waits").touch()
+        dying = wait_and_say(tmp_path / "dies", True).with_retries(0) > pool
+        # Before it is known what the next call brings, its rank is not known to be lost.
+        word.before = (tmp_path / "dies").touch
+        scheduler = pool.cluster._scheduler
+
+        def stop() -> None:
+            until((tmp_path / "entered").exists)
+            until(lambda: any(not run.sent for run in scheduler._runs.values()))
+            os.kill(os.getpid(), signal.SIGINT)
+
+        with ThreadPoolExecutor() as threads:
+            stopped = threads.submit(stop)
+            with pytest.raises(Interrupted):
+                say() >> pool
+            stopped.result()
+        assert isinstance(dying.exception(PATIENCE), sky.RankLost)
+        (tmp_path / "waits").unlink()
+        until(lambda: not scheduler._turn.locked())
+        assert say() >> pool == "said"
