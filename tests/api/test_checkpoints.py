@@ -70,6 +70,42 @@ def test_all_that_was_saved_is_restored(place: str, wait: bool) -> None:
     assert others["step"] == 3 and torch.equal(others["history"][0]["loss"], torch.ones(2))
 
 
+def parts_of(seed: int) -> tuple[Any, Any, Any]:
+    """Return two models with a single optimizer, after a step."""
+    torch.manual_seed(seed)
+    encoder, decoder = torch.nn.Linear(4, 2), torch.nn.Linear(2, 4)
+    both = torch.optim.Adam([*decoder.parameters(), *encoder.parameters()])
+    decoder(encoder(torch.randn(6, 4))).sum().backward()
+    both.step()
+    return encoder, decoder, both
+
+
+def test_an_optimizer_of_several_models_is_restored(tmp_path: Path) -> None:
+    encoder, decoder, both = parts_of(seed=0)
+    sky.save(tmp_path, encoder=encoder, both=both, decoder=decoder)
+    its_encoder, its_decoder, its_both = parts_of(seed=1)
+    sky.load(tmp_path, both=its_both, decoder=its_decoder, encoder=its_encoder)
+    for model, its in ((encoder, its_encoder), (decoder, its_decoder)):
+        assert same(its, model)
+        state, its_state = both.state[model.weight], its_both.state[its.weight]
+        assert torch.equal(its_state["exp_avg"], state["exp_avg"])
+    some = "some of what it optimizes is in no model that is given"
+    with pytest.raises(sky.UsageError, match=f"both is an optimizer, and {some}"):
+        sky.save(tmp_path, encoder=encoder, both=both)
+
+
+def test_the_whole_model_is_that_of_an_optimizer_also_if_a_part_is_named_before(
+    tmp_path: Path,
+) -> None:
+    model, optimizer, _ = trained()
+    sky.save(tmp_path, first=model[0], model=model, optimizer=optimizer)
+    other, its_optimizer, _ = trained(seed=1)
+    sky.load(tmp_path, optimizer=its_optimizer, model=other)
+    assert same(other, model)
+    state = its_optimizer.state[other[0].weight]
+    assert torch.equal(state["exp_avg"], optimizer.state[model[0].weight]["exp_avg"])
+
+
 def test_only_what_is_named_is_restored(tmp_path: Path) -> None:
     model, optimizer, _ = trained()
     sky.save(tmp_path, model=model, optimizer=optimizer, step=3)
@@ -159,6 +195,11 @@ def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
         sky.save(tmp_path / "run", optimizer=optimizer)
     with pytest.raises(sky.UsageError, match="lines cannot be saved"):
         sky.save(tmp_path / "run", lines=(line for line in "ab"))
+    new = torch.nn.Linear(2, 2)
+    first = torch.optim.LBFGS(new.parameters(), lr=0.5)
+    with pytest.raises(sky.SkyError, match=r"state of first \(LBFGS\) before its first step: "):
+        sky.save(tmp_path / "run", model=new, first=first)
+    assert first.param_groups[0]["lr"] == 0.5
     assert not (tmp_path / "run").exists()
     sky.save(tmp_path / "run", model=model, step=1)
     with pytest.raises(sky.UsageError, match="has no net: it has model, step"):

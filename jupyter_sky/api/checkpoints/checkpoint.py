@@ -192,12 +192,26 @@ def _state(values: Mapping[str, Any], *, with_others: bool = True) -> dict[str, 
                 state[name] = state_dict.get_model_state_dict(value)
             elif _is_optimizer(value):
                 model = _model_of(name, value, models)
-                state[name] = state_dict.get_optimizer_state_dict(model, value)
+                state[name] = _optimizer_state(name, model, value)
             else:
                 others[name] = value.state_dict() if _has_state(value) else value
     if with_others:
         state[_VALUES] = _pickled(others)
     return state
+
+
+def _optimizer_state(name: str, model: nn.Module, optimizer: Optimizer) -> Any:
+    from torch.distributed.checkpoint import state_dict
+
+    kind, when = type(optimizer).__name__, "" if optimizer.state else " before its first step"
+    rates = [group.get("lr") for group in optimizer.param_groups]
+    try:
+        return state_dict.get_optimizer_state_dict(model, optimizer)
+    except Exception as error:
+        # torch has a new one make a step at a rate of zero, which not all kinds can.
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group.update({} if rate is None else {"lr": rate})
+        raise explained(error, f"torch cannot tell the state of {name} ({kind}){when}") from error
 
 
 def _restore(values: Mapping[str, Any], state: Mapping[str, Any]) -> None:
@@ -234,15 +248,28 @@ def _unpickled(data: bytes) -> Any:
 
 
 def _model_of(name: str, optimizer: Optimizer, models: Mapping[str, nn.Module]) -> nn.Module:
-    """Return the model of an optimizer."""
+    """Return the model of an optimizer; of several, a module that has each under its name."""
+    from torch import nn
+
     own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    for model in models.values():
-        if any(id(parameter) in own for parameter in model.parameters()):
-            return model
-    raise UsageError(
-        f"{name} is an optimizer, and its model is not given: name it too, as in "
-        f"sky.save(path, model=model, {name}={name})."
-    )
+    parts = {each: own & set(map(id, model.parameters())) for each, model in models.items()}
+    if whole := [each for each, part in parts.items() if part == own]:
+        return models[whole[0]]
+    if not any(parts.values()):
+        raise UsageError(
+            f"{name} is an optimizer, and its model is not given: name it too, as in "
+            f"sky.save(path, model=model, {name}={name})."
+        )
+    if own.difference(*parts.values()):
+        raise UsageError(
+            f"{name} is an optimizer, and some of what it optimizes is in no model that is given: "
+            "name each of its models (a parameter by itself can be in a `torch.nn.ParameterList`)."
+        )
+    together = nn.Module()
+    for each, part in parts.items():
+        if part:
+            together.add_module(f"model {each}", models[each])  # which no attribute is named
+    return together
 
 
 def _is_model(value: Any) -> bool:
