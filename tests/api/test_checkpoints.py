@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import pickle
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.core import url_to_fs
 
 import jupyter_sky as sky
 from tests.installed import on_first_use
+from tests.waiting import until
 
 torch = on_first_use("torch")
 
@@ -133,6 +137,47 @@ def test_a_save_can_be_sent_once_it_is_over(tmp_path: Path) -> None:
     assert saving.done and sent.done and (sent.path, repr(sent)) == (saving.path, repr(saving))
 
 
+@contextmanager
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let no save be put in force, since the disk is full by then."""
+
+    def replace(path: Path, target: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", replace)
+        yield
+
+
+def test_folders_of_the_users_are_not_taken_for_saves(place: str) -> None:
+    files, root = url_to_fs(place)
+    data = f"{root}/202611280312/data.csv"  # a date and a time
+    files.makedirs(data.rpartition("/")[0], exist_ok=True)
+    files.pipe_file(data, b"1,2")
+    for step in (1, 2):
+        sky.save(place, step=step)
+    assert files.cat_file(data) == b"1,2" and sky.load(place) == {"step": 2}
+
+
+def test_of_two_runs_that_save_in_the_same_folder_one_is_told_and_one_is_there(place: str) -> None:
+    class Shared(torch.nn.Linear):
+        """Another run saves in the same folder while this is written."""
+
+        def get_extra_state(self) -> Any:
+            return self
+
+        def __reduce__(self) -> Any:
+            sky.save(place, name="the other")
+            return str, ("state",)
+
+    sky.save(place, name="former")
+    with pytest.raises(sky.SkyError, match="another run has saved in the same folder meanwhile"):
+        sky.save(place, model=Shared(2, 2), name="this")
+    assert sky.load(place) == {"name": "the other"}
+    sky.save(place, name="this")
+    assert sky.load(place) == {"name": "this"}
+
+
 @pytest.mark.parametrize("wait", [True, False])
 def test_a_save_that_fails_leaves_the_former_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait: bool
@@ -140,24 +185,21 @@ def test_a_save_that_fails_leaves_the_former_one(
     model, _, _ = trained()
     place = tmp_path / "run"
     sky.save(place, model=model, step=1)
-    (place / "checkpoint.json.part").mkdir()  # it cannot be put in force
-    with pytest.raises(sky.SkyError, match=r"run was not saved: .*checkpoint.json.part"):
+    with full_disk(monkeypatch), pytest.raises(sky.SkyError, match="run was not saved: .*No space"):
         sky.save(place, wait=wait, model=model, step=2).wait()
     assert sky.load(place)["step"] == 1
-    assert len([path for path in place.iterdir() if path.is_dir()]) == 2  # its own, and .part
+    assert len([path for path in place.iterdir() if path.is_dir()]) == 1
 
 
-def test_a_failed_save_that_nobody_waited_for_is_told_by_the_next(tmp_path: Path) -> None:
+def test_a_failed_save_that_nobody_waited_for_is_told_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, _, _ = trained()
     place = tmp_path / "run"
-    place.mkdir()
-    blocked = place / "checkpoint.json.part"
-    blocked.mkdir()
-    saving = sky.save(place, wait=False, model=model, step=1)
-    while not saving.done:
-        time.sleep(0.01)
+    with full_disk(monkeypatch):
+        saving = sky.save(place, wait=False, model=model, step=1)
+        until(lambda: saving.done)
     assert "not saved" in repr(saving)
-    blocked.rmdir()
     with pytest.warns(UserWarning, match="was not saved"):
         sky.save(place, model=model, step=2)
     assert sky.load(place)["step"] == 2

@@ -82,9 +82,10 @@ def save(path: str | PathLike[str], *, wait: bool = True, **values: Any) -> Savi
     try:
         future = _written(checkpoint, state, folder, together, wait)
     except BaseException as error:
+        reason = folder.reason(error)
         folder.discard()
         _raise_interrupt(error)
-        raise explained(error, f"the checkpoint {folder.path} was not saved") from error
+        raise explained(reason, f"the checkpoint {folder.path} was not saved") from error
     _latest = Saving(folder, future, began, values.get("step"))
     if wait:
         _latest.wait()

@@ -3,18 +3,22 @@
 The files of each save are in a folder of their own below the checkpoint's. A small marker file
 names the valid save: it is replaced atomically once all ranks have written their files, and only
 then is the previous save removed. So a reader finds one complete checkpoint, or none.
+
+Two runs that save in the same folder by mistake remove each other's saves: one of them is valid,
+and the other run is told. On a file system that can lock folders, both do not do so at once.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import shutil
 import time
 import uuid
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
 _MARKER = "checkpoint.json"
 _BEGUN = "begun"
 _BUCKETS = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"}
+_PARTS = ".distcp"
 _SAVE = re.compile(r"[0-9a-f]{12}")
 
 
@@ -155,10 +160,27 @@ class CheckpointFolder:
 
     def _put_in_force(self) -> None:
         marker = {"save": self._save, "names": dict(self.names), "time": time.time()}
-        self._place.write_marker(marker)
-        for other in self._place.saves():
-            if other != self._save:
-                self._place.remove(other)
+        with self._place.locked():
+            if not {_BEGUN, METADATA} <= {*self._place.files(self._save)}:
+                raise FileNotFoundError(self._save)
+            self._place.write_marker(marker)
+            for other in self._place.saves():
+                # Where nothing is locked, a save of another run may have become valid meanwhile.
+                now = self._place.read_marker()
+                if other != self._save and now and now["save"] == self._save:
+                    self._place.remove(other)
+
+    def reason(self, error: BaseException) -> BaseException:
+        """Return why this save has failed with an error: another run may have removed it."""
+        with suppress(Exception):  # drivers of buckets raise all kinds of errors
+            marker = self._place.read_marker()
+            is_begun = self._place.exists(f"{self._save}/{_BEGUN}")
+            if marker and marker["save"] != self._save and not is_begun:
+                return UsageError(
+                    "another run has saved in the same folder meanwhile, and its checkpoint is "
+                    "there: give each run a folder of its own"
+                )
+        return error
 
     def settle(self) -> None:
         """Remove previous saves from this disk, unless it is rank 0's, which does so itself."""
@@ -242,17 +264,32 @@ class _Place:
     def read_marker(self) -> dict[str, Any] | None:
         self._files.invalidate_cache()
         try:
-            found: dict[str, Any] = json.loads(self._files.cat_file(f"{self._root}/{_MARKER}"))
+            found: Any = json.loads(self._files.cat_file(f"{self._root}/{_MARKER}"))
         except FileNotFoundError:
             return None
-        return found
+        is_ours = isinstance(found, dict) and {"save", "names"} <= found.keys()
+        return found if is_ours else None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other runs from putting a save in force, if the file system can do that."""
+        if not self.is_local:
+            yield
+            return
+        folder = os.open(self._root, os.O_RDONLY)
+        try:
+            with suppress(OSError):  # such as some that are mounted from another machine
+                fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)
 
     def write_marker(self, marker: Mapping[str, Any]) -> None:
         data, path = json.dumps(marker).encode(), f"{self._root}/{_MARKER}"
         if not self.is_local:
             self._files.pipe_file(path, data)  # a bucket shows an object only once it is complete
             return
-        part = Path(f"{path}.part")
+        part = Path(f"{path}.{marker['save']}.part")
         with part.open("wb") as file:
             file.write(data)
             file.flush()
@@ -265,7 +302,14 @@ class _Place:
             str(each).rstrip("/").rpartition("/")[2]
             for each in self._files.ls(self._root, detail=False)
         ]
-        return [name for name in names if _SAVE.fullmatch(name)]
+        return [name for name in names if _SAVE.fullmatch(name) and self._is_save(name)]
+
+    def _is_save(self, name: str) -> bool:
+        """Return whether a folder is a save, rather than one of the user's, such as a date."""
+        with suppress(FileNotFoundError, NotADirectoryError):  # another run may have removed it
+            files = self.files(name)
+            return any(each in (_BEGUN, METADATA) or each.endswith(_PARTS) for each in files)
+        return False
 
     def remove(self, save: str) -> None:
         if self.is_local:

@@ -46,8 +46,9 @@ class Saving:
 
     def _end(self, future: Future[Any]) -> None:
         self._seconds = time.monotonic() - self._began
-        self._error = future.exception() or _not_written(self.path)
-        if future.exception():
+        self._error = error = future.exception() or _not_written(self.path)
+        if future.exception() and error:
+            self._error = self._folder.reason(error)
             self._folder.discard()
         else:
             self._folder.settle()
