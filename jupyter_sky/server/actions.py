@@ -128,7 +128,7 @@ class ClusterActions:
         for report in inventory.live_reports(identity):
             file = self._reports.connection_file(report.kernel.kernel)
             with contextlib.suppress(SkyError, ValueError, RecursionError):
-                answer = json.loads(await kernel_client.request(file, message))
+                answer = json.loads(await kernel_client.request(report.kernel, file, message))
                 check(definition, answer)
                 yield dict(answer)
 
@@ -147,7 +147,7 @@ class ClusterActions:
             file = self._reports.connection_file(report.kernel.kernel)
             message = {"action": "ask", "cluster": identity, "question": dict(question)}
             try:
-                answer = json.loads(await kernel_client.request(file, message))
+                answer = json.loads(await kernel_client.request(report.kernel, file, message))
                 # In a thread: ten minutes of many ranks are a lot of data.
                 await asyncio.to_thread(check, str(question["about"]).title(), answer)
             except SkyError as error:
@@ -191,10 +191,11 @@ async def _execute(
     # A kernel that has lost a cluster cannot start its machines.
     live = [] if action == "start" else inventory.live_reports(identity)
     if live:
-        file = reports.connection_file(live[0].kernel.kernel)
+        kernel = live[0].kernel
+        file = reports.connection_file(kernel.kernel)
         message = {"action": action, "cluster": identity, **options}
         try:
-            return await kernel_client.request(file, message)
+            return await kernel_client.request(kernel, file, message)
         except NoAnswer:
             if action not in ("interrupt", "where", "stop", "down"):
                 raise

@@ -15,7 +15,11 @@ from typing import Any, Literal, TypedDict, cast
 import zmq.asyncio
 from jupyter_client.asynchronous import AsyncKernelClient
 
-from jupyter_sky.cluster.inventory.kernel_files import BEGIN_BY, CONTROL_MESSAGE_TYPE
+from jupyter_sky.cluster.inventory.kernel_files import (
+    BEGIN_BY,
+    CONTROL_MESSAGE_TYPE,
+    KernelFile,
+)
 from jupyter_sky.errors import SkyError
 
 BEGIN_WITHIN = 5.0
@@ -24,6 +28,7 @@ BEGIN_WITHIN = 5.0
 DONE_WITHIN = 3600.0
 
 _ON_ITS_WAY = 1.0  # seconds for a reply, of those for the kernel to begin
+_LOOK_EVERY = 1.0  # seconds between two looks whether the kernel is there that has begun
 
 
 class KernelReply(TypedDict, total=False):
@@ -46,11 +51,13 @@ class NoAnswer(SkyError):
     """A kernel does not answer: it hangs, or no longer has jupyter_sky loaded."""
 
 
-async def request(connection_file: Path, content: Mapping[str, Any]) -> str:
+async def request(kernel: KernelFile, connection_file: Path, content: Mapping[str, Any]) -> str:
     """Send a request to a kernel, and return the sentence about its result.
 
     Parameters
     ----------
+    kernel
+        What the kernel has written of itself.
     connection_file
         Jupyter's connection file of the kernel.
     content
@@ -63,6 +70,7 @@ async def request(connection_file: Path, content: Mapping[str, Any]) -> str:
     NoAnswer
         If it does not begin within `BEGIN_WITHIN` seconds. It does not begin later either: it may
         have been suspended, and who asked has been told that nothing is done, or asked elsewhere.
+        Also if it ends before it is done.
     """
     client = AsyncKernelClient(context=_zmq_context())
     try:
@@ -78,7 +86,7 @@ async def request(connection_file: Path, content: Mapping[str, Any]) -> str:
             reply = await _reply_to(client, message["header"]["msg_id"])
             limit.reschedule(asyncio.get_running_loop().time() + DONE_WITHIN)
             if reply.get("status") == "begun":
-                reply = await _reply_to(client, message["header"]["msg_id"])
+                reply = await _result(client, message["header"]["msg_id"], kernel)
     except TimeoutError:
         raise NoAnswer("the kernel does not answer") from None
     finally:
@@ -97,6 +105,21 @@ async def _reply_to(client: AsyncKernelClient, request_id: str) -> KernelReply:
         message = await client.control_channel.get_msg()
         if message["parent_header"].get("msg_id") == request_id:
             return cast(KernelReply, message["content"])
+
+
+async def _result(client: AsyncKernelClient, request_id: str, kernel: KernelFile) -> KernelReply:
+    """Wait for the second reply; nothing else tells that a kernel has ended or was restarted."""
+    replying = asyncio.ensure_future(_reply_to(client, request_id))
+    try:
+        is_there = True
+        while is_there:
+            is_there = kernel.is_live
+            # It may have replied before it ended.
+            if (await asyncio.wait({replying}, timeout=_LOOK_EVERY))[0]:
+                return replying.result()
+        raise NoAnswer("the kernel ended before it was done")
+    finally:
+        replying.cancel()
 
 
 @cache

@@ -85,7 +85,7 @@ async def _ask(context: ServerContext, cluster: str, name: str) -> PageWay:
         message = {"action": "page", "cluster": cluster, "page": name}
         try:
             async with asyncio.timeout(_ASKED_WITHIN):
-                told = json.loads(await kernel_client.request(file, message))
+                told = json.loads(await kernel_client.request(report.kernel, file, message))
             return PageWay(int(told["port"]), str(told["host"]), bytes.fromhex(told["key"]))
         except TimeoutError:
             trouble = SkyError("the kernel that leads to this page does not answer.")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import psutil
+import pytest
 
 from tests.server.jupyter import Kernel, Server
 from tests.waiting import until
@@ -62,3 +66,45 @@ def entry_pid(server: Server, kernel: Kernel) -> int:
         if any(f"kernel-{kernel.id}.json" in part for part in process.info["cmdline"] or ())
     ]
     return int(process.pid)
+
+
+ACTS_FOR_EVER = """
+import time
+from jupyter_sky.notebook.session import Session
+from jupyter_sky.notebook.sidebar import actions
+
+def act(*args):
+    open({begun!r}, 'w').close()
+    time.sleep(600)
+
+Session.down = actions.restart_ranks = act
+"""
+
+
+@pytest.mark.parametrize(
+    ("action", "body", "answered"),
+    [
+        ("down", {}, (200, "cut: ended; nothing is left running")),
+        ("restart", {"ranks": None}, (409, "the kernel ended before it was done")),
+    ],
+)
+def test_what_a_kernel_leaves_undone_when_it_ends(
+    server: Server,
+    opened: Open,
+    tmp_path: Path,
+    action: str,
+    body: dict[str, Any],
+    answered: tuple[int, str],
+) -> None:
+    kernel = opened(f"cut-{action}.ipynb")
+    kernel.run("%%sky --nodes 1 --cluster cut\nprint('on')")
+    begun = tmp_path / "begun"
+    kernel.run(ACTS_FOR_EVER.format(begun=str(begun)))
+    pid = kernel.pid
+    entry = server.until("cut", lambda entry: entry["kernels"])
+    with ThreadPoolExecutor() as pool:
+        asking = pool.submit(server.act, entry, action, body)
+        until(begun.exists)
+        os.kill(pid, signal.SIGKILL)
+        answer = asking.result()
+    assert (answer.status, next(iter(answer.json.values()))) == answered
