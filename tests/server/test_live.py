@@ -113,6 +113,25 @@ def test_nothing_goes_on_when_the_page_is_gone(server: Server, alone: Cluster) -
     until(lambda: not followers(alone.name))
 
 
+def test_a_run_is_named_once_however_long_nothing_comes_after_it(
+    server: Server, alone: Cluster
+) -> None:
+    alone.run(Task((0, 1), code="print('early')", title="early")).follow()
+    entry = server.clusters()[alone.name]
+
+    async def look_in() -> list[str]:
+        connection = await follow(server, entry, 0)
+        entries = (await next_chunk(connection))["entries"]
+        code = "import time; print('on'); time.sleep(1); print('late')"
+        await asyncio.to_thread(alone.run(Task((0, 1), code=code, title="late")).follow)
+        while not entries[-1]["text"].endswith("late\n"):
+            entries += (await next_chunk(connection))["entries"]
+        connection.close()
+        return [each["title"] for each in entries if each["run"] is not None]
+
+    assert asyncio.run(look_in()) == ["early", "late"]
+
+
 def test_all_ranks_are_merged_with_the_runs_that_they_are_of(
     server: Server, alone: Cluster
 ) -> None:

@@ -8,7 +8,7 @@ import json
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,7 +19,10 @@ from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.validation import choose_ranks
 
 _LINES = 1000
-_POLL_INTERVAL = 0.1  # seconds, while logs are followed
+_POLL_INTERVAL = 0.1  # seconds, while logs are followed and something comes
+_IDLE_INTERVAL = 0.5  # seconds, once nothing has come for a while
+_SLOWER = 1.2
+"""By what the interval grows each time that nothing has come."""
 
 
 def logs(context: CommandContext, options: Namespace) -> None:
@@ -70,8 +73,9 @@ def _show_logs(
         whole = {part.rank: part.size for part in parts}  # what comes later is only followed
         for part in parts:
             printer.left_out(part.start, part.data.count(b"\n"))
+        interval = _POLL_INTERVAL
         while True:
-            entries = [entry for part in parts for entry in part.entries()]
+            entries = [entry for part in parts for entry in reader.new_entries(part)]
             # Output of ranks is merged by the time of writing.
             for entry in sorted(entries, key=lambda entry: entry.time):
                 printer.print(entry)
@@ -84,7 +88,8 @@ def _show_logs(
             if not follow and not is_behind:
                 break
             if not is_behind:
-                time.sleep(_POLL_INTERVAL)
+                interval = _POLL_INTERVAL if entries else min(_SLOWER * interval, _IDLE_INTERVAL)
+                time.sleep(interval)
             parts = reader.read()
     printer.finish()
     if reader.silent and not follow:
@@ -105,12 +110,21 @@ class _Reader:
         self._cluster = cluster
         self._follow = follow
         self._places: dict[int, int | None] = dict.fromkeys(ranks)
+        self._runs: dict[int, str] = {}
         self._tail = tail
 
     def read(self) -> list[LogPart]:
         """Return the next part of each log, except those of silent nodes."""
         ranks = [rank for rank in self._places if self._follow or rank not in self.silent]
         return [part for rank in ranks if (part := self._read(rank))]
+
+    def new_entries(self, part: LogPart) -> Iterator[LogEntry]:
+        """Yield the entries of a part; each part, even an empty one, repeats which run it is of."""
+        for entry in part.entries():
+            if entry.run is None or self._runs.get(part.rank) != entry.run:
+                yield entry
+            if entry.run is not None:
+                self._runs[part.rank] = entry.run
 
     def _read(self, rank: int) -> LogPart | None:
         place = self._places[rank]
