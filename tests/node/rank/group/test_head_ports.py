@@ -25,7 +25,7 @@ def test_no_connection_gets_the_port_before_a_script_listens_on_it(head: HeadPor
     first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     ports = [head.reserve("127.0.0.1") for _ in range(20)]
     assert not [port for port in ports if first <= port <= last]
-    assert len({*ports}) == 20
+    assert all(len({*ports[at : at + 4]}) == 4 for at in range(17))  # those kept at one time
     head.release()
     socket.create_server(("127.0.0.1", ports[-1])).close()
 
