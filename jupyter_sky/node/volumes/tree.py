@@ -152,6 +152,7 @@ class Tree:
             return
         before = self.entries.get(name)
         entry = FileEntry(name, listed, name)
+        entry.is_own = before is not None and before.is_own and before.listed.size == listed.size
         self._place(entry)
         if before:
             self.forget(before, but=entry)

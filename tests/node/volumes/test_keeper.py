@@ -156,6 +156,20 @@ def test_nothing_but_what_is_nowhere_else_is_left(keeper: Keeper, bucket: Bucket
     assert not keeper.data.exists()
 
 
+def test_what_was_written_is_removed_from_the_bucket_also_after_it_is_listed_again(
+    keeper: Keeper, bucket: Buckets
+) -> None:
+    bucket.put({"d/a": b"first"})
+    assert keeper.mount("s3://photos/d") == ""
+    (keeper.data / "step-1").write_bytes(b"1")
+    keeper.ask("write_back")
+    assert keeper.ask("refresh", path=str(keeper.data)) == {"trouble": ""}
+    (keeper.data / "step-1").unlink()
+    (keeper.data / "a").unlink()
+    keeper.ask("write_back")
+    assert bucket.names() == ["d/a"]  # which was there before
+
+
 def test_links_are_said_to_stay_here_once_and_are_not_left(keeper: Keeper, bucket: Buckets) -> None:
     bucket.put({"d/a": b"first"})
     assert keeper.mount("s3://photos/d") == ""
