@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from jupyter_sky.node.volumes.shared_folder import SharedFolder
 from jupyter_sky.transport.volumes import words
@@ -21,6 +21,10 @@ _OBJECT_STORES = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
 """Schemes that go through obstore, which needs no other package."""
 
 _FOLDERS = ("file", "local")
+_T = TypeVar("_T")
+
+_ATTEMPTS = 6
+_FIRST_PAUSE = 0.5  # seconds before the next attempt, doubled each time
 _MOST_ASKED = 50  # empty files of which it is asked whether they stand for folders
 _RENEWED_WITHIN = 120.0  # seconds to wait for new credentials
 
@@ -75,6 +79,9 @@ class Bucket:
 
     def list(self) -> dict[str, Listed]:
         """Return all files, by name relative to the address."""
+        return _patiently(self._list)
+
+    def _list(self) -> dict[str, Listed]:
         is_plain = self._scheme in _OBJECT_STORES
         with self._in_words("listed"):
             self._files.invalidate_cache()
@@ -129,8 +136,12 @@ class Bucket:
 
     def write(self, name: str, path: Path) -> None:
         """Upload a file of this node; readers see the previous version meanwhile."""
-        with self._in_words("written"):
-            self._files.put_file(str(path), f"{self._root}/{name}")
+
+        def write() -> None:
+            with self._in_words("written"):
+                self._files.put_file(str(path), f"{self._root}/{name}")
+
+        _patiently(write)
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is still there."""
@@ -171,6 +182,20 @@ class _InWords:
         if isinstance(error, OSError) and error.strerror:
             text = error.strerror
         return False, words.passing(text, self._url, self._done, self._server)
+
+
+def _patiently(do: Callable[[], _T]) -> _T:
+    """Do something again as long as the server says that it is busy, within limits."""
+    pause = _FIRST_PAUSE
+    for left in reversed(range(_ATTEMPTS)):
+        try:
+            return do()
+        except BucketError as error:
+            if not left or not words.is_busy(str(error)):
+                raise
+            time.sleep(pause)
+            pause *= 2
+    raise AssertionError
 
 
 def _tag(info: dict[str, Any]) -> str:

@@ -71,6 +71,11 @@ def lasting(text: str, url: str) -> str:
     return ""
 
 
+def is_busy(sentence: str) -> bool:
+    """Return whether a sentence of `passing` is that of a server with too much to do."""
+    return bool(re.search(r"its server says (SlowDown|ServiceUnavailable|503|429)", sentence))
+
+
 def passing(text: str, url: str, done: str, server: str) -> str:
     """Return a sentence about an error that may be temporary, like a broken connection.
 
