@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,15 @@ for step in itertools.count():
         break
 """
 
+
+UNREADABLE = json.dumps(
+    {
+        "version": 1,
+        "jupyter_sky": "",
+        "trouble": "The registry of clusters cannot be read: it is locked.",
+        "clusters": [],
+    }
+)
 
 HAS_END = """() => jupyterapp.shell.currentWidget.content.widgets.some(
   ({ model }) => model.outputs?.toJSON().some(
@@ -240,6 +250,34 @@ def last_run(server: Server) -> tuple[str, str]:
     [entry] = ask(server, "clusters")["clusters"]
     run = entry["snapshot"]["run"]
     return run["title"], run["state"]
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "said"),
+    [
+        (404, "no", "Jupyter's server has no jupyter_sky"),
+        (200, UNREADABLE, "The registry of clusters cannot be read: it is locked."),
+    ],
+    ids=["no extension", "no registry"],
+)
+def test_a_run_goes_on_where_the_server_cannot_tell_of_it(
+    open_notebook: Open, tmp_path: Path, status: int, answer: str, said: str
+) -> None:
+    user = open_notebook("lab", f"untold-{status}")
+    user.run(LOAD)
+    cell = user.start(ENDLESS.format(end=str(tmp_path / "never")))
+    cell.locator(".jp-RenderedText").get_by_text("step 3").wait_for()
+    user.saved()
+    user.page.route(
+        "**/jupyter-sky/api/**", lambda route: route.fulfill(status=status, body=answer)
+    )
+    user.load_again()
+    cell = user.cell("itertools")
+    strip = user.strip(cell)
+    strip.get_by_role("status").filter(has_text=said).wait_for()
+    user.wait_for_state(cell, "Running")
+    strip.get_by_role("button", name="Stop", exact=True).click()
+    user.wait_for_state(cell, "Stopped")
 
 
 def test_a_kernel_that_is_restarted_in_the_middle_of_a_run(

@@ -7,6 +7,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Entry } from '../api.ts';
 import type { IClusters } from '../lab/clusters.ts';
 import type { Run } from '../snapshot.ts';
+import { plain } from '../text.ts';
 import { hasBeginning, hasRun, replaceOutputs, type Cells } from './cells.ts';
 import { isOver, type Feed } from './feed.ts';
 import type { RunStrip } from './strip.ts';
@@ -90,9 +91,10 @@ export class Keeper {
     }
   }
 
-  /** Whether the messages of a run come to this page. */
-  isHere(run: string): boolean {
-    return this.#here.has(run);
+  /** Whether the kernel's messages are what the cells have to show of a run. After a reload it is the
+      server's record, which also has the text; where the server cannot tell, there is nothing else. */
+  takesMessages(run: string): boolean {
+    return this.#here.has(run) || this.#clusters.trouble !== null;
   }
 
   /** Whether text of a strip's run did not reach this page. */
@@ -159,7 +161,11 @@ export class Keeper {
 
   #compareOne(strip: RunStrip, entry: Entry | undefined): void {
     const run = strip.run!;
-    if (!entry) {
+    const { trouble } = this.#clusters;
+    if (!entry && trouble) {
+      // Its cluster may be one of those that the answer lacks, so the run may go on.
+      this.#feed.explain(run, plain(trouble), false);
+    } else if (!entry) {
       this.#feed.explain(run, this.#trans.__('Its cluster has ended.'), true);
     } else if (entry.kernels.length === 0) {
       const goesOn = entry.state === 'running';

@@ -82,7 +82,7 @@ function listen(panel: NotebookPanel, keeper: Keeper): void {
       const run = runOf({ output_type: 'display_data', data });
       if (run && header.msg_type === 'display_data') {
         keeper.comesHere(run);
-      } else if (run && keeper.isHere(run)) {
+      } else if (run && keeper.takesMessages(run)) {
         updateOutputs(panel, run, data);
       }
     }
