@@ -27,6 +27,9 @@ function time({ run }: Snapshot): number {
   return run ? run.started + run.seconds : 0;
 }
 
+/** Runs that are over and still known here: their cells have them, too. */
+const MOST_OVER = 100;
+
 export class Feed {
   /** Emitted with the id of a run whose known state has changed. */
   readonly changed = new Signal<this, string>(this);
@@ -57,8 +60,20 @@ export class Feed {
     // Missing parts are known from before.
     const { output } = source === 'kernel' || !known ? snapshot : known.snapshot;
     const kept = source === 'server' ? { ...snapshot, output } : snapshot;
+    this.#runs.delete(id); // so that those heard of last are the last
     this.#runs.set(id, { snapshot: kept, heard, note: '', isLost: false });
+    if (isOver(kept)) {
+      this.#forget();
+    }
     this.changed.emit(id);
+  }
+
+  /** Forgets runs that ended long ago: a page may be open for weeks, and have thousands. */
+  #forget(): void {
+    const over = [...this.#runs].filter(([, { snapshot }]) => isOver(snapshot));
+    for (const [run] of over.slice(0, -MOST_OVER)) {
+      this.#runs.delete(run);
+    }
   }
 
   /** Records why there is no news of a run. */

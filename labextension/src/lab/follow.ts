@@ -3,8 +3,9 @@
 import type { LogChunk } from '../api.ts';
 import type { Client } from './client.ts';
 
-/** Milliseconds before a connection is opened again. */
+/** Milliseconds before a connection is opened again, and most of them where none can be opened. */
 const PAUSE = 2000;
+const LONGEST_PAUSE = 30_000;
 
 /** Follows ranks from their last `tail` lines on, until the function that is returned is called. They
     are named as in `0,2-3`. After a break the last lines come again; the chunk that `isFirst` begins
@@ -19,6 +20,7 @@ export function follow(
   let socket: WebSocket | null = null;
   let later: ReturnType<typeof setTimeout> | undefined;
   let ended = false;
+  let pause = PAUSE;
   const open = () => {
     let isFirst = true;
     socket = client.live(cluster, ranks, tail);
@@ -27,10 +29,12 @@ export function follow(
       ended ||= chunk.end !== null;
       onChunk(chunk, isFirst);
       isFirst = false;
+      pause = PAUSE;
     };
     socket.onclose = () => {
       if (!ended) {
-        later = setTimeout(open, PAUSE);
+        later = setTimeout(open, pause);
+        pause = Math.min(2 * pause, LONGEST_PAUSE);
       }
     };
   };

@@ -119,7 +119,13 @@ export class LogColumn {
       this.#added.push(line);
     }
     line.text = shortened(line.text + text);
-    this.#changed.add(line);
+    if (line.element) {
+      this.#changed.add(line);
+    }
+    // A page in the background draws nothing, for hours perhaps.
+    if (this.#added.length > 2 * MOST) {
+      this.#added.splice(0, this.#added.length - MOST);
+    }
   }
 
   #drawSoon(): void {
