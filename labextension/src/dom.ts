@@ -58,14 +58,23 @@ export function setFacts(node: HTMLElement, facts: Fact[], follows = false): voi
 /** Characters at the end of a name that are always shown: similar names differ there. */
 const TAIL = 8;
 
+/** What belongs to the character before it: accents, skin tones, and what joins two pictures. */
+const GOES_ON = /^(\p{M}|\p{Emoji_Modifier}|\u200d)/u;
+
 /** Shows a name, shortened in the middle if there is little room. */
 export function setName(node: HTMLElement, name: string): void {
   if (node.textContent === name) {
     return;
   }
-  const cut = name.length > 2 * TAIL ? name.length - TAIL : name.length;
+  const characters = [...name];
+  let cut = characters.length > 2 * TAIL ? characters.length - TAIL : characters.length;
+  while (cut > 0 && (GOES_ON.test(characters[cut] ?? '') || characters[cut - 1] === '\u200d')) {
+    cut -= 1;
+  }
+  // The two parts stand in the direction in which the name is read.
+  node.dir = 'auto';
   node.replaceChildren(
-    element('span', 'jsky-name-start', {}, name.slice(0, cut)),
-    element('span', 'jsky-name-end', {}, name.slice(cut))
+    element('span', 'jsky-name-start', {}, characters.slice(0, cut).join('')),
+    element('span', 'jsky-name-end', {}, characters.slice(cut).join(''))
   );
 }

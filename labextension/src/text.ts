@@ -13,7 +13,7 @@ const MOST_LINES = 400;
 
 /* Everything that follows an escape: CSI (colours, cursor), strings (titles, links), the others. */
 const ESCAPE =
-  /(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?|\x1b[ -/]*[0-~]?/g;
+  /(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?|\x1b[ -/]*[0-~]?/g;
 const COLOURS = /^(?:\x1b\[|\x9b)([\d;]*)m$/;
 
 /* Control characters, and those that change the direction of the text around them. */

@@ -177,6 +177,10 @@ def test_what_a_user_does_to_a_cluster(open_notebook: Open, shots: Path) -> None
     user.run("%%sky\nprint('kept', 'kept' in globals())").get_by_text("kept False").wait_for()
 
     card.get_by_role("button", name="Change the number of nodes").click()
+    user.page.get_by_role("dialog").get_by_role("spinbutton").fill("0")
+    user.confirm("Change")
+    user.wait_for_toast("a whole number of 1 or more")
+    card.get_by_role("button", name="Change the number of nodes").click()
     user.page.get_by_role("dialog").get_by_role("spinbutton").fill("3")
     user.page.screenshot(path=shots / "sidebar-scale.png")
     user.confirm("Change")
@@ -245,6 +249,11 @@ def test_who_has_not_loaded_it_is_helped(open_notebook: Open, shots: Path) -> No
     notice.wait_for()
     user.sidebar.get_by_role("button", name="New Cluster").click()
     user.sidebar.get_by_text("It starts in unloaded.ipynb.").wait_for()
+    # A kernel that begins anew has not loaded it, as the sidebar says.
+    load = user.sidebar.get_by_role("button", name="Load it")
+    load.wait_for(state="hidden")
+    user.restart_kernel()
+    load.wait_for()
     user.page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
     user.page.evaluate("() => jupyterapp.shell.currentWidget.close()")
     notice.wait_for(state="detached")

@@ -56,6 +56,9 @@ export class Confirm {
     if (value === null || value === nodes) {
       return null;
     }
+    if (!Number.isInteger(value) || value < 1) {
+      throw new Error(this.#trans.__('Nodes must be a whole number of 1 or more.'));
+    }
     if (nodes !== null && value < nodes) {
       const title = this.#trans.__('Remove nodes from %1?', plain(name));
       const body = this.#trans.__('Variables on the ranks of those nodes are lost.');

@@ -25,6 +25,10 @@ export class EnvironmentNote {
     this.element = element('div', '', {}, this.#missing, this.#unloaded);
     this.#show(null, null);
     notebooks.kernelChanged.connect(() => void this.#ask());
+    notebooks.kernelRestarted.connect(() => {
+      // It has the same id, and nothing loaded any more.
+      this.#kernel = null;
+    });
   }
 
   start(): void {

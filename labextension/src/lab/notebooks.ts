@@ -21,6 +21,8 @@ export const LOAD = '%load_ext jupyter_sky';
 export class Notebooks {
   /** Emitted when the current notebook changes, and when its kernel changes or becomes idle. */
   readonly kernelChanged = new Signal<this, void>(this);
+  /** Emitted when the kernel of a notebook begins anew, before it becomes idle. */
+  readonly kernelRestarted = new Signal<this, void>(this);
   readonly #app: JupyterFrontEnd;
   readonly #client: Client;
   readonly #tracker: INotebookTracker | null;
@@ -40,7 +42,13 @@ export class Notebooks {
     tracker?.currentChanged.connect(changed);
     tracker?.widgetAdded.connect((_, { sessionContext }) => {
       sessionContext.kernelChanged.connect(changed);
-      sessionContext.statusChanged.connect((_, status) => status === 'idle' && changed());
+      sessionContext.statusChanged.connect((_, status) => {
+        if (status === 'restarting' || status === 'autorestarting') {
+          this.kernelRestarted.emit();
+        } else if (status === 'idle') {
+          changed();
+        }
+      });
     });
   }
 

@@ -295,3 +295,25 @@ def test_sixty_four_ranks_are_cheap(open_page: Open) -> None:
     page.deliver()
     page.browser.get_by_text("another").wait_for()
     assert changes.evaluate("seen => seen.count") == 1
+
+
+PILOT = "\N{WOMAN}\N{EMOJI MODIFIER FITZPATRICK TYPE-4}\N{ZERO WIDTH JOINER}\N{AIRPLANE}"
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("\N{ROCKET}" * 20, ["\N{ROCKET}" * 12, "\N{ROCKET}" * 8]),
+        (f"the-notebook-of-the-{PILOT}-1.ipynb"[:-1], ["the-notebook-of-the-", f"{PILOT}-1.ipyn"]),
+    ],
+)
+def test_a_name_is_cut_between_characters(open_page: Open, name: str, parts: list[str]) -> None:
+    page = open_page(Bench(changed(snapshot(), cluster={"name": name})))
+    shown = page.browser.locator(".jsky-cluster .jsky-name > span")
+    assert shown.all_text_contents() == parts
+
+
+def test_what_a_rank_does_hides_nothing_of_the_others(open_page: Open) -> None:
+    where = "rank 0 is at `\x1b]0;a title without an end`\nrank 1 is at `step()`"
+    page = open_page(Bench(changed(snapshot(), run={"where": where})))
+    page.browser.locator(".jsky-where").get_by_text("rank 1 is at `step()`").wait_for()
