@@ -26,8 +26,12 @@ DRAW_LATER = """() => {
     return parse(text);
   };
   const draws = [];
+  const soon = window.requestAnimationFrame;
   window.requestAnimationFrame = (draw) => draws.push(draw);
-  window.drawAll = () => draws.forEach((draw) => draw());
+  window.drawAll = () => {
+    window.requestAnimationFrame = soon;
+    draws.forEach((draw) => soon(draw));
+  };
 }"""
 TELL = """({ snapshot, runs }) => {
   for (let run = 0; run < runs; run++) {
