@@ -6,12 +6,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import indent
 
 from tests.paths import ROOT
 
+README = (ROOT / "README.md").read_text()
 LOAD, CELL, SCRIPT, RETRIED, _ = re.findall(
     r"^```(?:python)?\n((?:%load_ext|%%sky|import jupyter_sky).*?)^```$",
-    (ROOT / "README.md").read_text(),
+    README,
     flags=re.MULTILINE | re.DOTALL,
 )
 
@@ -52,8 +54,31 @@ def test_the_script(tmp_path: Path) -> None:
     assert done.stdout == f"{trained} {trained[0]}\n", done.stderr
 
 
+OTHER_TOOLS = """
+import jupyter_sky as sky
+
+@sky.compute
+def f(n):
+    return 10 * n
+
+with sky.ComputePool(nodes=2) as pool:
+{block}
+    print(result, results, future.result(), len(done) + len(others))
+"""
+
+
+def test_what_other_tools_call_otherwise(tmp_path: Path) -> None:
+    (block,) = re.findall(r"^```python\n(from concurrent[^`]*)^```$", README, re.MULTILINE)
+    script = tmp_path / "script.py"
+    script.write_text(OTHER_TOOLS.format(block=indent(block, "    ")))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    *each, last = done.stdout.splitlines()
+    assert sorted(map(int, each)) == list(range(0, 80, 10)), done.stderr
+    assert last == "10 [10, 10] 10 8"
+
+
 def test_the_links() -> None:
-    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text())
+    links = re.findall(r"\]\(([^)#:]+)\)", README)
     assert links
     assert [link for link in links if not (ROOT / link).exists()] == []
 

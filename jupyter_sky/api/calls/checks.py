@@ -20,8 +20,8 @@ def checked(function: F) -> F:
     """
     if not callable(function) and not isinstance(function, classmethod):
         raise UsageError(
-            f"@sky.compute goes above a function, not {type(function).__name__}: "
-            "write it without parentheses, above `def`."
+            f"@sky.compute goes above a function, not {type(function).__name__}: write it without "
+            "parentheses, above `def`; and `pool.map(train, items)` with the function alone."
         )
     return function
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import inspect
 from collections.abc import Iterable, Iterator
 from inspect import Parameter
@@ -9,7 +10,7 @@ from types import MethodType
 from typing import Any
 
 from jupyter_sky.api.call import Decorate
-from jupyter_sky.api.compute import PendingCompute
+from jupyter_sky.api.compute import PendingCompute, PendingGroup
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import pickling
 from jupyter_sky.serialization.pickled import Pickled
@@ -33,8 +34,10 @@ def pickle_call(
     Raises
     ------
     UsageError
-        If it cannot be pickled.
+        If it cannot be pickled, or has another call in the place of its result.
     """
+    for value in (*pending.args, *pending.kwargs.values()):
+        _check_value(value, pending.function.__name__)
     shown = shown or pending.function.__name__
     try:
         return pickling.dump(pending.call(decorators, streams), f"the call of {shown}")
@@ -42,6 +45,21 @@ def pickle_call(
         for name, value in _arguments(pending):
             pickling.dump(value, name, used_by=shown)
         raise
+
+
+def _check_value(value: object, function: str) -> None:
+    """Refuse a call as an argument, which other tools replace by its result."""
+    if isinstance(value, PendingCompute | PendingGroup):
+        inner = f"{value.function.__name__}(…)" if isinstance(value, PendingCompute) else "(…)"
+        raise UsageError(
+            f"an argument of {function} is a call that has not run: send it before, as in "
+            f"`{function}({inner} >> pool)`."
+        )
+    if isinstance(value, concurrent.futures.Future):
+        raise UsageError(
+            f"an argument of {function} is a future, which stays in this process: pass its value, "
+            f"as in `{function}(future.result())`."
+        )
 
 
 def _arguments(pending: PendingCompute[Any]) -> Iterator[tuple[str, Any]]:

@@ -511,6 +511,19 @@ def test_a_call_that_takes_too_long_is_stopped(pool: sky.ComputePool, tmp_path: 
     assert pool.map(double, [1]) == [2]
 
 
+def test_a_call_in_the_place_of_its_result_is_refused(pool: sky.ComputePool) -> None:
+    before = r"call that has not run: send it before, as in `double\(double\(…\) >> pool\)`"
+    with pytest.raises(sky.UsageError, match=before):
+        double(double(1)) >> pool
+    with pytest.raises(sky.UsageError, match=r"as in `double\(\(…\) >> pool\)`"):
+        _ = double(x=double(1) & double(2)) > pool
+    with pytest.raises(sky.UsageError, match=r"is a future, .*`double\(future.result\(\)\)`"):
+        sky.gather(double(double(1) > pool)) >> pool
+    with pytest.raises(sky.UsageError, match=r"not PendingCompute: .*`pool.map\(train, items\)`"):
+        pool.map(double(1), [1])
+    assert double(double(1) >> pool) >> pool == 4
+
+
 def test_what_cannot_be_sent_is_named(pool: sky.ComputePool) -> None:
     why = "cannot be sent to another process: it is a lock. Create"
     with pytest.raises(sky.UsageError, match=rf"^x, which 2: double\(<.* uses, {why} x inside"):
