@@ -106,5 +106,6 @@ class _CallQueue:
     def _again(self, calls: Sequence[BatchedCall]) -> None:
         """Begin another run with calls that theirs could not carry out."""
         for batch in dict.fromkeys(call.batch for call in calls):
+            batch.update = batch.update.for_another_run()  # a rank may be lost again, and need it
             self._scheduler.controller.sync.sent(batch.update)
             self._submit(batch, [call for call in calls if call.batch is batch])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jupyter_sky.cluster.namespace.items.collector import ItemCollector
@@ -85,6 +85,11 @@ class NamespaceUpdate:
             self.groups.append({**group.message, "ranks": ranks, "changes": changes[ranks[0]]})
         self.blobs.update(group.blobs)
         self.packed.append((group, list(changes)))
+
+    def for_another_run(self) -> NamespaceUpdate:
+        """Return the same for another run, which keeps it when this one's is let go."""
+        groups = [NameGroup(**group) for group in self.groups]
+        return replace(self, groups=groups, blobs=dict(self.blobs))
 
     def let_go(self) -> None:
         """Release the user's values, because the run has ended."""

@@ -152,6 +152,37 @@ def test_a_rank_that_comes_back_as_the_last_call_ends_gets_its_names_with_the_ne
         assert word.before is None
 
 
+LOSE_ALL_AND_ONE_AGAIN = """
+import os, time
+
+word = "said"
+
+def run(number, folder):
+    tries = len(list(folder.glob(f"{number} *")))
+    (folder / f"{number} {tries}").touch()
+    if tries == 0:  # in the first run all ranks are lost, and in the next one the first again
+        while not (folder / "1 0").exists() or not (folder / "0 0").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), 9)
+    while not (folder / "1 1").exists():
+        time.sleep(0.01)
+    if number == 0 and tries == 1:
+        os.kill(os.getpid(), 9)
+    while not (folder / "0 2").exists():
+        time.sleep(0.01)
+    return word
+"""
+
+
+def test_a_rank_gets_its_names_that_is_lost_once_more_after_all_were(
+    pool: sky.ComputePool, tmp_path: Path
+) -> None:
+    with of_notebook(LOSE_ALL_AND_ONE_AGAIN) as names:
+        run = sky.compute(names["run"])
+        both = sky.gather(run(0, tmp_path), run(1, tmp_path), retries=3)
+        assert both >> pool == ("said", "said")
+
+
 def enter(info: sky.InstanceInfo, folder: Path) -> Iterator[None]:
     """Let a rank begin only when it may."""
     if (folder / "waits").exists():
