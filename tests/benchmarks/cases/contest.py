@@ -8,10 +8,11 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 
+from tests.benchmarks.cases.hops import hops
 from tests.benchmarks.measure import Row, Target, fastest, percentile, spread
 from tests.benchmarks.notebook import Notebook
 from tests.benchmarks.peers import OTHERS, OURS, Entry
-from tests.benchmarks.peers.trial import Report
+from tests.benchmarks.peers.trial import RANKS, Report
 
 _TRIAL = """
 from tests.benchmarks.peers import trial
@@ -65,7 +66,12 @@ def round_trip(peers: bool) -> list[Row]:
             fastest(others),
             others,
             f"{spread(ours, 'ms', 1000)}, 95th percentile {1000 * percentile(ours, 95):.2f} ms",
-        )
+        ),
+        Row(
+            "… its messages alone, through as many threads and processes",
+            1000 * statistics.median(hops(RANKS)),
+            "ms",
+        ),
     ]
 
 
