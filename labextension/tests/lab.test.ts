@@ -17,11 +17,17 @@ test('what the kernel of a notebook lacks is said until it is there', async () =
   const older = { loaded: true, jupyter_sky: '0.0.9', note: 'Install the same in both.' };
   let found: Environment = lacks;
   let changed = () => {};
+  let restarted = () => {};
   let asked = 0;
   const client = { environment: async () => (asked++, found) };
   const loaded: boolean[] = [];
   const load = async (again: boolean) => void loaded.push(again);
-  const notebooks = { load, kernel: 'k1', kernelChanged: { connect: (slot: () => void) => (changed = slot) } };
+  const notebooks = {
+    load,
+    kernel: 'k1',
+    kernelChanged: { connect: (slot: () => void) => (changed = slot) },
+    kernelRestarted: { connect: (slot: () => void) => (restarted = slot) }
+  };
   const clusters = { client, version: '0.1.0' } as unknown as IClusters;
   const note = new EnvironmentNote(clusters, notebooks as unknown as Notebooks, english);
   const said = () =>
@@ -48,6 +54,8 @@ test('what the kernel of a notebook lacks is said until it is there', async () =
   const before = asked;
   assert.equal(await after(lacks), '', 'one that has it is not asked after each cell');
   assert.equal(asked, before);
+  restarted();
+  assert.match(await after(has), /Load it/, 'after a restart nothing is loaded');
   notebooks.kernel = 'k2';
   assert.equal(await after(lacks), 'Type %pip install jupyter-sky.');
 });
