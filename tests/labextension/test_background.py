@@ -43,6 +43,7 @@ TELL = """({ snapshot, runs }) => {
 }"""
 
 LIVE = re.compile("/jupyter-sky/api/clusters/.*/live/")
+LOG = re.compile("/live/0[?]tail=2000$")  # the card of the cluster asks for fewer lines
 
 CHUNKS, LINES, WIDE = 100, 2000, 100
 
@@ -66,11 +67,13 @@ def test_a_log_that_is_not_drawn_keeps_its_last_lines(open_notebook: Open) -> No
     page = user.page
     user.run(UP)
     sockets: list[Any] = []
-    page.route_web_socket(LIVE, lambda socket: sockets.append(socket))
+    page.route_web_socket(LOG, lambda socket: sockets.append(socket))
     user.load_again()  # what is loaded already keeps the WebSockets that it knows
     user.do("show")
     user.opened("long").get_by_role("button", name="Open the log").click()
     page.get_by_role("log", name="Log of rank 0").wait_for()
+    while not sockets:
+        page.wait_for_timeout(100)
     before = heap(page)
     page.evaluate(DRAW_LATER)
     for at in range(CHUNKS):
