@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections import defaultdict
@@ -37,6 +38,7 @@ from jupyter_sky.notebook.programs.shell import ProgramShell, exit_of, is_of_pip
 from jupyter_sky.notebook.session import Session
 
 _FAILED, _MISUSED = 1, 2
+_AGAIN_AFTER = 0.05  # seconds
 _DEFAULTS = [each.removeprefix("--") for each in PROGRAM_DEFAULTS]
 _PATHS = [each.field for each in CELL_OPTIONS if each.type in types.LOCAL_PATHS]
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -106,7 +108,10 @@ def run_program(
     session.observers.append(program)
     with _heard_signals(program):
         try:
-            program.run()
+            try:
+                program.run()
+            finally:  # inside: its clusters are ended also if a signal comes at this moment
+                program.is_closing = True
         except KeyboardInterrupt:  # between cells
             program.status = 128 + (program.signal or signal.SIGINT)
         except BrokenPipeError:  # as of `jupyter sky run train.ipynb | head`
@@ -284,11 +289,24 @@ class _Program:
         print(f"{self._path.name}: {text}", file=sys.stderr, flush=True)
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Stop the program; ending the clusters afterwards cannot be interrupted again."""
-        if self.signal is None and not self.is_closing:
-            self.signal = number
-            raise KeyboardInterrupt
-        self._say("it is ending its clusters: wait for that, else they go on for a while")
+        """Stop the program; ending the clusters afterwards cannot be interrupted."""
+        if self.is_closing:
+            self._say("it is ending its clusters: wait for that, else they go on for a while")
+            return
+        # Again, too: its code may have caught the first one, and go on.
+        self.signal = self.signal or number
+        raise KeyboardInterrupt
+
+    def on_ignored(self, ignored: sys.UnraisableHookArgs) -> None:
+        """Handle what was raised where Python ignores it, as in a ``__del__``: Stop comes again."""
+        if self.signal is None or ignored.exc_type is not KeyboardInterrupt:
+            sys.__unraisablehook__(ignored)
+            return
+        main = threading.main_thread().ident
+        assert main is not None
+        again = threading.Timer(_AGAIN_AFTER, signal.pthread_kill, (main, self.signal))
+        again.daemon = True
+        again.start()
 
 
 @contextmanager
@@ -296,9 +314,11 @@ def _heard_signals(program: _Program) -> Iterator[None]:
     # `nohup` has told this process to ignore SIGHUP: it goes on without its terminal.
     heard = [each for each in _SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
     before = {each: signal.signal(each, program.on_signal) for each in heard}
+    hook, sys.unraisablehook = sys.unraisablehook, program.on_ignored
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         for each, handler in before.items():
             signal.signal(each, handler)
 

@@ -146,6 +146,40 @@ def test_ctrl_c_shows_the_lines_of_the_program_alone(terminal: Terminal, tmp_pat
     assert ".py" not in err
 
 
+def test_ctrl_c_again_stops_code_that_has_caught_the_first_one(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    code = (
+        "import time\nfor word in ('first', 'second'):\n    try:\n        print(word, flush=True)\n"
+        "        time.sleep(600)\n    except BaseException:\n        print('caught', flush=True)\n"
+        "time.sleep(600)"
+    )
+    write_notebook(tmp_path / "a.ipynb", code, "print('not reached')")
+    program = terminal.begin("run", "a.ipynb")
+    assert program.stdout
+    for word in ("first", "second"):
+        assert program.stdout.readline() == f"{word}\n"
+        program.send_signal(signal.SIGINT)
+        assert program.stdout.readline() == "caught\n"
+    program.send_signal(signal.SIGINT)
+    out, err = program.communicate()
+    assert (program.returncode, out) == (130, ""), err
+    assert "cell 1 of 2 was stopped" in err
+
+
+def test_ctrl_c_is_not_lost_where_python_ignores_what_is_raised(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    code = (
+        "import os, signal, time\nclass Last:\n    def __del__(self):\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n        time.sleep(0)\n"
+        "Last()\ntime.sleep(600)"
+    )
+    write_notebook(tmp_path / "a.ipynb", code)
+    done = terminal.sky("run", "a.ipynb")
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr
+
+
 def test_it_fails_when_its_cluster_is_ended_from_elsewhere(
     terminal: Terminal, tmp_path: Path
 ) -> None:
