@@ -72,6 +72,7 @@ class CallRun:
         self._order: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._phase = _Phase.OPEN
         self._begun = asyncio.Event()
+        self._joining = asyncio.Lock()
         self._beginning: set[int] = set()
         self.run = scheduler.new_run(batch.task(self._controller.ranks), self)
         self.run.redirect(self._on_output, self._on_over)
@@ -99,7 +100,8 @@ class CallRun:
         try:
             if update.blobs:
                 await broadcast.send(update.blobs, self._controller.connections)
-            await refresh(self._controller, [update])
+            async with self._joining:  # calls do not overtake one whose names are pickled again
+                await refresh(self._controller, [update])
         except SkyError as trouble:
             self._controller.sync.lost(update)
             for call in calls:

@@ -152,6 +152,47 @@ def test_a_rank_that_comes_back_as_the_last_call_ends_gets_its_names_with_the_ne
         assert word.before is None
 
 
+NOTE = """
+import time
+
+word = ""
+
+def note(place, text):
+    place.write_text(place.read_text() + text + word)
+
+def begin_when_it_may(place):
+    place.touch()
+    while not place.with_name("may").exists():
+        time.sleep(0.01)
+"""
+
+
+def test_calls_do_not_overtake_one_whose_names_are_pickled_again(
+    workplace: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "order"
+    with of_notebook(NOTE) as names, shared_registry(workplace), sky.ComputePool() as pool:
+        word = names["word"] = Word()
+        note, begin = sky.compute(names["note"]), sky.compute(names["begin_when_it_may"])
+        first = begin(place) > pool
+        until(place.exists)
+        sync = pool.cluster._controller.sync
+
+        def lose() -> None:  # something else, while names are pickled
+            sync._losses += 1
+            word.before = partial(time.sleep, 0.2)
+
+        word.before = lose
+        slow = note(place, "slow ") > pool
+        quick = begin(tmp_path / "quick") > pool
+        (tmp_path / "may").touch()
+        for each in (first, slow, quick):
+            each.result(PATIENCE)
+        begun = [each.stat().st_mtime_ns for each in (place, tmp_path / "quick")]
+        assert place.read_text() == "slow said" and begun == sorted(begun)
+        assert word.before is None
+
+
 LOSE_ALL_AND_ONE_AGAIN = """
 import os, time
 
