@@ -83,6 +83,7 @@ def test_a_log_that_is_not_drawn_keeps_its_last_lines(open_notebook: Open) -> No
     page.wait_for_function("count => chunks === count", arg=CHUNKS + 1, polling=100)
     assert heap(page) - before < CHUNKS * LINES * WIDE / 2
     page.evaluate("() => drawAll()")
+    page.get_by_role("tab", name="Log of long").click()  # the notebook may have come before it
     page.get_by_role("log", name="Log of rank 0").get_by_text("the last line").wait_for()
     page.unroute_all()
     user.load_again()
