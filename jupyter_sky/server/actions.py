@@ -7,7 +7,6 @@ connected, or it hangs, ``jupyter sky`` asks the cluster's agents.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import re
@@ -98,18 +97,23 @@ class ClusterActions:
 
     async def record(
         self, inventory: ClusterInventory, identity: str, run: str
-    ) -> Mapping[str, Any]:
+    ) -> Mapping[str, Any] | None:
         """Return a `Record` of the schema: the state of a run, or how it ended.
+
+        ``None`` if no live kernel knows the run, or its answer cannot be shown.
 
         Raises
         ------
-        SkyError
-            If no live kernel knows the run, or its answer cannot be shown.
+        NoAnswer
+            If a kernel that may know it does not answer.
         """
         message = {"action": "record", "cluster": identity, "run": run}
-        async for record in self._answers(inventory, identity, message, "Record"):
+        silent: list[NoAnswer] = []
+        async for record in self._answers(inventory, identity, message, "Record", silent):
             return record
-        raise SkyError("the kernel that began this run has ended, so its end is not known here.")
+        if silent:
+            raise silent[0]
+        return None
 
     async def runs(self, inventory: ClusterInventory, identity: str) -> Mapping[str, Any]:
         """Return the `Runs` of the schema: those of all kernels that are connected to a cluster."""
@@ -123,13 +127,23 @@ class ClusterActions:
         identity: str,
         message: Mapping[str, Any],
         definition: str,
+        silent: list[NoAnswer] | None = None,
     ) -> AsyncIterator[Mapping[str, Any]]:
-        """Yield the answers of the kernels of a cluster that match a definition of the schema."""
+        """Yield the answers of the kernels of a cluster that match a definition of the schema.
+
+        Those of kernels that do not answer are added to ``silent``.
+        """
         for report in inventory.live_reports(identity):
             file = self._reports.connection_file(report.kernel.kernel)
-            with contextlib.suppress(SkyError, ValueError, RecursionError):
+            try:
                 answer = json.loads(await kernel_client.request(report.kernel, file, message))
                 check(definition, answer)
+            except NoAnswer as error:
+                if silent is not None:
+                    silent.append(error)
+            except (SkyError, ValueError, RecursionError):
+                pass  # it does not know, or says something else
+            else:
                 yield dict(answer)
 
     async def ask(

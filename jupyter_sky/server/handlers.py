@@ -127,6 +127,7 @@ class Handler(APIHandler):  # type: ignore[misc, unused-ignore]
         return int(given)
 
 
+_NO_RUN = "the kernel that began this run has ended, so its end is not known here."
 _OTHER_STATUS = "That did not work; the server's log says why."
 _STATUS_MESSAGES = {
     403: "You may not do this: log in to Jupyter again, and reload the page.",
@@ -248,7 +249,10 @@ class RunHandler(Handler):
     @_route
     async def get(self, identity: str, run: str) -> None:
         inventory = await self.context.inventory()
-        self.finish(await self.context.actions.record(inventory, identity, run))
+        record = await self.context.actions.record(inventory, identity, run)
+        if record is None:
+            raise HTTPError(404, _NO_RUN)
+        self.finish(record)
 
 
 class LogFileHandler(Handler):

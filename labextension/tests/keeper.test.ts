@@ -11,6 +11,40 @@ const { Feed } = await import('../src/cells/feed.ts');
 type Arguments = ConstructorParameters<typeof Keeper>;
 type Strip = Parameters<InstanceType<typeof Keeper>['add']>[0];
 
+test('the end of a run is asked for again, unless nobody knows it', async (t) => {
+  t.mock.method(performance, 'now', () => 60_000);
+  const feed = new Feed();
+  let compare = () => {};
+  let answer = { status: 409, message: 'the kernel does not answer' };
+  let asked = 0;
+  const clusters = {
+    changed: { connect: (slot: () => void) => (compare = slot) },
+    client: { record: () => (asked++, Promise.reject(answer)) },
+    entries: [],
+    find: () => ({ kernels: [{ id: 'k1' }], snapshot: null }),
+    trouble: null
+  } as unknown as IClusters;
+  const cells = { cellOf: () => ({}) } as unknown as Arguments[2];
+  const keeper = new Keeper(clusters, feed, cells, english as Arguments[3]);
+  const snapshot = sample();
+  const run = snapshot.run!.id;
+  feed.take(snapshot, 'output');
+  const strip = { run, hasEnd: false, snapshot, isVisible: true } as unknown as Strip;
+  keeper.add(strip);
+  t.after(() => keeper.remove(strip));
+  const noted = async () => {
+    compare();
+    compare(); // while the first answer is on its way
+    await new Promise((resolve) => setImmediate(resolve));
+    const { note, isLost } = feed.get(run)!;
+    return [note, isLost, asked];
+  };
+  assert.deepEqual(await noted(), ['the kernel does not answer', false, 1]);
+  answer = { status: 404, message: 'nobody knows' };
+  assert.deepEqual(await noted(), ['How this run ended is no longer known.', true, 2]);
+  assert.deepEqual(await noted(), ['How this run ended is no longer known.', true, 2]);
+});
+
 test('a run whose end only the kernel tells of can have missing output', (t) => {
   const feed = new Feed();
   const clusters = { changed: { connect: () => {} } } as unknown as IClusters;

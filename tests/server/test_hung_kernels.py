@@ -50,11 +50,13 @@ def test_what_a_kernel_did_not_answer_to_it_does_not_do_later(
     try:
         until((tmp_path / "begun").exists)
         until(lambda: server.sky(asked).status == 409)
+        assert server.sky(f"clusters/{entry['id']}/runs/0a").message == "the kernel does not answer"
         assert server.act(entry, "restart", {"ranks": None}).message == "the kernel does not answer"
     finally:
         os.close(os.open(gate, os.O_WRONLY))
     kernel.finish(cell)
     until(lambda: server.sky(asked).status == 200)  # it looks at one message after the other
+    assert server.sky(f"clusters/{entry['id']}/runs/0a").status == 404
     assert kernel.run("%%sky\nprint(kept)").stdout == "here\n"
 
 

@@ -5,6 +5,7 @@ import type { CodeCell } from '@jupyterlab/cells';
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Entry } from '../api.ts';
+import type { RequestError } from '../lab/client.ts';
 import type { IClusters } from '../lab/clusters.ts';
 import type { Run } from '../snapshot.ts';
 import { plain } from '../text.ts';
@@ -29,6 +30,8 @@ export class Keeper {
   /** Runs whose text was restored, so that later text is wanted as well. */
   readonly #restored = new Set<string>();
   readonly #asked = new Set<string>();
+  /** Runs whose end is being asked for. */
+  readonly #saving = new Set<string>();
   #timer: ReturnType<typeof setInterval> | undefined;
 
   constructor(clusters: IClusters, feed: Feed, cells: Cells, trans: TranslationBundle) {
@@ -206,9 +209,10 @@ export class Keeper {
   async #save(strip: RunStrip): Promise<void> {
     const { run, snapshot } = strip;
     const cell = this.#cells.cellOf(strip.node);
-    if (!run || !snapshot || !cell) {
+    if (!run || !snapshot || !cell || this.#saving.has(run)) {
       return;
     }
+    this.#saving.add(run);
     try {
       const record = await this.#clusters.client.record(snapshot.cluster.id, run);
       if (isOver(record.snapshot)) {
@@ -217,8 +221,14 @@ export class Keeper {
         }
         replaceOutputs(cell, record, this.#restored.has(run) ? record.text : null);
       }
-    } catch {
-      this.#feed.explain(run, this.#trans.__('How this run ended is no longer known.'), true);
+    } catch (error) {
+      const { status, message } = error as RequestError;
+      // Otherwise the kernel or the server does not answer now, and is asked again.
+      const isUnknown = status === 404;
+      const note = isUnknown ? this.#trans.__('How this run ended is no longer known.') : plain(message);
+      this.#feed.explain(run, note, isUnknown);
+    } finally {
+      this.#saving.delete(run);
     }
   }
 

@@ -16,7 +16,15 @@ import type {
 import type { Wanted } from '../sidebar/form.ts';
 
 /** What went wrong, as a sentence for the user. */
-export class RequestError extends Error {}
+export class RequestError extends Error {
+  /** The status of the answer; 0 if there was none. */
+  readonly status: number;
+
+  constructor(message: string, status = 0) {
+    super(message);
+    this.status = status;
+  }
+}
 
 export class Client {
   readonly #settings: ServerConnection.ISettings;
@@ -144,7 +152,7 @@ export class Client {
     if (response.ok && answer !== null) {
       return answer;
     }
-    throw new RequestError(answer?.message || this.#messageFor(response.status));
+    throw new RequestError(answer?.message || this.#messageFor(response.status), response.status);
   }
 
   async #send(url: string, init: RequestInit): Promise<Response> {
