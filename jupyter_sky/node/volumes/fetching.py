@@ -88,6 +88,9 @@ class Fetcher:
         """
         while True:
             with tree.lock:
+                with self._changed:
+                    if is_timed and entry not in self._waiting:
+                        return ""  # told twice that it was opened, and the wait is over
                 if not take_back(tree, entry):
                     return self.troubles.get(str(tree.path / entry.name), _OPEN)
                 if entry.fd is None:
@@ -137,6 +140,8 @@ class Fetcher:
     def _end(self, tree: Tree, entry: FileEntry, trouble: str, is_gone: bool = False) -> None:
         """End a fetch, or the wait for one; let programs continue."""
         going, entry.fetching = entry.fetching, None
+        with self._changed:
+            self._waiting.pop(entry, None)
         if trouble and entry.fd is not None:
             self.troubles[str(tree.path / entry.name)] = trouble
             self._empty(tree, entry, is_gone, time.monotonic())
