@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,16 +139,23 @@ def keeping(
 
 
 @contextmanager
-def holding(address: str, held: threading.Event) -> Iterator[str]:
-    """Give an address that leads to another one, and passes nothing back while ``held`` is set."""
+def forwarding(address: str, goes_on: Callable[[int, bool], bool]) -> Iterator[str]:
+    """Give an address that leads to another one.
+
+    Parameters
+    ----------
+    address
+        The other one.
+    goes_on
+        Called before bytes are passed on, with their number and whether they are of an answer; if
+        it returns ``False``, the connection is lost instead.
+    """
     host, _, port = address.removeprefix("http://").partition(":")
     listener = socket.create_server(("127.0.0.1", 0))
 
     def pass_on(source: socket.socket, target: socket.socket, is_back: bool) -> None:
         with suppress(OSError):
-            while data := source.recv(65536):
-                if is_back:
-                    until(lambda: not held.is_set())
+            while (data := source.recv(65536)) and goes_on(len(data), is_back):
                 target.sendall(data)
         for each in (source, target):
             with suppress(OSError):
@@ -168,5 +175,20 @@ def holding(address: str, held: threading.Event) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
-        held.clear()
         listener.close()
+
+
+@contextmanager
+def holding(address: str, held: threading.Event) -> Iterator[str]:
+    """Give an address that leads to another one, and passes nothing back while ``held`` is set."""
+
+    def goes_on(size: int, is_back: bool) -> bool:
+        if is_back:
+            until(lambda: not held.is_set())
+        return True
+
+    with forwarding(address, goes_on) as given:
+        try:
+            yield given
+        finally:
+            held.clear()

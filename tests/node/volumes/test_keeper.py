@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ import pytest
 from jupyter_sky.node.volumes import keeper as keeper_module
 from jupyter_sky.transport.volumes.asking import NOTE
 from tests.lab.buckets import Buckets
-from tests.node.volumes.conftest import Keeper, keeping
+from tests.node.volumes.conftest import Keeper, forwarding, keeping
 from tests.waiting import PATIENCE, until
 
 
@@ -316,37 +315,15 @@ def test_a_volume_of_another_cluster_is_left_alone(
 @contextmanager
 def breaking(address: str, after: list[int]) -> Iterator[str]:
     """Give an address that leads to another one, and loses connections after so many bytes."""
-    host, _, port = address.removeprefix("http://").partition(":")
-    listener = socket.create_server(("127.0.0.1", 0))
     count, lock = [0], threading.Lock()
 
-    def pass_on(source: socket.socket, target: socket.socket, counts: bool) -> None:
-        with suppress(OSError):
-            while data := source.recv(65536):
-                with lock:
-                    count[0] += len(data) if counts else 0
-                    breaks = bool(after) and count[0] > after[0]
-                    if breaks:
-                        after.pop(0)
-                if breaks:
-                    break
-                target.sendall(data)
-        for each in (source, target):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+    def goes_on(size: int, is_back: bool) -> bool:
+        with lock:
+            count[0] += size if is_back else 0
+            breaks = bool(after) and count[0] > after[0]
+            if breaks:
+                after.pop(0)
+        return not breaks
 
-    def serve() -> None:
-        while True:
-            try:
-                ours, _ = listener.accept()
-            except OSError:
-                return
-            theirs = socket.create_connection((host, int(port)))
-            for pair in ((ours, theirs, False), (theirs, ours, True)):
-                threading.Thread(target=pass_on, args=pair, daemon=True).start()
-
-    threading.Thread(target=serve, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        listener.close()
+    with forwarding(address, goes_on) as given:
+        yield given
