@@ -7,7 +7,7 @@ import errno
 import importlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,8 +23,7 @@ _OBJECT_STORES = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
 _FOLDERS = ("file", "local")
 _T = TypeVar("_T")
 
-_ATTEMPTS = 6
-_FIRST_PAUSE = 0.5  # seconds before the next attempt, doubled each time
+_BUSY_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds before the next attempts
 _MOST_ASKED = 50  # empty files of which it is asked whether they stand for folders
 _RENEWED_WITHIN = 120.0  # seconds to wait for new credentials
 
@@ -79,7 +78,7 @@ class Bucket:
 
     def list(self) -> dict[str, Listed]:
         """Return all files, by name relative to the address."""
-        return _patiently(self._list)
+        return patiently(self._list, _BUSY_PAUSES, _is_busy)
 
     def _list(self) -> dict[str, Listed]:
         is_plain = self._scheme in _OBJECT_STORES
@@ -141,7 +140,7 @@ class Bucket:
             with self._in_words("written"):
                 self._files.put_file(str(path), f"{self._root}/{name}")
 
-        _patiently(write)
+        patiently(write, _BUSY_PAUSES, _is_busy)
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is still there."""
@@ -184,18 +183,22 @@ class _InWords:
         return False, words.passing(text, self._url, self._done, self._server)
 
 
-def _patiently(do: Callable[[], _T]) -> _T:
-    """Do something again as long as the server says that it is busy, within limits."""
-    pause = _FIRST_PAUSE
-    for left in reversed(range(_ATTEMPTS)):
+def patiently(
+    do: Callable[[], _T], pauses: Sequence[float], may_pass: Callable[[BucketError], bool]
+) -> _T:
+    """Do something, and again after each of these pauses, as long as its error may pass."""
+    for pause in pauses:
         try:
             return do()
         except BucketError as error:
-            if not left or not words.is_busy(str(error)):
+            if not may_pass(error):
                 raise
-            time.sleep(pause)
-            pause *= 2
-    raise AssertionError
+        time.sleep(pause)
+    return do()
+
+
+def _is_busy(error: BucketError) -> bool:
+    return words.is_busy(str(error))
 
 
 def _tag(info: dict[str, Any]) -> str:

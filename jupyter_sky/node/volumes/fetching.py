@@ -7,8 +7,9 @@ import os
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
-from jupyter_sky.node.volumes.bucket import BucketError, Listed
+from jupyter_sky.node.volumes.bucket import BucketError, Listed, patiently
 from jupyter_sky.node.volumes.entry import Fetching, FileEntry
 from jupyter_sky.node.volumes.lacking import empty, take_back
 from jupyter_sky.node.volumes.leases import break_time
@@ -19,7 +20,7 @@ PART = 8 * 1024 * 1024
 
 _AT_ONCE = 4  # parts of one file at a time
 _ATTEMPTS = 5
-_FIRST_PAUSE = 0.2  # seconds before the next attempt, doubled each time
+_PAUSES = (0.2, 0.4, 0.8, 1.6)  # seconds before the next attempts at a part
 _LOOK = 0.05  # seconds between two looks at who waits, and at what nobody has open any more
 _OPENED_WITHIN = 2.0  # seconds in which a program opens what it has said that it replaces
 _FAILED = "the process that keeps the volumes has failed"
@@ -222,16 +223,8 @@ class Fetcher:
 
     def _read(self, tree: Tree, entry: FileEntry, start: int | None, end: int | None) -> bytes:
         """Return a part of a file, retrying broken links within limits."""
-        pause = _FIRST_PAUSE
-        for left in reversed(range(_ATTEMPTS)):
-            try:
-                return tree.bucket.read(entry.source, start, end)
-            except BucketError as error:
-                if not left or error.is_final:
-                    raise
-                time.sleep(pause)
-                pause *= 2
-        raise AssertionError
+        read = partial(tree.bucket.read, entry.source, start, end)
+        return patiently(read, _PAUSES, lambda error: not error.is_final)
 
 
 def _write(tree: Tree, entry: FileEntry, mine: Fetching, data: bytes, start: int) -> None:
