@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gzip
 import json
 import re
 import tempfile
@@ -17,6 +18,7 @@ from typing import Any, cast
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
 from jupyter_server.utils import ensure_async, url_path_join
+from tornado.escape import json_encode, utf8
 from tornado.web import HTTPError, RequestHandler, authenticated
 
 from jupyter_sky.errors import SkyError, UsageError
@@ -36,6 +38,7 @@ PAGE = "([0-9A-Za-z-]{1,64})/([0-9A-Za-z-]{1,64})/(.*)"
 
 _TEXT = "text/plain; charset=utf-8"
 _FILE_CHUNK = 2**20
+_SHORT = 1024  # bytes of an answer that is not worth compressing
 _BODIES = {"restart": "Restart", "scale": "Scale", "start": "Start", "terminal": "Terminal"}
 
 
@@ -89,6 +92,23 @@ class Handler(APIHandler):  # type: ignore[misc, unused-ignore]
 
     def initialize(self, context: ServerContext) -> None:
         self.context = context
+
+    def finish(self, *args: Any, **kwargs: Any) -> Any:
+        """Answer, compressed if the page can read that.
+
+        An open sidebar asks every 1.5 seconds for all clusters: 90 kB with 256 ranks, or 7 of gzip.
+        """
+        if args and isinstance(args[0], dict):
+            args = (self._compressed(utf8(json_encode(args[0]))),)
+        return super().finish(*args, **kwargs)
+
+    def _compressed(self, body: bytes) -> bytes:
+        self.set_header("Vary", "Accept-Encoding")
+        readable = "gzip" in self.request.headers.get("Accept-Encoding", "")
+        if len(body) < _SHORT or not readable:
+            return body
+        self.set_header("Content-Encoding", "gzip")
+        return gzip.compress(body, compresslevel=1)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Answer with an ErrorMessage."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 import os
 import signal
 import sqlite3
@@ -21,6 +23,7 @@ from jupyter_sky.paths import home
 from jupyter_sky.server import actions, cluster_list
 from jupyter_sky.server.actions import ClusterActions
 from jupyter_sky.server.kernel_reports import KernelReports
+from tests.notebook.panel import samples
 from tests.server.jupyter import Kernel, Server
 from tests.waiting import until
 
@@ -368,3 +371,20 @@ def test_a_registry_that_is_none_is_said(server: Server, registry_file: Path) ->
     assert answer.status == 200
     assert answer.json["clusters"] == []
     assert answer.json["trouble"].startswith("The registry of clusters cannot be read: ")
+
+
+def test_an_answer_with_many_ranks_comes_compressed(
+    server: Server, told: Callable[..., Path]
+) -> None:
+    told(samples.snapshot(nodes=256))
+    headers = {"Authorization": f"token {server.token}"}
+    usual = server.sky("clusters", **headers)
+    packed = server.sky("clusters", **headers, **{"Accept-Encoding": "gzip, br"})
+    assert (usual.headers["Content-Encoding"], usual.headers["Vary"]) == (None, "Accept-Encoding")
+    assert (packed.headers["Content-Encoding"], packed.headers["Vary"]) == (
+        "gzip",
+        "Accept-Encoding",
+    )
+    assert len(packed.body) < len(usual.body) / 10
+    assert json.loads(gzip.decompress(packed.body)).keys() == usual.json.keys()
+    assert packed.headers["Content-Type"] == usual.headers["Content-Type"]

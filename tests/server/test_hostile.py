@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -20,36 +19,11 @@ from hypothesis import strategies as st
 from jupyter_sky import __version__
 from jupyter_sky.cluster.inventory import kernel_files, registry
 from jupyter_sky.cluster.inventory.kernel_files import ClusterReport, KernelFile, Unreadable
-from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.server.kernel_reports import KernelReports
 from tests.notebook.panel import samples
 from tests.notebook.panel.samples import HOSTILE
+from tests.server.conftest import IDENTITY
 from tests.server.jupyter import Server
-
-IDENTITY = "0badc0de"
-
-
-@pytest.fixture
-def told(server: Server) -> Iterator[Callable[..., Path]]:
-    """Tell of a cluster as a live kernel of this test's process; return the file."""
-    paths: list[Path] = []
-
-    def tell(snapshot: Any, kernel: str = "k1", **changes: Any) -> Path:
-        file = KernelFile(
-            kernel,
-            "/somewhere/n.ipynb",
-            time.time(),
-            (ClusterReport(IDENTITY, snapshot, None),),
-            **changes,
-        )
-        kernel_files.write(server.runtime, file)
-        paths.append(kernel_files.folder(server.runtime) / f"{kernel}.json")
-        return paths[-1]
-
-    registry.record(IDENTITY, "shown", "local", {"nodes": 4, "starter": processes.describe()})
-    yield tell
-    for path in paths:
-        path.unlink(missing_ok=True)
 
 
 def test_hostile_text_comes_as_text(server: Server, told: Callable[..., Path]) -> None:
