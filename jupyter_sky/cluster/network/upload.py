@@ -7,13 +7,14 @@ does not wait behind megabytes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from jupyter_sky.cluster.network.blobs.shared_memory import Request, SharedMemory
 from jupyter_sky.cluster.network.transfer import HostTransfer
 from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import format_bytes
 from jupyter_sky.serialization.blobs import PIECE
 from jupyter_sky.transport.compression import Compressor
 from jupyter_sky.transport.flow import Flow
@@ -107,6 +108,38 @@ class Uploads:
         for batch in _batches(rest):
             await self._put_together({key: rest[key] for key in batch}, transfer)
             self._note_sent(batch)
+
+    async def put_before(
+        self, request: Callable[[], Awaitable[Message]], blobs: Mapping[str, memoryview], what: str
+    ) -> None:
+        """Send blobs and then a request that needs them; again if the node still lacks some.
+
+        Parameters
+        ----------
+        request
+            Sends the request, and returns the answer.
+        blobs
+            The blobs by their digests.
+        what
+            What needs them, as in ``"this run"``.
+
+        Raises
+        ------
+        SkyError
+            If the node lacks some of them even then.
+        """
+        for _ in range(2):
+            if blobs:
+                await self.put(blobs)
+            answer = await request()
+            if "missing" not in answer:
+                return
+            self.note_missing(answer["missing"])
+        size = sum(blob.nbytes for blob in blobs.values())
+        raise SkyError(
+            f"the {format_bytes(size)} that {what} needs did not arrive: they were changed on the "
+            "way, or a node has no room for them in shared memory."
+        )
 
     def _note_sent(self, keys: Iterable[str]) -> None:
         self._known.update(keys)

@@ -22,7 +22,7 @@ from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.state import RankPhase, not_begun, running
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
-from jupyter_sky.formatting import format_bytes, format_ranks
+from jupyter_sky.formatting import format_ranks
 from jupyter_sky.transport.frames import SharedFields
 from jupyter_sky.transport.protocol.events import RankExited
 from jupyter_sky.transport.protocol.messages import NameGroup, RunRequest, Script, said
@@ -234,27 +234,11 @@ async def _send(
     """Send the request of a run to one agent, with its blobs."""
     request = {**request, "names": _names_for(connection, request["names"])}
     try:
-        await _send_until_taken(connection, request, blobs)
+        send = partial(connection.request, "run", link_within=None, **request)
+        await connection.uploads.put_before(send, blobs, "this run")
     except SkyError as why:
         _on_refused(controller, request["run"], ranks, connection, why)
         raise
-
-
-async def _send_until_taken(
-    connection: Connection, request: RunRequest, blobs: Mapping[str, memoryview]
-) -> None:
-    """Send a request, and once more if the agent lacks some of the blobs."""
-    for _ in range(2):
-        await connection.uploads.put(blobs)
-        answer = await connection.request("run", link_within=None, **request)
-        if "missing" not in answer:
-            return
-        connection.uploads.note_missing(answer["missing"])
-    size = sum(blob.nbytes for blob in blobs.values())
-    raise SkyError(
-        f"the {format_bytes(size)} that this run needs did not arrive: they were changed on "
-        "the way, or a node has no room for them in shared memory."
-    )
 
 
 class WaitingRecord:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from jupyter_sky.cluster.control.controller import Controller
@@ -77,18 +78,9 @@ async def tell(connection: Connection, fields: TellFields, blobs: Mapping[str, m
     SkyError
         When it did not arrive.
     """
-    for _ in range(2):
-        if blobs:
-            await connection.uploads.put(blobs)
-        # However long the link is broken: the user sees it, and can stop the run.
-        answer = await connection.request("tell", link_within=None, **fields)
-        if "missing" not in answer:
-            return
-        connection.uploads.note_missing(answer["missing"])
-    raise SkyError(
-        "the arguments of a call did not arrive: they were changed on the way, or a node has no "
-        "room for them in shared memory."
-    )
+    # However long the link is broken: the user sees it, and can stop the run.
+    send = partial(connection.request, "tell", link_within=None, **fields)
+    await connection.uploads.put_before(send, blobs, "a call")
 
 
 async def tell_in_order(
