@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
+from jupyter_sky.analysis.namespace_diff import NamespaceDiff
 from tests.notebook.conftest import Notebook
 
 
@@ -302,3 +304,21 @@ def test_a_call_has_what_its_own_cell_has_set_in_a_module(
         "    print(sky.compute(settings_of_calls.rate)() @ pool)"
     )
     assert said.splitlines()[-1] == "[2, 2]"
+
+
+@pytest.mark.parametrize("moment", ["__init__", "changed"])
+def test_stop_beside_a_cell_loses_nothing_that_it_assigns(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    notebook.run("count = 0")
+    assert notebook.run("%%sky\ncount += 1\nprint(count)") == "1\n"
+    usual = getattr(NamespaceDiff, moment)
+
+    def stopped(self: NamespaceDiff, *args: object) -> object:
+        signal.raise_signal(signal.SIGINT)
+        return usual(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NamespaceDiff, moment, stopped)
+        assert notebook.run("count = 0") == ""
+    assert notebook.run("%%sky\nprint(count)") == "0\n"

@@ -12,6 +12,7 @@ from jupyter_sky.analysis.namespace_diff import NamespaceDiff
 from jupyter_sky.analysis.object_changes import FunctionCall, ObjectChange
 from jupyter_sky.cluster.namespace.items.item import class_key
 from jupyter_sky.cluster.namespace.set_again import set_objects
+from jupyter_sky.notebook.ipython.hooks import without_interrupts
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.serialization.process import module_attributes
 
@@ -77,6 +78,7 @@ class AssignmentTracker:
             diff = NamespaceDiff(self._shell.user_ns)
             self._running[-1] = _Running(rest, frozenset(), cell.targets, diff)
 
+    @without_interrupts
     def _on_pre_run_cell(self, info: Any) -> None:
         self._note_earlier_cells()
         code = getattr(info, "transformed_cell", None) or info.raw_cell or ""
@@ -88,6 +90,7 @@ class AssignmentTracker:
             surely = names.always_bound - names.only_augmented
             self._running.append(_Running(surely, names.always_changed, names.targets, diff))
 
+    @without_interrupts
     def _on_post_run_cell(self, result: Any) -> None:
         # The cell that loaded the extension began before this was registered.
         cell = self._running.pop() if self._running else None
