@@ -322,3 +322,27 @@ def test_stop_beside_a_cell_loses_nothing_that_it_assigns(
         patch.setattr(NamespaceDiff, moment, stopped)
         assert notebook.run("count = 0") == ""
     assert notebook.run("%%sky\nprint(count)") == "0\n"
+
+
+def test_stop_between_a_cell_and_its_hooks_loses_nothing_that_it_assigns(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notebook.run("count, flag = 0, None")
+    assert notebook.run("%%sky\ncount += 1\nflag = 1\nprint(count)") == "1\n"
+    usual = notebook.shell.events.trigger
+
+    def stopped(event: str, *args: object) -> None:
+        if event == "post_execute":
+            raise KeyboardInterrupt
+        usual(event, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(notebook.shell.events, "trigger", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            notebook.run("count = 7")
+    assert notebook.run("%%sky\nprint(count)") == "7\n"
+    # Nor is it taken for one that goes on: what comes back is over with the cell that asked for it.
+    notebook.run("%%sky --out flag\nflag = None")
+    notebook.run("%%sky\nflag = 2")
+    notebook.run("flag = None")
+    assert notebook.run("%%sky\nprint(flag)") == "None\n"

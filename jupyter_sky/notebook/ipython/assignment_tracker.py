@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -39,6 +42,13 @@ class _Running:
     diff: NamespaceDiff
 
 
+class _Cells(threading.local):
+    """The cells that run in a thread, the innermost last; ``None`` for what runs on the cluster."""
+
+    def __init__(self) -> None:
+        self.running: list[_Running | None] = []
+
+
 class AssignmentTracker:
     """Tells the clusters of a notebook which names were assigned or deleted here.
 
@@ -57,7 +67,7 @@ class AssignmentTracker:
     def __init__(self, shell: InteractiveShell, session: Session) -> None:
         self._shell = shell
         self._session = session
-        self._running: list[_Running | None] = []
+        self._cells = _Cells()
         self._knows_earlier_cells = False
         shell.events.register("pre_run_cell", self._on_pre_run_cell)
         shell.events.register("post_run_cell", self._on_post_run_cell)
@@ -70,44 +80,55 @@ class AssignmentTracker:
     def flush(self) -> None:
         """Report what the running cell has done so far, before the effects of a run."""
         self._note_earlier_cells()
-        if self._running and (cell := self._running[-1]):
+        running = self._cells.running
+        if running and (cell := running[-1]):
             changed, deleted = cell.diff.changed(), cell.diff.deleted()
             self._tell(changed | self._attributes(cell), deleted)
             rest = cell.surely - changed - deleted
             # Whether it has changed its containers before or will after the run is not known.
             diff = NamespaceDiff(self._shell.user_ns)
-            self._running[-1] = _Running(rest, frozenset(), cell.targets, diff)
+            running[-1] = _Running(rest, frozenset(), cell.targets, diff)
 
     @without_interrupts
     def _on_pre_run_cell(self, info: Any) -> None:
         self._note_earlier_cells()
+        running = self._cells.running
+        # Stop may come between a cell and its hooks: IPython does not tell that it has ended.
+        while running and len(running) >= _depth():
+            self._end(running.pop(), False)
         code = getattr(info, "transformed_cell", None) or info.raw_cell or ""
         if code.lstrip().startswith(("%%sky", "get_ipython().run_cell_magic('sky'")):
-            self._running.append(None)  # its code runs on the cluster
+            running.append(None)  # its code runs on the cluster
         else:
             names = _analysed(code)
             diff = NamespaceDiff(self._shell.user_ns)
             surely = names.always_bound - names.only_augmented
-            self._running.append(_Running(surely, names.always_changed, names.targets, diff))
+            running.append(_Running(surely, names.always_changed, names.targets, diff))
 
     @without_interrupts
     def _on_post_run_cell(self, result: Any) -> None:
+        running = self._cells.running
         # The cell that loaded the extension began before this was registered.
-        cell = self._running.pop() if self._running else None
-        if cell:
-            surely = cell.surely if result.success else frozenset()
-            assigned = {*surely} & self._shell.user_ns.keys()
-            clusters = self._session.connected_clusters()
-            if result.success and clusters:
-                objects = [*set_objects(cell.changed, self._shell.user_ns)]
-                for cluster in clusters if objects else ():
-                    cluster.sync.set_again(objects)
-            assigned |= cell.diff.changed() | self._attributes(cell)
-            assigned |= self._classes(cell)
-            self._tell(assigned, cell.diff.deleted() | (surely - assigned))
-        if not self._running:  # a cell may run others
+        if running:
+            self._end(running.pop(), result is not None and result.success)
+        if not running:  # a cell may run others
             for cluster in self._session.connected_clusters():
                 cluster.sync.cell_ended()
+
+    def _end(self, cell: _Running | None, is_success: bool) -> None:
+        """Report what a cell has done."""
+        if cell is None:
+            return
+        surely = cell.surely if is_success else frozenset()
+        assigned = {*surely} & self._shell.user_ns.keys()
+        clusters = self._session.connected_clusters()
+        if is_success and clusters:
+            objects = [*set_objects(cell.changed, self._shell.user_ns)]
+            for cluster in clusters if objects else ():
+                cluster.sync.set_again(objects)
+        assigned |= cell.diff.changed() | self._attributes(cell)
+        assigned |= self._classes(cell)
+        self._tell(assigned, cell.diff.deleted() | (surely - assigned))
 
     def _note_earlier_cells(self) -> None:
         """Note what was set in modules up to the end of the cell that has loaded the extension."""
@@ -134,6 +155,16 @@ class AssignmentTracker:
                 cluster.sync.assigned(assigned, values)
             if deleted:
                 cluster.sync.deleted(deleted)
+
+
+def _depth() -> int:
+    """Return how many cells run in this thread, by the frames of IPython that run them."""
+    depth = 0
+    frame: FrameType | None = sys._getframe()
+    while frame:
+        depth += frame.f_code is InteractiveShell.run_cell_async.__code__
+        frame = frame.f_back
+    return depth
 
 
 def _analysed(code: str) -> CellNames:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import signal
 import threading
@@ -30,6 +31,7 @@ def without_interrupts(hook: Callable[P, None]) -> Callable[P, None]:
         try:
             hook(*args, **kwargs)
         finally:
-            signal.signal(signal.SIGINT, handler)
+            with contextlib.suppress(KeyboardInterrupt):  # one that came just before
+                signal.signal(signal.SIGINT, handler)
 
     return called
