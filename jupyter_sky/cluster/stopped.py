@@ -1,14 +1,16 @@
-"""Describes how a run was stopped: why, after how long, and which ranks did not react."""
+"""Describes what was stopped: a run, after how long and which ranks did not react, or a start."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 from jupyter_sky.cluster.errors import Interrupted, TimedOut
 from jupyter_sky.cluster.inspection.findings import Findings
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.formatting import format_list, format_ranks
+from jupyter_sky.transport.event_loop import StillCleaningUp
 
 
 def raise_if_stopped(run: Run, deadline: float, untold: Sequence[Connection]) -> None:
@@ -38,6 +40,26 @@ def raise_if_stopped(run: Run, deadline: float, untold: Sequence[Connection]) ->
         limit = run.task.attempt.timeout or limit
         what = _what_stopped(run, deadline, untold)
         raise TimedOut(f"the time limit of {limit:g} s is over: {what}") from None
+
+
+@contextlib.contextmanager
+def start_of(name: str) -> Iterator[None]:
+    """Say which cluster was being started where Ctrl-C stops that, and what is left of it.
+
+    Raises
+    ------
+    Interrupted
+        If the user stops it.
+    """
+    try:
+        yield
+    except StillCleaningUp:
+        raise Interrupted(
+            f"the start of {name} was stopped, and what it had begun is still being ended: `%sky "
+            "status` shows whether that is gone."
+        ) from None
+    except KeyboardInterrupt:
+        raise Interrupted(f"the start of {name} was stopped; nothing is left running.") from None
 
 
 def _what_stopped(run: Run, deadline: float, untold: Sequence[Connection]) -> str:

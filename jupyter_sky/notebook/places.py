@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.errors import Declined, SkyError
 from jupyter_sky.formatting import format_dollars, format_duration
@@ -17,7 +16,6 @@ from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.choice import Selection, in_order
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.ssh.connection.targets import parse
-from jupyter_sky.transport.event_loop import StillCleaningUp
 
 
 def start_at_one(
@@ -64,33 +62,6 @@ def start_at_one(
             print(f"not {refused[-1]}")
     reasons = "; ".join(reason.rstrip(".") for reason in refused)
     raise SkyError(f"no nodes at any of {len(places)} places: {reasons}.")
-
-
-def start_named(
-    name: str,
-    places: Sequence[ClusterPlace],
-    selection: Selection | None,
-    timeouts: Timeouts,
-    progress: Progress,
-) -> tuple[ClusterPlace, Cluster]:
-    """Start a cluster like `start_at_one`; Ctrl-C stops the start, with a message that names it.
-
-    Raises
-    ------
-    Interrupted
-        If the user has stopped it.
-    SkyError
-        If it starts nowhere; nothing is left running then.
-    """
-    try:
-        return start_at_one(places, selection, timeouts, progress)
-    except StillCleaningUp:
-        raise Interrupted(
-            f"the start of {name} was stopped, and what it had begun is still being ended: `%sky "
-            "status` shows whether that is gone."
-        ) from None
-    except KeyboardInterrupt:
-        raise Interrupted(f"the start of {name} was stopped; nothing is left running.") from None
 
 
 def say_left_out(name: str, places: Sequence[ClusterPlace]) -> None:

@@ -13,6 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.api.display.description import describe
 from jupyter_sky.api.display.progress_line import ProgressLine
+from jupyter_sky.cluster import stopped
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import cloud_resources, owed_ends, registry, row_updates
 from jupyter_sky.cluster.state import ClusterPhase
@@ -28,7 +29,7 @@ from jupyter_sky.notebook.kernel import cluster_name
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.panel.manager import PanelManager
-from jupyter_sky.notebook.places import say_left_out, start_at_one, start_named, without_nodes
+from jupyter_sky.notebook.places import say_left_out, start_at_one, without_nodes
 from jupyter_sky.notebook.project.additions import Additions
 from jupyter_sky.notebook.project.image import imported_modules
 from jupyter_sky.notebook.project.volumes import say_written_back
@@ -325,7 +326,8 @@ class Session:
         self.panels.prepare()
         selection, timeouts = choices[0].selection, self.settings.timeouts()
         with ProgressLine(self._shell, name) as progress:
-            place, cluster = start_named(name, places, selection, timeouts, progress.update)
+            with stopped.start_of(name):
+                place, cluster = start_at_one(places, selection, timeouts, progress.update)
             try:
                 progress.update(f"{describe(cluster)}, ready in {progress.seconds:.1f} s")
             except BaseException:

@@ -16,6 +16,7 @@ from jupyter_sky.api.display.progress_line import ProgressLine
 from jupyter_sky.api.environment.imports import modules_in, modules_typed
 from jupyter_sky.api.environment.resolve import able_to_complete, makes_environments, resolve
 from jupyter_sky.api.plugin import Plugin
+from jupyter_sky.cluster import stopped
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.choice import Candidate, Selection, in_order
@@ -77,24 +78,27 @@ def start_first(
     ------
     UsageError, SkyError
         As for `start`.
+    Interrupted
+        If the user stops it.
     """
-    tried, refused = [place], list[str]()
-    if candidates:
-        found, refused = in_order(candidates, selection)
-        tried = [each for each, _ in found]
-    for each in tried:
-        try:
-            cluster = start(each, plugins)
-        except SkyError as error:
-            if len(candidates) < 2:
-                raise
-            refused.append(f"{each.name}: {error}".rstrip("."))
-            continue
-        if refused:
-            sentence = f"{cluster.name} is on {each.name}, because of {'; '.join(refused)}."
-            warnings.warn(sentence, stacklevel=3)
-        return each, cluster
-    raise SkyError(f"no nodes at any of {len(tried)} places: {'; '.join(refused)}.")
+    with stopped.start_of(place.spec.name):
+        tried, refused = [place], list[str]()
+        if candidates:
+            found, refused = in_order(candidates, selection)
+            tried = [each for each, _ in found]
+        for each in tried:
+            try:
+                cluster = start(each, plugins)
+            except SkyError as error:
+                if len(candidates) < 2:
+                    raise
+                refused.append(f"{each.name}: {error}".rstrip("."))
+                continue
+            if refused:
+                sentence = f"{cluster.name} is on {each.name}, because of {'; '.join(refused)}."
+                warnings.warn(sentence, stacklevel=3)
+            return each, cluster
+        raise SkyError(f"no nodes at any of {len(tried)} places: {'; '.join(refused)}.")
 
 
 def _modules() -> frozenset[str]:

@@ -16,6 +16,7 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.api.calls.worker import Worker
 from jupyter_sky.cluster.errors import Interrupted
+from jupyter_sky.cluster.inventory import registry
 from tests.api.calls.test_calls import of_notebook, worker
 from tests.conftest import shared_registry
 from tests.waiting import PATIENCE, until
@@ -264,3 +265,23 @@ def test_a_call_that_is_stopped_while_its_rank_restarts_is_not_taken_to_have_bro
         (tmp_path / "waits").unlink()
         until(lambda: not scheduler._turn.locked())
         assert say() >> pool == "said"
+
+
+def test_a_pool_that_is_stopped_while_it_starts_says_so(tmp_path: Path) -> None:
+    plugin = sky.Plugin("late", around_process=partial(enter, folder=tmp_path))
+    (tmp_path / "waits").touch()
+
+    def stop() -> None:
+        until((tmp_path / "entered").exists)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    pool = sky.ComputePool(name="slow", plugins=[plugin])
+    with ThreadPoolExecutor() as threads:
+        stopped = threads.submit(stop)
+        with pytest.raises(Interrupted) as raised:
+            pool.__enter__()
+        stopped.result()
+    assert raised.value._render_traceback_() == [
+        "KeyboardInterrupt: the start of slow was stopped; nothing is left running."
+    ]
+    assert "slow" not in [row.name for row in registry.rows()]
