@@ -10,6 +10,7 @@ from typing import Any
 from jupyter_sky.providers.aws.ec2 import user_data
 from jupyter_sky.providers.aws.ec2.images import MachineImage
 from jupyter_sky.providers.aws.ec2.key_pairs import ClusterKeys
+from jupyter_sky.providers.aws.market import storage
 from jupyter_sky.providers.aws.market.limits import Limits
 from jupyter_sky.providers.aws.market.selection import InstanceOffer
 from jupyter_sky.providers.aws.network.subnets import Subnet
@@ -133,7 +134,7 @@ def run_instances_arguments(
                 "DeviceName": image.device,
                 "Ebs": {
                     "VolumeSize": max(request.disk, image.size),
-                    "VolumeType": "gp3",
+                    "VolumeType": storage.KIND,
                     "Encrypted": True,
                     "DeleteOnTermination": True,
                     **({"KmsKeyId": request.kms_key} if request.kms_key else {}),

@@ -10,6 +10,9 @@ from jupyter_sky.providers.aws.local_store import cached
 
 HOURS_A_MONTH = 730.0
 
+KIND = "gp3"
+"""The kind of the disks of our instances."""
+
 _DAY = 86400.0
 
 
@@ -29,6 +32,14 @@ def price(clients: Clients, instances: Sequence[str]) -> float | None:
     except (AWSError, ValueError, KeyError, TypeError):
         return None
     return total if disks else None
+
+
+def usual_price(clients: Clients, gigabytes: int) -> float | None:
+    """Return the dollars an hour of disks of our own kind; ``None`` if that is not known."""
+    try:
+        return gigabytes * _of_kind(clients, KIND) / HOURS_A_MONTH
+    except (AWSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _of_kind(clients: Clients, kind: str) -> float:

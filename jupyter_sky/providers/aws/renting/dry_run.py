@@ -8,8 +8,10 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import aligned, format_count, format_dollars, format_duration
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2 import snapshots
+from jupyter_sky.providers.aws.ec2.images import MachineImage
 from jupyter_sky.providers.aws.ec2.launch import attempts_of, image_for
 from jupyter_sky.providers.aws.ec2.launch_request import LaunchRequest
+from jupyter_sky.providers.aws.market import besides
 from jupyter_sky.providers.aws.market.confirmation import described
 from jupyter_sky.providers.aws.market.quotas import quota_use
 from jupyter_sky.providers.aws.market.selection import InstanceOffer, NotOffered
@@ -43,12 +45,15 @@ def plan(there: Clients, settings: Settings, spec: ClusterSpec) -> str:
     image = snapshots.resolve(there, settings.image_id, lambda question, otherwise: None)
     request = choice.request(there, settings, spec, _IDENTITY, offers, image)
     attempts = attempts_of(request, find_subnets(there, request.subnets))
+    machine = image_for(there, request, attempts[0][0].type, lambda text: None)
+    disk = max(request.disk, machine.size)
     rows = [
         *_place(there, attempts),
-        *_machines(there, request, attempts),
+        *_machines(request, attempts, machine),
         *_money(settings, spec, offers),
+        ("besides", besides.described(there, spec.nodes, disk, not request.private)),
         ("quota", str(quota_use(there, offers[0].type, spec.nodes, offers[0].spot))),
-        *(("would be made", each) for each in _made(there, settings, request, attempts[0])),
+        *(("would be made", each) for each in _made(there, request, disk, attempts[0])),
     ]
     return "\n".join(aligned(rows))
 
@@ -70,12 +75,11 @@ def _place(there: Clients, attempts: _Attempts) -> _Rows:
         yield "zones, in order", f"{name}{', '.join(zones)}"
 
 
-def _machines(there: Clients, request: LaunchRequest, attempts: _Attempts) -> _Rows:
+def _machines(request: LaunchRequest, attempts: _Attempts, image: MachineImage) -> _Rows:
     kind = attempts[0][0].type
     gpus = f"{kind.gpus} × {kind.gpu}, " if kind.gpu else ""
     size = f"{gpus}{kind.cpus} CPUs, {kind.memory:.0f} GB"
     yield "type", f"{request.nodes} × {kind.name}: {size} each"
-    image = image_for(there, request, kind, lambda text: None)
     origin = f", the snapshot {image.snapshot}" if image.snapshot else ""
     yield "image", f"{image.id}{origin}, which lets in {image.user}"
 
@@ -99,7 +103,7 @@ def _money(settings: Settings, spec: ClusterSpec, offers: Sequence[InstanceOffer
 
 
 def _made(
-    there: Clients, settings: Settings, request: LaunchRequest, first: tuple[InstanceOffer, Subnet]
+    there: Clients, request: LaunchRequest, disk: int, first: tuple[InstanceOffer, Subnet]
 ) -> Iterator[str]:
     offer, subnet = first
     source = None
@@ -121,8 +125,7 @@ def _made(
     of = f" of {request.reservation}" if request.reservation else ""
     yield f"{format_count(request.nodes, f'{offer.type.name}{spot} instance')}{of}"
     key = f"your key {request.kms_key}" if request.kms_key else "AWS's key"
-    size = f"{settings.disk} GB or what the image needs"
-    yield f"{format_count(request.nodes, 'disk')} of {size}, encrypted with {key}"
+    yield f"{format_count(request.nodes, 'disk')} of {disk} GB, encrypted with {key}"
     efa = ", with EFA" if request.together and offer.type.efa else ""
     address = "a private address" if request.private else "a public address"
     yield f"{format_count(request.nodes, 'network interface')} with {address}{efa}"

@@ -51,6 +51,9 @@ def test_it_says_everything_and_asks_only(account: Account, subnet: str) -> None
         "$40.00 in all, spent after 28 min at the earliest; it ends after 1 h 00 min without a run "
         "(for $83.20)"
     ]
+    assert said["besides"] == [
+        "4 disks of 100 GB for $0.0438 an hour and traffic out of AWS; no limit counts this"
+    ]
     assert said["quota"] == [
         "Running On-Demand P instances: 384 vCPUs are needed, and 0 run, of 192: ask for more at "
         "Service Quotas in the AWS console"
@@ -60,10 +63,23 @@ def test_it_says_everything_and_asks_only(account: Account, subnet: str) -> None
     assert group.startswith("the security group jupyter-sky-ID: SSH from 127.")
     assert placement == "the placement group jupyter-sky-ID"
     assert instances == "4 p4d.24xlarge instances"
-    assert disks.startswith("4 disks of 100 GB or what the image needs, encrypted with AWS's key")
+    assert disks.startswith("4 disks of 100 GB, encrypted with AWS's key")
     assert interfaces == "4 network interfaces with a private address, with EFA"
     assert "team" in tags and "jupyter-sky-owner" in tags
     assert registry.rows() == []
+
+
+def test_what_is_paid_besides_instances(account: Account, subnet: str) -> None:
+    [besides] = lines(AWS(subnet=subnet, disk=500).plan(ClusterSpec("x", nodes=2)))["besides"]
+    assert besides == (
+        "2 disks of 500 GB for $0.11 an hour, 2 public IPs for $0.0100 an hour and traffic out of "
+        "AWS; no limit counts this"
+    )
+    account.fault = denying("GetProducts")
+    [besides] = lines(AWS(region="eu-west-1").plan(ClusterSpec("x")))["besides"]
+    assert besides.startswith(
+        "1 disk of 100 GB at an unknown price, 1 public IP for $0.0050 an hour"
+    )
 
 
 def test_quotas_that_may_not_be_read(account: Account, subnet: str) -> None:

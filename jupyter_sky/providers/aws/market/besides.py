@@ -1,0 +1,30 @@
+"""What is paid besides instances: the disks that they run from, and their public addresses."""
+
+from __future__ import annotations
+
+from jupyter_sky.formatting import format_count, format_dollars, format_list
+from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.market import storage
+
+PUBLIC_ADDRESS = 0.005
+"""Dollars an hour of a public address, in every region: https://aws.amazon.com/vpc/pricing/"""
+
+
+def described(clients: Clients, nodes: int, disk: int, is_public: bool) -> str:
+    """Return in words what nodes cost besides their instances.
+
+    Parameters
+    ----------
+    disk
+        Gigabytes of disk of each.
+    is_public
+        Whether each has a public address.
+    """
+    price = storage.usual_price(clients, nodes * disk)
+    cost = "at an unknown price" if price is None else f"for {format_dollars(price)} an hour"
+    parts = [f"{format_count(nodes, 'disk')} of {disk} GB {cost}"]
+    if is_public:
+        addresses = format_count(nodes, "public IP")
+        parts.append(f"{addresses} for {format_dollars(nodes * PUBLIC_ADDRESS)} an hour")
+    parts.append("traffic out of AWS")
+    return f"{format_list(parts)}; no limit counts this"
