@@ -23,7 +23,8 @@ def joblib(version: str = "latest", *, concurrency: int = 1, memory: float | Non
     """Run the notebook's joblib tasks on the cluster, by Dask.
 
     In the notebook, ``n_jobs=-1`` means all workers, inside the pool or while the cluster of
-    ``%%sky`` cells is connected. In a call or cell on a rank, it means the processors of that rank.
+    ``%%sky`` cells is connected; of several clusters, all workers of the one connected last. In a
+    call or cell on a rank, it means the processors of that rank.
 
     Parameters
     ----------

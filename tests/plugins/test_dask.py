@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import importlib
 import os
 import signal
@@ -75,6 +76,41 @@ def test_joblib_uses_the_whole_cluster(pool: sky.ComputePool) -> None:
     assert joblib.effective_n_jobs(-1) == 2
     done = joblib.Parallel(n_jobs=-1, batch_size=1)(joblib.delayed(parent)(i) for i in range(40))
     assert set(done) == {rank.pid for rank in pool.cluster.state.ranks}
+
+
+def ranks_used() -> set[int]:
+    """The processes whose children joblib uses."""
+    import joblib
+
+    calls = (joblib.delayed(parent)(at) for at in range(40))
+    return set(joblib.Parallel(n_jobs=-1, batch_size=1)(calls))
+
+
+def test_of_two_clusters_joblib_uses_the_last_and_each_can_end_first(
+    pool: sky.ComputePool,
+) -> None:
+    from joblib import parallel
+
+    def ranks(of: sky.ComputePool) -> set[int | None]:
+        return {rank.pid for rank in of.cluster.state.ranks}
+
+    counted = parallel.Parallel.__call__
+    for first_to_end in (0, 1):
+        two = [sky.ComputePool(nodes=1, plugins=[sky.plugins.joblib()]) for _ in range(2)]
+        with contextlib.ExitStack() as one, contextlib.ExitStack() as other:
+            pools = [
+                stack.enter_context(each) for stack, each in zip((one, other), two, strict=True)
+            ]
+            assert ranks_used() == ranks(pools[1])
+            (one, other)[first_to_end].close()
+            assert ranks_used() == ranks(pools[1 - first_to_end])
+        assert ranks_used() == ranks(pool)
+    assert parallel.Parallel.__call__ is counted
+
+
+def test_the_worker_of_a_single_node_is_used_as_well(pool: sky.ComputePool) -> None:
+    with sky.ComputePool(nodes=1, plugins=[sky.plugins.joblib()]) as alone:
+        assert ranks_used() == {rank.pid for rank in alone.cluster.state.ranks}
 
 
 def test_threads_use_it_as_well_and_one_job_stays_here(pool: sky.ComputePool) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, wraps
 from typing import Any
 
@@ -12,15 +13,39 @@ from jupyter_sky.plugins.dask_cluster.progress import CountedCalls, DaskProgress
 _NAME = "jupyter-sky"
 
 
+@dataclass(frozen=True, eq=False)
+class _Use:
+    """joblib's use of Dask on one cluster.
+
+    Attributes
+    ----------
+    backend
+        Makes joblib's backend for it.
+    config
+        joblib's ``parallel_config`` of the thread that has entered it.
+    """
+
+    backend: Callable[..., Any]
+    config: Any
+
+
+_uses: list[_Use] = []
+"""Those that were entered and not left, in order: the last one is joblib's default."""
+
+_before: list[Callable[[], None]] = []
+"""What makes joblib as it was before the first of them."""
+
+
 @contextmanager
 def used_everywhere(client: Any, progress: DaskProgress) -> Iterator[None]:
     """Let joblib use Dask, and show its progress.
 
     In this thread, which runs the notebook's cells, Dask is set like a user's choice. In other
     threads it is joblib's default, and calls that prefer threads run in threads here.
+
+    Of several clusters, joblib uses the one that was entered last. They are left in any order.
     """
-    import joblib  # type: ignore[import-untyped, unused-ignore]
-    from joblib import parallel  # type: ignore[import-untyped, unused-ignore]
+    from joblib import parallel_config  # type: ignore[import-untyped, unused-ignore]
 
     make = _backend_class()
 
@@ -29,20 +54,52 @@ def used_everywhere(client: Any, progress: DaskProgress) -> Iterator[None]:
         made.nesting_level, made.progress = nesting_level, progress
         return made
 
-    former = parallel.DEFAULT_BACKEND
-    joblib.register_parallel_backend(_NAME, backend, make_default=True)
+    if not _uses:
+        _before.extend((_keep_default(), _count_calls(make)))
+    use = _Use(backend, parallel_config(backend=backend()))
+    _uses.append(use)
+    _set_default()
     try:
-        with joblib.parallel_config(backend=_NAME), _counted(make):
-            yield
+        yield
     finally:
+        _uses.remove(use)
+        _leave_config(use.config)
+        if _uses:
+            _set_default()
+        while not _uses and _before:
+            _before.pop()()
+
+
+def _set_default() -> None:
+    import joblib
+
+    joblib.register_parallel_backend(_NAME, _uses[-1].backend, make_default=True)
+
+
+def _leave_config(config: Any) -> None:
+    """Take one of joblib's configurations away, also from below others of the same thread."""
+    for other in _uses:
+        if other.config.old_parallel_config is config.parallel_config:
+            other.config.old_parallel_config = config.old_parallel_config
+            return
+    config.unregister()
+
+
+def _keep_default() -> Callable[[], None]:
+    from joblib import parallel, register_parallel_backend
+
+    former = parallel.DEFAULT_BACKEND
+
+    def restore() -> None:
         if former in parallel.BACKENDS:
-            joblib.register_parallel_backend(former, parallel.BACKENDS[former], make_default=True)
+            register_parallel_backend(former, parallel.BACKENDS[former], make_default=True)
         parallel.BACKENDS.pop(_NAME, None)
 
+    return restore
 
-@contextmanager
-def _counted(backend_class: Any) -> Iterator[None]:
-    """Count the calls of each ``Parallel`` that uses Dask."""
+
+def _count_calls(backend_class: Any) -> Callable[[], None]:
+    """Count the calls of each ``Parallel`` that uses Dask; return what ends this."""
     from joblib import Parallel
 
     call = Parallel.__call__
@@ -53,11 +110,11 @@ def _counted(backend_class: Any) -> Iterator[None]:
             backend.calls = iterable = CountedCalls(iterable)
         return call(self, iterable)
 
-    Parallel.__call__ = counting
-    try:
-        yield
-    finally:
+    def restore() -> None:
         Parallel.__call__ = call
+
+    Parallel.__call__ = counting
+    return restore
 
 
 @cache
@@ -81,7 +138,8 @@ def _backend_class() -> Any:
             return int(super().configure(n_jobs, parallel, **options))
 
         def effective_n_jobs(self, n_jobs: int) -> int:
-            return 1 if n_jobs == 1 else int(super().effective_n_jobs(n_jobs))
+            # joblib does the work of a single job here, which is not where that worker is.
+            return 1 if n_jobs == 1 else max(2, int(super().effective_n_jobs(n_jobs)))
 
         def start_call(self) -> None:
             super().start_call()
