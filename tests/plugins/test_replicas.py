@@ -11,7 +11,7 @@ import pytest
 from jupyter_sky.plugins.torch_group import comparison, trained
 from tests.cluster.cells import Cells, start, trains
 from tests.cluster.runs.test_stop import stop_at_first_line
-from tests.installed import on_first_use
+from tests.installed import on_first_use, skip_without
 
 torch = on_first_use("torch")
 
@@ -200,6 +200,33 @@ def test_what_scales_the_loss_is_made_equal(cells: Cells) -> None:
     assert cells.ask("scaler.get_scale()") == [2.0**8] * 3
     cells.run("step(); step()")
     assert cells.ask("scaler.get_scale()") == [2.0**9] * 3
+    assert_equal(cells, "model.module.weight.tolist()")
+
+
+def test_ranks_that_were_stopped_after_different_batches_make_the_next_step_together(
+    cells: Cells,
+) -> None:
+    skip_without("accelerate")
+    cells.run(
+        "from accelerate import Accelerator\n"
+        "accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)\n"
+        "model = nn.Linear(2, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "model, optimizer = accelerator.prepare(model, optimizer)\n"
+        "def batch():\n"
+        "    with accelerator.accumulate(model):\n"
+        "        accelerator.backward(loss(model)); optimizer.step(); optimizer.zero_grad()\n"
+        "    return accelerator.sync_gradients"
+    )
+    stop_at_first_line(
+        cells.start(
+            "batch()\nif rank: batch()\ndist.barrier()\n"
+            "if rank == 0: print('here')\ntime.sleep(600)"
+        )
+    )
+    assert cells.ask("model.module.weight.grad") == [None] * 3
+    cells.run("steps = [batch() for _ in range(3)]")
+    assert cells.ask("steps") == [[False, False, True]] * 3
     assert_equal(cells, "model.module.weight.tolist()")
 
 

@@ -15,9 +15,9 @@ import contextlib
 import hashlib
 import sys
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from jupyter_sky.plugins.torch_group import replicas, shards
+from jupyter_sky.plugins.torch_group import accumulation, replicas, shards
 from jupyter_sky.plugins.torch_group.replicas import Replica
 from jupyter_sky.plugins.torch_group.store_wait import wait_for_keys
 from jupyter_sky.plugins.torch_group.trained import Trained, find
@@ -50,27 +50,45 @@ def compare_replicas() -> None:
                 found[_name(each)].append(each)
     try:
         counts = _Counts(store, present_run.identity())
-        different, is_apart = _different(counts, found, trained)
+        told = _different(counts, found, trained)
     except dist.DistError:  # the head is lost: the group will be formed again
         return
-    for name, is_known in sorted(different.items()):
+    for name, is_known in sorted(told.replicas.items()):
         for each in found[name]:
             replicas.drop_unfinished_step(each, trained)
             # Where it fails, it fails the next step as well, and not each cell from now on.
             replicas.make_equal_at_next_step(each.model)
             if is_known:
                 replicas.make_equal(each, trained)
-    if is_apart:
+    if told.accumulated:
+        accumulation.drop_accumulated(trained)
+    if told.shards:
         print(_APART, file=sys.stderr)
+
+
+class _Different(NamedTuple):
+    """What differs between ranks.
+
+    Attributes
+    ----------
+    replicas
+        The names of replicas, each with whether it can be made equal now.
+    accumulated
+        Whether ranks have accumulated different numbers of batches.
+    shards
+        Whether shards are of different steps.
+    """
+
+    replicas: dict[str, bool]
+    accumulated: bool
+    shards: bool
 
 
 def _different(
     counts: _Counts, replicas_by_name: dict[str, list[Replica]], trained: Trained
-) -> tuple[dict[str, bool], bool]:
-    """Return the names of replicas that differ, each with whether it can be made equal now.
+) -> _Different:
+    import torch.distributed as dist
 
-    The second value is whether shards are of different steps.
-    """
     prints = {
         name: sorted(replicas.fingerprint(each, trained) for each in alike)
         for name, alike in replicas_by_name.items()
@@ -85,6 +103,8 @@ def _different(
     for name, taken in steps.items():
         counts.add(name)
         counts.add(f"{name}: {taken}")
+    batches = f"accumulated: {accumulation.accumulated(trained)}"
+    counts.add(batches)
     have_come = counts.await_all()
     different = {}
     for name, found in prints.items():
@@ -94,7 +114,8 @@ def _different(
     is_apart = have_come and any(
         counts.of(f"{name}: {taken}") < counts.of(name) for name, taken in steps.items()
     )
-    return different, is_apart
+    size = dist.get_world_size()
+    return _Different(different, not (have_come and counts.of(batches) == size), is_apart)
 
 
 class _Counts:

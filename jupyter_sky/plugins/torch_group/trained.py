@@ -25,6 +25,8 @@ class Trained(NamedTuple):
         Those that have a state of their own: wrappers have that of what they wrap.
     schedulers, scalers
         Schedulers of learning rates, and GradScalers that do something.
+    accelerators
+        Those of Accelerate.
     """
 
     models: list[Any]
@@ -32,6 +34,7 @@ class Trained(NamedTuple):
     optimizers: list[Any]
     schedulers: list[Any]
     scalers: list[Any]
+    accelerators: list[Any]
 
 
 def find() -> Trained:
@@ -42,6 +45,8 @@ def find() -> Trained:
     from torch.optim.lr_scheduler import LRScheduler
 
     fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+    # An import that was cut off has left a module without its class.
+    accelerator = getattr(sys.modules.get("accelerate.accelerator"), "Accelerator", None)
     # Torch makes a class for the modules that it shards, of each class that they had.
     sharded = fsdp.FSDPModule.__subclasses__() if fsdp else ()
     kinds: tuple[tuple[type, ...], ...] = (
@@ -50,6 +55,7 @@ def find() -> Trained:
         (Optimizer,),
         (LRScheduler,),
         (GradScaler,),
+        (accelerator,) if accelerator else (),
     )
     found = Trained(*_without_garbage(instances(*kinds)))
     return Trained(
@@ -58,6 +64,7 @@ def find() -> Trained:
         [each for each in found.optimizers if "state" in vars(each)],
         found.schedulers,
         [each for each in found.scalers if each.is_enabled()],
+        [each for each in found.accelerators if "step" in vars(each)],
     )
 
 
