@@ -82,7 +82,8 @@ def accelerate(
     Raises
     ------
     UsageError
-        If ``config`` has an unknown setting, or both FSDP and DeepSpeed.
+        If ``config`` has an unknown setting, or both FSDP and DeepSpeed; on ranks, if it has one of
+        these and they have no GPU.
     """
     variables = _variables(config or {})
     return Plugin(
@@ -108,6 +109,8 @@ def _configured(
         import torch
     if "ACCELERATE_USE_DEEPSPEED" in variables:
         check_installed("deepspeed")
+    if not torch.cuda.is_available():
+        _check_fits_cpu(variables)
     if info.world_size > 1 and not torch.cuda.is_available():
         # Without it, each rank would assume that it is alone.
         variables = {**variables, "ACCELERATE_USE_CPU": "true"}
@@ -116,6 +119,17 @@ def _configured(
     with environment(variables), group:
         _apply_to_next()
         yield
+
+
+def _check_fits_cpu(variables: Mapping[str, str]) -> None:
+    """Refuse what Accelerate would leave out without a word, where there is no GPU."""
+    for setting, name in (("fsdp", "FSDP"), ("deepspeed", "DeepSpeed")):
+        if f"ACCELERATE_USE_{name.upper()}" in variables:
+            raise UsageError(
+                f'config["{setting}"] needs a GPU for each rank, and this rank has none: '
+                f"Accelerate would train a copy of the model on each. Leave {setting} out, or use "
+                "torch's `fully_shard`, which works on processors."
+            )
 
 
 _is_applied = False

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import os
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.plugin_lifecycle import PluginLifecycle
+from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization.process.rank_variables import for_others
 from tests.api.conftest import topology
 from tests.installed import skip_without
@@ -75,6 +78,22 @@ def test_a_missing_backend_of_keras_and_deepspeed_are_one_sentence(
     life = PluginLifecycle([sky.plugins.accelerate(config={"deepspeed": {"zero_stage": 2}})])
     with pytest.raises(sky.SkyError, match="deepspeed is not installed on this node: pip install"):
         life.enter_app()
+
+
+def test_what_accelerate_leaves_out_without_a_gpu_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    skip_without("accelerate")
+    monkeypatch.setenv("COMPUTE_POOL", topology(0, 2))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    deepspeed = types.ModuleType("deepspeed")
+    deepspeed.__spec__ = importlib.machinery.ModuleSpec("deepspeed", None)
+    monkeypatch.setitem(sys.modules, "deepspeed", deepspeed)
+    configs: dict[str, Any] = {"fsdp": {"version": 2}, "deepspeed": {"zero_stage": 2}}
+    for name, settings in configs.items():
+        life = PluginLifecycle([sky.plugins.accelerate({name: settings})])  # type: ignore[misc]
+        with pytest.raises(UsageError, match=rf'config\["{name}"\] needs a GPU for each rank, and'):
+            life.enter_app()
 
 
 def test_missing_jax_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
