@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.errors import SkyError
 
 PAGE = "dask"
 """The name of the scheduler's pages among those of a cluster."""
@@ -28,6 +29,7 @@ def client_class() -> Any:
             from jupyter_sky.plugins.dask_cluster.modules import UserModules
 
             self._pages, self._modules = cluster.pages, UserModules(cluster)
+            self._cluster_name = cluster.name
             super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call, unused-ignore]
 
         @property
@@ -36,6 +38,11 @@ def client_class() -> Any:
             return self._pages.link(PAGE)
 
         def _graph_to_futures(self, *args: Any, **kwargs: Any) -> Any:
+            if self.status == "closed":
+                raise SkyError(
+                    f"Dask on {self._cluster_name} has ended: `client = %sky dask` is that of a "
+                    "cluster that is up."
+                )
             self._modules.send(self)
             return super()._graph_to_futures(*args, **kwargs)  # type: ignore[no-untyped-call, unused-ignore]
 

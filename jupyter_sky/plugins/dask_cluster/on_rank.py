@@ -17,8 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-import psutil
-
 import jupyter_sky
 from jupyter_sky.api.instance import InstanceInfo, instance_info
 from jupyter_sky.errors import SkyError
@@ -178,7 +176,8 @@ def _settings(
         "key": credentials.key,
         "name": f"rank-{info.rank}",
         "concurrency": options.concurrency,
-        "memory": options.memory or psutil.virtual_memory().total // max(1, beside),
+        "memory": options.memory or 0,
+        "beside": max(1, beside),
         "sys_path": list(sys.path),
         "python_path": os.environ.get("PYTHONPATH"),
     }

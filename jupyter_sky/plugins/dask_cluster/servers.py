@@ -10,6 +10,7 @@ from distributed.comm.addressing import get_address_host
 from distributed.comm.utils import get_tcp_server_addresses
 from distributed.http.routing import RoutingApplication
 from distributed.security import Security
+from distributed.system import MEMORY_LIMIT
 from tornado.httpserver import HTTPServer
 
 from jupyter_sky.plugins.dask_cluster.counting import TaskCounter
@@ -46,6 +47,13 @@ class PrivateWorker(Worker):
         """Keep the routes, to which other parts of Dask add theirs, without listening."""
         self.http_application = RoutingApplication(routes)  # type: ignore[no-untyped-call, unused-ignore]
 
+    async def close(self, *args: Any, **kwargs: Any) -> str | None:  # type: ignore[override, unused-ignore]
+        """Close without waiting for tasks that run: the process ends with them.
+
+        Otherwise ``client.restart()``, by which users get rid of such tasks, would time out.
+        """
+        return await super().close(*args, **{**kwargs, "executor_wait": False})
+
 
 def make(settings: ProcessSettings) -> Scheduler | Worker:
     """Return the server for settings; it starts when it is entered."""
@@ -79,5 +87,5 @@ def make(settings: ProcessSettings) -> Scheduler | Worker:
         security=secure,
         name=settings["name"],
         nthreads=settings["concurrency"],
-        memory_limit=settings["memory"],
+        memory_limit=settings["memory"] or MEMORY_LIMIT // settings["beside"],
     )

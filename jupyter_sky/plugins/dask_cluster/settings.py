@@ -71,8 +71,12 @@ class ProcessSettings(TypedDict):
         As in `jupyter_sky.providers.mtls.Credentials`.
     name
         The name of a worker.
-    concurrency, memory
+    concurrency
         As in `WorkerOptions`.
+    memory
+        Bytes; 0 for its share of what the machine, or the container, has.
+    beside
+        Among how many workers that is divided.
     sys_path, python_path
         Its import paths, and its ``PYTHONPATH``.
     """
@@ -88,6 +92,7 @@ class ProcessSettings(TypedDict):
     name: str
     concurrency: int
     memory: int
+    beside: int
     sys_path: list[str]
     python_path: str | None
 

@@ -1,0 +1,51 @@
+"""Dask's workers and client as their users end and limit them."""
+
+from __future__ import annotations
+
+import resource
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jupyter_sky as sky
+from tests.installed import skip_without
+from tests.plugins.test_dask import workers
+from tests.waiting import until
+
+skip_without("distributed")
+
+LIMIT = 4 * 2**30
+
+
+def limited(info: Any) -> Iterator[None]:
+    """Limit the memory of a rank, as Dask finds it; Linux does not enforce this limit."""
+    resource.setrlimit(resource.RLIMIT_RSS, (LIMIT, LIMIT))
+    yield
+
+
+def begin_and_wait(begun: Path) -> None:
+    begun.touch()
+    threading.Event().wait()
+
+
+def test_workers_share_what_memory_there_is_and_a_restart_ends_tasks_that_run(
+    tmp_path: Path,
+) -> None:
+    plugins = [sky.Plugin("limited", around_process=limited), sky.plugins.dask()]
+    with sky.ComputePool(nodes=2, plugins=plugins) as pool:
+        client, before = pool.dask(), workers(pool)
+        limits = [each["memory_limit"] for each in client.scheduler_info()["workers"].values()]
+        assert limits == [LIMIT // 2] * 2
+
+        task = client.submit(begin_and_wait, tmp_path / "begun")
+        until((tmp_path / "begun").exists)
+        client.restart(timeout=25)  # less than what Dask waits for a task that runs
+        assert task.status == "cancelled"
+        after = workers(pool)
+        assert set(after) == set(before)
+        assert not {*after.values()} & {*before.values()}
+    with pytest.raises(sky.SkyError, match=r"Dask on .* has ended: `client = %sky dask` is the"):
+        client.submit(len, "abc")
