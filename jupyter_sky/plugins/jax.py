@@ -26,6 +26,9 @@ also has an `NCCL_HOSTID` of its own, since NCCL refuses ranks of the same host 
 def jax(version: str = "latest", cuda: str = "cuda12", *, deadline: float = 60.0) -> Plugin:
     """Install JAX on the nodes, and connect the ranks so that each sees the devices of all.
 
+    A program leaves ``jax.distributed.initialize()`` out, or calls it only if
+    ``jax.distributed.is_initialized()`` says that the process is not connected.
+
     JAX connects its processes only once: if a rank is lost or nodes are added, all ranks restart
     with empty namespaces.
 
@@ -92,7 +95,22 @@ def _distributed(info: InstanceInfo, deadline: float) -> Iterator[None]:
             coordinator_bind_address=coordinator if info.is_head else None,
             initialization_timeout=math.ceil(deadline),
         )
+        connect = jax.distributed.initialize
+        jax.distributed.initialize = _refuse
         try:
             yield
         finally:
+            jax.distributed.initialize = connect
             jax.distributed.shutdown()
+
+
+def _refuse(*args: Any, **kwargs: Any) -> None:
+    """Stand for ``jax.distributed.initialize`` in programs that were written for other launchers.
+
+    JAX itself would only say that it must be called before any computation.
+    """
+    raise UsageError(
+        "the ranks are connected already, and JAX connects a process only once: leave "
+        "`jax.distributed.initialize()` out, or begin its line with "
+        "`if not jax.distributed.is_initialized():`."
+    )

@@ -26,6 +26,11 @@ def keras(backend: Literal["jax", "torch", "tensorflow"], version: str = "latest
     weights. ``keras.distribution.set_distribution(None)`` returns to a single rank, as `predict`
     requires. With other backends, each rank trains its own model.
 
+    Keras draws initial weights from Python's `random`, which therefore begins alike on all ranks.
+    After ranks have used it differently, as in a cell on one of them, a new model fails with
+    "passed to device_put is not the same on each process": call ``keras.utils.set_random_seed(0)``
+    on all ranks first. Let one rank save a model where all have the same folder.
+
     Parameters
     ----------
     backend

@@ -30,6 +30,8 @@ def one_mesh(join: Callable[[int], None]) -> dict[str, Any]:
     life.enter_app()
     import jax
 
+    with pytest.raises(UsageError, match=r"connected already, .*leave `jax.distributed.initialize"):
+        jax.distributed.initialize()
     seen = {
         "unimported": unimported,
         "devices": jax.device_count(),
