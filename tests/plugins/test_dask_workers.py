@@ -18,6 +18,7 @@ from tests.waiting import until
 skip_without("distributed")
 
 LIMIT = 4 * 2**30
+ENDED = r"Dask on .* has ended with its cluster: type `%sky status`, or `client = %sky dask` for"
 
 
 def limited(info: Any) -> Iterator[None]:
@@ -47,5 +48,17 @@ def test_workers_share_what_memory_there_is_and_a_restart_ends_tasks_that_run(
         after = workers(pool)
         assert set(after) == set(before)
         assert not {*after.values()} & {*before.values()}
-    with pytest.raises(sky.SkyError, match=r"Dask on .* has ended: `client = %sky dask` is the"):
+    with pytest.raises(sky.SkyError, match=ENDED):
         client.submit(len, "abc")
+
+
+def test_joblib_says_that_its_cluster_was_ended_by_others() -> None:
+    import joblib
+
+    with sky.ComputePool(nodes=1, plugins=[sky.plugins.joblib()]) as pool:
+        client = pool.dask()
+        pool.cluster.down()
+        until(lambda: client.status == "closed")
+        with pytest.raises(sky.SkyError, match=ENDED):
+            joblib.Parallel(n_jobs=-1)([joblib.delayed(len)("abc")])
+    assert joblib.Parallel(n_jobs=1)([joblib.delayed(len)("abc")]) == [3]

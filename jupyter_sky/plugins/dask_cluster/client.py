@@ -37,12 +37,22 @@ def client_class() -> Any:
             """The address of the dashboard for the browser; ``None`` outside Jupyter."""
             return self._pages.link(PAGE)
 
-        def _graph_to_futures(self, *args: Any, **kwargs: Any) -> Any:
+        def check_open(self) -> None:
+            """Refuse to go on without a cluster, where Dask would fail on what it has closed.
+
+            Raises
+            ------
+            SkyError
+                If the cluster has ended.
+            """
             if self.status == "closed":
                 raise SkyError(
-                    f"Dask on {self._cluster_name} has ended: `client = %sky dask` is that of a "
-                    "cluster that is up."
+                    f"Dask on {self._cluster_name} has ended with its cluster: type `%sky status`, "
+                    "or `client = %sky dask` for the client of another one."
                 )
+
+        def _graph_to_futures(self, *args: Any, **kwargs: Any) -> Any:
+            self.check_open()
             self._modules.send(self)
             return super()._graph_to_futures(*args, **kwargs)  # type: ignore[no-untyped-call, unused-ignore]
 

@@ -138,8 +138,11 @@ def _backend_class() -> Any:
             return int(super().configure(n_jobs, parallel, **options))
 
         def effective_n_jobs(self, n_jobs: int) -> int:
+            if n_jobs == 1:
+                return 1
+            self.client.check_open()
             # joblib does the work of a single job here, which is not where that worker is.
-            return 1 if n_jobs == 1 else max(2, int(super().effective_n_jobs(n_jobs)))
+            return max(2, int(super().effective_n_jobs(n_jobs)))
 
         def start_call(self) -> None:
             super().start_call()
