@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from jupyter_sky.api.environment import tools
-from jupyter_sky.api.environment.imports import is_editable_folder
+from jupyter_sky.api.environment.imports import dependencies, editable_in
 from jupyter_sky.errors import UsageError
-from jupyter_sky.formatting import format_list
+from jupyter_sky.formatting import format_list, without_secrets
 from jupyter_sky.providers.packages import package_name
 from jupyter_sky.providers.spec import PipIndex
 
@@ -34,21 +36,45 @@ class EnvironmentFile:
         Wheels of local folders that it names.
     left_out
         Sentences about parts of the file that are not applied.
+    has_dependencies
+        Whether it names what its packages need, too, as a lock file does.
     """
 
     requirements: list[str] = field(default_factory=list)
     indexes: list[PipIndex] = field(default_factory=list)
     wheels: list[Path] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    has_dependencies: bool = False
 
-    def add_folder(self, folder: Path) -> None:
-        """Include a local folder, as source if it is installed like that here."""
-        if is_editable_folder(folder):
-            return  # it is sent with the cells that import it, in its state at that time
-        wheel = tools.build(folder)
+    def add_folder(self, folder: Path, extras: str = "", marker: str = "") -> None:
+        """Include a local folder, as source if it is installed like that here.
+
+        Parameters
+        ----------
+        folder
+            The folder.
+        extras
+            Its extras, like ``[dev]``.
+        marker
+            The condition under which it is wanted, like ``; python_version < "3.13"``.
+        """
+        if package := editable_in(folder):
+            # It is sent with the cells that import it, in its state at that time.
+            if not self.has_dependencies:
+                self.requirements += dependencies(package, re.findall(r"[\w.-]+", extras))
+            return
+        self.add_wheel(tools.build(folder), extras, marker)
+
+    def add_wheel(self, wheel: Path, extras: str = "", marker: str = "") -> None:
+        """Include a local wheel."""
         name, version = wheel.name.split("-")[:2]
-        self.requirements.append(f"{name}=={version}")
+        self.requirements.append(f"{name}{extras}=={version}{marker}")
         self.wheels.append(wheel)
+
+    def add_local(self, place: Path, extras: str = "", marker: str = "") -> None:
+        """Include a wheel or folder of this computer."""
+        add = self.add_wheel if place.suffix == ".whl" else self.add_folder
+        add(place, extras, marker)
 
 
 def read_file(path: Path) -> EnvironmentFile:
@@ -78,7 +104,7 @@ def read_file(path: Path) -> EnvironmentFile:
 
 
 def _lock(path: Path) -> EnvironmentFile:
-    found = EnvironmentFile()
+    found = EnvironmentFile(has_dependencies=True)
     for line in tools.export(path.parent).splitlines():
         _add_line(found, line, path)
     by_index: dict[str, list[str]] = {}
@@ -129,46 +155,96 @@ def _project(path: Path) -> EnvironmentFile:
 
 # requirements.txt
 
-_WITH_VALUE = re.compile(r"(-\w|--[\w-]+)[\s=]+(.+)")
+_WITH_VALUE = re.compile(r"(-\w)[\s=]*(.+)|(--[\w-]+)[\s=]+(.+)")
+_OF_ENVIRONMENT = re.compile(r"\$\{([A-Z0-9_]+)\}")
+_MARKER = re.compile(r"\s*;\s*|$")
+_EXTRAS = re.compile(r"(.*?)(\[[^\]]*\])?")
+_NAMED_FILE = re.compile(r"([\w.-]+)\s*(\[[^\]]*\])?\s*@\s*(file:.+)")
+_REPOSITORY = re.compile(r"(?:git|hg|svn|bzr)\+")
 
 
 def _requirements(path: Path) -> EnvironmentFile:
     found = EnvironmentFile()
-    for line in _text(path).replace("\\\n", " ").splitlines():
-        _add_line(found, line, path)
+    _add_file(found, path, ())
     return found
 
 
-def _add_line(found: EnvironmentFile, line: str, path: Path) -> None:
+def _add_file(found: EnvironmentFile, path: Path, within: tuple[Path, ...]) -> None:
+    """Add the lines of a requirements file, which may be named within others."""
+    for line in _text(path).replace("\\\n", " ").splitlines():
+        _add_line(found, line, path, within)
+
+
+def _add_line(found: EnvironmentFile, line: str, path: Path, within: tuple[Path, ...] = ()) -> None:
     """Add a line of a requirements file."""
     text = re.sub(r"(^|\s)#.*$", "", line)
     text = " ".join(re.sub(r"\s--hash[=\s]\S+", "", text).split())
+    # As pip reads it: a variable that is not set stays as it is.
+    text = _OF_ENVIRONMENT.sub(lambda name: os.environ.get(name[1], name[0]), text)
+    if not text.startswith("-"):
+        text, *options = re.split(r"\s(?=--\w)", text)
+        found.left_out += [f"{path.name}: `{each}` is not used on nodes." for each in options]
     if not text:
         return
     option = _WITH_VALUE.fullmatch(text)
-    match option.groups() if option else ("", text):
+    match (option[1] or option[3], option[2] or option[4]) if option else ("", text):
         case ("-r" | "--requirement", name):
-            more = _requirements(path.parent / name)
-            found.requirements += more.requirements
-            found.indexes += more.indexes
-            found.wheels += more.wheels
-            found.left_out += more.left_out
+            other = path.parent / name
+            above = (*within, path.resolve())
+            if other.resolve() in above:
+                raise UsageError(f"{path} names {name}, which names it: leave one of them out.")
+            _add_file(found, other, above)
         case ("-i" | "--index-url" | "--extra-index-url", url):
             if url.rstrip("/") != _PYPI:
                 found.indexes.append(PipIndex(url))
-        case ("-e" | "--editable", place) if "://" not in place:
-            found.add_folder((path.parent / place).resolve())
-        case ("", place) if place.startswith((".", "/", "file:")):
-            folder = (path.parent / place.split(";")[0].strip().removeprefix("file://")).resolve()
-            if folder.suffix == ".whl":
-                found.requirements.append("==".join(folder.name.split("-")[:2]))
-                found.wheels.append(folder)
-            else:
-                found.add_folder(folder)
-        case ("", requirement) if not requirement.startswith("-"):
-            found.requirements.append(requirement)
+        case ("-e" | "--editable", name) if ":" not in name and not name.startswith("/"):
+            _add_requirement(found, f"./{name}", path)
+        case ("-e" | "--editable" | "", source) if not source.startswith("-"):
+            _add_requirement(found, source, path)
         case _:
             found.left_out.append(f"{path.name}: `{text}` is not used on nodes.")
+
+
+def _add_requirement(found: EnvironmentFile, text: str, path: Path) -> None:
+    """Add a requirement, which may be a file or folder of this computer, or an address."""
+    at = _MARKER.search(text)
+    assert at is not None
+    source, condition = text[: at.start()], text[at.end() :]
+    marker = f" ; {condition}" if condition else ""
+    if named := _NAMED_FILE.fullmatch(source):
+        found.add_local(_place(named[3], path), named[2] or "", marker)
+    elif _REPOSITORY.match(source) or "://" in source.partition("@")[0].partition("[")[0]:
+        if source.startswith("file:"):
+            found.add_local(_place(source, path), marker=marker)
+        else:
+            found.requirements.append(f"{_with_name(source, path)}{marker}")
+    elif source.startswith((".", "/", "~", "file:")) or ("/" in source and "@" not in source):
+        parts = _EXTRAS.fullmatch(source)
+        assert parts is not None
+        found.add_local(_place(parts[1], path), parts[2] or "", marker)
+    else:
+        found.requirements.append(text)
+
+
+def _place(name: str, path: Path) -> Path:
+    """Return a place of this computer that a file names, as a path or an address."""
+    name = name.partition("#")[0]
+    if name.startswith("file:"):
+        name = unquote(re.sub(r"^file:(//(localhost)?(?=/))?", "", name))
+    return (path.parent / Path(name).expanduser()).resolve()
+
+
+def _with_name(address: str, path: Path) -> str:
+    """Return an address with the name of its package, which an environment of uv needs."""
+    address, _, fragment = address.partition("#")
+    parts = dict(each.partition("=")[::2] for each in fragment.split("&"))
+    wheel = PurePosixPath(urlsplit(address).path)
+    name = parts.pop("egg", "") or (wheel.name.split("-")[0] if wheel.suffix == ".whl" else "")
+    if not name:
+        shown = without_secrets(address)
+        raise UsageError(f"{path}: {shown} needs the name of its package: write `NAME @ {shown}`.")
+    rest = "&".join(f"{key}={value}" for key, value in parts.items() if key)
+    return f"{name} @ {address}{f'#{rest}' if rest else ''}"
 
 
 # conda
@@ -245,7 +321,7 @@ def _toml(path: Path) -> dict[str, Any]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8-sig")  # editors of Windows put a mark before it
     except (OSError, UnicodeDecodeError) as error:
         said = getattr(error, "strerror", None) or "it is no text"
         raise UsageError(f"{path} cannot be read: {said}.") from None

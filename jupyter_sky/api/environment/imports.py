@@ -15,11 +15,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from packaging.requirements import Requirement
+
 from jupyter_sky.providers.packages import package_name
 from jupyter_sky.serialization.user_modules import imports_of
 
 # Packages of a notebook itself, and those that nodes have in any case.
 _OURS = frozenset({"ipykernel", "ipython", "jupyter-sky", "pip", "setuptools"})
+
+# Nodes have Linux and the notebook's Python, whatever the notebook runs on.
+_ON_NODES = {"os_name": "posix", "platform_system": "Linux", "sys_platform": "linux"}
 
 
 @dataclass(frozen=True)
@@ -143,13 +148,27 @@ def _origin(distribution: Distribution) -> dict[str, Any] | None:
     return dict(json.loads(text)) if text else None
 
 
-def is_editable_folder(folder: Path) -> bool:
-    """Return whether a package is installed here from source in a folder (editable)."""
+def editable_in(folder: Path) -> Distribution | None:
+    """Return the package that is installed here from source in a folder (editable), if any."""
     address = folder.resolve().as_uri()
     for distribution in importlib.metadata.distributions():
         if _is_editable(distribution) and (_origin(distribution) or {}).get("url") == address:
-            return True
-    return False
+            return distribution
+    return None
+
+
+def dependencies(distribution: Distribution, extras: Iterable[str] = ()) -> list[str]:
+    """Return what an installed package needs on nodes, with some of its extras, in pip's syntax."""
+    found: dict[str, None] = {}
+    for text in distribution.requires or ():
+        needed = Requirement(text)
+        if needed.marker is not None:
+            every = ({**_ON_NODES, "extra": each} for each in ("", *extras))
+            if not any(needed.marker.evaluate(each) for each in every):
+                continue
+            needed.marker = None
+        found[str(needed)] = None
+    return list(found)
 
 
 def _is_editable(distribution: Distribution) -> bool:

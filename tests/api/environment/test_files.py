@@ -45,6 +45,77 @@ def test_requirements_are_read_with_files_that_they_name(tmp_path: Path) -> None
     assert found.left_out == ["requirements.txt: `-c limits.txt` is not used on nodes."]
 
 
+@pytest.mark.parametrize(
+    ("line", "requirement"),
+    [
+        ("./dist/own-1.2-py3-none-any.whl[dev]", "own[dev]==1.2"),
+        ("dist/own-1.2-py3-none-any.whl ; python_version > '3'", "own==1.2 ; python_version > '3'"),
+        ("own[dev] @ file://{0}/dist/own-1.2-py3-none-any.whl", "own[dev]==1.2"),
+        ("file:dist/own-1.2-py3-none-any.whl", "own==1.2"),
+        ("git+https://example.org/own.git@v1#egg=own", "own @ git+https://example.org/own.git@v1"),
+        (
+            "-e git+https://example.org/all.git#subdirectory=own&egg=own ; python_version > '3'",
+            "own @ git+https://example.org/all.git#subdirectory=own ; python_version > '3'",
+        ),
+        (
+            "https://example.org/own-1.2-py3-none-any.whl",
+            "own @ https://example.org/own-1.2-py3-none-any.whl",
+        ),
+        ("own @ https://example.org/own.zip", "own @ https://example.org/own.zip"),
+        ("own @ https://u:${OWN_TOKEN}@e.org/own.zip", "own @ https://u:abc@e.org/own.zip"),
+        (
+            "own @ https://u:${OWN_NOTHING}@e.org/o.zip",
+            "own @ https://u:${OWN_NOTHING}@e.org/o.zip",
+        ),
+        ("-rmore.txt", "own>=1"),
+        ("\ufeffown>=1", "own>=1"),
+    ],
+)
+def test_a_line_is_read_as_pip_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, requirement: str
+) -> None:
+    monkeypatch.setenv("OWN_TOKEN", "abc")
+    monkeypatch.delenv("OWN_NOTHING", raising=False)
+    written(tmp_path, "more.txt", "own>=1\n")
+    wheel = written(tmp_path, "dist/own-1.2-py3-none-any.whl", "")
+    found = read_file(written(tmp_path, "requirements.txt", line.replace("{0}", str(tmp_path))))
+    assert found.requirements == [requirement]
+    assert found.wheels == ([wheel] if "==1.2" in requirement else [])
+    assert found.left_out == []
+
+
+def test_options_of_a_requirement_are_left_out_and_said(tmp_path: Path) -> None:
+    found = read_file(written(tmp_path, "requirements.txt", "own>=1 --config-settings=a=b\n"))
+    assert found.requirements == ["own>=1"]
+    assert found.left_out == ["requirements.txt: `--config-settings=a=b` is not used on nodes."]
+
+
+def test_nodes_get_what_an_editable_package_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its source is sent by the cells that import it; what it imports has to be installed."""
+    installed, source = tmp_path / "installed", tmp_path / "own"
+    source.mkdir()
+    written(
+        installed,
+        "own-1.2.dist-info/METADATA",
+        "Metadata-Version: 2.1\nName: own\nVersion: 1.2\nProvides-Extra: dev\n"
+        "Requires-Dist: einops>=0.8\nRequires-Dist: colorama; sys_platform == 'win32'\n"
+        "Requires-Dist: rich[jupyter]; extra == 'dev'\nRequires-Dist: numpy; extra == 'more'\n",
+    )
+    written(
+        installed,
+        "own-1.2.dist-info/direct_url.json",
+        f'{{"url": "{source.as_uri()}", "dir_info": {{"editable": true}}}}',
+    )
+    monkeypatch.syspath_prepend(installed)
+    plain = read_file(written(tmp_path, "requirements.txt", "-e ./own\n"))
+    assert plain.requirements == ["einops>=0.8"]
+    with_extra = read_file(written(tmp_path, "requirements.txt", "-e ./own[dev]\n"))
+    assert with_extra.requirements == ["einops>=0.8", "rich[jupyter]"]
+    assert not with_extra.wheels
+
+
 LOCK = """
 version = 1
 revision = 3
@@ -140,6 +211,12 @@ def test_what_is_named_replaces_what_a_file_says(tmp_path: Path) -> None:
         ("pyproject.toml", "[project", "pyproject.toml is no TOML"),
         ("environment.yml", "a: [", "environment.yml is no YAML"),
         ("environment.yml", "- a", "environment.yml has no list of `dependencies`"),
+        ("requirements.txt", "-r requirements.txt", "requirements.txt, which names it: leave one"),
+        (
+            "requirements.txt",
+            "git+https://u:secret@example.org/own",
+            "needs the name of its package: write `NAME @ git.https://u?:?[*.]+@example.org/own`",
+        ),
         ("requirements.txt", "-e nowhere", "there is no folder .*nowhere to take along"),
     ],
 )

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
+from packaging.requirements import Requirement
+
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_bytes, without_secrets
 from jupyter_sky.providers.node_defaults import NEEDED
@@ -144,11 +146,16 @@ def recipe_for(image: Image, cuda: bool = False) -> Recipe:
 def _as_sent(requirements: Sequence[str], wheels: Sequence[str]) -> list[str]:
     """Return requirements, with sent wheels as files, so that no index is asked for these names."""
     files = {package_name(Path(each).name): Path(each).name for each in wheels}
-    names = {each: package_name(each) for each in requirements}
-    return [
-        f"{name} @ file://{_SENT}/{quote(files[name])}" if name in files else each
-        for each, name in names.items()
-    ]
+
+    def placed(text: str) -> str:
+        if (name := package_name(text)) not in files:
+            return text
+        wanted = Requirement(text)
+        extras = f"[{','.join(sorted(wanted.extras))}]" if wanted.extras else ""
+        marker = f" ; {wanted.marker}" if wanted.marker else ""
+        return f"{name}{extras} @ file://{_SENT}/{quote(files[name])}{marker}"
+
+    return list(map(placed, dict.fromkeys(requirements)))
 
 
 def make_environment(

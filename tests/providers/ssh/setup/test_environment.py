@@ -441,3 +441,12 @@ def test_an_agent_that_is_killed_as_it_starts_is_said_to_be(lab: Lab, client: Pa
             start_agent(connection, folder, spec, sys.executable, code)
     finally:
         connection.close()
+
+
+def test_a_wheel_that_is_sent_keeps_what_was_asked_of_it(tmp_path: Path) -> None:
+    wheel = wheels.write(tmp_path, "own", "1.2", own="")
+    pins = ["own[more,dev]==1.2 ; python_version > '3'", "einops>=0.8"]
+    project = recipe_for(sky.Image(pins=pins, wheels=[str(wheel)]), cuda=False).project
+    assert "own[dev,more] @ file://" in project
+    assert f"/{wheel.name} ; python_version > " in project
+    assert '"einops>=0.8"' in project
