@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -166,7 +166,8 @@ def mounted(
     for target, source in mounts.items():
         base = "" if target.startswith("~") else script.cwd or ""
         place = PurePosixPath(base, target)
-        key = re.sub(r"\W+", "-", target).strip("-")
+        # A record of its own: with one that it shared, it would remove what another had written.
+        key = f"mount-{hashlib.sha256(target.encode()).hexdigest()[:12]}"
         if source.is_dir():
             folders.append(read_folder(source, key, str(place), limit))
         else:

@@ -181,7 +181,11 @@ def _mapping(path: Path, said: Mapping[str, Any], key: str) -> dict[str, Any]:
         return {}
     if not isinstance(value, dict):
         raise UsageError(f"{path}: {key} should have keys below it, like `name: value`.")
-    return {str(name): each for name, each in value.items()}
+    if wrong := [name for name in value if not isinstance(name, str)]:
+        raise UsageError(
+            f"{path}: a name in {key} is read as {wrong[0]!r}, as YAML has it: put it in quotes."
+        )
+    return dict(value)
 
 
 def _text(path: Path, said: Mapping[str, Any], key: str) -> str:

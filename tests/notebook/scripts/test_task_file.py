@@ -82,6 +82,19 @@ def test_a_task_with_setup_and_files(notebook: Notebook, folder: Path) -> None:
         notebook.run("%sky launch many.yaml")
 
 
+def test_files_of_similar_names_are_all_there(notebook: Notebook, folder: Path) -> None:
+    """Each as it was sent, also when the task is launched again."""
+    (folder / "other.txt").write_text("another\n")
+    (folder / "task.yaml").write_text(
+        "workdir: project\nfile_mounts:\n  of/a.b: input.txt\n  of/a-b: other.txt\n"
+        "  workdir: other.txt\nrun: cat kept of/a.b of/a-b workdir"
+    )
+    (folder / "project" / "kept").write_text("kept\n")
+    for _ in range(2):
+        out = notebook.run("%sky launch task.yaml")
+        assert out == "kept\nan input\nanother\nanother\n"
+
+
 def test_resources_are_options_of_a_cell(tmp_path: Path) -> None:
     file = tmp_path / "task.yaml"
     file.write_text(
@@ -192,6 +205,8 @@ def test_what_cannot_be_had_is_called_as_in_the_file(notebook: Notebook, tmp_pat
             "leaves A and B without a value: set them here and add `--env A --secret B`",
         ),
         ("file_mounts: {/data: 's3://bucket'}", "buckets are not mounted"),
+        ("envs:\n  YES: 1", "a name in envs is read as True, as YAML has it: put it in quotes"),
+        ("secrets: {1: x}", "a name in secrets is read as 1, as YAML has it: put it in quotes"),
         ("envs: {A B: 1}", "'A B' is no name of a variable: take letters"),
         ("envs: {A: [1]}", "the value of A should be text: put it in quotes"),
         ('envs: {A: "x\\0"}', "the value of A should be text"),
