@@ -7,11 +7,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
+
+from packaging.requirements import Requirement
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import HIDDEN, without_secrets
 from jupyter_sky.providers.spec import Image, PipIndex
+from jupyter_sky.transport.protocol.agent_requests import SENT_WHEELS
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,21 @@ def project(requirements: Sequence[str], settings: str) -> str:
     lines = ["[project]", 'name = "node"', 'version = "0"', "dependencies = ["]
     lines += [f"    {json.dumps(each)}," for each in requirements]
     return "\n".join([*lines, "]", settings])
+
+
+def as_sent(requirements: Sequence[str], wheels: Sequence[str]) -> list[str]:
+    """Return requirements, with sent wheels as files, so that no index is asked for these names."""
+    files = {package_name(Path(each).name): Path(each).name for each in wheels}
+
+    def placed(text: str) -> str:
+        if (name := package_name(text)) not in files:
+            return text
+        wanted = Requirement(text)
+        extras = f"[{','.join(sorted(wanted.extras))}]" if wanted.extras else ""
+        marker = f" ; {wanted.marker}" if wanted.marker else ""
+        return f"{name}{extras} @ file://{SENT_WHEELS}/{quote(files[name])}{marker}"
+
+    return list(map(placed, dict.fromkeys(requirements)))
 
 
 def package_name(requirement: str) -> str:

@@ -17,13 +17,13 @@ from jupyter_sky.cluster.network.requests.quietly import request_quietly
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_list, without_secrets
 from jupyter_sky.providers.base import Progress
-from jupyter_sky.providers.packages import check_secrets, sources
+from jupyter_sky.providers.packages import as_sent, check_secrets, package_name, sources
 from jupyter_sky.providers.progress import Preparation, Step
 from jupyter_sky.providers.spec import Image
 from jupyter_sky.providers.ssh.setup import git_logins
 from jupyter_sky.providers.ssh.setup.uv import uv_program
 from jupyter_sky.serialization import blobs
-from jupyter_sky.transport.protocol.agent_requests import InstallAnswer, WheelBlob
+from jupyter_sky.transport.protocol.agent_requests import SENT_WHEELS, InstallAnswer, WheelBlob
 from jupyter_sky.transport.tasks import BackgroundTasks, blocking, shielded
 
 _ASK_EVERY = 0.5  # seconds
@@ -90,18 +90,31 @@ async def _request(
     """Return the request to nodes, and the files that they need for it."""
     check_secrets(requirements)
     logins: dict[str, str] = {}
-    wanted = [git_logins.without_logins(each, logins) for each in requirements]
+    # Others of the image were installed when its environment was made, or replaced since.
+    chosen = [each for each in image.wheels if _is_wanted(Path(each), requirements)]
+    wanted = [git_logins.without_logins(each, logins) for each in as_sent(requirements, chosen)]
     found = await blocking(sources, image)
-    wheels = await blocking(_read, {path.name: path for path in found.wheels})
+    paths = [*found.wheels, *map(Path, chosen)]
+    wheels = await blocking(_read, {path.name: path for path in paths})
+    options = ["--no-index"] if found.no_index else []
+    options += ["--find-links", SENT_WHEELS] if found.wheels else []
     request = {
         "requirements": wanted,
         "settings": found.settings,
-        "options": ["--no-index"] if found.no_index else [],
+        "options": options,
         "wheels": wheels.by_name,
         "env": git_logins.variables(logins),
         "uv": None,
     }
     return request, wheels.blobs
+
+
+def _is_wanted(wheel: Path, requirements: Sequence[str]) -> bool:
+    name, version = wheel.name.split("-")[:2]
+    pins = (each.partition(";")[0].strip() for each in requirements)
+    return any(
+        package_name(pin) == package_name(name) and pin.endswith(f"=={version}") for pin in pins
+    )
 
 
 def _check(answers: Mapping[Connection, InstallAnswer], wanted: Sequence[str]) -> None:

@@ -17,12 +17,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, cast
+from urllib.parse import quote
 
 from jupyter_sky.node.blobs.store import BlobStore
 from jupyter_sky.node.packages import overlay
 from jupyter_sky.serialization.blobs import file_name
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_requests import (
+    SENT_WHEELS,
     EndInstallRequest,
     InstallAnswer,
     InstallRequest,
@@ -31,7 +33,9 @@ from jupyter_sky.transport.protocol.agent_requests import (
 _ROOT = 0
 _LINE = 300  # most characters of uv's output to show
 
-_ADDED = re.compile(r"^ \+ (\S+?)==(\S+)(?: \(from (.+)\))?$")
+# Of an address, uv knows no version before it has installed it.
+_WANTED = re.compile(r"^ \+ (\S+?)(?:==(\S+))?(?: @ (.+)| \(from (.+)\))?$")
+_ADDED = re.compile(r"^ \+ (\S+?)==(\S+)(?: \(from .+\))?$")
 
 
 @dataclass(frozen=True)
@@ -155,9 +159,11 @@ class PackageInstaller:
     async def _install(self, uv: str, request: InstallRequest, new: Path) -> InstallAnswer:
         wheels = self._wheels(request)
         project = new / "pyproject.toml"
-        options = [*request["options"], *(["--find-links", str(wheels)] if wheels else [])]
+        options = [each.replace(SENT_WHEELS, str(wheels or "")) for each in request["options"]]
         source = ["-r", str(project), "--python", sys.executable, *options]
-        project.write_text(_project(request["requirements"], request["settings"]))
+        sent = quote(str(wheels or ""))
+        asked = [each.replace(SENT_WHEELS, sent) for each in request["requirements"]]
+        project.write_text(_project(asked, request["settings"]))
         # Packages that the environment has in a suitable version are not installed again. Nothing
         # is changed there, so it may be managed by the system's own installer.
         said = await self._run(
@@ -165,12 +171,16 @@ class PackageInstaller:
             request["env"],
             new,
         )
-        found = [match.groups() for line in said if (match := _ADDED.match(line))]
+        found = [match.groups() for line in said if (match := _WANTED.match(line))]
+        said = []
         if found:
-            pinned = [f"{name} @ {at}" if at else f"{name}=={v}" for name, v, at in found]
+            pinned = [
+                f"{name} @ {at or origin}" if at or origin else f"{name}=={version}"
+                for name, version, at, origin in found
+            ]
             project.write_text(_project(pinned, request["settings"]))
             self._line = f"installing {len(found)} packages"
-            await self._run(
+            said = await self._run(
                 [uv, "pip", "install", "--no-deps", "--target", str(new), *source],
                 request["env"],
                 new,
@@ -182,7 +192,8 @@ class PackageInstaller:
             overlay.remove(self._done.folder)
         former = overlay.switch(self._folder, new)
         self._done = _Done(request["installation"], former, self._present)
-        present = frozenset(f"{name}=={version}" for name, version, _ in found)
+        added_now = (match.groups() for line in said if (match := _ADDED.match(line)))
+        present = frozenset(f"{name}=={version}" for name, version in added_now)
         added, self._present = sorted(present - self._present), present
         return _answer(installed=added)
 

@@ -12,8 +12,9 @@ from jupyter_sky.cluster.inventory import row_updates
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
+from jupyter_sky.notebook.output.progress import NoticeLine
 from jupyter_sky.notebook.project import install, plugins, volumes
-from jupyter_sky.notebook.project.image import with_sources
+from jupyter_sky.notebook.project.image import with_file, with_sources
 
 
 class Additions:
@@ -53,7 +54,10 @@ class Additions:
         SkyError
             If they cannot be installed; the cluster is then as it was.
         """
-        install.install(self._shell, cluster, requirements, with_sources(cluster.spec.image, typed))
+        image, left_out = with_file(with_sources(cluster.spec.image, typed), typed)
+        install.install(self._shell, cluster, requirements, image)
+        for sentence in left_out:
+            NoticeLine(self._shell, cluster.name).update(sentence)
         started = self._started[cluster.name]
         self._started[cluster.name] = started = replace(
             started,

@@ -13,8 +13,12 @@ from jupyter_sky.api.environment.files import read_file
 from jupyter_sky.api.environment.imports import modules_in, modules_typed
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.options import environment
 from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.providers.packages import package_name
 from jupyter_sky.providers.spec import Image, PipIndex
+
+_NO_FILES = (None, *environment.WORDS)
 
 
 def image_of(options: CellOptions) -> Image:
@@ -56,6 +60,28 @@ def with_sources(image: Image, options: CellOptions) -> Image:
     return replace(image, pip_indexes=(*kept, *indexes))
 
 
+def with_file(image: Image, options: CellOptions) -> tuple[Image, tuple[str, ...]]:
+    """Return an image that takes packages from where the options' file says, and what is left out.
+
+    Raises
+    ------
+    UsageError
+        If the file cannot be read.
+    """
+    if options.env in _NO_FILES:
+        return image, ()
+    found = read_file(Path(str(options.env)).expanduser())
+    indexes = [each for each in found.indexes if each not in image.pip_indexes]
+    names = {package_name(each.name) for each in found.wheels}
+    kept = [each for each in image.wheels if package_name(Path(each).name) not in names]
+    made = replace(
+        image,
+        pip_indexes=(*image.pip_indexes, *indexes),
+        wheels=(*kept, *map(str, found.wheels)),
+    )
+    return made, tuple(found.left_out)
+
+
 def named_packages(options: CellOptions) -> tuple[str, ...]:
     """Return the packages that options name, directly or by a file.
 
@@ -64,7 +90,7 @@ def named_packages(options: CellOptions) -> tuple[str, ...]:
     UsageError
         If the file cannot be read.
     """
-    if options.env in (None, "imports", "none"):
+    if options.env in _NO_FILES:
         return tuple(options.pip)
     found = read_file(Path(str(options.env)).expanduser())
     return (*found.requirements, *options.pip)

@@ -10,6 +10,9 @@ from typing import Any, NotRequired, TypedDict
 
 from jupyter_sky.transport.protocol.topology import AgentAddress
 
+SENT_WHEELS = "@wheels@"  # in requirements, the folder of the wheels that a node was sent
+
+
 # Ranks
 
 

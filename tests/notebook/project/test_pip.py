@@ -105,6 +105,32 @@ def test_wheels_are_taken_from_a_folder(notebook: Notebook, tmp_path: Path) -> N
         notebook.run("%%sky --cluster other --nodes 1 --wheels /nowhere\npass")
 
 
+def test_a_file_brings_its_wheels_and_indexes_to_nodes_that_have_an_environment(
+    notebook: Notebook, shelf: Path, tmp_path: Path
+) -> None:
+    wheels.write(tmp_path / "own", "parting", "1.0", parting="WORD = 'bye'\n")
+    file = tmp_path / "requirements.txt"
+    file.write_text("./own/parting-1.0-py3-none-any.whl\n-c limits.txt\n")
+    look = "import parting\nprint(parting.WORD)"
+    assert notebook.run(f"%%sky --nodes 1 --env {file}\n{look}").endswith("bye\n")
+    assert "installed parting 1.0 on 1 node" in notebook.stderr
+    assert "requirements.txt: `-c limits.txt` is not used on nodes." in notebook.stderr
+    # It stays beside what is installed later, and nodes that join get it too.
+    notebook.run("%sky pip install greeting==1.0\n%sky scale 2")
+    assert notebook.run(f"%%sky --ranks 1\n{WORD}\n{look}") == "hello 1.0\nbye\n"
+    # Another version that is asked for is not the one that was sent.
+    with pytest.raises(sky.SkyError, match="parting==2.0 could not be installed"):
+        notebook.run("%sky pip install parting==2.0")
+
+
+def test_a_package_is_installed_from_its_address(notebook: Notebook, tmp_path: Path) -> None:
+    wheel = wheels.write(tmp_path, "parting", "1.0", parting="WORD = 'bye'\n")
+    notebook.run("%%sky --nodes 1\npass")
+    notebook.run(f"%sky pip install 'parting @ {wheel.as_uri()}'")
+    assert "installed parting 1.0 on 1 node" in notebook.stderr
+    assert notebook.run("%%sky\nimport parting\nprint(parting.WORD)") == "bye\n"
+
+
 def test_what_cannot_be_installed_leaves_all_as_it_was(
     notebook: Notebook, shelf: Path, tmp_path: Path
 ) -> None:

@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
-from packaging.requirements import Requirement
-
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_bytes, without_secrets
 from jupyter_sky.providers.node_defaults import NEEDED
 from jupyter_sky.providers.packages import (
+    as_sent,
     base_requirements,
     check_secrets,
     package_name,
@@ -37,6 +36,7 @@ from jupyter_sky.providers.ssh.setup import git_logins
 from jupyter_sky.providers.ssh.setup.facts import HostFacts
 from jupyter_sky.providers.ssh.setup.failures import explain
 from jupyter_sky.providers.ssh.setup.uv import find_uv
+from jupyter_sky.transport.protocol.agent_requests import SENT_WHEELS
 
 _LEAST_DISK = 2**30
 INSTALL_WITHIN = 3600.0  # CUDA's wheels have gigabytes, and nothing is printed while they download
@@ -44,7 +44,6 @@ INSTALL_WITHIN = 3600.0  # CUDA's wheels have gigabytes, and nothing is printed 
 # Both sides need the same version, to unpickle what the other side has pickled.
 _SAME = ("cloudpickle", "numpy")
 
-_SENT = "@wheels@"  # the folder of wheels on a host
 
 Report = Callable[[str], None]
 """Called with what is done, in words; a part of it in brackets can change."""
@@ -81,7 +80,7 @@ class Recipe:
     def asked(self) -> list[str]:
         """The requirements in pip's syntax, except requirements files."""
         lines = [each for each in self.project.splitlines() if each.startswith('    "')]
-        return [json.loads(each.strip(" ,")) for each in lines if _SENT not in each]
+        return [json.loads(each.strip(" ,")) for each in lines if SENT_WHEELS not in each]
 
     @property
     def count(self) -> int:
@@ -120,7 +119,7 @@ def recipe_for(image: Image, cuda: bool = False) -> Recipe:
     check_secrets(image.pip)
     files = [Path(each[2:].strip()) for each in image.pip if each.startswith("-r")]
     asked = [each for each in image.pip if not each.startswith("-r")]
-    base = _as_sent(base_requirements(image), image.wheels)
+    base = as_sent(base_requirements(image), image.wheels)
     named = {package_name(each) for each in (*asked, *base)}
     ours = [each for each in NEEDED.values() if package_name(each) not in (*named, *_SAME)]
     same = [
@@ -141,21 +140,6 @@ def recipe_for(image: Image, cuda: bool = False) -> Recipe:
         no_index=found.no_index,
         logins=git_logins.variables(logins),
     )
-
-
-def _as_sent(requirements: Sequence[str], wheels: Sequence[str]) -> list[str]:
-    """Return requirements, with sent wheels as files, so that no index is asked for these names."""
-    files = {package_name(Path(each).name): Path(each).name for each in wheels}
-
-    def placed(text: str) -> str:
-        if (name := package_name(text)) not in files:
-            return text
-        wanted = Requirement(text)
-        extras = f"[{','.join(sorted(wanted.extras))}]" if wanted.extras else ""
-        marker = f" ; {wanted.marker}" if wanted.marker else ""
-        return f"{name}{extras} @ file://{_SENT}/{quote(files[name])}{marker}"
-
-    return list(map(placed, dict.fromkeys(requirements)))
 
 
 def make_environment(
@@ -292,7 +276,7 @@ for other in sorted(others, key=os.path.getmtime)[:-3:-1]:
 def _script(folder: str, uv: str, wheels: str | None, recipe: Recipe) -> str:
     """Return the script that makes an environment, for standard input: indexes may have keys."""
     names = ["pyproject.toml", *(f"r{n}.txt" for n in range(len(recipe.requirements)))]
-    texts = [recipe.project.replace(_SENT, quote(wheels or "")), *recipe.requirements]
+    texts = [recipe.project.replace(SENT_WHEELS, quote(wheels or "")), *recipe.requirements]
     options = [word for name in names for word in ("-r", name)]
     if wheels:
         options += ["--find-links", wheels]
