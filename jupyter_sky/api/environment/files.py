@@ -135,13 +135,16 @@ def _project(path: Path) -> EnvironmentFile:
         if not isinstance(source, dict):
             source = {}
             found.left_out.append(f"{path.name} has several sources of {name}: an index is asked.")
+        extras, marker = _conditions(requirement)
+        within = f"#subdirectory={source['subdirectory']}" if "subdirectory" in source else ""
         if "git" in source:
             at = source.get("rev") or source.get("tag") or source.get("branch")
-            found.requirements.append(f"{name} @ git+{source['git']}{f'@{at}' if at else ''}")
+            address = f"git+{source['git']}{f'@{at}' if at else ''}{within}"
+            found.requirements.append(f"{name}{extras} @ {address}{marker}")
         elif "path" in source:
-            found.add_folder((path.parent / source["path"]).resolve())
+            found.add_local((path.parent / source["path"]).resolve(), extras, marker)
         elif "url" in source:
-            found.requirements.append(f"{name} @ {source['url']}")
+            found.requirements.append(f"{name}{extras} @ {source['url']}{within}{marker}")
         elif not source.get("workspace"):
             found.requirements.append(requirement)
             if "index" in source:
@@ -151,6 +154,13 @@ def _project(path: Path) -> EnvironmentFile:
         if named or not index.get("explicit"):
             found.indexes.append(PipIndex(index["url"], named))
     return found
+
+
+def _conditions(requirement: str) -> tuple[str, str]:
+    """Return the extras of a requirement, and the condition under which it is wanted."""
+    before, _, condition = requirement.partition(";")
+    extras = re.search(r"\[[^\]]*\]", before)
+    return extras[0] if extras else "", f" ; {condition.strip()}" if condition else ""
 
 
 # requirements.txt

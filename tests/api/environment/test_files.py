@@ -179,6 +179,26 @@ def test_a_project_gives_what_it_depends_on(tmp_path: Path) -> None:
     assert found.indexes == [sky.PipIndex("https://w.example.org/cpu", ["torch"])]
 
 
+def test_a_source_of_a_project_keeps_what_is_asked_of_it(tmp_path: Path) -> None:
+    wheel = written(tmp_path, "dist/own-1.2-py3-none-any.whl", "")
+    path = written(
+        tmp_path,
+        "pyproject.toml",
+        "[project]\nname = 'demo'\n"
+        "dependencies = ['own[dev]>=1', 'part[all] ; python_version > \"3\"', 'zipped[x]']\n"
+        "[tool.uv.sources]\nown = { path = 'dist/own-1.2-py3-none-any.whl' }\n"
+        "part = { git = 'https://example.org/all.git', tag = 'v1', subdirectory = 'part' }\n"
+        "zipped = { url = 'https://example.org/zipped.zip' }\n",
+    )
+    found = read_file(path)
+    assert found.requirements == [
+        "own[dev]==1.2",
+        'part[all] @ git+https://example.org/all.git@v1#subdirectory=part ; python_version > "3"',
+        "zipped[x] @ https://example.org/zipped.zip",
+    ]
+    assert found.wheels == [wheel]
+
+
 def test_of_an_environment_of_conda_what_pip_has_not_is_named(tmp_path: Path) -> None:
     path = written(
         tmp_path,
