@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -15,6 +16,11 @@ from jupyter_sky.formatting import without_secrets
 from jupyter_sky.paths import home
 
 _WITHIN = 600.0  # seconds; a build may compile
+
+_State = frozenset[tuple[str, int, int]]
+
+_built: dict[Path, tuple[_State, Path]] = {}
+"""The wheel of each folder, and the state that its build has left the folder in."""
 
 
 def export(project: Path) -> str:
@@ -30,7 +36,7 @@ def export(project: Path) -> str:
 
 
 def build(folder: Path) -> Path:
-    """Build the wheel of a local folder.
+    """Build the wheel of a local folder, unless it is as the last build has left it.
 
     Raises
     ------
@@ -39,12 +45,27 @@ def build(folder: Path) -> Path:
     """
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder} to take along: correct its name.")
+    state, former = _built.get(folder, (None, folder))
+    if former.is_file() and state == _state(folder):
+        return former
     parent = home() / "wheels"
     parent.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(dir=parent))
     _uv(["build", "--wheel", "--out-dir", str(place), str(folder)], folder, f"{folder}")
     [wheel] = place.glob("*.whl")
+    _built[folder] = _state(folder), wheel
     return wheel
+
+
+def _state(folder: Path) -> _State:
+    """Return the files of a folder, with what changes when they are written."""
+    found = set()
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # removed meanwhile
+            status = path.lstat()
+            if not stat.S_ISDIR(status.st_mode):
+                found.add((str(path), status.st_size, status.st_mtime_ns))
+    return frozenset(found)
 
 
 def is_python_package(name: str) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import jupyter_sky as sky
+from jupyter_sky.api.environment import tools
 from jupyter_sky.api.environment.files import read_file
 from jupyter_sky.api.environment.resolve import resolve
 from jupyter_sky.providers.packages import base_requirements
@@ -197,6 +198,29 @@ def test_a_source_of_a_project_keeps_what_is_asked_of_it(tmp_path: Path) -> None
         "zipped[x] @ https://example.org/zipped.zip",
     ]
     assert found.wheels == [wheel]
+
+
+def test_a_folder_is_built_again_only_if_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file is read for each cell that names it."""
+
+    def build(words: list[str], folder: Path, what: str) -> str:
+        (folder / "build").touch()  # as builds leave files
+        written(Path(words[words.index("--out-dir") + 1]), "own-1.2-py3-none-any.whl", "")
+        return ""
+
+    monkeypatch.setattr(tools, "_uv", build)
+    module = written(tmp_path, "own/own.py", "WORD = 1")
+    path = written(tmp_path, "requirements.txt", "./own\n")
+    [first] = read_file(path).wheels
+    [again] = read_file(path).wheels
+    assert again == first
+    module.write_text("WORD = 'other'")
+    [other] = read_file(path).wheels
+    assert other != first
+    other.unlink()
+    assert read_file(path).wheels[0].is_file()
 
 
 def test_of_an_environment_of_conda_what_pip_has_not_is_named(tmp_path: Path) -> None:
