@@ -10,6 +10,7 @@ import ast
 import dataclasses
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ def export_script(source: Path, target: str | None, factory: ClusterFactory) -> 
         file.write_text(f"{first}\n\n{text}", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{file} cannot be written: {error.strerror}.") from None
-    said = f"wrote {file}: `python {file}` runs it"
+    said = f"wrote {file}: `python {shlex.quote(str(file))}` runs it"
     for number, names in hidden.items():
         own = format_list(names)
         said += f"; cell {number} goes on with the ranks' own {own}, not the script's"

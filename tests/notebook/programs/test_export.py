@@ -216,3 +216,9 @@ def test_what_has_no_place_in_a_script_is_said(tmp_path: Path, cells: list[str],
         export_script(notebook, str(target), ClusterFactory(Sky()))
     assert said in str(error.value) and "\n" not in str(error.value)
     assert not target.exists()
+
+
+def test_the_command_for_a_script_can_be_typed_as_it_is(tmp_path: Path) -> None:
+    notebook = write_notebook(tmp_path / "a.ipynb", "print('here')")
+    said = export_script(notebook, str(tmp_path / "my script.py"), ClusterFactory(Sky()))
+    assert f"`python '{tmp_path}/my script.py'` runs it" in said
