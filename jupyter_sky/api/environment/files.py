@@ -30,6 +30,8 @@ class EnvironmentFile:
     ----------
     requirements
         The requirements, in pip's syntax.
+    needed
+        What packages depend on that are installed here as editable.
     indexes
         Their indexes, besides the usual one.
     wheels
@@ -41,6 +43,7 @@ class EnvironmentFile:
     """
 
     requirements: list[str] = field(default_factory=list)
+    needed: list[str] = field(default_factory=list)
     indexes: list[PipIndex] = field(default_factory=list)
     wheels: list[Path] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -61,7 +64,7 @@ class EnvironmentFile:
         if package := editable_in(folder):
             # It is sent with the cells that import it, in its state at that time.
             if not self.has_dependencies:
-                self.requirements += dependencies(package, re.findall(r"[\w.-]+", extras))
+                self.needed += dependencies(package, re.findall(r"[\w.-]+", extras))
             return
         self.add_wheel(tools.build(folder), extras, marker)
 

@@ -72,10 +72,11 @@ def resolve(
     found = read_file(Path(image.like).expanduser())
     image = replace(
         image,
-        pins=found.requirements,
+        pins=(*found.requirements, *found.needed),
         pip_indexes=(*image.pip_indexes, *found.indexes),
         wheels=tuple(map(str, found.wheels)),
     )
+    # What an editable package leaves open of a framework, the notebook's version decides.
     named = {package_name(each) for each in found.requirements}
     there = [each for each in packages(frameworks) if package_name(each.name) not in named]
     image, said = _as_here(image, there, frameworks)

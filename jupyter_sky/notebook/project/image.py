@@ -93,7 +93,7 @@ def named_packages(options: CellOptions) -> tuple[str, ...]:
     if options.env in _NO_FILES:
         return tuple(options.pip)
     found = read_file(Path(str(options.env)).expanduser())
-    return (*found.requirements, *options.pip)
+    return (*found.requirements, *found.needed, *options.pip)
 
 
 def imported_modules(shell: InteractiveShell) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import jupyter_sky as sky
 from jupyter_sky.api.environment import tools
 from jupyter_sky.api.environment.files import read_file
 from jupyter_sky.api.environment.resolve import resolve
+from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.providers.packages import base_requirements
 from tests.installed import skip_without
 
@@ -111,10 +113,16 @@ def test_nodes_get_what_an_editable_package_needs(
     )
     monkeypatch.syspath_prepend(installed)
     plain = read_file(written(tmp_path, "requirements.txt", "-e ./own\n"))
-    assert plain.requirements == ["einops>=0.8"]
+    assert plain.needed == ["einops>=0.8"]
     with_extra = read_file(written(tmp_path, "requirements.txt", "-e ./own[dev]\n"))
-    assert with_extra.requirements == ["einops>=0.8", "rich[jupyter]"]
-    assert not with_extra.wheels
+    assert with_extra.needed == ["einops>=0.8", "rich[jupyter]"]
+    assert not with_extra.requirements and not with_extra.wheels
+    # A framework of a plugin has the notebook's version all the same.
+    skip_without("rich")
+    framework = Plugin("own", preload=("rich",))
+    image, _ = resolve(sky.Image(like=str(tmp_path / "requirements.txt")), [framework], [])
+    version = importlib.metadata.version("rich")
+    assert image.pins == ("einops>=0.8", "rich[jupyter]", f"rich=={version}")
 
 
 LOCK = """
