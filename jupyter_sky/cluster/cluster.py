@@ -86,8 +86,8 @@ class Cluster:
         cluster = cls(ClusterConfig(spec, identity, provider, runtime_env, timeouts))
         controller = cluster._controller
         controller.warn(provider.check(spec, runtime_env.preload))
-        wait(lifecycle.record(controller))
-        wait_with_cleanup(lifecycle.start(controller, progress))
+        start = lifecycle.start(controller, progress)
+        wait_with_cleanup(start, lambda: lifecycle.undo_start(controller))
         return cluster
 
     @classmethod

@@ -33,6 +33,7 @@ _stops = threading.local()
 # may also give the signal to another thread, which does not wake this one.
 _SLICE = 0.5
 
+Undo = Callable[[], Coroutine[Any, Any, None]]
 _Request = tuple[Callable[[], Any], "concurrent.futures.Future[Any]"]
 _Requests = queue.SimpleQueue[_Request | None]
 # What goes on if the user stops waiting for it.
@@ -143,15 +144,23 @@ def wait_for(future: concurrent.futures.Future[Any], timeout: float | None = Non
         concurrent.futures.wait({future}, min(_SLICE, left))
 
 
-def wait_with_cleanup(coroutine: Coroutine[Any, Any, T]) -> T:
+def wait_with_cleanup(coroutine: Coroutine[Any, Any, T], undo: Undo | None = None) -> T:
     """Run ``coroutine`` and wait for it; Ctrl-C cancels it and waits for its clean-up.
+
+    Parameters
+    ----------
+    coroutine
+        What to run.
+    undo
+        What also belongs to its clean-up; not where it fails. Ctrl-C can come when it has succeeded
+        at that moment: the caller never hears of that, so it has to be undone.
 
     Raises
     ------
     StillCleaningUp
         If Ctrl-C is pressed again during the clean-up, which is completed nevertheless.
     """
-    work = _CancelledOnce(coroutine)
+    work = _CancelledOnce(coroutine, undo)
     try:
         return wait(work.result())
     except BaseException:
@@ -207,9 +216,11 @@ def _complete(future: concurrent.futures.Future[Any]) -> None:
 class _CancelledOnce(Generic[T]):
     """A coroutine that `stop` cancels at most once; it belongs to the event loop."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, T], undo: Undo | None) -> None:
         self._coroutine = coroutine
+        self._undo = undo
         self._task: asyncio.Task[T] | None = None
+        self._undoing: asyncio.Task[None] | None = None
         self._stopped = False
 
     async def result(self) -> T:
@@ -230,8 +241,12 @@ class _CancelledOnce(Generic[T]):
         if self._task is not None:
             # Not `gather`: if this is cancelled in turn, that would cancel the clean-up.
             await asyncio.wait({self._task})
-            if not self._task.cancelled():
-                self._task.exception()  # otherwise asyncio prints that nobody retrieved it
+            # Without `exception`, asyncio prints that nobody retrieved it.
+            has_failed = not self._task.cancelled() and self._task.exception() is not None
+            if self._undo and not has_failed:
+                # One task, for a second Ctrl-C that comes while the first one is heeded.
+                self._undoing = self._undoing or asyncio.create_task(self._undo())
+                await shielded(self._undoing)
 
 
 def call_in_waiting_thread(function: Callable[..., T], *args: object) -> T:

@@ -61,7 +61,7 @@ async def identity(spec: ClusterSpec, provider: Provider) -> str:
     return uuid.uuid4().hex[:8]
 
 
-async def record(controller: Controller) -> None:
+async def _record(controller: Controller) -> None:
     """Write a cluster into the registry, replacing one of its name if nothing of that is left.
 
     Raises
@@ -111,8 +111,10 @@ async def start(controller: Controller, progress: Progress) -> None:
     Raises
     ------
     SkyError
-        If one of these fails. Nothing is launched if a volume cannot be made.
+        If one of these fails. Nothing is launched if a volume cannot be made, or if there is
+        another cluster of that name.
     """
+    await _record(controller)
     renting: list[asyncio.Task[None]] = []
 
     def keep(rented: Rented) -> Coroutine[Any, Any, None]:
@@ -134,6 +136,12 @@ async def start(controller: Controller, progress: Progress) -> None:
         for each in renting:
             each.cancel()
         await asyncio.gather(*renting, return_exceptions=True)
+
+
+async def undo_start(controller: Controller) -> None:
+    """End what a start that was stopped has left: all of it, if it had just succeeded."""
+    if controller.state.phase is not ClusterPhase.DOWN:
+        await down(controller)
 
 
 async def _launch(controller: Controller, progress: Progress) -> None:

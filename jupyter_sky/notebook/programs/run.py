@@ -14,7 +14,7 @@ import time
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from types import FrameType
@@ -24,6 +24,7 @@ from IPython.core.interactiveshell import ExecutionResult
 from traitlets.config import Config
 
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import ScriptFailed, SkyError, UsageError, exit_status
 from jupyter_sky.formatting import format_cost, format_count, format_elapsed
 from jupyter_sky.notebook import extension
@@ -264,11 +265,11 @@ class _Program:
 
     def close(self, keep: bool) -> None:
         """End the clusters that it started, unless they should stay up, and report their cost."""
-        for name, cluster in list(self._clusters.items()):
-            if keep and self.signal is None:
-                self._say(stays_up(cluster))
-                self._count(cluster)
-                continue
+        stay = self._clusters if keep and self.signal is None else {}
+        for cluster in stay.values():
+            self._say(stays_up(cluster))
+            self._count(cluster)
+        for name in [] if stay else self._names():
             try:
                 self._say(self._session.down(name))
             except SkyError as error:
@@ -279,6 +280,15 @@ class _Program:
         how = "finished" if not self.status else f"ended with status {self.status}"
         self._say(f"{how} after {format_count(self._ran, 'cell')} and {took}{cost}")
         self._session.close()
+
+    def _names(self) -> list[str]:
+        """Return the clusters to end: also one that a signal has kept the session from noting."""
+        names = list(self._clusters)
+        if self.signal is not None:
+            with suppress(registry.RegistryError):
+                mine = (row for row in registry.rows() if row.was_started_here)
+                names += [row.name for row in mine if not row.is_stopped]
+        return list(dict.fromkeys(names))
 
     def _count(self, cluster: Cluster) -> None:
         view = cluster.snapshot()["cluster"]

@@ -123,6 +123,38 @@ def test_a_signal_stops_it_and_ends_its_cluster(
     assert registry.rows() == []
 
 
+_AT_RETURN = """\
+import os, signal, sys
+
+def at_return(frame, event, value):
+    if event == "return" and frame.f_code.co_qualname == {name!r}:
+        if {caller!r} in (None, frame.f_back.f_code.co_name):
+            sys.setprofile(None)
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.setprofile(at_return)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "caller"),
+    [
+        ("wait", "wait_with_cleanup"),
+        ("Cluster.start", None),
+        ("start_at_one", None),
+        ("record_line", None),
+    ],
+)
+def test_ctrl_c_in_the_moment_in_which_a_cluster_is_up_ends_it(
+    terminal: Terminal, tmp_path: Path, name: str, caller: str | None
+) -> None:
+    stop = _AT_RETURN.format(name=name, caller=caller)
+    write_notebook(tmp_path / "a.ipynb", stop, "%%sky --nodes 1\nprint('further')")
+    done = terminal.sky("run", "a.ipynb")
+    assert (done.returncode, done.stdout) == (130, ""), done.stderr
+    assert registry.rows() == []
+
+
 def test_under_nohup_it_goes_on_without_its_terminal(terminal: Terminal, tmp_path: Path) -> None:
     code = "import os, signal\nos.kill(os.getpid(), signal.SIGHUP)\nprint('goes on')"
     write_notebook(tmp_path / "a.ipynb", code)

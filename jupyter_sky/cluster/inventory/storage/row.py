@@ -192,6 +192,11 @@ class RegistryRow:
         return self._is_there("starter")
 
     @property
+    def was_started_here(self) -> bool:
+        """Whether this process has started it, or begun to."""
+        return self._is_here("starter") and self._is_this("starter")
+
+    @property
     def may_grow(self) -> bool:
         """Whether machines may be coming of which the row does not know."""
         is_recorded = bool(self._process("grower"))
