@@ -283,6 +283,8 @@ def _task(
     task = Task(
         ranks=ranks,
         script=spec,
+        # Without names: of the notebook's process, scripts need what it has set since.
+        update=cluster.sync.update((), shell.user_ns, ranks),
         blobs=blobs,
         show=tuple(rank for rank in ranks if rank in shown),
         title=without_secrets(script.title),

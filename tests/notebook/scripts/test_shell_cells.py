@@ -38,6 +38,26 @@ def test_a_shell_block_runs_on_every_node(notebook: Notebook) -> None:
     assert "node 1 of 2\n" in log
 
 
+def test_a_script_has_what_the_notebook_has_set_since(
+    notebook: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notebook.run("%%sky --nodes 2 --sh\ntrue")
+    monkeypatch.setenv("TOKEN_OF_MINE", "a b")
+    line = 'echo "<$TOKEN_OF_MINE>"'
+    assert notebook.run(f"%%sky --sh\n{line}") == "<a b>\n"
+    monkeypatch.delenv("TOKEN_OF_MINE")
+    assert notebook.run(f"%%sky --sh\n{line}") == "<>\n"
+    # A task's own value is the last word.
+    monkeypatch.setenv("TOKEN_OF_MINE", "here")
+    task = tmp_path / "task.yaml"
+    task.write_text(f"envs: {{TOKEN_OF_MINE: of the task}}\nrun: |\n  {line}\n")
+    assert "<of the task>" in notebook.run(f"%sky launch {task} --num-nodes 2")
+    # One that a cell asks for again reaches scripts as well.
+    notebook.run("%sky down")
+    notebook.run("%%sky --nodes 1 --variable ASKED=1 --sh\ntrue")
+    assert notebook.run("%%sky --variable ASKED=2 --sh\necho $ASKED") == "2\n"
+
+
 def test_a_cluster_is_not_scaled_while_a_script_runs(notebook: Notebook, tmp_path: Path) -> None:
     stop = tmp_path / "stop"
     waiting = f"while [ ! -e {stop} ]; do sleep 0.1; done; echo $SKYPILOT_NUM_NODES"
