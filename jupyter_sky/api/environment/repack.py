@@ -7,7 +7,9 @@ a node needs neither its source nor its build tools.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import tempfile
 import zipfile
 from importlib.metadata import Distribution
 from pathlib import Path
@@ -27,9 +29,15 @@ def wheel_of(distribution: Distribution) -> Path | None:
     path = home() / "wheels" / mark / _file_name(distribution, about)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
-        _pack(distribution, part)
-        part.replace(path)
+        # Of its own: another notebook may make the same one at this moment.
+        descriptor, name = tempfile.mkstemp(suffix=".part", dir=path.parent)
+        os.close(descriptor)
+        part = Path(name)
+        try:
+            _pack(distribution, part)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
     return path
 
 
@@ -43,7 +51,8 @@ def _file_name(distribution: Distribution, about: str) -> str:
 def _pack(distribution: Distribution, path: Path) -> None:
     files = distribution.files or ()
     about = next(str(each.parent) for each in files if each.parent.suffix == ".dist-info")
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+    # Files of reproducible builds are of 1970, before the first year that an archive knows.
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as wheel:
         for file in files:
             # Wheels do not contain files that an installer has put elsewhere or made itself.
             if ".." in file.parts or "__pycache__" in file.parts:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import subprocess
 import sys
+import threading
 import zipfile
 from fractions import Fraction
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.environment.imports import modules_in, modules_typed, packages
+from jupyter_sky.api.environment.repack import wheel_of
 from jupyter_sky.api.environment.resolve import resolve
 from tests.lab import wheels
 
@@ -55,6 +58,32 @@ def test_what_no_index_has_is_taken_along(tmp_path: Path, monkeypatch: pytest.Mo
     editable = {"url": "file:///src/own", "dir_info": {"editable": True}}
     (about / "direct_url.json").write_text(json.dumps(editable))
     assert resolve(sky.Image(), [], ["own"])[0].pins == ()
+
+
+def test_a_wheel_of_what_is_installed_can_be_made_by_two_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "site-packages"
+    text = "X = 1\n" * 200_000
+    with zipfile.ZipFile(wheels.write(tmp_path, "twice", "0.1", twice=text)) as archive:
+        archive.extractall(place)
+    os.utime(place / "twice.py", (0, 0))  # as reproducible builds leave their files
+    monkeypatch.syspath_prepend(str(place))
+    begin, made = threading.Barrier(8), []
+
+    def make() -> None:
+        begin.wait()
+        made.append(wheel_of(importlib.metadata.distribution("twice")))
+
+    threads = [threading.Thread(target=make) for _ in range(begin.parties)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert made == made[:1] * begin.parties and made[0]
+    with zipfile.ZipFile(made[0]) as wheel:
+        assert wheel.testzip() is None and wheel.read("twice.py").decode() == text
+    assert list(made[0].parent.iterdir()) == [made[0]]
 
 
 def test_offline_what_is_not_among_the_wheels_is_named(tmp_path: Path) -> None:
