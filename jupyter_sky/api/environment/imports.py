@@ -15,16 +15,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from packaging.requirements import Requirement
-
 from jupyter_sky.providers.packages import package_name
 from jupyter_sky.serialization.user_modules import imports_of
 
 # Packages of a notebook itself, and those that nodes have in any case.
 _OURS = frozenset({"ipykernel", "ipython", "jupyter-sky", "pip", "setuptools"})
-
-# Nodes have Linux and the notebook's Python, whatever the notebook runs on.
-_ON_NODES = {"os_name": "posix", "platform_system": "Linux", "sys_platform": "linux"}
 
 
 @dataclass(frozen=True)
@@ -105,7 +100,7 @@ def packages(modules: Iterable[str]) -> list[Package]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             if package_name(name) not in _OURS:
                 found[package_name(name)] = installed(name)
-    return [each for each in found.values() if not _is_editable(each.distribution)]
+    return [each for each in found.values() if not is_editable(each.distribution)]
 
 
 def installed(name: str) -> Package:
@@ -148,29 +143,17 @@ def _origin(distribution: Distribution) -> dict[str, Any] | None:
     return dict(json.loads(text)) if text else None
 
 
-def editable_in(folder: Path) -> Distribution | None:
-    """Return the package that is installed here from source in a folder (editable), if any."""
+def editable_distributions(folder: Path) -> list[Distribution]:
+    """Return the packages that are installed here from source in a folder (editable)."""
     address = folder.resolve().as_uri()
-    for distribution in importlib.metadata.distributions():
-        if _is_editable(distribution) and (_origin(distribution) or {}).get("url") == address:
-            return distribution
-    return None
+    return [
+        each
+        for each in importlib.metadata.distributions()
+        if is_editable(each) and (_origin(each) or {}).get("url") == address
+    ]
 
 
-def dependencies(distribution: Distribution, extras: Iterable[str] = ()) -> list[str]:
-    """Return what an installed package needs on nodes, with some of its extras, in pip's syntax."""
-    found: dict[str, None] = {}
-    for text in distribution.requires or ():
-        needed = Requirement(text)
-        if needed.marker is not None:
-            every = ({**_ON_NODES, "extra": each} for each in ("", *extras))
-            if not any(needed.marker.evaluate(each) for each in every):
-                continue
-            needed.marker = None
-        found[str(needed)] = None
-    return list(found)
-
-
-def _is_editable(distribution: Distribution) -> bool:
+def is_editable(distribution: Distribution) -> bool:
+    """Return whether a package is installed from source in a folder (editable)."""
     origin = _origin(distribution) or {}
     return bool(origin.get("dir_info", {}).get("editable"))

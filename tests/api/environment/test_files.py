@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 import jupyter_sky as sky
-from jupyter_sky.api.environment import tools
 from jupyter_sky.api.environment.files import read_file
 from jupyter_sky.api.environment.resolve import resolve
-from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.providers.packages import base_requirements
+from jupyter_sky.providers.ssh.setup.environment import recipe_for
 from tests.installed import skip_without
 
 HERE = ".".join(map(str, sys.version_info[:2]))
@@ -49,80 +48,137 @@ def test_requirements_are_read_with_files_that_they_name(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("line", "requirement"),
+    ("text", "requirements"),
     [
-        ("./dist/own-1.2-py3-none-any.whl[dev]", "own[dev]==1.2"),
-        ("dist/own-1.2-py3-none-any.whl ; python_version > '3'", "own==1.2 ; python_version > '3'"),
-        ("own[dev] @ file://{0}/dist/own-1.2-py3-none-any.whl", "own[dev]==1.2"),
-        ("file:dist/own-1.2-py3-none-any.whl", "own==1.2"),
-        ("git+https://example.org/own.git@v1#egg=own", "own @ git+https://example.org/own.git@v1"),
+        (b"\xef\xbb\xbfeinops\r\nrich\r\n", ["einops", "rich"]),  # as editors of Windows
+        ("einops\r\nrich".encode("utf-16"), ["einops", "rich"]),  # as `>` of PowerShell
+        (b"-rmore/base.txt", ["einops>=0.8"]),
+        (b"einops --config-settings=x=1", ["einops"]),
         (
-            "-e git+https://example.org/all.git#subdirectory=own&egg=own ; python_version > '3'",
-            "own @ git+https://example.org/all.git#subdirectory=own ; python_version > '3'",
+            b"git+https://git.example.org/tool.git@v1#egg=tool&subdirectory=py",
+            ["tool @ git+https://git.example.org/tool.git@v1#subdirectory=py"],
         ),
         (
-            "https://example.org/own-1.2-py3-none-any.whl",
-            "own @ https://example.org/own-1.2-py3-none-any.whl",
+            b"-e git+https://git.example.org/tool.git#egg=tool ; sys_platform == 'linux'",
+            ["tool @ git+https://git.example.org/tool.git ; sys_platform == 'linux'"],
         ),
-        ("own @ https://example.org/own.zip", "own @ https://example.org/own.zip"),
-        ("own @ https://u:${OWN_TOKEN}@e.org/own.zip", "own @ https://u:abc@e.org/own.zip"),
         (
-            "own @ https://u:${OWN_NOTHING}@e.org/o.zip",
-            "own @ https://u:${OWN_NOTHING}@e.org/o.zip",
+            b"https://example.org/page-1.0-py3-none-any.whl",
+            ["page @ https://example.org/page-1.0-py3-none-any.whl"],
         ),
-        ("-rmore.txt", "own>=1"),
-        ("\ufeffown>=1", "own>=1"),
     ],
 )
-def test_a_line_is_read_as_pip_reads_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, requirement: str
+def test_lines_are_read_as_pip_reads_them(
+    tmp_path: Path, text: bytes, requirements: list[str]
 ) -> None:
-    monkeypatch.setenv("OWN_TOKEN", "abc")
-    monkeypatch.delenv("OWN_NOTHING", raising=False)
-    written(tmp_path, "more.txt", "own>=1\n")
-    wheel = written(tmp_path, "dist/own-1.2-py3-none-any.whl", "")
-    found = read_file(written(tmp_path, "requirements.txt", line.replace("{0}", str(tmp_path))))
-    assert found.requirements == [requirement]
-    assert found.wheels == ([wheel] if "==1.2" in requirement else [])
-    assert found.left_out == []
+    written(tmp_path, "more/base.txt", "einops>=0.8\n")
+    path = tmp_path / "requirements.txt"
+    path.write_bytes(text)
+    assert read_file(path).requirements == requirements
 
 
-def test_options_of_a_requirement_are_left_out_and_said(tmp_path: Path) -> None:
-    found = read_file(written(tmp_path, "requirements.txt", "own>=1 --config-settings=a=b\n"))
-    assert found.requirements == ["own>=1"]
-    assert found.left_out == ["requirements.txt: `--config-settings=a=b` is not used on nodes."]
-
-
-def test_nodes_get_what_an_editable_package_needs(
+def test_an_index_is_read_with_its_variables_and_without_what_follows_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its source is sent by the cells that import it; what it imports has to be installed."""
-    installed, source = tmp_path / "installed", tmp_path / "own"
-    source.mkdir()
-    written(
-        installed,
-        "own-1.2.dist-info/METADATA",
-        "Metadata-Version: 2.1\nName: own\nVersion: 1.2\nProvides-Extra: dev\n"
-        "Requires-Dist: einops>=0.8\nRequires-Dist: colorama; sys_platform == 'win32'\n"
-        "Requires-Dist: rich[jupyter]; extra == 'dev'\nRequires-Dist: numpy; extra == 'more'\n",
+    monkeypatch.setenv("OWN_TOKEN", "t0ken")
+    text = "-i https://me:${OWN_TOKEN}@wheels.example.org/simple --trusted-host wheels.example.org"
+    found = read_file(written(tmp_path, "requirements.txt", f"{text}\neinops\n"))
+    assert found.indexes == [sky.PipIndex("https://me:t0ken@wheels.example.org/simple")]
+    assert found.left_out == [
+        "requirements.txt: `--trusted-host wheels.example.org` is not used on nodes."
+    ]
+
+
+@pytest.fixture
+def own_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package of the user's that is installed from source (editable)."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    about = "own_tools-1.0.dist-info"
+    requires = (
+        "Requires-Dist: einops>=0.8\n"
+        'Requires-Dist: rich; extra == "shown"\n'
+        'Requires-Dist: uv; python_version > "3" and extra == "all"\n'
+        'Requires-Dist: own-tools[shown]; extra == "all"\n'
+        'Requires-Dist: pytest; extra == "dev"\n'
     )
+    text = f"Metadata-Version: 2.1\nName: own-tools\nVersion: 1.0\n{requires}"
+    written(tmp_path / "site", f"{about}/METADATA", text)
+    place = f'{{"url": "{folder.as_uri()}", "dir_info": {{"editable": true}}}}'
+    written(tmp_path / "site", f"{about}/direct_url.json", place)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("text", "requirements"),
+    [
+        ("-e own", ["einops>=0.8"]),
+        ("-e ./own[shown]", ["einops>=0.8", "rich"]),
+        ("own/", ["einops>=0.8"]),
+        ("own-tools[all] @ file://{folder}", ["einops>=0.8", "rich", 'uv ; python_version > "3"']),
+    ],
+)
+def test_of_a_package_that_is_sent_as_source_nodes_get_what_it_needs(
+    own_package: Path, text: str, requirements: list[str]
+) -> None:
+    above = own_package.parent
+    text = text.replace("{folder}", str(own_package))
+    found = read_file(written(above, "requirements.txt", text))
+    assert (found.needed, found.requirements, found.wheels) == (requirements, [], [])
+    project = '[project]\nname = "demo"\ndependencies = ["own-tools"]\n[tool.uv.sources]\n'
+    for source in ("path = 'own', editable = true", "workspace = true"):
+        path = written(above, "pyproject.toml", f"{project}own-tools = {{ {source} }}\n")
+        assert read_file(path).needed == ["einops>=0.8"]
+
+
+_BACKEND = """\
+import zipfile
+from pathlib import Path
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    with Path(__file__).parent.with_suffix(".builds").open("a") as builds:
+        builds.write("built ")
+    name = "made-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(Path(folder, name), "w") as wheel:
+        about = "made-1.0.dist-info"
+        wheel.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\\nName: made\\nVersion: 1.0\\n")
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\\nTag: py3-none-any\\n")
+        wheel.writestr(f"{about}/RECORD", "")
+    return name
+"""
+
+
+def test_a_folder_is_built_again_only_when_it_has_changed(tmp_path: Path) -> None:
+    skip_without("uv")
+    folder = tmp_path / "made"
     written(
-        installed,
-        "own-1.2.dist-info/direct_url.json",
-        f'{{"url": "{source.as_uri()}", "dir_info": {{"editable": true}}}}',
+        folder,
+        "pyproject.toml",
+        '[project]\nname = "made"\nversion = "1.0"\n[build-system]\nrequires = []\n'
+        'build-backend = "backend"\nbackend-path = ["."]\n',
     )
-    monkeypatch.syspath_prepend(installed)
-    plain = read_file(written(tmp_path, "requirements.txt", "-e ./own\n"))
-    assert plain.needed == ["einops>=0.8"]
-    with_extra = read_file(written(tmp_path, "requirements.txt", "-e ./own[dev]\n"))
-    assert with_extra.needed == ["einops>=0.8", "rich[jupyter]"]
-    assert not with_extra.requirements and not with_extra.wheels
-    # A framework of a plugin has the notebook's version all the same.
+    written(folder, "backend.py", _BACKEND)
+    path = written(tmp_path, "requirements.txt", "./made[cli] ; sys_platform == 'linux'")
+    found = read_file(path)
+    assert found.requirements == ["made[cli]==1.0; sys_platform == 'linux'"]
+    assert read_file(path).wheels == found.wheels
+    assert (tmp_path / "made.builds").read_text() == "built "
+    # Extras and where it applies go along with a wheel that is sent.
+    image, _ = resolve(sky.Image(like=str(path)), [], [])
+    recipe = recipe_for(image).project
+    assert "made[cli] @ file://@wheels@/made-1.0-py3-none-any.whl ; sys_platform" in recipe
+    written(folder, "more.py", "X = 1\n")
+    assert read_file(path).wheels != found.wheels
+    assert (tmp_path / "made.builds").read_text() == "built built "
+
+
+def test_what_conda_has_built_is_taken_in_the_version_of_here(tmp_path: Path) -> None:
     skip_without("rich")
-    framework = Plugin("own", preload=("rich",))
-    image, _ = resolve(sky.Image(like=str(tmp_path / "requirements.txt")), [framework], [])
-    version = importlib.metadata.version("rich")
-    assert image.pins == ("einops>=0.8", "rich[jupyter]", f"rich=={version}")
+    text = "rich @ file:///home/conda/feedstock_root/build_artifacts/rich_1/work\n"
+    found = read_file(written(tmp_path, "requirements.txt", text))
+    assert found.requirements == [f"rich=={version('rich')}"]
+    assert "rich is taken from an index as" in found.left_out[0]
 
 
 LOCK = """
@@ -172,63 +228,22 @@ def test_a_project_gives_what_it_depends_on(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         "pyproject.toml",
-        '[project]\nname = "demo"\ndependencies = ["einops>=0.8", "torch", "tool", "page"]\n'
+        '[project]\nname = "demo"\ndependencies = ["einops>=0.8", "torch", '
+        '"tool[cli]>=1 ; sys_platform == \'linux\'", "page"]\n'
         '[[tool.uv.index]]\nname = "cpu"\nurl = "https://w.example.org/cpu"\nexplicit = true\n'
         '[tool.uv.sources]\ntorch = { index = "cpu" }\n'
-        'tool = { git = "https://git.example.org/tool.git", tag = "v1" }\n'
+        'tool = { git = "https://git.example.org/a.git", tag = "v1", subdirectory = "py" }\n'
         'page = { url = "https://example.org/page-1.0-py3-none-any.whl" }\n',
     )
     found = read_file(path)
     assert found.requirements == [
         "einops>=0.8",
         "torch",
-        "tool @ git+https://git.example.org/tool.git@v1",
+        "tool[cli] @ git+https://git.example.org/a.git@v1#subdirectory=py"
+        ' ; sys_platform == "linux"',
         "page @ https://example.org/page-1.0-py3-none-any.whl",
     ]
     assert found.indexes == [sky.PipIndex("https://w.example.org/cpu", ["torch"])]
-
-
-def test_a_source_of_a_project_keeps_what_is_asked_of_it(tmp_path: Path) -> None:
-    wheel = written(tmp_path, "dist/own-1.2-py3-none-any.whl", "")
-    path = written(
-        tmp_path,
-        "pyproject.toml",
-        "[project]\nname = 'demo'\n"
-        "dependencies = ['own[dev]>=1', 'part[all] ; python_version > \"3\"', 'zipped[x]']\n"
-        "[tool.uv.sources]\nown = { path = 'dist/own-1.2-py3-none-any.whl' }\n"
-        "part = { git = 'https://example.org/all.git', tag = 'v1', subdirectory = 'part' }\n"
-        "zipped = { url = 'https://example.org/zipped.zip' }\n",
-    )
-    found = read_file(path)
-    assert found.requirements == [
-        "own[dev]==1.2",
-        'part[all] @ git+https://example.org/all.git@v1#subdirectory=part ; python_version > "3"',
-        "zipped[x] @ https://example.org/zipped.zip",
-    ]
-    assert found.wheels == [wheel]
-
-
-def test_a_folder_is_built_again_only_if_it_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A file is read for each cell that names it."""
-
-    def build(words: list[str], folder: Path, what: str) -> str:
-        (folder / "build").touch()  # as builds leave files
-        written(Path(words[words.index("--out-dir") + 1]), "own-1.2-py3-none-any.whl", "")
-        return ""
-
-    monkeypatch.setattr(tools, "_uv", build)
-    module = written(tmp_path, "own/own.py", "WORD = 1")
-    path = written(tmp_path, "requirements.txt", "./own\n")
-    [first] = read_file(path).wheels
-    [again] = read_file(path).wheels
-    assert again == first
-    module.write_text("WORD = 'other'")
-    [other] = read_file(path).wheels
-    assert other != first
-    other.unlink()
-    assert read_file(path).wheels[0].is_file()
 
 
 def test_of_an_environment_of_conda_what_pip_has_not_is_named(tmp_path: Path) -> None:
@@ -249,6 +264,37 @@ def test_of_an_environment_of_conda_what_pip_has_not_is_named(tmp_path: Path) ->
     ]
 
 
+@pytest.mark.parametrize(
+    ("line", "requirement"),
+    [
+        ("rich 14.0", "rich==14.0"),
+        ("rich 14.0.*", "rich==14.0.*"),
+        ("rich =14", "rich==14.*"),
+        ("rich==14.0=py_1", "rich==14.0"),
+        ("rich >=13.1, <15", "rich>=13.1,<15"),
+        ("rich >=13.1,<15 py_1", "rich>=13.1,<15"),
+        ("rich!=14.0", "rich!=14.0"),
+    ],
+)
+def test_versions_of_conda_are_read_as_conda_reads_them(
+    tmp_path: Path, line: str, requirement: str
+) -> None:
+    skip_without("rich")
+    path = written(tmp_path, "environment.yml", f"dependencies:\n - '{line}'\n - python>=3.8\n")
+    found = read_file(path)
+    assert (found.requirements, found.left_out) == ([requirement], [])
+
+
+def test_a_version_of_conda_that_pip_has_not_is_said(tmp_path: Path) -> None:
+    skip_without("rich")
+    found = read_file(written(tmp_path, "environment.yml", "dependencies: [rich=13|14]"))
+    assert found.requirements == ["rich"]
+    assert found.left_out == [
+        "environment.yml: nodes get any version of rich: what conda takes from `rich=13|14`, pip "
+        "does not know."
+    ]
+
+
 def test_what_is_named_replaces_what_a_file_says(tmp_path: Path) -> None:
     path = written(tmp_path, "requirements.txt", "einops==0.7\nrich==14.0\n")
     image, _ = resolve(sky.Image(pip=["einops==0.8.1", "rich"], like=str(path)), [], [])
@@ -263,12 +309,13 @@ def test_what_is_named_replaces_what_a_file_says(tmp_path: Path) -> None:
         ("pyproject.toml", "[project", "pyproject.toml is no TOML"),
         ("environment.yml", "a: [", "environment.yml is no YAML"),
         ("environment.yml", "- a", "environment.yml has no list of `dependencies`"),
-        ("requirements.txt", "-r requirements.txt", "requirements.txt, which names it: leave one"),
-        (
-            "requirements.txt",
-            "git+https://u:secret@example.org/own",
-            "needs the name of its package: write `NAME @ git.https://u?:?[*.]+@example.org/own`",
-        ),
+        ("environment.yml", "dependencies: [pip: einops]", "`pip:` should have a list below it"),
+        ("pyproject.toml", '[project]\ndependencies = "einops"', "should be a list of texts"),
+        ("pyproject.toml", '[project]\ndependencies = ["a=1"]', "'a=1' is no requirement"),
+        ("poetry.lock", "", "poetry.lock says nothing of packages that can be read"),
+        ("requirements.txt", "-r requirements.txt", "names itself with `-r`: take the line out"),
+        ("requirements.txt", "git+https://a.example.org/b", "b needs the name of its package: wr"),
+        ("requirements.txt", "./no-1-py3-none-any.whl", "there is no wheel .*no-1-py3-none-any"),
         ("requirements.txt", "-e nowhere", "there is no folder .*nowhere to take along"),
     ],
 )
