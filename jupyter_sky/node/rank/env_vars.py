@@ -72,6 +72,11 @@ def script_variables(
     nodes = [node for node in topology["nodes"] if not set(node["ranks"]).isdisjoint(everyone)]
     here = next(node for node in nodes if rank in node["ranks"])
     found = _of_skypilot(topology, here, nodes)
+    # What the setup of a task finds these two under.
+    found |= {
+        "SKYPILOT_SETUP_NODE_RANK": found["SKYPILOT_NODE_RANK"],
+        "SKYPILOT_SETUP_NODE_IPS": found["SKYPILOT_NODE_IPS"],
+    }
     if port:
         found |= {"MASTER_ADDR": nodes[0]["addr"], "MASTER_PORT": str(port)}
     if here["interface"]:

@@ -95,6 +95,15 @@ def test_files_of_similar_names_are_all_there(notebook: Notebook, folder: Path) 
         assert out == "kept\nan input\nanother\nanother\n"
 
 
+def test_a_setup_knows_its_node(notebook: Notebook, folder: Path) -> None:
+    (folder / "task.yaml").write_text(
+        "num_nodes: 2\nsetup: |\n"
+        '  if [ "$SKYPILOT_SETUP_NODE_RANK" = 1 ]; then echo second of '
+        '$(wc -l <<< "$SKYPILOT_SETUP_NODE_IPS"); fi\n'
+    )
+    assert "second of 2\n" in notebook.run("%sky launch task.yaml")
+
+
 def test_resources_are_options_of_a_cell(tmp_path: Path) -> None:
     file = tmp_path / "task.yaml"
     file.write_text(
