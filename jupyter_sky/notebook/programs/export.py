@@ -146,7 +146,6 @@ def _meaningless(options: CellOptions) -> Iterator[str]:
     """Yield the options of a cell that have no counterpart in calls of a pool."""
     for name in (
         "retry",
-        "wheels",
         "max_cost",
         "background",
         "workdir",
@@ -311,6 +310,7 @@ def _with_pool(starting: CellOptions, factory: ClusterFactory, pool: str) -> str
         "accelerator": repr(options.gpu) if options.gpu else None,
         "plugins": f"[{', '.join(_plugin(each, nodes) for each in words)}]" if words else None,
         "image": _image(options),
+        "volumes": _literal(options.volumes) if options.volumes else None,
         "replace": "True" if options.replace else None,
     }
     for name in ("procs_per_node", "cpus", "memory", "idle_timeout", "patience"):

@@ -12,6 +12,7 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.cluster_factory import ClusterFactory
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.programs.export import export_script
+from tests.lab import wheels
 from tests.notebook.programs.conftest import Terminal, write_notebook
 
 CELLS = (
@@ -129,9 +130,12 @@ def test_the_pool_is_as_the_cell_says(tmp_path: Path, monkeypatch: pytest.Monkey
     """A value that only the environment has is not written down."""
     monkeypatch.setenv("TOKEN", "a secret")
     line = "%%sky --hosts gpu1,gpu2:4 --gpu L4:2 --plugin jax --pip einops"
-    line += " --variable TOKEN --variable N=3"
+    line += " --variable TOKEN --variable N=3 --volume s3://bucket/photos:/data:ro"
+    wheels.write(tmp_path, "greeting", "1.0")
+    line += f" --wheels {tmp_path}"
     notebook, target = write_notebook(tmp_path / "a.ipynb", f"{line}\n1"), tmp_path / "a.py"
-    export_script(notebook, str(target), ClusterFactory(Sky()))
+    said = export_script(notebook, str(target), ClusterFactory(Sky()))
+    assert "left out" not in said
     script = target.read_text()
     compile(script, "a.py", "exec")
     assert "a secret" not in script
@@ -139,7 +143,9 @@ def test_the_pool_is_as_the_cell_says(tmp_path: Path, monkeypatch: pytest.Monkey
         "provider=sky.SSH(hosts=['gpu1', 'gpu2:4'])",
         "accelerator='L4:2'",
         "plugins=[sky.plugins.jax()]",
-        "sky.Image(pip=['einops'], env={'TOKEN': os.environ['TOKEN'], 'N': '3'})",
+        f"sky.Image(pip=['einops'], pip_indexes=[sky.PipIndex(url='{tmp_path}')], "
+        "env={'TOKEN': os.environ['TOKEN'], 'N': '3'})",
+        "volumes=['s3://bucket/photos:/data:ro']",
     ):
         assert each in script
 
