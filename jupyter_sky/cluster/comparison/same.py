@@ -215,14 +215,16 @@ def _apart(ask: Ask, name: str, path: str, one: int, other: int) -> str:
     first, second = (_doubles(answers[rank]["numbers"]) for rank in (one, other))
     if not first or len(first) != len(second):
         return ""
-    # NaN and a number are infinitely far apart; two NaNs are equal.
-    apart = [abs(a - b) for a, b in zip(first, second, strict=True) if a == a and b == b]
-    broken = sum((a != a) != (b != b) for a, b in zip(first, second, strict=True))
-    largest = max(apart, default=0.0)
+    # Two NaNs are equal, and so are two infinities, whose difference is none.
+    pairs = [(a, b) for a, b in zip(first, second, strict=True) if a != b and (a == a or b == b)]
+    broken = sum(a != a or b != b for a, b in pairs)
+    apart = [abs(a - b) for a, b in pairs if a == a and b == b]
     said = []
     if broken:
         said.append(f"{format_count(broken, 'number')} NaN on one side only")
-    if largest and math.isfinite(largest):
+    if endless := sum(map(math.isinf, apart)):
+        said.append(f"{format_count(endless, 'number')} infinitely far apart")
+    if largest := max((each for each in apart if math.isfinite(each)), default=0.0):
         least = "at least " if answers[one]["sampled"] else ""
         said.append(f"max difference {least}{largest:.2g}")
     return ", ".join(said)

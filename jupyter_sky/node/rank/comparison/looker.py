@@ -106,10 +106,10 @@ class Looker:
                 seen = self._parts_of(names[0])
                 answer["parts"] = seen[command["start"] :][:PARTS]
             case "numbers":
-                numbers, answer["sampled"] = _numbers(
-                    find(names[0], self._value(names[0]), names[1])
-                )
-                answer["numbers"] = numbers
+                # That they differ is known: without numbers, only not by how much.
+                with contextlib.suppress(ValueError, TypeError, ArithmeticError, RuntimeError):
+                    part = find(names[0], self._value(names[0]), names[1])
+                    answer["numbers"], answer["sampled"] = _numbers(part)
 
     def _found(self, names: list[str]) -> list[str]:
         if names:
@@ -177,7 +177,8 @@ def _numbers(value: Any) -> tuple[bytes, bool]:
         step = -(-flat.numel() // NUMBERS) or 1
         chosen = flat[::step].to("cpu", torch.float64)
         return _little(array.array("d", chosen.tolist())), step > 1
-    if numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.kind in "biuf":
+    is_numpy = numpy is not None and isinstance(value, numpy.ndarray | numpy.generic)
+    if is_numpy and value.dtype.kind in "biuf":
         flat = value.reshape(-1)
         step = -(-flat.size // NUMBERS) or 1
         return flat[::step].astype("<f8").tobytes(), step > 1
