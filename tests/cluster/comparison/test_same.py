@@ -82,6 +82,33 @@ with torch.no_grad():
         ),
         ("v = {'a', 'b', ('c', 1)}", "the same on ranks 0-3 (1 part, {size})"),
         (
+            "v = lambda x: x * (0.1 if rank == 1 else 0.2)",
+            "the same on ranks 0-3 (1 part, {size})",
+        ),
+        (
+            "def scaled(by): return lambda x: x * by\nv = scaled(0.5 + (rank == 1))",
+            "rank 1 differs from ranks 0, 2-3 in v.by (max difference 1)",
+        ),
+        (
+            "exec(f'def v(x): return x * {int(rank > 1)}.5')",
+            "ranks 2-3 differ from ranks 0-1 in v",
+        ),
+        (
+            "import enum; Part = enum.Enum('Part', 'first last')\n"
+            "v = {Part.first: rank == 1, Part.last: rank != 1}",
+            "rank 1 differs from ranks 0, 2-3 in v[<Part.first: 1>] (max difference 1), and in 1 "
+            "more of 3 parts",
+        ),
+        (
+            "v = torch.tensor([float('inf'), 2.0 + (rank == 1)])",
+            "rank 1 differs from ranks 0, 2-3 in v (max difference 1)",
+        ),
+        (
+            "v = torch.tensor([float('inf') if rank == 1 else 0.0, 2.0])",
+            "rank 1 differs from ranks 0, 2-3 in v (1 number infinitely far apart)",
+        ),
+        ("v = 10**400 + rank", "ranks 0-3 all differ from each other in v"),
+        (
             "v = 'x' * rank",
             "ranks 0-3 all differ from each other in v (str 0 characters on rank "
             "0; str 1 character on rank 1; str 2 characters on rank 2; str 3 characters on "

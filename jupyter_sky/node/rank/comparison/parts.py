@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import io
 import pickle
 import struct
 import sys
@@ -22,8 +23,10 @@ from jupyter_sky.transport.protocol.inspection import PARTS_COMPARED, SeenPart
 _LONG = 500  # items above which a list of numbers is a single part
 _DEEPEST = 40
 _LONGEST = 200  # characters of a path
-_LEAVES = ("numpy.", "pandas.", "random.", "torch.dtype", "torch.device", "torch._C.")
-_PLAIN_OBJECT: Any = object.__reduce_ex__
+_MARK = 8  # characters of a digest that tells paths apart
+_SETTINGS = ("torch.dtype", "torch.device")
+_LEAVES = ("numpy.", "pandas.", "random.", "torch._C.", *_SETTINGS)
+_PLAIN_WAYS: Any = (object.__reduce_ex__, object.__reduce__)
 _SCALARS = (float, complex, enum.Enum, set, frozenset)
 _PLAIN = (int, str, bytes, bytearray, bool, type(None), range, slice, type(...))
 
@@ -56,11 +59,16 @@ class Part:
         except Exception:  # it cannot be pickled: only its name is compared
             digest = ""
         return {
-            "path": self.path[:_LONGEST],
+            "path": self.short_path,
             "what": words(self.value),
             "digest": digest,
             "sharded": self.sharded,
         }
+
+    @property
+    def short_path(self) -> str:
+        """Its path in few characters, by which it is still another one than each other's."""
+        return self.path if len(self.path) <= _LONGEST else _marked(self.path, _LONGEST - _MARK - 1)
 
 
 def parts(name: str, value: Any) -> Iterator[Part]:
@@ -71,7 +79,7 @@ def parts(name: str, value: Any) -> Iterator[Part]:
 def find(name: str, value: Any, path: str) -> Any:
     """Return the part at a path; ``None`` if it no longer exists."""
     for at, part in enumerate(parts(name, value)):
-        if part.path[:_LONGEST] == path or at >= PARTS_COMPARED:
+        if part.short_path == path or at >= PARTS_COMPARED:
             return part.value
     return None
 
@@ -97,6 +105,8 @@ def _walk(path: str, value: Any, above: tuple[int, ...]) -> Iterator[Part]:
     elif isinstance(value, list | tuple):
         yield Part(path, value, digest=digests.of_text(f"{type_name(value)} {len(value)}"))
         yield from _items(path, enumerate(value), above)
+    elif isinstance(value, types.FunctionType):
+        yield from _function_parts(path, value, above)
     elif isinstance(value, (*_PLAIN, *_SCALARS)) or _is_leaf(value):
         yield Part(path, value)
     elif (state := _state(value)) is not None:
@@ -118,14 +128,44 @@ def _items(path: str, items: Any, above: tuple[int, ...]) -> Iterator[Part]:
 def _attributes(path: str, state: Mapping[Any, Any], above: tuple[int, ...]) -> Iterator[Part]:
     for key, value in list(state.items()):
         inner = f"{path}.{key}" if isinstance(key, str) else f"{path}[{_key(key)}]"
-        if isinstance(value, dict):
-            yield from _attributes(inner, value, above)
+        # An empty one is a part itself: without it, nothing is there.
+        if isinstance(value, dict) and value and id(value) not in above:
+            yield from _attributes(inner, value, (*above, id(value)))
         else:
             yield from _walk(inner, value, above)
 
 
 def _key(key: Any) -> str:
-    return plain(repr(key) if isinstance(key, str | int | float | tuple) else type_name(key))
+    """Return what stands for a key in a path: the same on each rank, and for no other key."""
+    if _is_told_by_repr(key):
+        text = repr(key)
+        return text if text == plain(text) else _marked(text, len(plain(text)))
+    with contextlib.suppress(Exception):  # such a key is not told from others of its type
+        return f"{plain(type_name(key))} {_digest(key)[:_MARK]}".rstrip()
+    return plain(type_name(key))
+
+
+def _is_told_by_repr(key: Any) -> bool:
+    if isinstance(key, tuple):
+        return all(map(_is_told_by_repr, key))
+    return isinstance(key, (*_PLAIN, float, enum.Enum)) or type_name(key).startswith(_SETTINGS)
+
+
+def _marked(text: str, length: int) -> str:
+    """Return a text shortened to a length, with what tells it from others that begin alike."""
+    return f"{plain(text[:length])}#{digests.of_text(text)[:_MARK]}"
+
+
+def _function_parts(path: str, function: Any, above: tuple[int, ...]) -> Iterator[Part]:
+    """Yield the code of a function, its defaults, and what it has of the functions around it."""
+    yield Part(path, function)
+    for number, value in enumerate(function.__defaults__ or ()):
+        yield from _walk(f"{path}.__defaults__[{number}]", value, above)
+    for name, value in (function.__kwdefaults__ or {}).items():
+        yield from _walk(f"{path}.__kwdefaults__[{name!r}]", value, above)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # it is empty: the name is not bound yet
+            yield from _walk(f"{path}.{name}", cell.cell_contents, above)
 
 
 def _tensor_part(path: str, tensor: Any) -> Part:
@@ -142,7 +182,9 @@ def _module_parts(path: str, model: Any) -> Iterator[Part]:
     yield Part(path, model, digest=digests.of_text("\n".join(kinds)))
     for name, each in [*model.named_parameters(), *model.named_buffers()]:
         yield _tensor_part(f"{path}.{name}", each)
-    yield Part(f"{path}.training", model.training)
+    trained = [name for name, each in model.named_modules() if each.training]
+    # Parts of a model may be in another mode than the whole.
+    yield Part(f"{path}.training", model.training, digest=digests.of_text("\n".join(trained)))
 
 
 def _state(value: Any) -> Mapping[Any, Any] | None:
@@ -150,12 +192,15 @@ def _state(value: Any) -> Mapping[Any, Any] | None:
     if callable(getattr(value, "state_dict", None)) and hasattr(value, "load_state_dict"):
         state: Any = value.state_dict()
         return state if isinstance(state, dict) else None
-    has_own_way = type(value).__reduce_ex__ is not _PLAIN_OBJECT
-    return None if has_own_way else getattr(value, "__dict__", None)
+    if (type(value).__reduce_ex__, type(value).__reduce__) != _PLAIN_WAYS:
+        return None
+    own = object.__getstate__(value)
+    attributes, slots = own if isinstance(own, tuple) else (own, {})
+    return {**(attributes or {}), **slots} if own or hasattr(value, "__dict__") else None
 
 
 def _is_leaf(value: Any) -> bool:
-    kinds = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
+    kinds = (type, types.ModuleType, types.BuiltinFunctionType)
     return isinstance(value, (*kinds, types.MethodType)) or type_name(value).startswith(_LEAVES)
 
 
@@ -167,6 +212,9 @@ def _digest(value: Any) -> str:
         return digests.of_tensor(value)
     if torch is not None and isinstance(value, torch.Generator):
         return digests.of_tensor(value.get_state())
+    if numpy is not None and isinstance(value, numpy.ma.MaskedArray):
+        data, mask = value.filled(), numpy.ma.getmaskarray(value)
+        return digests.of_text(f"{digests.of_array(data)} {digests.of_array(mask)}")
     if numpy is not None and isinstance(value, numpy.ndarray | numpy.generic):
         return digests.of_array(numpy.asarray(value))
     if isinstance(value, float):
@@ -184,28 +232,53 @@ def _digest(value: Any) -> str:
         each = [_digest(item) for item in value]
         return "" if "" in each else digests.of_text(f"{kind} {each}")
     if isinstance(value, types.FunctionType):
-        code = value.__code__
-        names = repr(code.co_names).encode()
-        return digests.of_bytes(value.__qualname__.encode(), code.co_code, names)
+        return digests.of_text(f"{value.__qualname__} {_digest(value.__code__)}")
+    if isinstance(value, types.CodeType):
+        constants = [_digest(each) for each in value.co_consts]
+        names = (*value.co_names, *value.co_varnames)
+        return digests.of_text(f"{digests.of_bytes(value.co_code)} {constants} {names}")
     if isinstance(value, type | types.BuiltinFunctionType | types.ModuleType):
         return digests.of_text(f"{getattr(value, '__module__', '')} {value.__name__}")
     if kind.startswith("pandas."):
         return _of_pandas(value)
     if isinstance(state := _random_state(value), tuple | dict):
         return digests.of_text(repr(_as_lists(state)))
-    return digests.of_bytes(pickle.dumps(value, protocol=4))
+    return _of_pickle(value)
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles values without what differs between processes: addresses of a tensor's storage."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """Write the digest of a tensor or function in its place."""
+        torch = sys.modules.get("torch")
+        is_tensor = torch is not None and isinstance(value, torch.Tensor)
+        if is_tensor or isinstance(value, types.FunctionType):
+            seen = [each.seen() for each in parts("", value)]
+            if not all(each["digest"] for each in seen):
+                raise pickle.PicklingError
+            return str, (repr([(each["path"], each["what"], each["digest"]) for each in seen]),)
+        return NotImplemented
+
+
+def _of_pickle(value: Any) -> str:
+    file = io.BytesIO()
+    _Pickler(file, protocol=4).dump(value)
+    return digests.of_bytes(file.getvalue())
 
 
 def _of_pandas(value: Any) -> str:
     pd: Any = sys.modules["pandas"]
     if isinstance(value, pd.DataFrame | pd.Series | pd.Index):
+        index = value if isinstance(value, pd.Index) else value.index
         names = repr(list(value.columns)) if isinstance(value, pd.DataFrame) else repr(value.name)
+        names += repr(list(index.names))
         types_of = repr(value.dtypes if hasattr(value, "dtypes") else value.dtype)
         hashed = pd.util.hash_pandas_object(value, index=True)
         return digests.of_bytes(
             names.encode(), types_of.encode(), digests.of_array(hashed.to_numpy()).encode()
         )
-    return digests.of_bytes(pickle.dumps(value, protocol=4))
+    return _of_pickle(value)
 
 
 def _random_state(value: Any) -> Any:
