@@ -257,6 +257,45 @@ def test_it_stops_in_no_line_of_the_debugger_itself(pair: LiveNotebook) -> None:
     assert "bdb" not in cell.stdout
 
 
+def test_it_stops_in_no_process_that_the_cell_forks(pair: LiveNotebook) -> None:
+    cell = talk(
+        pair,
+        "%%sky --ranks 0\n"
+        "from torch.utils.data import DataLoader\n"
+        "class Squares:\n"
+        "    def __len__(self):\n"
+        "        return 2\n"
+        "    def __getitem__(self, number):\n"
+        "        return number**2 + 7\n"
+        "breakpoint()\n"
+        "print([int(each) for each in DataLoader(Squares(), num_workers=1)])\n"
+        "print(Squares()[3])",
+        *_TO_NEXT_LINE,
+        "b Squares.__getitem__",
+        "c",
+        "p number",
+        "c",
+    )
+    assert cell.error is None, cell.traceback
+    assert "[7, 8]\n> cell [" in cell.stdout
+    assert cell.stdout.endswith("\n3\n16\n")
+
+
+def test_what_cannot_be_sent_or_chosen_is_asked_again(pair: LiveNotebook) -> None:
+    cell = talk(
+        pair,
+        "%%sky --ranks 0\nlength = 0\nbreakpoint()\nprint(length)",
+        f"length = len('{'x' * 20_000}')",
+        "length = len('xxx')",
+        "ranks 3-1",
+        "c",
+    )
+    assert cell.error is None, cell.traceback
+    assert "the answer is too long: give at most 16,384 characters\n" in cell.stdout
+    assert "ranks 1-3: not at a prompt. rank 0 is at the prompt" in cell.stdout
+    assert cell.stdout.endswith("\n3\n")
+
+
 def test_q_ends_the_cell_for_those_in_a_collective_too(pair: LiveNotebook) -> None:
     code = "%%sky\nif rank == 0:\n    breakpoint()\n    kept = 1\ndist.barrier()"
     cell = talk(pair, code, "q")

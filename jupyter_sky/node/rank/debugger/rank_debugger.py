@@ -65,6 +65,7 @@ class RankDebugger:
         sys.breakpointhook = self._on_breakpoint
         self._stand_in_for(pdb)
         self._stand_in_for(ipython_debugger)
+        os.register_at_fork(after_in_child=self._in_child)
 
     # The side thread
 
@@ -149,6 +150,14 @@ class RankDebugger:
         if had:
             # Frames and errors refer to each other, and GPU memory must not wait for the collector.
             gc.collect()
+
+    def _in_child(self) -> None:
+        """Stop nowhere in a process that the cell has forked, like a worker of a DataLoader.
+
+        Its prompts would be taken for its parent's, and their answers would not reach it.
+        """
+        if self._pdb is not None:
+            sys.settrace(None)
 
     def _debugger(self) -> RankPdb:
         if self._pdb is None:
