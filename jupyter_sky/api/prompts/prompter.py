@@ -126,8 +126,7 @@ class Prompter:
         except NotImplementedError:
             self._answer([event], "none")
         else:
-            if len(line) > LONGEST_ANSWER:
-                self._say(f"the answer is too long: give at most {LONGEST_ANSWER:,} characters\n")
+            if self._is_too_long(line):
                 self._ask_value(event)
                 return
             self._answer([event], "line", line)
@@ -155,8 +154,15 @@ class Prompter:
             # `rank` alone is a variable in many cells: the debugger shows its value.
             if (choice := _CHOICE.fullmatch(line)) and line.strip() != "rank":
                 self._change_choice(choice[1])
-                return
-            self._answer(events, "line", line[:LONGEST_ANSWER])
+            elif not self._is_too_long(line):
+                self._answer(events, "line", line)
+
+    def _is_too_long(self, line: str) -> bool:
+        """Return whether a line is too long to be sent; then the user is told."""
+        is_too_long = len(line) > LONGEST_ANSWER
+        if is_too_long:
+            self._say(f"the answer is too long: give at most {LONGEST_ANSWER:,} characters\n")
+        return is_too_long
 
     def _change_choice(self, words: str | None) -> None:
         """Send commands to other ranks from now on, or list those at a prompt."""
@@ -210,6 +216,6 @@ def _numbers(words: str) -> frozenset[int]:
     found: set[int] = set()
     for part in words.split(","):
         first, _, last = part.partition("-")
-        start = int(first)
-        found.update(range(start, min(int(last or first), start + 100_000) + 1))
+        start, end = sorted((int(first), int(last or first)))
+        found.update(range(start, min(end, start + 100_000) + 1))
     return frozenset(found)
