@@ -72,6 +72,22 @@ def test_tensors_of_different_shapes(cells: Cells) -> None:
     )
 
 
+def test_a_rank_that_awaits(cells: Cells) -> None:
+    code = """import asyncio
+async def step():
+    await asyncio.sleep(600)
+if rank == 2:
+    await step()
+dist.barrier()"""
+    said = _hang(
+        cells,
+        code,
+        r"ranks 0-1, 3 wait in barrier #\d+ \(the cell, line 6\) for \d+ (?:s|min); "
+        r"rank 2 is in sleep \(the cell, line 3\)",
+    )
+    assert "the cell, line 3 in step: await asyncio.sleep(600)" in said.text
+
+
 def test_a_rank_that_sleeps(cells: Cells) -> None:
     code = "def step():\n    if rank == 2:\n        time.sleep(600)\n    dist.barrier()\nstep()"
     _hang(

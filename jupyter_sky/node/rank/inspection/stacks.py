@@ -21,10 +21,12 @@ import signal
 import sys
 import sysconfig
 import threading
+from asyncio import BaseEventLoop, Task
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import Any
 
 from jupyter_sky.node.process_stat import stat_fields
 from jupyter_sky.serialization import cell_sources
@@ -43,6 +45,7 @@ _PACKAGE = str(Path(__file__).resolve().parents[3])
 _TITLE = re.compile(r"In\[(\d+)\]")
 _DUMPED = re.compile(r'  File "(.*)", line (\d+|\?+) in (.*)')
 _WRAPPERS = ("c10d_logger.py",)  # around each call of torch.distributed
+_RUNS_LOOP = BaseEventLoop.run_until_complete.__code__
 _KNOWN_CLASSES = {"_BaseDataLoaderIter": "DataLoader"}
 """What users call classes of libraries that they never see."""
 
@@ -122,6 +125,8 @@ def frames_of_user(at: FrameType | None = None) -> list[SeenFrame]:
     found = _frames(current.get(main))
     if any(frame["own"] for frame in found):
         return found
+    if awaits := _down_to_cell(map(_of_frame, awaiting(current.get(main)))):
+        return awaits
     others = [ident for ident in current if ident not in (main, threading.get_ident())]
     for ident in others[:_MOST_THREADS]:
         stack = _frames(current[ident])
@@ -133,9 +138,29 @@ def frames_of_user(at: FrameType | None = None) -> list[SeenFrame]:
 def _frames(frame: FrameType | None) -> list[SeenFrame]:
     found: list[SeenFrame] = []
     while frame is not None:
-        found.append(seen(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code))
+        found.append(_of_frame(frame))
         frame = frame.f_back
     return _down_to_cell(found)
+
+
+def _of_frame(frame: FrameType) -> SeenFrame:
+    return seen(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code)
+
+
+def awaiting(frame: FrameType | None) -> list[FrameType]:
+    """Return the frames of a cell that awaits something, the innermost first.
+
+    Meanwhile its event loop is on the stack instead of it, whose innermost frame is given.
+    """
+    while frame is not None and frame.f_code is not _RUNS_LOOP:
+        frame = frame.f_back
+    task = frame.f_locals.get("future") if frame else None
+    coroutine: Any = task.get_coro() if isinstance(task, Task) else None
+    found: list[FrameType] = []
+    while (suspended := getattr(coroutine, "cr_frame", None)) is not None:
+        found.insert(0, suspended)
+        coroutine = coroutine.cr_await
+    return found
 
 
 def seen(file: str, line: int, code: CodeType) -> SeenFrame:

@@ -10,7 +10,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CodeType, FrameType
 
 from jupyter_sky.node.rank.inspection import stacks
@@ -101,7 +101,7 @@ class _Sampling:
         is_running = self._main.was_running()
         frames = sys._current_frames()
         main = threading.main_thread().ident or 0
-        key = self._places.stack(frames.get(main))
+        key = self._places.stack(frames.get(main)) or self._places.awaiting(frames.get(main))
         activity = self._activity(key, is_running)
         has_own = activity != "outside"
         others = self._others(frames, main)
@@ -188,9 +188,16 @@ class _Places:
 
     def stack(self, frame: FrameType | None) -> tuple[tuple[int, int], ...]:
         """Return a stack, the innermost call first, down to the user's first line."""
+        return self._stack(_outwards(frame))
+
+    def awaiting(self, frame: FrameType | None) -> tuple[tuple[int, int], ...]:
+        """Return where a cell awaits something, if its event loop is on a stack instead of it."""
+        return self._stack(stacks.awaiting(frame))
+
+    def _stack(self, frames: Iterable[FrameType]) -> tuple[tuple[int, int], ...]:
         found: list[tuple[int, int]] = []
         last = 0  # after the user's outermost line
-        while frame is not None:
+        for frame in frames:
             code = frame.f_code
             number = id(code)
             if number not in self._codes:
@@ -201,7 +208,6 @@ class _Places:
                 found.append((number, frame.f_lineno or 0))
                 if self._own[number]:
                     last = len(found)
-            frame = frame.f_back
         del found[last:]
         if len(found) > _INNERMOST + _OUTERMOST:
             del found[_INNERMOST:-_OUTERMOST]
@@ -215,3 +221,10 @@ class _Places:
         """Return a line as the user knows it."""
         code = self._codes[place[0]]
         return stacks.seen(code.co_filename, place[1], code)
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame and those that have called it."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
