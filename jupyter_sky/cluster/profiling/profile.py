@@ -68,6 +68,11 @@ class RankSamples:
         counts["other"] = total - counts.total()
         return {activity: counts[activity] / total for activity in ACTIVITIES}
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it was never seen in the user's code."""
+        return all(each.activity == "outside" for each in self.stacks)
+
 
 @dataclass(frozen=True)
 class Alike:
@@ -116,6 +121,14 @@ class Profile:
     def sentence(self) -> str:
         """A sentence about which ranks wait for which, or how all spend their time."""
         return told(self.groups, ACTIVITIES)
+
+    @property
+    def without(self) -> list[str]:
+        """Phrases about ranks that are not in it."""
+        by_reason: dict[str, list[int]] = {}
+        for rank, why in self.silent.items():
+            by_reason.setdefault(why, []).append(rank)
+        return [f"{format_ranks(ranks)}: {why}" for why, ranks in by_reason.items()]
 
     @property
     def came(self) -> str:

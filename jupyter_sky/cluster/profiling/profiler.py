@@ -77,18 +77,22 @@ class Profiler:
             looked = min(time.monotonic() - since, seconds)
             answers = wait(self._take(started))
         found = sorted(
-            (samples(each) for answer in answers if answer for each in answer["ranks"]),
-            key=lambda each: each.rank,
+            (each for answer in answers if answer for each in answer["ranks"]),
+            key=lambda each: each["rank"],
         )
-        silent = {
+        there = [samples(each) for each in found if each["rank"] in ranks and each["asked"]]
+        # Ranks that take no part in the run would halve the shares of those that do.
+        has_run = {each["rank"] for each in found if each["run"]}
+        idle = [each.rank for each in there if each.is_idle and each.rank not in has_run]
+        silent = dict.fromkeys(idle, "nothing is running there") | {
             rank: f"{connection.name} does not answer"
             for (connection, _), answer in zip(started, answers, strict=True)
             if answer is None
             for rank in ranks
             if rank in connection.ranks
         }
-        chosen = tuple(each for each in found if each.rank in ranks and each.asked)
-        return Profile(looked, chosen, silent, is_cut)
+        chosen = tuple(each for each in there if each.rank not in idle)
+        return Profile(looked, chosen, dict(sorted(silent.items())), is_cut)
 
     def recorded(self, run: str, kind: RecordKind, ranks: Sequence[int]) -> Fetched:
         """Return the recordings of ranks in a finished run."""

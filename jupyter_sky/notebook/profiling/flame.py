@@ -190,5 +190,4 @@ def _lines(profile: Profile) -> str:
 
 
 def _small_print(profile: Profile) -> str:
-    silent = "".join(f"; rank {rank}: {why}" for rank, why in profile.silent.items())
-    return f"{profile.came}{silent}."
+    return f"{'; '.join([profile.came, *profile.without])}."

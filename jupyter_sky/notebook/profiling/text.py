@@ -51,5 +51,4 @@ def _lines(profile: Profile, title: str) -> Iterator[str]:
         ranks = "" if len(line.ranks) == len(profile.ranks) else f" ({format_ranks(line.ranks)})"
         yield f"   {percent(line.share):>5}  {line_of(line.frame)}{ranks}"
     yield f"{profile.came}."
-    for rank, why in profile.silent.items():
-        yield f"rank {rank}: {why}."
+    yield from (f"{each}." for each in profile.without)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_sky.cluster.profiling.profile import Profile
+from jupyter_sky.cluster.profiling.profile import Frame, Profile
 from jupyter_sky.cluster.profiling.profiler import RATE
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.errors import UsageError
@@ -56,6 +56,15 @@ def _of_seen(profile: Profile, rank: int) -> Mapping[str, float]:
     shares = next(each.shares for each in profile.ranks if each.rank == rank)
     seen = 1 - shares["other"] - shares["outside"]
     return {each: share / max(seen, 1e-9) for each, share in shares.items()}
+
+
+def _of_line(profile: Profile, frame: Frame, ranks: Sequence[int]) -> list[float]:
+    """Return the parts of their time that ranks spent in a line of the user."""
+    return [
+        sum(stack.count for stack in each.stacks if stack.frames[-1:] == (frame,)) / each.asked
+        for each in profile.ranks
+        if each.rank in ranks
+    ]
 
 
 def test_the_hot_line_is_first_and_equal_ranks_are_together(cells: Cells, tmp_path: Path) -> None:
@@ -144,6 +153,41 @@ for batch in torch.utils.data.DataLoader(Data(), batch_size=4):
 
     found = _profile(cells, code, tmp_path, enough, ranks=(1,))
     assert [each.rank for each in found.ranks] == [1]
+
+
+def test_a_cell_that_awaits_is_at_the_line_that_does(cells: Cells, tmp_path: Path) -> None:
+    code = """import asyncio
+async def work():
+    begun()
+    await asyncio.sleep(600)
+async def both():
+    await asyncio.gather(work(), asyncio.sleep(600))
+if rank == 1:
+    await work()
+else:
+    await both()"""
+    found = _profile(cells, code, tmp_path, lambda found: len(found.hot_lines()) == 2, (0, 1))
+    assert {(each.frame.text, each.ranks) for each in found.hot_lines()} == {
+        ("await asyncio.sleep(600)", (1,)),
+        ("await asyncio.gather(work(), asyncio.sleep(600))", (0,)),
+    }
+    assert all(_of_seen(found, rank)["waiting"] > 0.5 for rank in (0, 1))
+
+
+def test_ranks_without_a_part_in_the_run_take_none_in_its_profile(cells: Cells) -> None:
+    run = cells.start("while True:\n    time.sleep(0.01)", ranks=(1, 2))
+    try:
+        found = until(
+            lambda: (seen := cells.cluster.profiler.profile(0.5, (0, 1, 2, 3))).ranks and seen
+        )
+    finally:
+        cells.cluster.interrupt_run(run.id)
+        run.follow()
+    assert [each.rank for each in found.ranks] == [1, 2]
+    assert found.without == ["ranks 0, 3: nothing is running there"]
+    [hottest, *_] = found.hot_lines()
+    assert hottest.ranks == (1, 2)
+    assert hottest.share == pytest.approx(sum(_of_line(found, hottest.frame, (1, 2))) / 2)
 
 
 def test_c_code_that_keeps_the_interpreter_to_itself_is_found(cells: Cells, tmp_path: Path) -> None:
