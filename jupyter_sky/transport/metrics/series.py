@@ -65,10 +65,10 @@ class Series:
         self._in_last += 1
         if is_finite:
             buckets = self._buckets
-            # Any comparison with NaN is false.
-            if not buckets[-3] <= value:
+            # Any comparison with NaN is false, and a number takes the place of an infinity.
+            if not -math.inf < buckets[-3] <= value:
                 buckets[-4], buckets[-3] = step, value
-            if not buckets[-1] >= value:
+            if not math.inf > buckets[-1] >= value:
                 buckets[-2], buckets[-1] = step, value
 
     def points(self) -> Iterator[tuple[float, float]]:
@@ -94,10 +94,11 @@ class Series:
         for at in range(0, len(old), 2 * _OF_BUCKET):
             one = old[at : at + _OF_BUCKET]
             other = old[at + _OF_BUCKET : at + 2 * _OF_BUCKET]
-            if other and not one[1] <= other[1] and other[1] == other[1]:
-                one[0], one[1] = other[0], other[1]
-            if other and not one[3] >= other[3] and other[3] == other[3]:
-                one[2], one[3] = other[2], other[3]
+            if other and math.isfinite(other[1]):
+                if not -math.inf < one[1] <= other[1]:
+                    one[0], one[1] = other[0], other[1]
+                if not math.inf > one[3] >= other[3]:
+                    one[2], one[3] = other[2], other[3]
             new.extend(one)
         if len(old) % (2 * _OF_BUCKET) == 0:
             self._in_last += self._width

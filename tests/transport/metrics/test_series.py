@@ -60,3 +60,13 @@ def test_points_go_over_the_wire() -> None:
     assert list(unpack(pack(iter(points)))) == points
     assert list(unpack(pack(iter(points))[:-3])) == points[:2]
     assert list(unpack(b"")) == []
+
+
+def test_a_number_takes_the_place_of_an_infinity() -> None:
+    for infinity in (math.inf, -math.inf, math.nan):
+        series = Series(2)
+        for step in range(64):
+            series.add(step, infinity if step % 8 == 0 else float(step))
+        # Each bucket begins with one, whose place its lowest and highest number take.
+        assert [value for _, value in series.points()] == [1.0, 31.0, 33.0, 63.0]
+        assert (series.count, series.gaps) == (64, 8)
