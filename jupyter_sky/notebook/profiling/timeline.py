@@ -43,8 +43,9 @@ def _lines(found: Trace, title: str, said: str) -> Iterator[str]:
         shares = (percent(group.shares[each]) for each in found.words)
         rows.append([format_ranks(group.ranks), *shares])
     yield from (f"   {row}" for row in aligned(rows))
-    yield "the operations that took most time:"
-    yield from (f"   {row}" for row in aligned(_rows(found)))
+    if found.operations():
+        yield "the operations that took most time:"
+        yield from (f"   {row}" for row in aligned(_rows(found)))
     yield f"{said}."
     if found.cut:
         yield f"{found.cut}."
@@ -132,6 +133,8 @@ def _by_rank(row: OperationRow, ranks: Sequence[int]) -> list[str]:
 
 def _table(found: Trace) -> str:
     head, *rows = _rows(found)
+    if not rows:
+        return ""
     lines = [_row("th", head), *(_row("td", row) for row in rows)]
     return (
         "<details><summary>The operations that took most time</summary>"

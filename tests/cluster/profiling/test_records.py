@@ -156,6 +156,16 @@ def test_kernels_are_shown_however_long_the_processor_takes_to_hand_them_over() 
     assert "aten::op" not in text
 
 
+def test_without_operations_there_is_no_table() -> None:
+    found = Trace({0: torch_profiler._record([], 0, 0, 10**8, 10**8)}, {0: 0}, {})
+    for text in (
+        as_text(found, "train", "trace.json has it"),
+        as_html(found, "train", "trace.json has it"),
+    ):
+        assert "rank 0: 100 % no operation of torch" in text
+        assert "operations that took" not in text
+
+
 @pytest.mark.parametrize("others", ["time.sleep(600)", "dist.barrier()"])
 def test_stop_and_an_error_keep_what_was_recorded(cells: Cells, others: str) -> None:
     code = f"""a = torch.ones(50, 50) @ torch.ones(50, 50)
