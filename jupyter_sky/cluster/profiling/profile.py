@@ -84,7 +84,10 @@ class Alike:
 
 @dataclass(frozen=True)
 class HotLine:
-    """A line of the user, its share of all ranks' time, and the ranks that spend it there."""
+    """A line of the user, its share of all ranks' time, and the ranks that spend it there.
+
+    Where several threads of a rank are at a line, it is the mean of their shares.
+    """
 
     frame: Frame
     share: float
@@ -147,14 +150,26 @@ class Profile:
 
     def hot_lines(self, most: int = 10) -> list[HotLine]:
         """Return the user's lines that take the most time, the hottest first."""
-        shares: dict[Frame, dict[int, float]] = {}
+        return self._hottest(most, beside=False)
+
+    def thread_lines(self, most: int = 5) -> list[HotLine]:
+        """Return the lines at which other threads are, beside the one that runs the cell."""
+        return self._hottest(most, beside=True)
+
+    def _hottest(self, most: int, beside: bool) -> list[HotLine]:
+        counts: dict[Frame, dict[int, Counter[str]]] = {}
         for rank in self.ranks:
             for stack in rank.stacks:
                 own = next((frame for frame in reversed(stack.frames) if frame.own), None)
-                if own is None or stack.activity == "beside":
+                if own is None or (stack.activity == "beside") != beside:
                     continue
-                of = shares.setdefault(own, {})
-                of[rank.rank] = of.get(rank.rank, 0.0) + stack.count / max(rank.asked, 1)
+                of_rank = counts.setdefault(own, {}).setdefault(rank.rank, Counter())
+                of_rank[stack.thread if beside else ""] += stack.count
+        asked = {rank.rank: max(rank.asked, 1) for rank in self.ranks}
+        shares = {
+            frame: {rank: each.total() / len(each) / asked[rank] for rank, each in of.items()}
+            for frame, of in counts.items()
+        }
         lines = []
         for frame, of in shares.items():
             highest = max(of.values())

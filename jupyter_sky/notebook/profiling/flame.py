@@ -13,13 +13,14 @@ from jupyter_sky.cluster.profiling.profile import (
     ACTIVITIES,
     Alike,
     Frame,
+    HotLine,
     Profile,
     RankSamples,
     percent,
 )
 from jupyter_sky.formatting import format_ranks, shortened
 from jupyter_sky.notebook.profiling.drawing import COLOURS, ROW, box, clean, picture, words
-from jupyter_sky.notebook.profiling.text import heading, line_of
+from jupyter_sky.notebook.profiling.text import heading, hottest, line_of
 
 _LABELS = 0.2  # fraction of the width for the names of ranks beside bars
 _MOST_GROUPS = 16
@@ -61,7 +62,7 @@ def as_html(profile: Profile, title: str) -> str:
         f"<div>{clean(profile.sentence)}</div>",
         _bars(groups),
         _flames(profile, groups),
-        _lines(profile),
+        *(_lines(*each) for each in hottest(profile)),
         f'<div style="opacity: 0.75">{clean(_small_print(profile))}</div>',
         "</div>",
     ]
@@ -166,11 +167,9 @@ def _box(node: _Node, x: float, width: float, depth: int, name: str) -> str:
     return box(x, depth * ROW, max(width - 0.0008, 0.001), node.colour, label, title)
 
 
-def _lines(profile: Profile) -> str:
+def _lines(title: str, lines: Sequence[HotLine]) -> str:
     rows = []
-    for line in profile.hot_lines():
-        if line.share < 0.005:
-            break
+    for line in lines:
         code = f"<code>{clean(line.frame.text)}</code>" if line.frame.text else ""
         ranks = shortened(format_ranks(line.ranks), 40)
         rows.append(
@@ -180,10 +179,8 @@ def _lines(profile: Profile) -> str:
             f'<td style="text-align: left">{code}</td>'
             f'<td style="text-align: left">{clean(ranks)}</td></tr>'
         )
-    if not rows:
-        return ""
     return (
-        "<details><summary>The hottest lines</summary>"
+        f"<details><summary>{title.capitalize()}</summary>"
         f'<table style="font-variant-numeric: tabular-nums; margin: 4px 0">{"".join(rows)}</table>'
         "</details>"
     )

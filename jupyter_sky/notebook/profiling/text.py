@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jupyter_sky.cluster.profiling.profile import ACTIVITIES, Frame, Profile, percent
+from jupyter_sky.cluster.profiling.profile import ACTIVITIES, Frame, HotLine, Profile, percent
 from jupyter_sky.formatting import aligned, format_elapsed, format_ranks, shortened
 
 _MOST_GROUPS = 16
@@ -23,6 +23,16 @@ def line_of(frame: Frame, has_text: bool = True) -> str:
     inside = f" in {frame.function}" if frame.function else ""
     text = f": {frame.text}" if frame.text and has_text else ""
     return f"{frame.place}, line {frame.line}{inside}{text}"
+
+
+def hottest(profile: Profile) -> Iterator[tuple[str, list[HotLine]]]:
+    """Yield what to call the lines that take the most time, and these lines."""
+    for title, lines in (
+        ("the hottest lines", profile.hot_lines()),
+        ("the hottest lines of other threads", profile.thread_lines()),
+    ):
+        if shown := [line for line in lines if line.share >= 0.005]:
+            yield title, shown
 
 
 def as_text(profile: Profile, title: str) -> str:
@@ -44,11 +54,11 @@ def _lines(profile: Profile, title: str) -> Iterator[str]:
         if len(groups) > _MOST_GROUPS:
             rest = [rank for group in groups[_MOST_GROUPS:] for rank in group.ranks]
             yield f"   and {format_ranks(rest)}, each differently"
-    hottest = [line for line in profile.hot_lines() if line.share >= 0.005]
-    if hottest:
-        yield "the hottest lines:"
-    for line in hottest:
-        ranks = "" if len(line.ranks) == len(profile.ranks) else f" ({format_ranks(line.ranks)})"
-        yield f"   {percent(line.share):>5}  {line_of(line.frame)}{ranks}"
+    for title, lines in hottest(profile):
+        yield f"{title}:"
+        for line in lines:
+            everywhere = len(line.ranks) == len(profile.ranks)
+            ranks = "" if everywhere else f" ({format_ranks(line.ranks)})"
+            yield f"   {percent(line.share):>5}  {line_of(line.frame)}{ranks}"
     yield f"{profile.came}."
     yield from (f"{each}." for each in profile.without)

@@ -174,6 +174,30 @@ else:
     assert all(_of_seen(found, rank)["waiting"] > 0.5 for rank in (0, 1))
 
 
+def test_what_other_threads_do_is_found(cells: Cells, tmp_path: Path) -> None:
+    code = """from concurrent.futures import ThreadPoolExecutor
+going_on = True
+def work(number):
+    while going_on:
+        time.sleep(0.01)
+try:
+    with ThreadPoolExecutor(2) as pool:
+        results = pool.map(work, range(2))
+        begun()
+        list(results)
+finally:
+    going_on = False"""
+
+    def enough(found: Profile) -> bool:
+        lines = {each.frame.text: each for each in found.thread_lines()}
+        slept = lines.get("time.sleep(0.01)")
+        return slept is not None and slept.share > 0.5 and slept.ranks == (0, 1)
+
+    found = _profile(cells, code, tmp_path, enough, ranks=(0, 1))
+    assert found.hot_lines()[0].frame.text == "list(results)"
+    assert all(each.share <= 1 for each in found.thread_lines())
+
+
 def test_ranks_without_a_part_in_the_run_take_none_in_its_profile(cells: Cells) -> None:
     run = cells.start("while True:\n    time.sleep(0.01)", ranks=(1, 2))
     try:

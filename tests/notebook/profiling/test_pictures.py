@@ -51,6 +51,25 @@ def test_it_shows_ranks_beside_each_other_and_the_hot_call() -> None:
     assert "   100 %  cell [3], line 4 in train: loss.backward()" in as_text(profile, "train")
 
 
+def test_lines_of_other_threads_are_apart() -> None:
+    def at(line: int, thread: str) -> Stack:
+        return Stack(80, "beside", thread, (Frame("cell [3]", line, "load", f"line {line}", True),))
+
+    beside = (at(2, "a"), at(2, "b"), at(5, "a"))
+    profile = _profile(RankSamples(0, 100, 100, 0, (*_rank(0, waiting=100).stacks, *beside)))
+    assert as_text(profile, "train").splitlines()[-6:-1] == [
+        "the hottest lines:",
+        "   100 %  cell [3], line 4 in train: loss.backward()",
+        "the hottest lines of other threads:",
+        "    80 %  cell [3], line 2 in load: line 2",
+        "    80 %  cell [3], line 5 in load: line 5",
+    ]
+    root = ElementTree.fromstring(as_html(profile, "train"))
+    tables = {each[0].text: list(each[1].itertext()) for each in root.iter("details")}
+    assert list(tables) == ["The hottest lines", "The hottest lines of other threads"]
+    assert "line 5" in tables["The hottest lines of other threads"]
+
+
 def test_names_are_text_and_nothing_else() -> None:
     name = "<script>alert(1)</script>\x00\x1b[31m\ud800\u202e\"'&"
     evil = Frame(name, 1, name, name, True)
