@@ -7,31 +7,46 @@ import functools
 import signal
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import ParamSpec
 
 P = ParamSpec("P")
 
+# Windows has no SIGHUP.
+_SIGNALS = [
+    getattr(signal, each) for each in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, each)
+]
+
 
 def without_interrupts(hook: Callable[P, None]) -> Callable[P, None]:
-    """Have a hook of IPython's before or after a cell ignore Ctrl-C.
+    """Have a hook of IPython's before or after a cell ignore Ctrl-C, and other signals like it.
 
     Raised there, it would stop nothing: IPython prints a traceback of the hook, and goes on. But
-    what the hook was noting would be lost, such as which names the cell has assigned.
+    what the hook was noting would be lost, such as which names the cell has assigned. A program
+    hears of it afterwards, and ends before its next cell.
     """
 
     @functools.wraps(hook)
     def called(*args: P.args, **kwargs: P.kwargs) -> None:
-        handler = signal.getsignal(signal.SIGINT)
         # Another thread never gets it, and a handler that is not of Python cannot be set again.
-        if threading.current_thread() is not threading.main_thread() or handler is None:
+        if threading.current_thread() is not threading.main_thread():
             hook(*args, **kwargs)
             return
-        # Ignored by the system it would be ignored by processes, too, that another thread starts.
-        signal.signal(signal.SIGINT, lambda *_: None)
+        handlers = {each: signal.getsignal(each) for each in _SIGNALS}
+        held = {each: handler for each, handler in handlers.items() if callable(handler)}
+        came: list[tuple[int, FrameType | None]] = []
         try:
+            # Ignored by the system they would be ignored by processes, too, that another thread
+            # starts.
+            for each in held:
+                signal.signal(each, lambda *given: came.append(given))
             hook(*args, **kwargs)
         finally:
-            with contextlib.suppress(KeyboardInterrupt):  # one that came just before
-                signal.signal(signal.SIGINT, handler)
+            for each, handler in held.items():
+                with contextlib.suppress(KeyboardInterrupt):  # one that came just before
+                    signal.signal(each, handler)
+            for number, frame in came[:1]:
+                with contextlib.suppress(KeyboardInterrupt):
+                    held[signal.Signals(number)](number, frame)
 
     return called

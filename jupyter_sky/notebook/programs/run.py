@@ -107,6 +107,7 @@ def run_program(
         setattr(session.settings, each, value)
     program = _Program(path, cells, shell, session)
     session.observers.append(program)
+    shell.is_stopped = lambda: program.signal is not None
     with _heard_signals(program):
         try:
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -52,6 +53,8 @@ class ProgramShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         The program's file, unless it is a notebook.
     above
         The number of lines of the script above the running cell.
+    is_stopped
+        Returns whether a signal has stopped the program.
     """
 
     compiler_class = Type(_Compiler)
@@ -60,11 +63,13 @@ class ProgramShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
     words: tuple[str, ...] = ()
     script: Path | None = None
     above = 0
+    is_stopped: Callable[[], bool] = staticmethod(lambda: False)
     _next: SourceCell | None = None
+    _is_beginning = False
 
     def run(self, cell: SourceCell) -> ExecutionResult:
         """Run a cell of the program."""
-        self.above, self._next = cell.above, cell
+        self.above, self._next, self._is_beginning = cell.above, cell, True
         self.compile.script = str(self.script or "")
         return self.run_cell(cell.typed, store_history=True)
 
@@ -76,6 +81,17 @@ class ProgramShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         # IPython drops empty lines at the top.
         above = cell.above + cell.text.removesuffix(cell.text.lstrip()).count("\n")
         return "\n" * above + str(super().transform_cell(cell.text))
+
+    async def run_ast_nodes(self, *args: Any, result: ExecutionResult, **kwargs: Any) -> bool:
+        """Run the code of a cell, unless a signal came in a hook before it.
+
+        IPython goes on with the cell whatever a hook raises.
+        """
+        is_beginning, self._is_beginning = self._is_beginning, False
+        if is_beginning and self.is_stopped():
+            result.error_in_exec = KeyboardInterrupt()
+            return True
+        return bool(await super().run_ast_nodes(*args, result=result, **kwargs))
 
     def enable_gui(self, gui: str | None = None) -> None:
         """Do nothing: ``%matplotlib inline`` calls this, and there are no windows here."""

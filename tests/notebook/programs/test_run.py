@@ -155,6 +155,24 @@ def test_ctrl_c_in_the_moment_in_which_a_cluster_is_up_ends_it(
     assert registry.rows() == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("event", ["pre_run_cell", "post_run_cell"])
+def test_a_signal_between_cells_stops_it_before_the_next(
+    terminal: Terminal, tmp_path: Path, number: int, event: str
+) -> None:
+    at_hook = (
+        "import os, sys\n"
+        "def at_hook(frame, event, value):\n"
+        f"    if event == 'call' and frame.f_code.co_name == '_on_{event}':\n"
+        f"        sys.setprofile(None)\n        os.kill(os.getpid(), {number})\n"
+        "sys.setprofile(at_hook)"
+    )
+    write_notebook(tmp_path / "a.ipynb", "x = 1", at_hook, "print('further')")
+    done = terminal.sky("run", "a.ipynb")
+    assert (done.returncode, done.stdout) == (128 + number, ""), done.stderr
+    assert " of 3 was stopped" in done.stderr
+
+
 def test_under_nohup_it_goes_on_without_its_terminal(terminal: Terminal, tmp_path: Path) -> None:
     code = "import os, signal\nos.kill(os.getpid(), signal.SIGHUP)\nprint('goes on')"
     write_notebook(tmp_path / "a.ipynb", code)
