@@ -324,6 +324,24 @@ def test_stop_ends_a_command_of_the_debugger_too(pair: LiveNotebook) -> None:
     assert pair.succeed("%%sky --ranks 0\nprint(mark)").stdout == "7\n"
 
 
+@pytest.mark.parametrize(
+    "asks",
+    [
+        "import code\ncode.interact()",
+        "while True:\n    try:\n        input('x? ')\n    except KeyboardInterrupt:\n        pass",
+    ],
+)
+def test_what_asks_on_after_stop_is_at_the_end_of_the_input(pair: LiveNotebook, asks: str) -> None:
+    pair.succeed("%%sky --ranks 0\nmark = 9")
+    cell = pair.start(f"%%sky --ranks 0\n{asks}")
+    pair.question()
+    pair.interrupt()
+    pair.finish(cell)
+    assert "rank 0 stopped after" in cell.sentence
+    assert cell.stderr.count("KeyboardInterrupt") <= 2
+    assert pair.succeed("%%sky --ranks 0\nprint(mark)").stdout == "9\n"
+
+
 def test_a_rank_that_dies_at_the_prompt_takes_it_back(pair: LiveNotebook) -> None:
     pid = int(pair.succeed("%%sky --ranks 1\nimport os\nprint(os.getpid())").stdout)
     cell = pair.start("%%sky\nif rank == 1:\n    breakpoint()\n    mark = 6\ndist.barrier()")

@@ -59,7 +59,7 @@ class Keyboard:
         self._send = send
         self._interrupts = interrupts
         self._run: str | None = None
-        self._is_there = self._is_gone = False
+        self._is_there = self._is_gone = self._is_ended = False
         self._number = 0
         self._answers: queue.SimpleQueue[AnswerCommand] = queue.SimpleQueue()
         self._pid = os.getpid()
@@ -73,7 +73,7 @@ class Keyboard:
 
     def begin(self, run: str, is_there: bool) -> None:
         """Begin a run, in which somebody can answer or not."""
-        self._run, self._is_there, self._is_gone = run, is_there, False
+        self._run, self._is_there, self._is_gone, self._is_ended = run, is_there, False, False
 
     def end(self) -> None:
         """End the run."""
@@ -132,10 +132,14 @@ class Keyboard:
         Raises
         ------
         EOFError
-            If the user ended the input, or is gone.
+            If the user ended the input, or is gone, or has stopped the run and is asked again.
         """
         assert self._run is not None
         if self._interrupts.was_requested:
+            if self._is_ended:
+                # An interpreter asks on after each interrupt, and would do so for ever.
+                raise EOFError("the run was stopped")
+            self._is_ended = True
             # It came during a command, and the debugger took it for an error of that command.
             raise KeyboardInterrupt
         self._number += 1
