@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 import functools
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 P = ParamSpec("P")
 
+# The C functions behind those of `signal`, which look up enums: eight times the work of all else.
+_functions: dict[str, Any] = vars(sys.modules["_signal"])
+_handler_of, _set_handler = _functions["getsignal"], _functions["signal"]
+
 # Windows has no SIGHUP.
 _SIGNALS = [
-    getattr(signal, each) for each in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, each)
+    int(getattr(signal, each)) for each in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, each)
 ]
 
 
@@ -32,21 +37,21 @@ def without_interrupts(hook: Callable[P, None]) -> Callable[P, None]:
         if threading.current_thread() is not threading.main_thread():
             hook(*args, **kwargs)
             return
-        handlers = {each: signal.getsignal(each) for each in _SIGNALS}
+        handlers = {each: _handler_of(each) for each in _SIGNALS}
         held = {each: handler for each, handler in handlers.items() if callable(handler)}
         came: list[tuple[int, FrameType | None]] = []
         try:
             # Ignored by the system they would be ignored by processes, too, that another thread
             # starts.
             for each in held:
-                signal.signal(each, lambda *given: came.append(given))
+                _set_handler(each, lambda *given: came.append(given))
             hook(*args, **kwargs)
         finally:
             for each, handler in held.items():
                 with contextlib.suppress(KeyboardInterrupt):  # one that came just before
-                    signal.signal(each, handler)
+                    _set_handler(each, handler)
             for number, frame in came[:1]:
                 with contextlib.suppress(KeyboardInterrupt):
-                    held[signal.Signals(number)](number, frame)
+                    held[number](number, frame)
 
     return called

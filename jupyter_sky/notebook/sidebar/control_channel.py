@@ -19,7 +19,6 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.inventory.kernel_files import BEGIN_BY, CONTROL_MESSAGE_TYPE
 from jupyter_sky.errors import SkyError
-from jupyter_sky.notebook.ipython.hooks import without_interrupts
 
 
 class ControlChannel:
@@ -61,11 +60,9 @@ class ControlChannel:
             self._shell.events.unregister("pre_execute", self._on_pre_execute)
             self._shell.events.unregister("post_execute", self._on_post_execute)
 
-    @without_interrupts
     def _on_pre_execute(self) -> None:
         self._busy = True
 
-    @without_interrupts
     def _on_post_execute(self) -> None:
         self._busy = False
 
