@@ -29,6 +29,10 @@ def parse(text: str) -> str:
             f"{text} is a path: `pip wheel --no-deps -w wheels {text}` makes a wheel of it, and "
             "`--wheels wheels --pip NAME` installs that; modules beside the notebook need neither."
         )
-    if not re.match(r"\w", text):
-        raise ValueError(text)
+    from packaging.requirements import InvalidRequirement, Requirement  # 15 ms
+
+    try:
+        Requirement(text)
+    except InvalidRequirement:
+        raise ValueError(text) from None
     return text

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import re
+import shlex
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -187,6 +189,12 @@ def test_bad_input_gets_a_sentence(notebook: Notebook) -> None:
         notebook.run("%sky pip install")
     with pytest.raises(sky.UsageError, match='takes `install`.*"uninstall" is not one'):
         notebook.run("%sky pip uninstall einops")
+
+
+@pytest.mark.parametrize("word", ['gree"ting', "ünï", "greeting=1.0", "greeting>="])
+def test_what_is_no_requirement_is_asked_of_no_node(notebook: Notebook, word: str) -> None:
+    with pytest.raises(sky.UsageError, match=f"as pip writes them.*{re.escape(word)}. is not one"):
+        notebook.run(f"%sky pip install {shlex.quote(word)}")
 
 
 @contextlib.contextmanager
