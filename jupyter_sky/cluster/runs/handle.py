@@ -31,8 +31,7 @@ from jupyter_sky.transport.protocol.events import Display, Output, Prompted, Ran
 STOPPED_WITHIN = 0.75
 """Seconds after Stop when the user has control again, whatever the ranks do."""
 
-_LEFT_WITHIN = 1.0
-"""Seconds that generators on ranks get to end by themselves."""
+_LEFT_WITHIN = 1.0  # seconds that generators on ranks get to end by themselves
 
 _SLICE = 0.5  # seconds
 _SHORT_SLICE = 0.05
@@ -375,12 +374,13 @@ class RunHandle:
                 limit = limit and limit + time.monotonic() - asked
 
     def _stop_and_show(self, callbacks: Callbacks) -> None:
-        """Stop the run, and show for a moment what ranks still print."""
+        """Stop the run, and show what ranks still print: for a moment, or all of a program's."""
         event_loop.call(self._scheduler.stop, self._run)
+        # With a program its cluster ends, and ranks may be saving something.
+        more = self._scheduler.controller.timeouts.stop if self.task.program else 0.0
         try:
-            self._show_queued(callbacks, time.monotonic() + STOPPED_WITHIN)
-        except KeyboardInterrupt:
-            # Stop was pressed again.
+            self._show_queued(callbacks, time.monotonic() + STOPPED_WITHIN + more)
+        except KeyboardInterrupt:  # Stop was pressed again
             event_loop.call(self._scheduler.kill, self._run.waiting)
 
     def _stop_in_time(self, limit: float) -> None:

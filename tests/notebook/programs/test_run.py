@@ -196,6 +196,27 @@ def test_ctrl_c_shows_the_lines_of_the_program_alone(terminal: Terminal, tmp_pat
     assert ".py" not in err
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ranks_can_save_what_they_have_when_a_program_is_stopped(
+    terminal: Terminal, tmp_path: Path, number: int
+) -> None:
+    code = (
+        "import time\ntry:\n    print('begun', flush=True)\n    time.sleep(600)\n"
+        "except KeyboardInterrupt:\n    print('saving', flush=True)\n    time.sleep(1.5)\n"
+        "    print('saved', flush=True)\n    raise\n"
+    )
+    (tmp_path / "train.py").write_text(code)
+    program = terminal.begin("run", "train.py", "--nodes", "2", "--stdout", "all")
+    assert program.stdout
+    for _ in range(2):
+        assert program.stdout.readline().endswith("begun\n")
+    program.send_signal(number)
+    out, err = program.communicate()
+    assert program.returncode == 128 + number, err
+    assert sorted(out.splitlines()) == ["0 │ saved", "0 │ saving", "1 │ saved", "1 │ saving"], err
+    assert registry.rows() == []
+
+
 def test_ctrl_c_again_stops_code_that_has_caught_the_first_one(
     terminal: Terminal, tmp_path: Path
 ) -> None:
