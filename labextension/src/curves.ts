@@ -169,7 +169,7 @@ class Chart {
     const [curve] = this.#curves;
     const others = this.#curves.length > 1 ? this.#trans.__('%1 ranks', this.#curves.length) : '';
     const gaps = this.#curves.reduce((sum, each) => sum + each.gaps, 0);
-    const broken = gaps ? this.#trans._n('%1 NaN', '%1 NaN', gaps) : '';
+    const broken = gaps ? this.#trans._n('%1 NaN/∞', '%1 NaN/∞', gaps) : '';
     const rank = curve && curve.rank !== 0 && !others ? this.#trans.__('rank %1', curve.rank) : '';
     setText(this.#note, [rank, others, broken].filter(Boolean).join(' · '));
     setText(this.#figure, curve ? figure(curve.last) : '');
@@ -256,9 +256,10 @@ function colour(rank: number): string {
   return `hsl(${Math.round(rank * 137.5 + 20) % 360} 60% 50%)`;
 }
 
+/** Returns a number as it is shown; null stands for NaN and for the infinities, which JSON lacks. */
 export function figure(value: number | null, digits = 4): string {
   if (value === null || Number.isNaN(value)) {
-    return 'NaN';
+    return 'NaN/∞';
   }
   const size = Math.abs(value);
   if (size !== 0 && (size < 0.001 || size >= 10 ** (digits + 3))) {

@@ -487,7 +487,7 @@ test('curves of the head are drawn, and those of all ranks on request', (t) => {
   assert.deepEqual(texts(host, '.jsky-chart-name'), ['loss', '<b>acc</b>']);
   assert.equal(host.querySelector('.jsky-chart b'), null);
   assert.deepEqual(texts(host, '.jsky-chart-figure'), ['2', '1e-9']);
-  assert.deepEqual(texts(host, '.jsky-chart-note'), ['1 NaN', '']);
+  assert.deepEqual(texts(host, '.jsky-chart-note'), ['1 NaN/∞', '']);
   assert.deepEqual(texts(host, '.jsky-chart-high'), ['3', '1e-9']);
   const paths = () => [...host.querySelectorAll('.jsky-chart path')];
   assert.equal(paths()[0]!.getAttribute('d'), 'M0.0 3.0h0M160.0 77.0h0L240.0 40.0');

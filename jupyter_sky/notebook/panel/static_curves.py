@@ -48,7 +48,7 @@ def _chart(curve: CurveView) -> str:
     left = min(curve["steps"], default=0)
     right = max(curve["steps"], default=0)
     rank = f", rank {curve['rank']}" if curve["rank"] else ""
-    gaps = f", {curve['gaps']:,} NaN" if curve["gaps"] else ""
+    gaps = f", {curve['gaps']:,} NaN/∞" if curve["gaps"] else ""
     name = escape(curve["name"])
     small = 'font-size="10" fill="currentColor" fill-opacity="0.75"'
     bottom = _HEIGHT + 14
@@ -105,5 +105,5 @@ def _cut(name: str) -> str:
 
 def _figure(value: float | None, digits: int = 4) -> str:
     if value is None or not math.isfinite(value):
-        return "NaN"
+        return "NaN/∞"  # JSON has neither, and a snapshot one sign for both
     return str(int(value)) if value == int(value) and abs(value) < 1e6 else f"{value:.{digits}g}"
