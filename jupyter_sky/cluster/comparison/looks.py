@@ -15,7 +15,13 @@ from jupyter_sky.cluster.network.requests.pending import LOOK_LINK_WITHIN
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_ranks
 from jupyter_sky.transport.event_loop import wait
-from jupyter_sky.transport.protocol.inspection import RANDOM, LookAnswer, LookedRank, Question
+from jupyter_sky.transport.protocol.inspection import (
+    RANDOM,
+    SMALL,
+    LookAnswer,
+    LookedRank,
+    Question,
+)
 
 _ANSWER_WITHIN = 310.0
 
@@ -61,7 +67,8 @@ class Looks:
         found = {seen["name"] for each in answered for seen in each["names"]}
         missing = tuple(name for name in names if answered and name not in found)
         table, notes = rows(answered), self._notes(looked)
-        large = next((row.name for row in table if row.differ is None and row.ranks[1:]), None)
+        uncompared = [row for row in table if row.differ is None and row.ranks[1:]]
+        large = next((row.name for row in uncompared if (row.size or SMALL) >= SMALL), None)
         if large and not self._controller.state.busy_runs:
             notes.append(f"`%sky same {large}` compares the values of what is large")
         return Names(table, missing, bool(answered), tuple(notes))
@@ -97,7 +104,7 @@ class Looks:
                 "what ranks are doing."
             )
         if failed := next((each for each in looked if each["trouble"]), None):
-            raise SkyError(f"rank {failed['rank']} cannot compare: {failed['trouble']}.")
+            raise SkyError(f"rank {failed['rank']} cannot compare {failed['trouble']}.")
 
     def _notes(self, looked: Sequence[LookedRank]) -> list[str]:
         notes = []

@@ -98,9 +98,7 @@ def _compared(
         groups.setdefault(each["digest"], []).append(rank)
     if len(groups) == 1:
         first = next(iter(seen.values()))
-        line = f"the same on {format_ranks(seen)} ({_extent(first)})"
-        if left := _uncompared(ask, name, min(seen), first):
-            line = f"{line}, but for {left}"
+        line = _all_alike(ask, name, format_ranks(seen), min(seen), first)
         return "; ".join(filter(None, [where, line])), not missing
     line = _difference(ask, name, seen, [ranks[0] for ranks in groups.values()], groups)
     return "; ".join(filter(None, [where, line])), False
@@ -112,9 +110,17 @@ def _extent(seen: SeenName) -> str:
     return f"{first}{format_count(seen['parts'], 'part')}{size}"
 
 
-def _uncompared(ask: Ask, name: str, rank: int, seen: SeenName) -> str:
-    """Say what was not compared: pieces of sharded tensors, and values without a digest."""
+def _all_alike(ask: Ask, name: str, ranks: str, rank: int, seen: SeenName) -> str:
+    """Say that ranks have the same, or that nothing of it can be compared."""
     parts = _all_parts(ask, name, [rank], seen["parts"])[rank]
+    left = _uncompared(parts)
+    if left and not any(each["digest"] or each["sharded"] for each in parts):
+        return f"{parts[0]['what']} on {ranks}, which cannot be compared"
+    return f"the same on {ranks} ({_extent(seen)})" + (f", but for {left}" if left else "")
+
+
+def _uncompared(parts: Sequence[SeenPart]) -> str:
+    """Say what was not compared: pieces of sharded tensors, and values without a digest."""
     split = [each for each in parts if each["sharded"]]
     opaque = [each for each in parts if not each["digest"] and not each["sharded"]]
     said = []

@@ -128,6 +128,9 @@ class InspectAnswer(TypedDict):
 PARTS_COMPARED = 100_000
 """Parts of a value that are compared one by one; those behind them are left out."""
 
+SMALL = 64 * 1024
+"""Bytes of a value up to which a digest costs next to nothing, so that each table compares it."""
+
 RANDOM = "random states"
 """The name of the states of random number generators, which no variable can have."""
 

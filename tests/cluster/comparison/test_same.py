@@ -107,6 +107,10 @@ with torch.no_grad():
             "v = torch.tensor([float('inf') if rank == 1 else 0.0, 2.0])",
             "rank 1 differs from ranks 0, 2-3 in v (1 number infinitely far apart)",
         ),
+        (
+            "v = [each / 2 + (rank == 1) for each in range(1000)]",
+            "rank 1 differs from ranks 0, 2-3 in v (max difference 1)",
+        ),
         ("v = 10**400 + rank", "ranks 0-3 all differ from each other in v"),
         (
             "v = 'x' * rank",
@@ -166,8 +170,13 @@ def test_what_cannot_be_compared_is_named(cells: Cells) -> None:
     def load_state_dict(self, state):
         pass
 v = Bad()""")
-    with pytest.raises(SkyError, match="rank 0 cannot compare: ValueError: never"):
-        _lines(cells, "v")
+    with pytest.raises(SkyError, match="rank 0 cannot compare v: ValueError: never"):
+        _lines(cells, "rank", "v")
+    cells.run("u = (each for each in range(3))")
+    assert _lines(cells, "u") == ["u: generator on ranks 0-3, which cannot be compared"]
+    [row] = cells.cluster.looks.names(["u"]).rows
+    assert row.differ is None
+    assert cells.cluster.looks.names(["u"]).notes == ()
     # A nested tensor has no shape. Neither value keeps the table from showing all others.
     cells.run("w = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])")
     names = cells.cluster.looks.names()

@@ -9,12 +9,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from jupyter_sky.errors import SkyError
 from jupyter_sky.node.rank.comparison import digests
 from jupyter_sky.node.rank.comparison.describe import describe
 from jupyter_sky.node.rank.comparison.parts import Part, find, parts, random_states
 from jupyter_sky.transport.protocol.inspection import (
     PARTS_COMPARED,
     RANDOM,
+    SMALL,
     LookedRank,
     SeenName,
     SeenPart,
@@ -29,8 +31,6 @@ PARTS = 2000
 
 NUMBERS = 1 << 17
 """Numbers of a part that an answer has: a megabyte."""
-
-_SMALL = 64 * 1024  # bytes up to which a digest costs next to nothing
 
 
 class Looker:
@@ -83,8 +83,10 @@ class Looker:
         }
         try:
             self._fill(answer, command)
+        except SkyError as error:
+            answer["trouble"] = str(error)[:300]
         except BaseException as error:
-            answer["trouble"] = f"{type(error).__name__}: {error}"[:300]
+            answer["trouble"] = f"its variables: {type(error).__name__}: {error}"[:300]
         if self._runs != runs and command["what"] != "names":
             self._seen = {}
             answer["state"] = "busy"
@@ -125,13 +127,18 @@ class Looker:
     def _describe(self, name: str, is_busy: bool) -> SeenName:
         value = self._names.get(name)
         seen = describe(name, value)
-        if not is_busy and seen["size"] is not None and seen["size"] <= _SMALL:
+        if not is_busy and seen["size"] is not None and seen["size"] <= SMALL:
             with contextlib.suppress(Exception):  # one value does not hide the other names
-                seen["digest"] = _whole([each.seen() for each in _some(parts(name, value), 200)])
+                found = [each.seen() for each in _some(parts(name, value), 200)]
+                if all(each["digest"] or each["sharded"] for each in found):
+                    seen["digest"] = _whole(found)
         return seen
 
     def _digest(self, name: str) -> SeenName:
-        seen = self._parts_of(name)
+        try:
+            seen = self._parts_of(name)
+        except Exception as error:  # of any kind: the value says itself what it consists of
+            raise SkyError(f"{name}: {type(error).__name__}: {error}") from error
         whole = describe(name, self._value(name))
         return {**whole, "digest": _whole(seen), "parts": len(seen)}
 
@@ -155,7 +162,7 @@ def _some(found: Iterator[Part], most: int) -> Iterator[Part]:
 
 
 def _whole(seen: list[SeenPart]) -> str:
-    """Return a digest of all parts; empty if one of them has none."""
+    """Return a digest of all parts."""
     # Sharded parts differ between ranks by design.
     lines = [
         f"{each['path']} {'' if each['sharded'] else each['what']} "
@@ -170,6 +177,9 @@ def _numbers(value: Any) -> tuple[bytes, bool]:
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if isinstance(value, int | float):
         return _little(array.array("d", [value])), False
+    if isinstance(value, list | tuple) and set(map(type, value)) <= {bool, int, float}:
+        step = -(-len(value) // NUMBERS) or 1
+        return _little(array.array("d", value[::step])), step > 1
     if torch is not None and isinstance(value, torch.Tensor):
         if value.is_complex() or value.layout is not torch.strided:
             return b"", False
