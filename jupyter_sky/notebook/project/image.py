@@ -11,6 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.api.environment.files import read_file
 from jupyter_sky.api.environment.imports import modules_in, modules_typed
+from jupyter_sky.api.environment.requirements import EnvironmentFile
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.options import environment
@@ -68,9 +69,8 @@ def with_file(image: Image, options: CellOptions) -> tuple[Image, tuple[str, ...
     UsageError
         If the file cannot be read.
     """
-    if options.env in _NO_FILES:
+    if (found := _file_of(options)) is None:
         return image, ()
-    found = read_file(Path(str(options.env)).expanduser())
     indexes = [each for each in found.indexes if each not in image.pip_indexes]
     names = {package_name(each.name) for each in found.wheels}
     kept = [each for each in image.wheels if package_name(Path(each).name) not in names]
@@ -90,10 +90,16 @@ def named_packages(options: CellOptions) -> tuple[str, ...]:
     UsageError
         If the file cannot be read.
     """
-    if options.env in _NO_FILES:
+    if (found := _file_of(options)) is None:
         return tuple(options.pip)
-    found = read_file(Path(str(options.env)).expanduser())
     return (*found.requirements, *found.needed, *options.pip)
+
+
+def _file_of(options: CellOptions) -> EnvironmentFile | None:
+    """Return what a file says that options name; ``None`` if they name none."""
+    if options.env in _NO_FILES:
+        return None
+    return read_file(Path(str(options.env)).expanduser())
 
 
 def imported_modules(shell: InteractiveShell) -> frozenset[str]:
