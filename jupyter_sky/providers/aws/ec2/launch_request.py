@@ -84,6 +84,10 @@ class LaunchRequest:
         """Return whether instances of that type are placed close together."""
         return offer.type.clusters and self.together and self.placement
 
+    def disk_with(self, image: MachineImage) -> int:
+        """Return the gigabytes of disk of each, of which an image may need more."""
+        return max(self.disk, image.size)
+
     @property
     def name(self) -> str:
         """What the key pair and the groups of the cluster are called."""
@@ -133,7 +137,7 @@ def run_instances_arguments(
             {
                 "DeviceName": image.device,
                 "Ebs": {
-                    "VolumeSize": max(request.disk, image.size),
+                    "VolumeSize": request.disk_with(image),
                     "VolumeType": storage.KIND,
                     "Encrypted": True,
                     "DeleteOnTermination": True,

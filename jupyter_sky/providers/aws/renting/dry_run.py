@@ -46,7 +46,7 @@ def plan(there: Clients, settings: Settings, spec: ClusterSpec) -> str:
     request = choice.request(there, settings, spec, _IDENTITY, offers, image)
     attempts = attempts_of(request, find_subnets(there, request.subnets))
     machine = image_for(there, request, attempts[0][0].type, lambda text: None)
-    disk = max(request.disk, machine.size)
+    disk = request.disk_with(machine)
     rows = [
         *_place(there, attempts),
         *_machines(request, attempts, machine),
