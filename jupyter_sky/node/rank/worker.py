@@ -92,6 +92,7 @@ class RankWorker:
         self._sending = threading.Lock()
         self._namespace = Namespace(shell.user_ns, folder, Gatherer(rank, folder))
         self._run: str | None = None
+        self._calls: CallServer | None = None  # of the run, if it has some
         self._pid = os.getpid()
         self._interrupts = Interrupts()
         self._inbox = Inbox(self._frames, self._interrupts)
@@ -195,15 +196,16 @@ class RankWorker:
             error = problem
         if os.getpid() != self._pid:
             end_child(error, self._shell.last_traceback)
+        has_failed = error is not None or (self._calls is not None and self._calls.has_failed)
+        cut_off = has_failed or self._interrupts.was_requested  # if the code has caught it
         ended = self._inspector.recorded.wait_until_ended
-        cut_off = error is not None or self._interrupts.was_requested  # if the code has caught it
         left_collective = cut_off and (is_of_collective(error) or not ended(_ENDED_WITHIN))
         if cut_off:
             drop_unfinished_steps(self._interrupts.was_requested)
         self._debugger.end(error)
         streams.end_of_run()
         self._metrics.end()
-        self._run = None
+        self._run = self._calls = None
         self._group.end_run(left_collective)
         self._report(command["run"], error, values)
         present_run.end(error is None)
@@ -228,7 +230,8 @@ class RankWorker:
 
     def _execute(self, command: RunCommand) -> Any:
         if command["serves"] is not None:
-            self._interrupts.run_protected(CallServer(self._parts(), command).serve)
+            self._calls = CallServer(self._parts(), command)
+            self._interrupts.run_protected(self._calls.serve)
             return None
         if command["script"] is not None:
             self._run_script(command)

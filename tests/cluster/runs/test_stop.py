@@ -74,6 +74,31 @@ def test_a_call_in_a_collective_that_has_to_end_keeps_its_rank(
     assert cells.ask("(dist.barrier(), os.getpid())[1]") == pids
 
 
+@sky.compute
+def begin_alone(here: Path, message: str) -> None:
+    import time
+
+    import torch
+
+    torch.distributed.barrier(async_op=True)
+    here.touch()
+    if message:
+        raise ValueError(message)
+    time.sleep(600)
+
+
+@pytest.mark.parametrize("message", ["", "the call's own"])
+def test_a_collective_that_a_call_has_begun_alone_is_not_met_by_the_next_one(
+    cells: Cells, tmp_path: Path, message: str
+) -> None:
+    batches = Batches(cells.cluster, (), sky.Worker(), [].append, weakref.WeakSet())
+    future = Futures(batches).submit(begin_alone(tmp_path / "here", message))
+    waiting.until((tmp_path / "here").exists)
+    assert message in str(future.exception(waiting.PATIENCE)) if message else future.cancel()
+    cells.run("x = torch.tensor([rank])\ndist.all_reduce(x)")
+    assert cells.ask("x.item()") == [6] * 4
+
+
 def stop(cells, code: str) -> Interrupted:
     """Run a cell and press Stop when the head's first line arrives."""
     return stop_at_first_line(cells.start(f"print('here')\n{code}"))

@@ -39,6 +39,11 @@ class CallServer:
         The rank.
     command
         The run, which says how many calls run at once, and where.
+
+    Attributes
+    ----------
+    has_failed
+        Whether a call has ended early. It may have begun collectives that its peers never will.
     """
 
     def __init__(self, rank: RankParts, command: RunCommand) -> None:
@@ -50,6 +55,7 @@ class CallServer:
         self._reporting = threading.RLock()
         self._closing = threading.Lock()
         self._is_over = False
+        self.has_failed = False
         self._generation = 0  # incremented whenever names arrive
         self._unbound: dict[str, ErrorReport] = {}  # by name: why it could not be bound
         self._tasks: queue.SimpleQueue[TellCommand | None] = queue.SimpleQueue()
@@ -213,6 +219,7 @@ class CallServer:
         return self._failed(told, late)
 
     def _failed(self, told: TellCommand, error: BaseException, kind: str = "error") -> Told:
+        self.has_failed = True
         with self._reporting:  # the shell can describe only one error at a time
             self._rank.shell.reset_traceback()
             self._rank.shell.record_traceback(error, skip=own_frames(error.__traceback__))
