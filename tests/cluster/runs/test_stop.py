@@ -210,8 +210,12 @@ def test_a_collective_that_one_rank_has_begun_and_left_is_not_one_of_the_next_ce
     assert cells.ask("x.tolist()") == [[4.0] * 3] * 4
 
 
-BREAK = "dist.barrier() if rank else time.sleep(600)"
-"""Stop in this cell breaks the process group, which the next one finds formed again."""
+def break_group(cells: Cells, code: str = "dist.barrier() if rank else time.sleep(600)") -> None:
+    """Press Stop when a rank waits in a collective: the next cell finds the group formed again."""
+    run = cells.start(code)
+    waiting.until(lambda: re.match(r"ranks? \S+ waits? in ", cells.cluster.where().sentence))
+    cells.cluster.interrupt_run(run.id)
+    run.follow()
 
 
 def test_a_wrapped_model_trains_on_where_the_group_was_broken(cells) -> None:
@@ -272,7 +276,7 @@ def test_all_that_refers_to_a_group_refers_to_the_one_in_its_place(cells) -> Non
         "slotted.group, enclosed = dist.group.WORLD, closure(dist.group.WORLD)\n"
         "named = dist.group.WORLD"
     )
-    stop(cells, BREAK)
+    break_group(cells)
     for group in ("trainer.group", "listed[0]", "enclosed()", "slotted.group", "named"):
         cells.run(f"x = torch.ones(1)\ndist.all_reduce(x, group={group})")
         assert cells.ask("x.item()") == [4.0] * 4
@@ -297,7 +301,7 @@ def test_groups_of_some_ranks_and_what_is_sharded_over_them_go_on(cells: Cells) 
         "    optimizer.step()\n"
         "step()"
     )
-    stop(cells, "if rank == 0: time.sleep(600)\nstep()")
+    break_group(cells, "if rank == 0: time.sleep(600)\nstep()")
     cells.run("step(); step()")
     assert cells.ask("optimizer.state_dict()['state'][0]['step'].item()") == [3.0] * 4
     cells.run("wrapped(torch.full((1, 2), rank + 1.0)).sum().backward()")
@@ -329,7 +333,7 @@ def test_a_group_that_is_not_formed_again_keeps_nothing_from_running(
         "def fail(*args, **options): tried.append(args); raise RuntimeError('no route')\n"
         "if rank == 1: dist.new_group = fail"
     )
-    stop(cells, BREAK)
+    break_group(cells)
     cells.run("x = torch.ones(1)\ndist.all_reduce(x); dist.new_group = new_group")
     assert cells.ask("(x.item(), len(tried))") == [(4.0, rank == 1) for rank in range(4)]
     with pytest.raises(ValueError, match="not initialized") as caught:
@@ -377,7 +381,7 @@ def test_a_connection_of_the_user_survives_a_broken_collective(cells) -> None:
         "mine = socket.create_connection(server.getsockname())\n"
         "theirs, _ = server.accept()"
     )
-    stop(cells, "dist.barrier() if rank else time.sleep(600)")
+    break_group(cells)
     cells.run("mine.sendall(b'still here')\nheard = theirs.recv(100)\nmine.close(); server.close()")
     assert cells.ask("heard") == [b"still here"] * 4
 
