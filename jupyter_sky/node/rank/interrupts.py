@@ -166,6 +166,13 @@ class Interrupts:
             self._watch(over, seconds)
         return over
 
+    def forget_raised(self) -> None:
+        """Let an interrupt that a finished step has got be raised in what follows as well.
+
+        The step may have caught it. Whoever wants more than the step to end repeats it.
+        """
+        self.was_raised = False
+
     def end_step(self, over: threading.Event) -> None:
         """Interrupt a step for which `limit` was called, from another thread."""
         self._watch(over, 0)

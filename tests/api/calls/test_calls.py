@@ -18,6 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -560,6 +561,32 @@ def test_stop_ends_all(pool: sky.ComputePool, tmp_path: Path) -> None:
     thread.join()
     assert pool.map(double, [1]) == [2]
     assert not (tmp_path / "2").exists()
+
+
+def test_stop_ends_all_of_which_some_return_when_interrupted(
+    pool: sky.ComputePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = pool.cluster._scheduler.controller
+    never_by_force = replace(controller.timeouts, stop=3600.0)
+    monkeypatch.setattr(controller, "timeouts", never_by_force)
+
+    def wait_and_return(n: int) -> None:
+        (tmp_path / str(n)).touch()
+        with contextlib.suppress(KeyboardInterrupt):
+            time.sleep(600)
+
+    def stop() -> None:
+        wait_for.local(tmp_path / "0")
+        wait_for.local(tmp_path / "1")
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt, match="the others were stopped"):
+        pool.map(wait_and_return, range(8))  # of which each rank has the next one already
+    thread.join()
+    assert pool.map(double, [1, 2]) == [2, 4]
+    assert not (tmp_path / "4").exists()
 
 
 class Touch:

@@ -12,6 +12,7 @@ import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,31 @@ def test_a_collective_that_a_call_has_begun_alone_is_not_met_by_the_next_one(
     assert message in str(future.exception(waiting.PATIENCE)) if message else future.cancel()
     cells.run("x = torch.tensor([rank])\ndist.all_reduce(x)")
     assert cells.ask("x.item()") == [6] * 4
+
+
+@sky.compute
+def meet_and_return(here: Path) -> None:
+    import contextlib
+
+    import torch
+
+    here.touch()
+    with contextlib.suppress(BaseException):
+        torch.distributed.barrier()
+
+
+def test_a_call_that_catches_what_ends_its_collective_keeps_nobody_waiting(
+    cells: Cells, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = cells.cluster._scheduler.controller
+    never_by_force = replace(controller.timeouts, stop=3600.0)
+    monkeypatch.setattr(controller, "timeouts", never_by_force)
+    pids = cells.ask("os.getpid()")
+    batches = Batches(cells.cluster, (), sky.Worker(), [].append, weakref.WeakSet())
+    future = Futures(batches).submit(meet_and_return(tmp_path / "here"))
+    waiting.until((tmp_path / "here").exists)
+    assert future.cancel()
+    assert cells.ask("(dist.barrier(), os.getpid())[1]") == pids
 
 
 def stop(cells, code: str) -> Interrupted:

@@ -81,6 +81,7 @@ class CallServer:
                     self._tasks.put(told)
                 else:
                     self._say(self._carry_out(told))
+                    self._interrupts.forget_raised()
         finally:
             with self._closing:
                 self._is_over = True
