@@ -30,7 +30,9 @@ there, it would leave a lock held that ``__enter__`` has taken, and what needs t
 wait for ever. Until Python 3.13 this was so in managers written in Python, like conditions and
 queues; since Python 3.14 also for locks themselves. So it does where a module is imported: raised
 there, it would leave a part of a package behind, which is imported no more, and what needs the rest
-would fail until the rank is restarted. What takes longer is interrupted all the same.
+would fail until the rank is restarted. A library may take seconds, as what the first optimizer of
+torch imports. What takes longer is interrupted all the same, and a module of the user's own sooner:
+it may be a program that trains.
 
 See https://github.com/python-trio/trio/blob/main/src/trio/_core/_ki.py
 """
@@ -48,6 +50,8 @@ import time
 from collections.abc import Callable
 from types import FrameType
 from typing import ParamSpec, TypeVar
+
+from jupyter_sky.serialization.user_modules import is_user_code
 
 _REPEAT = signal.SIGRTMAX
 """Repeats an interrupt; as another SIGINT it would come twice where the first was slow."""
@@ -67,8 +71,11 @@ _DEFERRED = signal.SIGRTMAX - 3
 _LONGEST_ENTERING = 0.1
 """Seconds for which interrupts are deferred at most where a ``with`` statement is entered."""
 
-_LONGEST_IMPORT = 1.0
-"""The same where a module is imported."""
+_LONGEST_IMPORT = 4.0
+"""The same where a library is imported; less than ranks have until a Stop ends them."""
+
+_LONGEST_OWN_IMPORT = 1.0
+"""The same where that is a module of the user's own."""
 
 LONGEST_PAUSE = 60.0
 """Seconds that the user's code is paused at most."""
@@ -111,7 +118,7 @@ class Interrupts:
         # Without a handler SIGINT would end the process: it may arrive before the first run.
         signal.signal(_REPEAT, self._on_repeat)
         signal.signal(_DEFERRED, self._on_deferred)
-        self._deferred_for = 0.0
+        self._deferred_for, self._comes_again = 0.0, False
         self._deferred: Handler = self._on_interrupt
 
     def run_interruptible(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -120,7 +127,7 @@ class Interrupts:
         for number, handler in self._handlers:
             _set_handler(number, handler)
         self.was_requested = self.was_raised = self._is_pending = self._force = False
-        self._deferred_for = 0.0
+        self._deferred_for, self._comes_again = 0.0, False
         return function(*args, **kwargs)
 
     def run_step(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -238,12 +245,17 @@ class Interrupts:
         longest = _longest_deferral(frame)
         moment = longest / 100
         if self._deferred_for < longest:
+            if self._comes_again:  # one that is repeated meanwhile makes the time no shorter
+                if handler == self._on_interrupt:
+                    self._deferred = handler
+                return True
             # Not `threading`, whose own locks may be what is about to be entered.
             with contextlib.suppress(RuntimeError):  # no thread can be started
                 _thread.start_new_thread(self._send_deferred, (moment,))
-                self._deferred_for, self._deferred = self._deferred_for + moment, handler
+                self._deferred_for, self._comes_again = self._deferred_for + moment, True
+                self._deferred = handler
                 return True
-        self._deferred_for = 0.0
+        self._deferred_for, self._comes_again = 0.0, False
         return False
 
     def _send_deferred(self, delay: float) -> None:
@@ -251,6 +263,7 @@ class Interrupts:
         signal.pthread_kill(self._main, _DEFERRED)
 
     def _on_deferred(self, signum: int, frame: FrameType | None) -> None:
+        self._comes_again = False
         if self._deferred_for:  # otherwise its run has ended meanwhile
             self._deferred(signum, frame)
 
@@ -290,13 +303,16 @@ def _is_interruptible(frame: FrameType | None) -> bool | None:
 
 def _longest_deferral(frame: FrameType | None) -> float:
     """Return for how many seconds an interrupt of a stack may be deferred; 0 if it need not be."""
-    longest = 0.0
+    longest, is_own = 0.0, False
     while frame is not None and frame.f_code is not _INTERRUPTIBLE and frame.f_code is not _STEP:
-        code, at = frame.f_code.co_code, frame.f_lasti
+        source, at = frame.f_code, frame.f_lasti
+        code = source.co_code
         if at >= 2 and (code[at] == _BEFORE_WITH or code[at - 2 : at] == _LOAD_ENTER):
             longest = max(longest, _LONGEST_ENTERING)
-        if frame.f_code is _IMPORTING:
-            longest = _LONGEST_IMPORT
+        if source.co_name == "<module>":
+            is_own = is_user_code(source.co_filename)
+        elif source is _IMPORTING:
+            longest = max(longest, _LONGEST_OWN_IMPORT if is_own else _LONGEST_IMPORT)
         frame = frame.f_back
     return longest
 

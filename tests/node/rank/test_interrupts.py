@@ -194,7 +194,9 @@ def test_what_is_imported_is_imported_whole(
     package.mkdir()
     (package / "__init__.py").write_text("from .first import *\nfrom .second import *\nfirst")
     (package / "first.py").touch()
-    once = "import os, signal\nif os.environ.pop('INTERRUPT', ''): signal.raise_signal(2)"
+    # More often than there are moments for which one is deferred.
+    once = "import os, signal\nif os.environ.pop('INTERRUPT', ''): "
+    once += "[signal.raise_signal(2) for _ in range(200)]"
     (package / "second.py").write_text(once)
     monkeypatch.setenv("INTERRUPT", "1")
     monkeypatch.syspath_prepend(tmp_path)
@@ -209,10 +211,27 @@ def test_what_is_imported_is_imported_whole(
     assert importlib.import_module("imported_whole").first
 
 
+def test_a_library_has_more_time_to_be_imported_than_a_module_of_the_user(
+    interrupts: Interrupts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jupyter_sky.node.rank.interrupts._LONGEST_OWN_IMPORT", 0.05)
+    libraries = tmp_path / "site-packages"
+    libraries.mkdir()
+    (libraries / "takes_time.py").write_text(
+        "import signal, time\nsignal.raise_signal(signal.SIGINT)\ntime.sleep(0.2)\nis_whole = True"
+    )
+    (tmp_path / "imports_it.py").write_text("import time, takes_time\ntime.sleep(60)")
+    for folder in (tmp_path, libraries):
+        monkeypatch.syspath_prepend(folder)
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.run_interruptible(importlib.import_module, "imports_it")
+    assert sys.modules["takes_time"].is_whole
+
+
 def test_an_import_that_goes_on_and_on_is_interrupted(
     interrupts: Interrupts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jupyter_sky.node.rank.interrupts._LONGEST_IMPORT", 0.05)
+    monkeypatch.setattr("jupyter_sky.node.rank.interrupts._LONGEST_OWN_IMPORT", 0.05)
     loop = "import signal, time\nsignal.raise_signal(signal.SIGINT)\nwhile True: time.sleep(60)"
     (tmp_path / "imported_on_and_on.py").write_text(loop)
     monkeypatch.syspath_prepend(tmp_path)
