@@ -320,6 +320,14 @@ def test_a_rank_has_no_keyboard(pair: LiveNotebook, asking: str) -> None:
     assert "keyboard.py" not in cell.traceback  # it ends at the user's line
 
 
+@pytest.mark.parametrize(("magic", "says"), [("%debug", "%debug"), ("%pdb on", "`%%sky --pdb`")])
+def test_the_debugger_of_ipython_says_where_it_belongs(
+    pair: LiveNotebook, magic: str, says: str
+) -> None:
+    assert pair.run(f"%%sky\n{magic}").sentence.startswith(f"UsageError: type {says} ")
+    assert pair.run("%%sky\n1 / 0").traceback.count("Traceback") == 1  # nothing was turned on
+
+
 def test_a_crash_says_signal_rank_host_and_where_it_was(opened) -> None:
     notebook = opened()
     notebook.succeed("%%sky --nodes 2\nimport ctypes, torch.distributed as dist")

@@ -83,7 +83,11 @@ def run_shell_cell(
             "--retry runs cells of Python again: leave it out beside --sh, and give torchrun "
             "--max-restarts."
         )
+    if options.pdb:
+        raise UsageError("--pdb is for cells of Python: leave it out beside --sh.")
     folder = find_folder(options.workdir) if options.workdir is not None else None
+    # As editors of Windows end lines, which a shell takes for a part of each last word.
+    cell = cell.replace("\r\n", "\n")
     script = NodeScript(cell, shell_title(cell))
 
     def begin(cluster: Cluster, handle: DisplayHandle | None) -> BackgroundRun | None:

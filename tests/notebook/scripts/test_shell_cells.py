@@ -34,6 +34,10 @@ def test_a_shell_block_runs_on_every_node(notebook: Notebook) -> None:
         notebook.run("%%sky --sh\nexit 7")
     with pytest.raises(UsageError, match="--out is about names of Python: leave it out beside"):
         notebook.run("%%sky --sh --out x\nx=1")
+    with pytest.raises(UsageError, match="--pdb is for cells of Python: leave it out beside"):
+        notebook.run("%%sky --sh --pdb\nls")
+    of_windows = "if true; then\r\n  echo well\r\nfi\r\n"
+    assert notebook.run(f"%%sky --sh\n{of_windows}") == "well\n"
     log = notebook.run("%sky logs 2")
     assert "node 1 of 2\n" in log
 

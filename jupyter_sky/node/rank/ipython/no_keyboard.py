@@ -1,4 +1,4 @@
-"""Makes functions that ask the user raise an error if nobody can be asked."""
+"""Makes functions and magics that ask the user raise an error if nobody can be asked."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import builtins
 import getpass
 import sys
 from typing import NoReturn
+
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.node.rank.ipython import program
 
@@ -37,6 +40,12 @@ def refuse() -> None:
     sys.breakpointhook = _no_debugger
 
 
+def refuse_magics(shell: InteractiveShell) -> None:
+    """Make IPython's magics for its debugger say where they belong, which is the notebook."""
+    for name, magic in {"debug": _no_post_mortem, "pdb": _no_automatic_post_mortem}.items():
+        shell.register_magic_function(magic, "line_cell", name)
+
+
 def _no_input(prompt: object = "") -> NoReturn:
     raise RuntimeError(sentence("input"))
 
@@ -47,3 +56,16 @@ def _no_password(prompt: str = "", stream: object = None, **options: object) -> 
 
 def _no_debugger(*args: object, **kwargs: object) -> NoReturn:
     raise RuntimeError(_NO_DEBUGGER)
+
+
+def _no_post_mortem(line: str, cell: str = "") -> NoReturn:
+    raise UsageError(
+        "type %debug in a cell of its own, without %%sky: it looks at the last error of the ranks."
+    )
+
+
+def _no_automatic_post_mortem(line: str, cell: str = "") -> NoReturn:
+    raise UsageError(
+        "type `%%sky --pdb` above a cell to stop where it raises an exception; or %pdb in a cell "
+        "of its own, without %%sky, to look at each error of the ranks."
+    )

@@ -155,6 +155,10 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
     is_failing = False
     """Whether an error has ended what was asked for, and is being made ready to be sent."""
 
+    def init_magics(self) -> None:
+        super().init_magics()
+        no_keyboard.refuse_magics(self)
+
     def attach(self, owner: ShellOwner) -> None:
         """Become the shell of a rank: it was made in the fork server, which has no rank."""
         self._owner = owner
