@@ -101,12 +101,15 @@ class Interrupts:
         Whether it was raised, so that the user's code could react to it.
     is_late
         Whether a step was interrupted because its time was over or because it was cancelled.
+    cut_import
+        The library in whose import an interrupt was raised, since it went on and on; or empty.
     """
 
     def __init__(self) -> None:
         self.was_requested = False
         self.was_raised = False
         self.is_late = False
+        self.cut_import = ""
         self._is_pending = self._force = False
         self._main = threading.get_ident()
         self._until = self._paused = self._over = threading.Event()
@@ -128,6 +131,7 @@ class Interrupts:
             _set_handler(number, handler)
         self.was_requested = self.was_raised = self._is_pending = self._force = False
         self._deferred_for, self._comes_again = 0.0, False
+        self.cut_import = ""
         return function(*args, **kwargs)
 
     def run_step(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -242,7 +246,7 @@ class Interrupts:
         Moments are counted, and not what the clock says: on a busy machine this process may stand
         still for longer than that, just where it is.
         """
-        longest = _longest_deferral(frame)
+        longest, library = _longest_deferral(frame)
         moment = longest / 100
         if self._deferred_for < longest:
             if self._comes_again:  # one that is repeated meanwhile makes the time no shorter
@@ -256,6 +260,7 @@ class Interrupts:
                 self._deferred = handler
                 return True
         self._deferred_for, self._comes_again = 0.0, False
+        self.cut_import = library
         return False
 
     def _send_deferred(self, delay: float) -> None:
@@ -301,20 +306,31 @@ def _is_interruptible(frame: FrameType | None) -> bool | None:
     return None
 
 
-def _longest_deferral(frame: FrameType | None) -> float:
-    """Return for how many seconds an interrupt of a stack may be deferred; 0 if it need not be."""
-    longest, is_own = 0.0, False
+def _longest_deferral(frame: FrameType | None) -> tuple[float, str]:
+    """Return for how many seconds an interrupt of a stack may be deferred; 0 if it need not be.
+
+    Also the library that is being imported there, if one is.
+    """
+    longest, is_own, library = 0.0, False, ""
     while frame is not None and frame.f_code is not _INTERRUPTIBLE and frame.f_code is not _STEP:
         source, at = frame.f_code, frame.f_lasti
         code = source.co_code
         if at >= 2 and (code[at] == _BEFORE_WITH or code[at - 2 : at] == _LOAD_ENTER):
             longest = max(longest, _LONGEST_ENTERING)
         if source.co_name == "<module>":
-            is_own = is_user_code(source.co_filename)
+            is_own = _is_own(source.co_filename)
+        elif source is _IMPORTING and is_own:
+            longest = max(longest, _LONGEST_OWN_IMPORT)
         elif source is _IMPORTING:
-            longest = max(longest, _LONGEST_OWN_IMPORT if is_own else _LONGEST_IMPORT)
+            longest, library = max(longest, _LONGEST_IMPORT), str(frame.f_locals["name"])
         frame = frame.f_back
-    return longest
+    return longest, library
+
+
+def _is_own(file: str) -> bool:
+    with contextlib.suppress(OSError):  # the working directory is gone
+        return is_user_code(file)
+    return True
 
 
 # The instruction that calls `__enter__`, and since Python 3.14 the one before a call of it.

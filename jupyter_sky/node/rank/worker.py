@@ -58,6 +58,12 @@ _FLUSH_EVERY, _ENDED_WITHIN = 0.1, 0.3
 """Seconds between flushes, and after an error for collectives that all ranks have begun."""
 
 
+_CUT_IMPORT = (
+    "Stop has cut the import of {library} off, which took long: if it does not work from now on, "
+    "`%sky restart` gives the ranks new processes."
+)
+
+
 class RankWorker:
     """The life of a rank.
 
@@ -202,6 +208,8 @@ class RankWorker:
         left_collective = cut_off and (is_of_collective(error) or not ended(_ENDED_WITHIN))
         if cut_off:
             drop_unfinished_steps(self._interrupts.was_requested)
+        if library := self._interrupts.cut_import:
+            print(_CUT_IMPORT.format(library=library), file=sys.stderr)
         self._debugger.end(error)
         streams.end_of_run()
         self._metrics.end()

@@ -172,6 +172,30 @@ def test_stop(cells, code: str) -> None:
     assert cells.ask("x.item()") == [4.0] * 4
 
 
+def test_stop_says_which_library_it_has_cut_off(cells: Cells, tmp_path: Path) -> None:
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    (library / "goes_on.py").write_text("import time\nprint('here')\ntime.sleep(600)")
+    cells.run(
+        "import sys\nfrom jupyter_sky.node.rank import interrupts\n"
+        "usual, interrupts._LONGEST_IMPORT = interrupts._LONGEST_IMPORT, 0.05\n"
+        f"sys.path.append({str(library)!r})"
+    )
+    run = cells.start("import goes_on")
+    shown = bytearray()
+
+    def press(event: Output) -> None:
+        is_first = not shown
+        shown.extend(event.data)
+        if is_first:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        run.follow(press)
+    cells.run("interrupts._LONGEST_IMPORT = usual; sys.path.pop()")
+    assert b"Stop has cut the import of goes_on off" in shown
+
+
 def test_stop_is_heard_where_a_lock_is_given_back(cells) -> None:
     """As ipykernel's flush does: it waits for an event, whose lock the interrupt leaves open."""
     run, lock = cells.start("print('here')\ntime.sleep(600)"), threading.Lock()
