@@ -101,8 +101,9 @@ class RunView(TypedDict):
     epoch, ``seconds`` is its duration up to this snapshot, ``title`` a line of its code. ``cell``
     is the id of the notebook's cell, and ``shown`` are the ranks whose output the cell shows.
     ``cost`` is in the cluster's unit, ``trouble`` says why the cluster could not continue the run.
-    ``where`` says where its ranks are, if some wait long for others or the user has asked.
-    ``attempt`` is the number of the attempt and of possible attempts, from the second one on.
+    ``where`` says where its ranks are, if some wait long for others or the user has asked;
+    ``warns`` says that it is a warning, and not only the answer. ``attempt`` is the number of the
+    attempt and of possible attempts, from the second one on.
     """
 
     id: str
@@ -118,6 +119,7 @@ class RunView(TypedDict):
     cost: float | None
     trouble: str | None
     where: str | None
+    warns: bool
     attempt: tuple[int, int] | None
 
 

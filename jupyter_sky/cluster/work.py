@@ -75,5 +75,6 @@ class Work:
             cost=None,
             trouble=None,
             where=None,
+            warns=False,
             attempt=None,
         )

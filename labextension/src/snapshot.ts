@@ -57,6 +57,7 @@ export interface Run {
   cost: number | null;
   trouble: string | null;
   where: string | null;
+  warns: boolean;
   attempt: [number, number] | null;
 }
 

@@ -152,7 +152,7 @@ class View {
     setAttribute(this.element, 'aria-label', this.#nameOf(snapshot));
     this.#strip.show(snapshot, this.#open, place);
     setOptional(this.#note, place.note || null);
-    setOptional(this.#where, snapshot.run?.where ? plainLines(snapshot.run.where) : null);
+    this.#showWhere(snapshot);
     this.#curves.show(snapshot.curves ?? []); // a notebook of an older version has none
     setShown(this.#body, this.#open);
     if (this.#open) {
@@ -160,6 +160,13 @@ class View {
     }
     this.#showMore(snapshot);
     setText(this.#announcement, this.#strip.summary(snapshot));
+  }
+
+  /** Where the ranks are, or were when they were stopped: those of a finished run are there no more. */
+  #showWhere({ run }: Snapshot): void {
+    const where = run && run.state !== 'ok' ? run.where : null;
+    setOptional(this.#where, where ? plainLines(where) : null);
+    setAttribute(this.#where, 'data-warns', run?.warns ? '' : null); // older notebooks do not say
   }
 
   /** What a screen reader calls it; a notebook has many. */

@@ -66,6 +66,7 @@ export function sample(count = 4): Snapshot {
       cost: null,
       trouble: null,
       where: null,
+      warns: false,
       attempt: null
     },
     sent_bytes: 1_234_567,

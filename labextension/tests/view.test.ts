@@ -378,7 +378,13 @@ test('a run says where its ranks are, by itself or when it is asked', (t) => {
     where().textContent,
     'rank 0 waits in barrier #3.\n   rank 0\n      cell [7], line 2<b>'
   );
-  showInCell({ ...sample(), run: { ...sample().run!, state: 'ok' } }, { open: false });
+  assert.ok(!where().hasAttribute('data-warns'), 'an answer is no warning');
+  showInCell({ ...sample(), run: { ...sample().run!, where: said, warns: true } }, { open: false });
+  assert.ok(where().hasAttribute('data-warns'));
+  // Where they were when they were stopped is still worth knowing; of a run that has finished it is false.
+  showInCell({ ...sample(), run: { ...sample().run!, where: said, state: 'interrupted' } }, { open: false });
+  assert.ok(!where().hidden && ask().hidden);
+  showInCell({ ...sample(), run: { ...sample().run!, where: said, state: 'ok' } }, { open: false });
   assert.ok(where().hidden && ask().hidden);
 });
 

@@ -29,6 +29,12 @@ class HangReport:
         self._shows_stacks = False
         self._told = ("", 0.0)
 
+    @property
+    def is_warning(self) -> bool:
+        """Whether ``text`` is more than the answer to a user who has asked."""
+        is_long = bool(self._told[0])
+        return self.text is not None and (is_long or not self._shows_stacks)
+
     def update(self, found: Findings | None, is_long: bool, asked: str) -> HangNotice | None:
         """Take in where the ranks are, and return what the cell should say of it.
 

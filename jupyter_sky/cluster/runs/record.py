@@ -260,6 +260,7 @@ class RunRecorder:
             "cost": None if self.rate is None else self.rate * seconds / 3600,
             "trouble": str(run.trouble) if run.trouble else None,
             "where": run.hang.text,
+            "warns": run.hang.is_warning,
             "attempt": (attempt.number, attempt.limit) if attempt.number > 1 else None,
         }
 

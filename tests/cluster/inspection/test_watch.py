@@ -38,7 +38,7 @@ def test_the_cell_and_the_panel_say_where_ranks_wait(cells: Cells) -> None:
 
     def is_shown() -> bool:
         view = cells.cluster.snapshot(run=run.id)["run"]
-        shown = view["where"] if view else None
+        shown = view["where"] if view and view["warns"] else None
         return re.fullmatch(_WAIT + _SLEEP + r"\.", shown or "") is not None
 
     def on_hang(notice: HangNotice) -> None:

@@ -201,6 +201,8 @@ def test_a_run_that_is_being_stopped(cells: Cells, tmp_path: Path) -> None:
     run = cells.start(code, names=["go"], ranks=[2])
     assert "being stopped" not in cells.cluster.where().text
     until(lambda: "time.sleep(600)" in cells.cluster.where().text)
+    shown = cells.cluster.snapshot(run=run.id)["run"]
+    assert "time.sleep(600)" in shown["where"] and not shown["warns"], "nothing is wrong"
     cells.cluster.interrupt_run(run.id)
     try:
         until(lambda: "the run is being stopped: " in cells.cluster.where().sentence)

@@ -49,6 +49,7 @@ def snapshot(nodes: int = 4, ranks_a_node: int = 1, gpu: str | None = None) -> S
             "cost": None,
             "trouble": None,
             "where": None,
+            "warns": False,
             "attempt": None,
         },
         "sent_bytes": 12_400_000,
