@@ -23,6 +23,7 @@ export class RankRow {
   #shown: Rank | null = null;
   #gpu: string | null = null;
   #isLost = false;
+  #waits = false;
 
   constructor(trans: Translation, rank: number, isCell: boolean) {
     this.#trans = trans;
@@ -44,14 +45,22 @@ export class RankRow {
     this.element.tabIndex = -1;
   }
 
-  show(rank: Rank, gpu: string | null, selected: boolean, isLost: boolean): void {
+  /** Shows the rank; until a run has its turn, what the rank does is another run's. */
+  show(
+    rank: Rank,
+    gpu: string | null,
+    selected: boolean,
+    { isLost, waits }: { isLost: boolean; waits: boolean }
+  ): void {
     setAttribute(this.element, 'aria-selected', String(selected));
-    if (rank === this.#shown && gpu === this.#gpu && isLost === this.#isLost) {
+    const isSame = rank === this.#shown && gpu === this.#gpu;
+    if (isSame && isLost === this.#isLost && waits === this.#waits) {
       return;
     }
     this.#shown = rank;
     this.#gpu = gpu;
     this.#isLost = isLost;
+    this.#waits = waits;
     const key = this.#keyOf(rank);
     setAttribute(this.element, 'data-outcome', key);
     setAttribute(this.#dot, 'data-phase', key);
@@ -121,6 +130,9 @@ export class RankRow {
     if (this.#isLost && !outcome && phase !== 'gone') {
       return 'unknown';
     }
+    if (this.#isCell && this.#waits && phase === 'running') {
+      return 'waiting';
+    }
     const hasFailed = outcome === 'error' && phase === 'idle';
     return this.#isCell || hasFailed ? (outcome ?? phase) : phase;
   }
@@ -136,6 +148,8 @@ export class RankRow {
       case 'stopped':
       case 'released':
         return this.#trans.__('stopped');
+      case 'waiting':
+        return this.#trans.__('waiting');
       case 'starting':
         return this.#trans.__('starting');
       case 'idle':

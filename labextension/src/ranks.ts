@@ -80,9 +80,10 @@ export class RankList {
     setAttribute(this.element, 'data-timed', timed ? '' : null);
     const measured = ranks.some((rank) => rank.utilisation !== null || rank.memory !== null);
     setAttribute(this.element, 'data-measured', measured ? '' : null);
+    const state = { isLost, waits: run?.state === 'waiting' };
     for (const rank of ranks) {
       const gpu = places.get(rank.node)?.gpu ?? null;
-      this.#rows.get(rank.rank)?.show(rank, gpu, rank.rank === selected, isLost);
+      this.#rows.get(rank.rank)?.show(rank, gpu, rank.rank === selected, state);
     }
     if (![...this.#rows.values()].some((row) => row.element.tabIndex === 0)) {
       this.#reachable(selected !== null && this.#rows.has(selected) ? selected : (ranks[0]?.rank ?? 0));
