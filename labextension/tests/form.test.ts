@@ -70,6 +70,15 @@ async function answer(...answered: Parameters<typeof found>): Promise<void> {
   await settled();
 }
 
+test('until offers are there, the form says what it waits for, and nothing else', async () => {
+  const seen = () => [...host.querySelectorAll<HTMLElement>('details, .jsky-form-notes')].filter(({ hidden }) => !hidden);
+  assert.deepEqual(seen().map(({ textContent }) => textContent), ['Looking for nodes…']);
+  await answer([LOCAL]);
+  assert.deepEqual(seen(), []);
+  type('3');
+  assert.deepEqual(seen(), [], 'the offers before are still shown');
+});
+
 test('offers are shown with their price, and the chosen one goes into the notebook', async () => {
   await answer([LOCAL, SPOT], ['Use `--hosts` for ssh.']);
   assert.deepEqual(texts(host, '.jsky-offer'), ['this machinelocal', 'g6.xlarge, spotaws · $0.62 an hour']);

@@ -107,6 +107,7 @@ export class NewCluster {
       void this.#put('start');
     });
     this.element.addEventListener('keydown', ({ key }) => key === 'Escape' && close());
+    setShown(this.#reasons, false);
     this.#showLine();
   }
 
@@ -174,6 +175,10 @@ export class NewCluster {
   #setBusy(): void {
     this.#enable(true);
     setAttribute(this.element, 'aria-busy', 'true');
+    if (!this.#offers.chosen) {
+      setText(this.#notes, this.#tools.trans.__('Looking for nodes…'));
+      setShown(this.#notes, true);
+    }
   }
 
   #show({ offers, notes, providers }: Offers): void {
