@@ -72,7 +72,7 @@ export class OutputPane {
     setOptional(this.#note, note ?? this.#noteFor(pending, text));
     if (text !== this.#shown) {
       this.#shown = text;
-      this.#write(linesOf(text.replace(/\n$/, '')).slice(-this.#most));
+      this.#write(text ? linesOf(text.replace(/\n$/, '')).slice(-this.#most) : []);
     }
   }
 

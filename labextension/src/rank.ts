@@ -87,6 +87,9 @@ export class RankRow {
         !isLost &&
         this.#trans.__('%1 left', duration(progress.left, false));
       this.#progress.show(progress.part, [progress.count, left]);
+      // Also beside the present state of a rank, the bar is that of its run.
+      const end = rank.outcome ?? (isLost ? 'unknown' : null);
+      setAttribute(this.#progress.element, 'data-outcome', end);
     }
     setAttribute(this.#line, 'data-trouble', trouble === null ? null : '');
     setOptional(this.#line, progress ? null : plain(trouble ?? rank.line) || ' ');

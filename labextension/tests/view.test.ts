@@ -132,6 +132,41 @@ test('a failed rank is one click away, with links to the lines of code', (t) => 
   );
 });
 
+test('ranks of a run that waits for its turn wait, whatever they do for another run', (t) => {
+  t.after(() => release(host));
+  const snapshot = withRank(sample(), 1, { phase: 'gone' });
+  showInCell({ ...snapshot, run: { ...snapshot.run!, state: 'waiting' } });
+  assert.deepEqual(texts(host, '.jsky-rank .jsky-rank-state'), ['waiting', 'gone', 'waiting', 'waiting']);
+  assert.match(row(2).title, /waiting/);
+  // The same ranks, once it is its turn.
+  showInCell(snapshot);
+  assert.deepEqual(texts(host, '.jsky-rank .jsky-rank-state'), ['running', 'gone', 'running', 'running']);
+  const waiting = { ...snapshot, run: { ...snapshot.run!, state: 'waiting' as const } };
+  const card = place();
+  render(card, waiting, () => {});
+  assert.equal(texts(card, '.jsky-rank .jsky-rank-state')[0], 'running', 'a card shows the cluster');
+  release(card);
+});
+
+test('where a rank has printed nothing, there is no empty line', (t) => {
+  t.after(() => release(host));
+  show(withOutput(sample(), ''));
+  assert.match(textOf(host, '.jsky-output-head'), /nothing printed yet/);
+  assert.deepEqual(texts(host, '.jsky-text-line'), []);
+  show(withOutput(sample(), '\n\n'));
+  assert.deepEqual(texts(host, '.jsky-text-line'), ['', ''], 'but those that it has printed');
+});
+
+test('the bar of a rank is that of its run, also where its present state is shown', (t) => {
+  t.after(() => release(host));
+  const bar = () => row(1).querySelector<HTMLElement>('.jsky-progress')!;
+  show(withRank(sample(), 1, { progress: PROGRESS }));
+  assert.equal(bar().dataset.outcome, undefined);
+  show(withRank(sample(), 1, { progress: PROGRESS, phase: 'idle', outcome: 'ok' }));
+  assert.equal(row(1).dataset.outcome, 'idle');
+  assert.equal(bar().dataset.outcome, 'ok');
+});
+
 test('which GPU a rank has is seen and said, however long their name is', (t) => {
   t.after(() => release(host));
   const snapshot = sample();
