@@ -162,16 +162,16 @@ def test_bars_of_many_ranks_stay_in_their_place_in_the_sidebar(open_page: Open) 
 
 
 def test_ranks_of_many_nodes_are_seen_at_once_and_their_bars_have_names(open_page: Open) -> None:
-    page = open_page(Bench(snapshot(32)))
+    page = open_page(Bench(snapshot(44)))
     ranks = page.browser.get_by_role("listbox")
     assert ranks.evaluate("node => node.scrollHeight <= node.clientHeight"), "nothing to scroll"
-    page.browser.locator(".jsky-headings").get_by_text("Utilisation").wait_for()
+    assert page.browser.locator(".jsky-headings").get_by_text("Utilisation").is_visible()
     # Where nodes have names of their own, these are shown.
-    assert not page.browser.get_by_text("node 31", exact=True).is_visible()
-    hosts = snapshot(32)
-    hosts["nodes"][31]["addr"] = "10.0.3.48"
+    assert not page.browser.get_by_text("node 43", exact=True).is_visible()
+    hosts = snapshot(44)
+    hosts["nodes"][43]["addr"] = "10.0.3.60"
     page = open_page(Bench(hosts))
-    page.browser.get_by_text("10.0.3.48", exact=True).wait_for()
+    page.browser.get_by_text("10.0.3.60", exact=True).wait_for()
 
 
 def test_a_page_of_few_colours_or_of_large_text(open_page: Open) -> None:
