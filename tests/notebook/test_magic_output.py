@@ -458,6 +458,15 @@ def test_a_run_in_the_background_says_which_values_are_not_in_the_notebook(
     assert pair.value("best") == 9
 
 
+def test_a_run_in_the_background_says_that_it_shows_only_its_last_lines(
+    pair: LiveNotebook,
+) -> None:
+    cell = pair.succeed("%%sky --background\nfor number in range(42):\n    print('line', number)")
+    said = "[2 earlier lines: print `output` of this run to see more]"
+    last = "\n".join(f"line {number}" for number in range(2, 42))
+    pair.watch(cell, lambda cell: cell.shown[-1] == f"{said}\n{last}")
+
+
 def test_what_cannot_be_encoded_is_shown_escaped(pair: LiveNotebook, tmp_path: Path) -> None:
     folder = os.fsencode(tmp_path)
     cell = pair.succeed(

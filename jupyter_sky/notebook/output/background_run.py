@@ -16,7 +16,7 @@ from IPython.display import DisplayHandle
 
 from jupyter_sky.cluster.errors import heard_interrupts
 from jupyter_sky.cluster.runs.handle import RunHandle
-from jupyter_sky.formatting import format_list
+from jupyter_sky.formatting import format_count, format_list
 from jupyter_sky.notebook.output.plain_output import PlainOutput
 from jupyter_sky.notebook.panel.manager import RunStrip
 from jupyter_sky.notebook.throttle import Throttle, call_in_loop
@@ -283,7 +283,11 @@ class BackgroundRun:
 
     def _lines(self) -> list[str]:
         heading = [] if self._strip.is_output else [repr(self)]
-        return [*heading, *self.output.splitlines()[-_SHOWN_LINES:], *self._unasked_values()]
+        lines = self.output.splitlines()
+        if (earlier := len(lines) - _SHOWN_LINES) > 0:
+            said = format_count(earlier, "earlier line")
+            heading.append(f"[{said}: print `output` of this run to see more]")
+        return [*heading, *lines[-_SHOWN_LINES:], *self._unasked_values()]
 
     def _unasked_values(self) -> list[str]:
         """Return a line about the values that the notebook does not have yet, if there are any."""
