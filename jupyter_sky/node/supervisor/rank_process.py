@@ -256,6 +256,10 @@ class RankProcess:
         start = max(self.run_offset, self.log.size - limit)
         return self.log.read(start, self.log.size - start)
 
+    def shown_output(self, limit: int) -> bytes:
+        """Return the end of what a terminal would show of its last run, at most ``limit`` bytes."""
+        return self.log.shown(self.run_offset, limit)
+
     def send_form(self, request: FormRequest, peers: Peers) -> None:
         """Let the rank enter a process group."""
         topology = request["topology"]

@@ -41,6 +41,19 @@ def test_a_run_that_ended_keeps_its_rows_and_last_lines(cells) -> None:
     assert again["others"] == others
 
 
+def test_what_a_rank_printed_is_not_lost_behind_its_progress_bar(cells) -> None:
+    code = (
+        "print('of rank', rank)\n"
+        "for step in range(401):\n    print(f'\\rsteps: {step:>60}/400', end='')\nprint()"
+    )
+    cells.run(code, show=(0,))
+    run = snapshot(cells)["run"]["id"]
+    others = cells.cluster.snapshot(run=run)["others"]
+    assert others == [
+        {"rank": rank, "text": f"of rank {rank}\nsteps: {400:>60}/400\n"} for rank in (1, 2, 3)
+    ]
+
+
 def test_the_rank_that_failed_differs_from_those_released_because_of_it(cells) -> None:
     with pytest.raises(ValueError):
         cells.run("if rank == 2:\n    raise ValueError('no data\\nhere')\ndist.barrier()")

@@ -26,6 +26,33 @@ def test_the_last_lines_are_those_of_a_terminal(log: LogFile) -> None:
     assert log.tail_start(1, 0) == log.size
 
 
+def test_what_a_rank_printed_is_not_lost_behind_its_progress_bar(log: LogFile) -> None:
+    log.append(b"of an earlier run\n")
+    since = log.size
+    log.append(b"one\n")
+    assert log.shown(since, 100) == b"one\n"
+    bar = b"".join(b"\r%3d %% of the epoch" % part for part in range(101))
+    log.append(bar + b"\n" + bar)
+    assert len(bar) > 1000
+    assert log.shown(since, 1000) == b"one\n100 % of the epoch\n100 % of the epoch"
+    assert log.shown(since, 10) == b" the epoch"
+    assert log.shown(since, 0) == b""
+
+
+def test_what_is_dropped_in_the_middle_does_not_take_the_end_with_it(tmp_path: Path) -> None:
+    log = LogFile(tmp_path / "rank0.log", beginning=16, end=64)
+    for number in range(1000):
+        log.append(b"line %d\n" % number)
+    assert log.shown(0, 18) == b"line 998\nline 999\n"
+
+
+def test_a_long_line_is_searched_once_and_not_from_each_of_its_characters(log: LogFile) -> None:
+    size = 1024 * 1024  # from each of them, that takes an hour
+    log.append(b"x" * size + b"\nand then\r")
+    assert log.tail(1, size) == b"and then\r"
+    assert len(log.tail(2, size)) == size
+
+
 def test_the_index_says_when_and_where_what_was_written(tmp_path: Path) -> None:
     now = 100.0
     index = LogIndex(tmp_path / "rank0.index", lambda: now)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from pathlib import Path
 
 from jupyter_sky.formatting import format_bytes
@@ -20,6 +19,8 @@ BEGINNING = 64 * 1024 * 1024
 
 END = 192 * 1024 * 1024
 """Bytes that are kept of its end; what is between the two is dropped."""
+
+_SEARCHED = 256 * 1024  # bytes in which the last lines are searched among states of progress bars
 
 
 class LogFile:
@@ -110,10 +111,7 @@ class LogFile:
         A line ends where a terminal would begin the next one: all states of a progress bar are one
         line.
         """
-        start = self.size - limit
-        if start < self._beginning < self._end.oldest:
-            start = self._end.oldest
-        start = max(0, self.kept_from(start))
+        start = self._kept_end(limit)
         data = self.read(start, self.size - start)
         at = len(data) - data.endswith(b"\n")
         for _ in range(lines):
@@ -125,11 +123,36 @@ class LogFile:
     def tail(self, lines: int, limit: int) -> bytes:
         """Return the last lines as a terminal shows them, from at most ``limit`` bytes."""
         start = self.tail_start(lines, limit)
-        return _OVERWRITTEN.sub(b"", self.read(start, self.size - start))
+        return _without_overwritten(self.read(start, self.size - start))
+
+    def shown(self, since: int, limit: int) -> bytes:
+        """Return the end of what was written since an offset, at most ``limit`` bytes.
+
+        Of a progress bar it has the last state: all of them would leave no room for other lines.
+        """
+        if self.size - since <= limit:
+            return self.read(since, limit)
+        start = max(since, self._kept_end(max(limit, _SEARCHED)))
+        data = _without_overwritten(self.read(start, self.size - start))
+        return data[max(0, len(data) - limit) :]
+
+    def _kept_end(self, limit: int) -> int:
+        """Return where the last ``limit`` bytes begin, as far as they are kept without a gap."""
+        start = self.size - limit
+        if start < self._beginning < self._end.oldest:
+            start = self._end.oldest
+        return max(0, self.kept_from(start))
 
 
-# Drop what a carriage return overwrites: the earlier states of a progress bar.
-_OVERWRITTEN = re.compile(rb"[^\r\n]*\r+(?=[^\r\n])")
+def _without_overwritten(text: bytes) -> bytes:
+    """Drop what a carriage return overwrites: the earlier states of a progress bar."""
+    if b"\r" not in text:
+        return text
+    return b"\n".join(map(_last_state, text.split(b"\n")))
+
+
+def _last_state(line: bytes) -> bytes:
+    return line[line.rstrip(b"\r").rfind(b"\r") + 1 :]
 
 
 def _gap(size: int) -> bytes:
