@@ -23,6 +23,14 @@ LEFT = """parts => {
     return Math.round(inside.getBoundingClientRect().left);
   });
 }"""
+# How far below the middle of each button its icon is.
+OFF_CENTRE = """buttons => buttons.map((button) => {
+  const [icon, whole] = [button.querySelector("svg"), button].map((part) => {
+    const { top, height } = part.getBoundingClientRect();
+    return top + height / 2;
+  });
+  return Math.round(icon - whole);
+})"""
 LOOK = """dot => {
   const { backgroundImage, borderColor, borderStyle } = getComputedStyle(dot);
   return [dot.dataset.phase, backgroundImage, borderColor, borderStyle];
@@ -98,4 +106,7 @@ def test_many_clusters_fit_and_what_is_in_a_card_begins_at_one_line(
     icon = view.locator(".jsky-run-icon").bounding_box()["x"]
     assert {*edges, round(icon)} == {edges[0]}
     assert len(edges) == 5
+    tools = card.locator(".jsky-tool").locator("visible=true")
+    assert tools.count() >= 7
+    assert set(tools.evaluate_all(OFF_CENTRE)) == {0}, "icons are in the middle of their buttons"
     user.page.screenshot(path=shots / "sidebar-compact-opened.png")
