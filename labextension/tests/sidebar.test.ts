@@ -73,6 +73,9 @@ test('a cluster says in few words what it is, who has it, what it costs and when
   assert.ok(host.querySelector('.jsky-fact[data-soon]'));
   assert.equal(textOf(host, '.jsky-note'), 'Run %sky gc.');
   assert.deepEqual(texts(host, '.jsky-note code'), ['%sky gc']);
+  assert.ok(!host.querySelector('.jsky-note[data-quiet]'), 'a warning');
+  show(sampleEntry({ state: 'starting', note: 'installing torch' }));
+  assert.equal(textOf(host, '.jsky-note[data-quiet]'), 'installing torch', 'no warning');
   show(sampleEntry({ price: null, cost: null, idle: null, created: null, kernels: [] }));
   assert.equal(
     [...host.querySelectorAll<HTMLElement>('.jsky-card-facts *')]

@@ -122,6 +122,8 @@ export class Card {
     setOptional(this.#end, end && end.text);
     setAttribute(this.#end, 'data-soon', end?.soon ? '' : null);
     setSentence(this.#note, entry.note);
+    // What a start is at is no warning.
+    setAttribute(this.#note, 'data-quiet', entry.state === 'starting' ? '' : null);
     this.#showStop();
     setShown(this.#start, isPossible('start', entry));
     this.#actions.show(entry);
