@@ -79,6 +79,19 @@ test('until offers are there, the form says what it waits for, and nothing else'
   assert.deepEqual(seen(), [], 'the offers before are still shown');
 });
 
+test('who closes the form is where it was opened', () => {
+  const opener = document.body.appendChild(document.createElement('button'));
+  opener.focus();
+  const form = new NewCluster(tools, { offers: () => new Promise(() => {}), insert: () => {} }, () => void closed++);
+  host.append(form.element);
+  form.open({ provider: '', nodes: 2, gpu: '' });
+  assert.equal(document.activeElement, form.element.querySelector('input'));
+  form.open({ provider: '', nodes: 3, gpu: '' });
+  document.activeElement!.dispatchEvent(new KeyboardEvent('keydown', { key: 'Escape', bubbles: true }));
+  assert.equal(closed, 1);
+  assert.equal(document.activeElement, opener);
+});
+
 test('offers are shown with their price, and the chosen one goes into the notebook', async () => {
   await answer([LOCAL, SPOT], ['Use `--hosts` for ssh.']);
   assert.deepEqual(texts(host, '.jsky-offer'), ['this machinelocal', 'g6.xlarge, spotaws · $0.62 an hour']);

@@ -48,6 +48,9 @@ export class NewCluster {
   readonly #line = element('code', 'jsky-form-line');
   readonly #where = element('div', 'jsky-quiet');
   readonly #buttons: readonly HTMLButtonElement[];
+  readonly #onClose: () => void;
+  /** What had the focus when the form was opened, and gets it back. */
+  #before: HTMLElement | null = null;
   #later: ReturnType<typeof setTimeout> | undefined;
   /** The offers for the input; null until they were requested. */
   #asking: Promise<void> | null = null;
@@ -56,6 +59,7 @@ export class NewCluster {
     const { trans } = tools;
     this.#tools = tools;
     this.#desk = desk;
+    this.#onClose = close;
     const changed = () => this.#onChange();
     this.#provider = new Choice(tools, trans.__('Provider'), changed);
     this.#provider.add('', trans.__('any'));
@@ -77,7 +81,7 @@ export class NewCluster {
         'jsky-form-head',
         {},
         element('span', 'jsky-name', {}, trans.__('New cluster')),
-        iconButton(tools, 'close', trans.__('Close'), close)
+        iconButton(tools, 'close', trans.__('Close'), () => this.#close())
       ),
       element(
         'div',
@@ -106,19 +110,28 @@ export class NewCluster {
       event.preventDefault();
       void this.#put('start');
     });
-    this.element.addEventListener('keydown', ({ key }) => key === 'Escape' && close());
+    this.element.addEventListener('keydown', ({ key }) => key === 'Escape' && this.#close());
     setShown(this.#reasons, false);
     this.#showLine();
   }
 
   /** Shows the form with the user's defaults for a new cluster. */
   open(wanted: Wanted): void {
+    const { activeElement } = this.element.ownerDocument;
+    if (!this.element.contains(activeElement)) {
+      this.#before = activeElement as HTMLElement | null;
+    }
     this.#nodes.value = String(wanted.nodes);
     this.#provider.choose(wanted.provider);
     this.#gpu.choose(wanted.gpu);
     this.#onChange();
     this.#nodes.focus();
     this.#nodes.select();
+  }
+
+  #close(): void {
+    this.#onClose();
+    this.#before?.focus();
   }
 
   /** Says in which notebook it starts; null is a new one. */
