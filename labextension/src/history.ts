@@ -266,7 +266,7 @@ function withGaps(times: number[], values: Values, since: number): { steps: numb
 function titleOf(trans: Translation, kind: Kind): string {
   switch (kind) {
     case 'processor':
-      return trans.__('CPU');
+      return trans.__('CPUs'); // how many are busy
     case 'gpu':
       return trans.__('GPU');
     case 'gpu_memory':

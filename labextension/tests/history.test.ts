@@ -112,7 +112,7 @@ test('there is a row for each node, and those of ranks when it is unfolded', asy
   t.after(() => release(host));
   kernel.next = history(1, 3);
   await opened();
-  assert.deepEqual(texts(host, '.jsky-history thead th'), ['Node', 'CPU', 'Memory', 'Network']);
+  assert.deepEqual(texts(host, '.jsky-history thead th'), ['Node', 'CPUs', 'Memory', 'Network']);
   assert.deepEqual(cells('.jsky-history-node'), [
     ...['node 02 ranks', '1.5', '4 GB', '2 MB/s'],
     ...['node 12 ranks', '2.5', '4 GB', '2 MB/s']
@@ -133,7 +133,7 @@ test('GPUs are shown where there are some, and never as nothing', async (t) => {
   t.after(() => release(host));
   kernel.next = history(1, 3, 2, true);
   await opened();
-  const headings = ['Node', 'CPU', 'GPU', 'GPU memory', 'Memory', 'Network'];
+  const headings = ['Node', 'CPUs', 'GPU', 'GPU memory', 'Memory', 'Network'];
   assert.deepEqual(texts(host, '.jsky-history thead th'), headings);
   folds()[1]!.click();
   assert.deepEqual(cells('.jsky-history-rank:last-child').slice(2, 4), ['75 %', '20 GB']);

@@ -245,5 +245,6 @@ export class LogPane {
 }
 
 function textField(label: string, type: string): HTMLInputElement {
-  return element('input', 'jp-mod-styled', { type, 'aria-label': label }) as HTMLInputElement;
+  const attributes = { type, 'aria-label': label, title: label };
+  return element('input', 'jp-mod-styled', attributes) as HTMLInputElement;
 }
