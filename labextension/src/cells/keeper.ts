@@ -184,7 +184,7 @@ export class Keeper {
       this.#asked.add(run);
       this.#feed.take(entry.snapshot, 'server');
       if (isNew) {
-        strip.show_();
+        strip.refresh();
       }
     } else {
       this.#asked.add(run);

@@ -98,11 +98,11 @@ export class RunStrip extends Widget implements IRenderMime.IRenderer {
     this.#data = model.data as PartialJSONObject;
     this.#takeOver();
     this.#feed.take(this.#output.snapshot, 'output');
-    this.show_();
+    this.refresh();
   }
 
   /** Shows the present state. */
-  show_(): void {
+  refresh(): void {
     const snapshot = this.snapshot;
     if (this.isDisposed || !snapshot) {
       return;
@@ -163,7 +163,7 @@ export class RunStrip extends Widget implements IRenderMime.IRenderer {
 
   #changed(_: Feed, run: string): void {
     if (run === this.run) {
-      this.show_();
+      this.refresh();
     }
   }
 

@@ -67,8 +67,9 @@ export class SidebarBody extends Widget {
     this.#environment = environment;
     this.#notebooks = notebooks;
     keepKeys(this.node);
-    clusters.changed.connect(() => this.#show());
-    notebooks.kernelChanged.connect(() => this.#sayWhereItStarts());
+    // Until it is disposed.
+    clusters.changed.connect(this.#show, this);
+    notebooks.kernelChanged.connect(this.#sayWhereItStarts, this);
   }
 
   /** Shows the form for a new cluster. */

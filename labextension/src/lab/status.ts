@@ -62,7 +62,7 @@ class Status extends Widget {
     this.#button = button;
     this.#clusters = clusters;
     this.#trans = trans;
-    clusters.changed.connect(() => this.#show());
+    clusters.changed.connect(this.#show, this); // until it is disposed
   }
 
   get isNeeded(): boolean {
