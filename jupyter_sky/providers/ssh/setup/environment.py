@@ -240,6 +240,8 @@ export UV_NO_WRAP=1
 {uv} pip install --quiet --python "$new/env/bin/python" {options} >said 2>&1 </dev/null ||
     give_up 'uv pip install'
 "$new/env/bin/python" -I -c {reuse} {parent} >/dev/null 2>&1 </dev/null
+# One whose Python is gone, as after an upgrade of the machine, would be in the way for ever.
+test -x {folder}/bin/python || mv -T {folder} "$new/broken" 2>/dev/null
 # The first of several kernels makes it: an environment of that name is always whole.
 mv -T "$new/env" {folder} 2>/dev/null
 cd /

@@ -19,6 +19,7 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.providers.node_defaults import NEEDED
+from jupyter_sky.providers.packages import project
 from jupyter_sky.providers.progress import Preparation
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection
@@ -26,7 +27,7 @@ from jupyter_sky.providers.ssh.connection.errors import HostError
 from jupyter_sky.providers.ssh.connection.targets import parse_one
 from jupyter_sky.providers.ssh.setup.agent import start_agent
 from jupyter_sky.providers.ssh.setup.code_package import code_package
-from jupyter_sky.providers.ssh.setup.environment import recipe_for
+from jupyter_sky.providers.ssh.setup.environment import Recipe, _script, recipe_for
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 from tests.lab import Lab, wheels
 from tests.lab.host import USERS, command
@@ -450,3 +451,29 @@ def test_a_wheel_that_is_sent_keeps_what_was_asked_of_it(tmp_path: Path) -> None
     assert "own[dev,more] @ file://" in project
     assert f"/{wheel.name} ; python_version > " in project
     assert '"einops>=0.8"' in project
+
+
+def test_an_environment_whose_python_is_gone_is_made_anew(tmp_path: Path) -> None:
+    """As where the machine was upgraded: there is a folder of its name, in which nothing runs."""
+    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if uv is None:
+        pytest.skip("there is no uv")
+    folder = tmp_path / "envs/made"
+    python = folder / "bin/python"
+    recipe = Recipe(".".join(sys.version.split()[0].split(".")[:2]), project([], ""))
+
+    def make() -> subprocess.CompletedProcess[str]:
+        script = _script(str(folder), uv, None, recipe)
+        return subprocess.run(["sh"], input=script, capture_output=True, text=True)
+
+    assert make().returncode == 0
+    # One that is whole stays: another kernel uses it.
+    (folder / "kept").touch()
+    assert make().returncode == 0
+    assert (folder / "kept").exists()
+    python.unlink()
+    python.symlink_to(tmp_path / "nowhere/python")
+    again = make()
+    assert again.returncode == 0, again.stdout
+    subprocess.run([python, "-c", "import sys"], check=True)
+    assert [each.name for each in folder.parent.iterdir()] == ["made"]
