@@ -10,6 +10,7 @@ import json
 import shlex
 import sys
 import tarfile
+import uuid
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -308,14 +309,16 @@ def _send_wheels(
     what = f"sending {len(recipe.wheels)} wheels"
     mark = recipe.digest(facts.machine)
     folder = f"{facts.cache_folder}/wheels/{mark}"
+    # Two kernels may send the same at once: each into a folder of its own, and the first of them is
+    # used, which is always whole.
+    new = f"{facts.cache_folder}/wheels/new.{uuid.uuid4().hex}"
     content, digest = relay.content(mark, lambda: _packed(recipe.wheels))
-    packed = f"{folder}/all.tar"
-    quoted = shlex.quote(folder)
+    packed = f"{new}/all.tar"
 
     def send() -> None:
         report(f"{what} ({format_bytes(size)})")
         connection.run(
-            f"umask 077; mkdir -p {quoted} && cat >{shlex.quote(packed)}",
+            f"umask 077; mkdir -p {shlex.quote(new)} && cat >{shlex.quote(packed)}",
             content,
             sent=lambda count: report(
                 f"{what} ({20 * count // len(content) * 5} % of {format_bytes(size)})"
@@ -324,9 +327,19 @@ def _send_wheels(
 
     file = RelayedFile(f"{len(recipe.wheels)} wheels", digest, packed, is_kept=False)
     offers = relay.bring(connection, facts, file, send, report)
-    done = "" if offers else " && rm -f all.tar"
-    connection.run(f"umask 077; cd {quoted} && tar -xf all.tar{done}")
+    unpack = _UNPACK.format(new=shlex.quote(new), folder=shlex.quote(folder))
+    # Other hosts take the packed ones from one that offers them.
+    connection.run(unpack + ("" if offers else f"rm -rf {shlex.quote(new)}\n"))
     return folder
+
+
+_UNPACK = """
+umask 077
+cd {new} && mkdir wheels && tar -xf all.tar -C wheels || {{ rm -rf {new}; exit 1; }}
+mv -T wheels {folder} 2>/dev/null || test -d {folder} || {{ rm -rf {new}; exit 1; }}
+touch {folder}
+cd / && rm -rf {new}/wheels
+"""
 
 
 def _packed(wheels: Sequence[Path]) -> bytes:

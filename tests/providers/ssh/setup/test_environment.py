@@ -10,8 +10,9 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,11 +24,17 @@ from jupyter_sky.providers.packages import project
 from jupyter_sky.providers.progress import Preparation
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection
-from jupyter_sky.providers.ssh.connection.errors import HostError
+from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.targets import parse_one
+from jupyter_sky.providers.ssh.relay import Relay
 from jupyter_sky.providers.ssh.setup.agent import start_agent
 from jupyter_sky.providers.ssh.setup.code_package import code_package
-from jupyter_sky.providers.ssh.setup.environment import Recipe, _script, recipe_for
+from jupyter_sky.providers.ssh.setup.environment import (
+    Recipe,
+    _script,
+    _send_wheels,
+    recipe_for,
+)
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 from tests.lab import Lab, wheels
 from tests.lab.host import USERS, command
@@ -477,3 +484,48 @@ def test_an_environment_whose_python_is_gone_is_made_anew(tmp_path: Path) -> Non
     assert again.returncode == 0, again.stdout
     subprocess.run([python, "-c", "import sys"], check=True)
     assert [each.name for each in folder.parent.iterdir()] == ["made"]
+
+
+class ShellHere:
+    """Runs scripts for a node on this computer, and something else before one of them."""
+
+    target = "here"
+
+    def __init__(self, before: Callable[[str], None] = lambda script: None) -> None:
+        self._before = before
+
+    def connect(self) -> None:
+        """There is nothing to connect to."""
+
+    def run(self, script: str, data: bytes | None = None, **_: Any) -> str:
+        """Run a script with sh."""
+        self._before(script)
+        done = subprocess.run(["sh", "-c", script], input=data, capture_output=True)
+        if done.returncode:
+            raise CommandError(done.stderr.decode())
+        return done.stdout.decode()
+
+
+def test_two_kernels_send_the_same_wheels_at_once(tmp_path: Path) -> None:
+    wheel = wheels.write(tmp_path / "own", "own", "1.2", own="WORD = 'whole'\n")
+    recipe = Recipe("3.11", project([], ""), wheels=(wheel,))
+    facts: Any = SimpleNamespace(cache_folder=str(tmp_path / "cache"), machine="x86_64")
+
+    def send(shell: ShellHere) -> Path:
+        found = _send_wheels(shell, facts, recipe, Relay(1), lambda text: None)
+        assert found is not None
+        return Path(found)
+
+    others: list[int] = []
+
+    def other(script: str) -> None:
+        if "tar -xf" in script:  # what the first has sent is there, and not unpacked yet
+            kept = send(ShellHere()) / wheel.name
+            others.append(kept.stat().st_ino)
+
+    folder = send(ShellHere(other))
+    assert (folder / wheel.name).read_bytes() == wheel.read_bytes()
+    # Whoever reads the other's, as uv does now, reads on.
+    assert others == [(folder / wheel.name).stat().st_ino]
+    assert [each.name for each in folder.iterdir()] == [wheel.name]
+    assert [each.name for each in folder.parent.iterdir()] == [folder.name]
