@@ -12,8 +12,9 @@ from jupyter_sky.formatting import format_dollars, format_ranks
 from jupyter_sky.notebook.errors import pull_line
 from jupyter_sky.notebook.options.definitions import CLUSTER_OPTIONS, CellOptions
 from jupyter_sky.notebook.options.option_type import as_word
-from jupyter_sky.notebook.project.image import has_given_environment, named_packages
+from jupyter_sky.notebook.project.image import has_given_environment, named_packages, named_wheels
 from jupyter_sky.notebook.project.plugins import costs_of
+from jupyter_sky.providers.packages import package_name
 from jupyter_sky.providers.ssh.connection.targets import parse
 
 _REPLACE = "`%sky down` first to replace it"
@@ -196,7 +197,12 @@ def missing_packages(cluster: Cluster, options: CellOptions) -> tuple[str, ...]:
     present = {*image.pins, *cluster.packages.added}
     if not has_given_environment(cluster):  # one of its own was made with them
         present.update(image.pip)
-    return tuple(package for package in named_packages(options) if package not in present)
+    rebuilt = cluster.packages.changed(named_wheels(options))
+    return tuple(
+        each
+        for each in named_packages(options)
+        if each not in present or package_name(each) in rebuilt
+    )
 
 
 def further_plugins(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -141,6 +143,13 @@ def package_name(requirement: str) -> str:
     """Return the package name of a requirement or of a wheel's file name."""
     name = re.match(r"[A-Za-z0-9._]+(?:-(?!\d)[A-Za-z0-9._]+)*", requirement.strip())
     return re.sub(r"[-_.]+", "-", name[0]).lower() if name else requirement
+
+
+def wheel_content(wheel: Path) -> list[str]:
+    """Return the identity of a wheel's content: its table of files, with their checksums."""
+    with zipfile.ZipFile(wheel) as archive:
+        table = [(each.filename, each.CRC, each.file_size) for each in archive.infolist()]
+    return [wheel.name, hashlib.sha256(json.dumps(table).encode()).hexdigest()]
 
 
 def _settings(indexes: Sequence[PipIndex], sent: set[str]) -> str:

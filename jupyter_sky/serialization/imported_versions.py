@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 _preloaded: frozenset[str] = frozenset()
 
@@ -15,13 +16,17 @@ def remember() -> None:
     _preloaded = frozenset(sys.modules)
 
 
-def outdated(installed: Sequence[tuple[str, str]]) -> list[tuple[str, str, bool]]:
-    """Return those of ``installed`` that this process has imported in another version.
+def outdated(
+    installed: Sequence[tuple[str, str]], rebuilt: Collection[str] = ()
+) -> list[tuple[str, str, bool]]:
+    """Return those of ``installed`` that this process has imported as they were before.
 
     Parameters
     ----------
     installed
-        The name and version of each package.
+        The name and version of each package; names as uv writes them.
+    rebuilt
+        Those of them that have other content, be it in the same version.
 
     Returns
     -------
@@ -32,11 +37,21 @@ def outdated(installed: Sequence[tuple[str, str]]) -> list[tuple[str, str, bool]
     versions = dict(installed)
     found = {}
     for module, names in importlib.metadata.packages_distributions().items():
-        for name in names:
-            here = getattr(sys.modules.get(module), "__version__", None)
-            if name in versions and isinstance(here, str) and here != versions[name]:
+        if module not in sys.modules:
+            continue
+        for name in map(_normal, names):
+            if name not in versions:
+                continue
+            said = getattr(sys.modules[module], "__version__", None)
+            here = said if isinstance(said, str) else versions[name]
+            if here != versions[name] or name in rebuilt:
                 found[name] = (here, module in _preloaded)
     return [(name, *said) for name, said in sorted(found.items())]
+
+
+def _normal(name: str) -> str:
+    """Return the name of a package as uv writes it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def lacking(names: Sequence[str]) -> list[str]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from zipfile import BadZipFile
 
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inventory import row_updates
 from jupyter_sky.cluster.packages.install import install
 from jupyter_sky.formatting import without_secrets
 from jupyter_sky.providers.base import Progress
-from jupyter_sky.providers.packages import check_secrets, package_name, with_cuda
+from jupyter_sky.providers.packages import check_secrets, package_name, wheel_content, with_cuda
 from jupyter_sky.providers.spec import Image
 from jupyter_sky.transport.event_loop import wait_with_cleanup
 from jupyter_sky.transport.tasks import blocking
@@ -27,6 +30,7 @@ class Packages:
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
+        self._sent = _contents(controller.spec.image)
 
     @property
     def added(self) -> tuple[str, ...]:
@@ -36,6 +40,16 @@ class Packages:
     def set_image(self, image: Image) -> None:
         """Set the image for new nodes, which the registry does not keep."""
         self._controller.spec = replace(self._controller.spec, image=image)
+        self._sent = _contents(image)
+
+    def changed(self, wheels: Iterable[Path]) -> frozenset[str]:
+        """Return the names of the packages whose wheels are not those that the nodes have.
+
+        One that was built again has the same name and version, and other content.
+        """
+        return frozenset(
+            name for name, content in _by_name(wheels).items() if self._sent.get(name) != content
+        )
 
     def add(
         self,
@@ -80,6 +94,7 @@ class Packages:
         named = {package_name(each) for each in requirements}
         kept = [each for each in before if package_name(each) not in named]
         every = tuple(dict.fromkeys([*kept, *requirements]))
+        sent = await blocking(_contents, image)
         has_gpus = any(node.gpu for node in controller.state.nodes)
         installed = await install(
             controller.connections,
@@ -90,6 +105,20 @@ class Packages:
         )
         controller.runtime_env = replace(controller.runtime_env, added=every)
         controller.spec = replace(controller.spec, image=image)
+        self._sent = sent
         shown = [without_secrets(each) for each in every]
         await blocking(row_updates.record_packages, controller.id, shown)
         return installed
+
+
+def _contents(image: Image) -> Mapping[str, list[str]]:
+    return _by_name(map(Path, image.wheels))
+
+
+def _by_name(wheels: Iterable[Path]) -> Mapping[str, list[str]]:
+    """Return what is in each wheel that can be read, by the name of its package."""
+    found = {}
+    for wheel in wheels:
+        with contextlib.suppress(OSError, BadZipFile):  # uv says what is wrong with it
+            found[package_name(wheel.name)] = wheel_content(wheel)
+    return found

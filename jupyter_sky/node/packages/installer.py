@@ -38,13 +38,18 @@ _WANTED = re.compile(r"^ \+ (\S+?)(?:==(\S+))?(?: @ (.+)| \(from (.+)\))?$")
 _ADDED = re.compile(r"^ \+ (\S+?)==(\S+)(?: \(from .+\))?$")
 
 
+# Packages with their versions, and the blob of the wheel if it was sent: one that was built again
+# has the same version.
+_Present = frozenset[tuple[str, str]]
+
+
 @dataclass(frozen=True)
 class _Done:
     """The last installation that was carried out, and what there was before it."""
 
     name: str
     folder: Path | None
-    present: frozenset[str]
+    present: _Present
 
 
 class PackageInstaller:
@@ -75,7 +80,7 @@ class PackageInstaller:
         self._done: _Done | None = None
         self._stopped: set[str] = set()
         self._is_ended = False
-        self._present: frozenset[str] = frozenset()
+        self._present: _Present = frozenset()
         self._line = ""
         self.handlers: dict[str, Callable[[Any], Message | Awaitable[Message]]] = {
             "install": self._on_install,
@@ -192,9 +197,15 @@ class PackageInstaller:
             overlay.remove(self._done.folder)
         former = overlay.switch(self._folder, new)
         self._done = _Done(request["installation"], former, self._present)
-        added_now = (match.groups() for line in said if (match := _ADDED.match(line)))
-        present = frozenset(f"{name}=={version}" for name, version in added_now)
-        added, self._present = sorted(present - self._present), present
+        added_now = [match.groups() for line in said if (match := _ADDED.match(line))]
+        blobs = {
+            _named(*name.split("-")[:2]): each["blob"] for name, each in request["wheels"].items()
+        }
+        present = frozenset(
+            (f"{name}=={version}", blobs.get(_named(name, version), ""))
+            for name, version in added_now
+        )
+        added, self._present = sorted(name for name, _ in present - self._present), present
         return _answer(installed=added)
 
     def _program(self, request: InstallRequest) -> Path | None:
@@ -293,6 +304,11 @@ def what_failed(lines: Sequence[str]) -> str:
     if full := _IS_FULL.search(": ".join(last)):
         last = [f"the disk of {PurePath(full[1]).parent} is full"]
     return ": ".join(part.rstrip(":. ") for part in [*causes[:1], *last])[:_LINE]
+
+
+def _named(*words: str) -> str:
+    """Return a package's name and version in one way of writing them."""
+    return re.sub(r"[-_.]+", "-", "-".join(words)).lower()
 
 
 def _answer(

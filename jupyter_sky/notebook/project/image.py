@@ -95,6 +95,12 @@ def named_packages(options: CellOptions) -> tuple[str, ...]:
     return (*found.requirements, *found.needed, *options.pip)
 
 
+def named_wheels(options: CellOptions) -> tuple[Path, ...]:
+    """Return the wheels of this computer that a file names, or those of its folders."""
+    found = _file_of(options)
+    return tuple(found.wheels) if found else ()
+
+
 def _file_of(options: CellOptions) -> EnvironmentFile | None:
     """Return what a file says that options name; ``None`` if they name none."""
     if options.env in _NO_FILES:

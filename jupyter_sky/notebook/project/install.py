@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -43,6 +44,7 @@ def install(
     asked = without_secrets(", ".join(requirements))
     with ProgressLine(shell, cluster.name) as line:
         line.update(f"installing {asked}")
+        rebuilt = cluster.packages.changed(map(Path, image.wheels))
         try:
             installed = cluster.packages.add(requirements, image, line.update)
         except KeyboardInterrupt:
@@ -55,7 +57,7 @@ def install(
             line.update(f"installed {names} on {nodes} in {line.seconds:.1f} s{_whose(cluster)}")
         else:
             line.update(f"{nodes} had {asked} already")
-    if sentence := _outdated(cluster, installed):
+    if sentence := _outdated(cluster, installed, rebuilt):
         NoticeLine(shell, cluster.name).update(sentence)
 
 
@@ -64,13 +66,13 @@ def _whose(cluster: Cluster) -> str:
     return ", for this cluster alone" if cluster.sync.shares_files else ""
 
 
-def _outdated(cluster: Cluster, installed: Sequence[str]) -> str:
-    """Return a sentence about packages that ranks have imported in another version."""
+def _outdated(cluster: Cluster, installed: Sequence[str], rebuilt: frozenset[str]) -> str:
+    """Return a sentence about packages that ranks have imported as they were before."""
     if not installed or cluster.state.busy_runs:
         return ""
     pairs = [(name, version) for name, _, version in (each.partition("==") for each in installed)]
     call, parts = blobs.pack(
-        pickling.dump(partial(imported_versions.outdated, pairs), "a question")
+        pickling.dump(partial(imported_versions.outdated, pairs, rebuilt), "a question")
     )
     run = cluster.run(Task(cluster.all_ranks, call=call, blobs=parts, show=()))
     run.follow()

@@ -24,6 +24,24 @@ from tests.waiting import until
 WORD = "import greeting\nprint(greeting.WORD)"
 
 
+# Builds a wheel of one module, without what other builds need.
+BACKEND = """
+import zipfile
+from pathlib import Path
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    name, about = "my_own-1.0-py3-none-any.whl", "my_own-1.0.dist-info"
+    with zipfile.ZipFile(Path(folder, name), "w") as wheel:
+        wheel.write("my_own.py")
+        text = "Metadata-Version: 2.1\\nName: My_own\\nVersion: 1.0\\n"
+        wheel.writestr(f"{about}/METADATA", text)
+        text = "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n"
+        wheel.writestr(f"{about}/WHEEL", text)
+        wheel.writestr(f"{about}/RECORD", "")
+    return name
+"""
+
+
 @pytest.fixture
 def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder from which uv takes packages, and nothing else."""
@@ -123,6 +141,33 @@ def test_a_file_brings_its_wheels_and_indexes_to_nodes_that_have_an_environment(
     # Another version that is asked for is not the one that was sent.
     with pytest.raises(sky.SkyError, match="parting==2.0 could not be installed"):
         notebook.run("%sky pip install parting==2.0")
+
+
+def test_a_package_whose_source_has_changed_is_installed_anew(
+    notebook: Notebook, shelf: Path, tmp_path: Path
+) -> None:
+    """Its version stays the same while it is worked on."""
+    own, file = tmp_path / "own", tmp_path / "requirements.txt"
+    own.mkdir()
+    (own / "backend.py").write_text(BACKEND)
+    (own / "pyproject.toml").write_text(
+        '[project]\nname = "My_own"\nversion = "1.0"\n[build-system]\nrequires = []\n'
+        'build-backend = "backend"\nbackend-path = ["."]\n'
+    )
+    (own / "my_own.py").write_text("WORD = 'as it was'\n")
+    file.write_text("./own\n")
+    look = f"%%sky --nodes 1 --env {file}\nimport my_own\nprint(my_own.WORD)"
+    assert notebook.run(look).endswith("as it was\n")
+    assert notebook.run(look) == "as it was\n"
+    assert "install" not in notebook.stderr
+    (own / "my_own.py").write_text("WORD = 'as it is now'\n")
+    notebook.run(look)
+    assert "installed my-own 1.0 on 1 node" in notebook.stderr
+    said = "rank 0 keeps my-own 1.0, as imported before: `%sky restart` gives them new processes"
+    assert said in notebook.stderr
+    notebook.run("%sky restart")
+    assert notebook.run(look) == "as it is now\n"
+    assert "install" not in notebook.stderr
 
 
 def test_a_package_is_installed_from_its_address(notebook: Notebook, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import shlex
 import sys
 import tarfile
 import uuid
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +26,7 @@ from jupyter_sky.providers.packages import (
     package_name,
     project,
     sources,
+    wheel_content,
 )
 from jupyter_sky.providers.plan import plan
 from jupyter_sky.providers.spec import Image
@@ -90,16 +90,9 @@ class Recipe:
 
     def digest(self, machine: str) -> str:
         """Return a name that is unique among environments for machines of that kind."""
-        wheels = [_content(path) for path in self.wheels]
+        wheels = [wheel_content(path) for path in self.wheels]
         content = [self.python, self.project, self.requirements, wheels, self.no_index, machine]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:24]
-
-
-def _content(wheel: Path) -> list[object]:
-    """Return the identity of a wheel's content: its table of files, with their checksums."""
-    with zipfile.ZipFile(wheel) as archive:
-        table = [(each.filename, each.CRC, each.file_size) for each in archive.infolist()]
-    return [wheel.name, hashlib.sha256(json.dumps(table).encode()).hexdigest()]
 
 
 def recipe_for(image: Image, cuda: bool = False) -> Recipe:
