@@ -7,7 +7,7 @@ import importlib.metadata
 import os
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import Distribution
 from pathlib import Path
 from urllib.parse import unquote
@@ -18,8 +18,8 @@ from jupyter_sky.api.environment import tools
 from jupyter_sky.api.environment.imports import editable_distributions, is_editable
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import without_secrets
-from jupyter_sky.providers.packages import package_name
-from jupyter_sky.providers.spec import PipIndex
+from jupyter_sky.providers.packages import package_name, sources_of
+from jupyter_sky.providers.spec import Image, PipIndex
 
 PYPI = "https://pypi.org/simple"
 
@@ -92,6 +92,20 @@ class EnvironmentFile:
         name, version = wheel.name.split("-")[:2]
         self.requirements.append(f"{name}{extras}=={version}{marker}")
         self.wheels.append(wheel)
+
+    def joined_to(self, image: Image) -> Image:
+        """Return an image that also takes packages from where this file says.
+
+        Its wheels replace others of the same packages.
+        """
+        there = sources_of(image)
+        names = {package_name(each.name) for each in self.wheels}
+        kept = [each for each in image.wheels if package_name(Path(each).name) not in names]
+        return replace(
+            image,
+            pip_indexes=(*there, *(each for each in self.indexes if each not in there)),
+            wheels=(*kept, *map(str, self.wheels)),
+        )
 
     def add_installed(self, name: str) -> bool:
         """Include what an own package needs, if it is installed from source (editable) here."""

@@ -70,12 +70,7 @@ def resolve(
     if image.like == "imports":
         return _as_here(image, packages([*modules, *frameworks]), frameworks)
     found = read_file(Path(image.like).expanduser())
-    image = replace(
-        image,
-        pins=(*found.requirements, *found.needed),
-        pip_indexes=(*image.pip_indexes, *found.indexes),
-        wheels=tuple(map(str, found.wheels)),
-    )
+    image = replace(found.joined_to(image), pins=(*found.requirements, *found.needed))
     # What an editable package leaves open of a framework, the notebook's version decides.
     named = {package_name(each) for each in found.requirements}
     there = [each for each in packages(frameworks) if package_name(each.name) not in named]

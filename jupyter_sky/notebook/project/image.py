@@ -16,7 +16,6 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.options import environment
 from jupyter_sky.notebook.options.definitions import CellOptions
-from jupyter_sky.providers.packages import package_name
 from jupyter_sky.providers.spec import Image, PipIndex
 
 _NO_FILES = (None, *environment.WORDS)
@@ -71,15 +70,7 @@ def with_file(image: Image, options: CellOptions) -> tuple[Image, tuple[str, ...
     """
     if (found := _file_of(options)) is None:
         return image, ()
-    indexes = [each for each in found.indexes if each not in image.pip_indexes]
-    names = {package_name(each.name) for each in found.wheels}
-    kept = [each for each in image.wheels if package_name(Path(each).name) not in names]
-    made = replace(
-        image,
-        pip_indexes=(*image.pip_indexes, *indexes),
-        wheels=(*kept, *map(str, found.wheels)),
-    )
-    return made, tuple(found.left_out)
+    return found.joined_to(image), tuple(found.left_out)
 
 
 def named_packages(options: CellOptions) -> tuple[str, ...]:

@@ -11,6 +11,9 @@ import jupyter_sky as sky
 from jupyter_sky.api.environment.files import read_file
 from jupyter_sky.api.environment.resolve import resolve
 from jupyter_sky.api.plugin import Plugin
+from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.notebook.project.image import with_file
+from jupyter_sky.providers.packages import sources_of
 from tests.api.environment.test_files import written
 from tests.installed import skip_without
 
@@ -52,6 +55,22 @@ def test_a_line_is_read_as_pip_reads_it(
     assert found.requirements == [requirement]
     assert found.wheels == ([wheel] if "==1.2" in requirement else [])
     assert found.left_out == []
+
+
+def test_a_file_is_joined_to_what_the_image_has(tmp_path: Path) -> None:
+    """In the same way where a cluster starts and where one is up."""
+    kept, former = (written(tmp_path, f"{each}-1.0-py3-none-any.whl", "") for each in ("a", "own"))
+    wheel = written(tmp_path, "dist/own-1.2-py3-none-any.whl", "")
+    index = "https://wheels.example.org/simple"
+    path = written(
+        tmp_path, "requirements.txt", f"--extra-index-url {index}\n./dist/{wheel.name}\n"
+    )
+    image = sky.Image(like=str(path), pip_indexes=[index], wheels=[str(kept), str(former)])
+    started, _ = resolve(image, [], [])
+    up, _ = with_file(image, CellOptions(env=str(path)))
+    for each in (started, up):
+        assert each.wheels == (str(kept), str(wheel))
+        assert [there.url for there in sources_of(each)] == [index]
 
 
 def test_options_of_a_requirement_are_left_out_and_said(tmp_path: Path) -> None:
