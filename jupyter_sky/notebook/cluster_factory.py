@@ -301,7 +301,11 @@ def attached_spec(row: RegistryRow) -> tuple[ClusterSpec, RuntimeEnv]:
     base = row.spec.get("base") or {}
     wheels = [each for each in base.get("wheels", ()) if Path(each).is_file()]
     image = Image(
-        pip=typed.pip, like=base.get("like"), pins=tuple(base.get("pins", ())), wheels=wheels
+        pip=typed.pip,
+        like=base.get("like"),
+        pins=tuple(base.get("pins", ())),
+        wheels=wheels,
+        constraints=tuple(base.get("constraints", ())),
     )
     is_gone = typed.wheels and not Path(typed.wheels).expanduser().is_dir()
     image = with_sources(image, replace(typed, wheels=None) if is_gone else typed)

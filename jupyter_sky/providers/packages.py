@@ -26,7 +26,7 @@ class Sources:
     Attributes
     ----------
     settings
-        The part of a ``pyproject.toml`` that assigns packages to indexes.
+        The part of a ``pyproject.toml`` that limits versions and assigns packages to indexes.
     wheels
         Wheels to send along.
     no_index
@@ -66,7 +66,8 @@ def sources(image: Image, cuda: bool = False) -> Sources:
     indexes = [_for_node(index, cuda) for index in every if index not in folders]
     wanted = [index for index in indexes if not index.packages or set(index.packages) - sent]
     no_index = bool(folders) and not wanted
-    return Sources(_settings(wanted, sent), wheels, no_index, tuple(folders), tuple(wanted))
+    settings = _settings(wanted, sent, image.constraints)
+    return Sources(settings, wheels, no_index, tuple(folders), tuple(wanted))
 
 
 def base_requirements(image: Image) -> list[str]:
@@ -152,8 +153,9 @@ def wheel_content(wheel: Path) -> list[str]:
     return [wheel.name, hashlib.sha256(json.dumps(table).encode()).hexdigest()]
 
 
-def _settings(indexes: Sequence[PipIndex], sent: set[str]) -> str:
-    lines, places = [], {}
+def _settings(indexes: Sequence[PipIndex], sent: set[str], constraints: Sequence[str]) -> str:
+    limits = f"constraint-dependencies = {json.dumps(list(constraints))}"
+    lines, places = ["[tool.uv]", limits] if constraints else [], {}
     for number, index in enumerate(indexes):
         explicit = "true" if index.packages else "false"
         lines += ["[[tool.uv.index]]", f'name = "index-{number}"', f"url = {json.dumps(index.url)}"]

@@ -110,8 +110,9 @@ class Image:
         Patterns of files in these that are not copied.
     bootstrap
         Shell commands that each machine runs once, after all of this and before its ranks start.
-    pins, wheels
-        The resolved form of `like`: requirements, and wheel files of this machine.
+    pins, wheels, constraints
+        The resolved form of `like`: requirements, wheel files of this machine, and limits of
+        versions.
     """
 
     python: str | None = None
@@ -127,6 +128,7 @@ class Image:
     bootstrap: Sequence[str] = ()
     pins: Sequence[str] = ()
     wheels: Sequence[str] = ()
+    constraints: Sequence[str] = ()
 
     def __repr__(self) -> str:
         return _repr(self)
@@ -140,7 +142,9 @@ class Image:
             raise UsageError(
                 f'like={self.like!r} is no file: type like="uv.lock", "imports", or None.'
             )
-        for name in ("pip", "apt", "includes", "excludes", "bootstrap", "pins", "wheels"):
+        for name in ("pip", "apt", "includes", "excludes", "bootstrap"):
+            object.__setattr__(self, name, _strings(name, getattr(self, name)))
+        for name in ("pins", "wheels", "constraints"):
             object.__setattr__(self, name, _strings(name, getattr(self, name)))
         object.__setattr__(self, "pip_indexes", _indexes(self.pip_indexes))
         for name in ("env", "shell_vars"):

@@ -36,6 +36,8 @@ class EnvironmentFile:
         What packages depend on that are installed here as editable.
     indexes
         Their indexes, besides the usual one.
+    constraints
+        What limits the versions of packages, whatever asks for them.
     wheels
         Wheels of local folders that it names.
     left_out
@@ -45,6 +47,7 @@ class EnvironmentFile:
     requirements: list[str] = field(default_factory=list)
     needed: list[str] = field(default_factory=list)
     indexes: list[PipIndex] = field(default_factory=list)
+    constraints: list[str] = field(default_factory=list)
     wheels: list[Path] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
@@ -96,13 +99,16 @@ class EnvironmentFile:
     def joined_to(self, image: Image) -> Image:
         """Return an image that also takes packages from where this file says.
 
-        Its wheels replace others of the same packages.
+        Its wheels and constraints replace others of the same packages.
         """
         there = sources_of(image)
         names = {package_name(each.name) for each in self.wheels}
         kept = [each for each in image.wheels if package_name(Path(each).name) not in names]
+        bound = {package_name(each) for each in self.constraints}
+        free = [each for each in image.constraints if package_name(each) not in bound]
         return replace(
             image,
+            constraints=(*free, *dict.fromkeys(self.constraints)),
             pip_indexes=(*there, *(each for each in self.indexes if each not in there)),
             wheels=(*kept, *map(str, self.wheels)),
         )
@@ -206,6 +212,12 @@ def add_line(found: EnvironmentFile, line: str, path: Path, above: tuple[Path, .
     match option.groups() if option else ("", text):
         case ("-r" | "--requirement", name):
             add_requirements(found, path.parent / name, above)
+        case ("-c" | "--constraint", name) if (path.parent / name).is_file():
+            limits = EnvironmentFile()
+            add_requirements(limits, path.parent / name, above)
+            found.constraints += [*limits.requirements, *limits.constraints]
+            found.indexes += limits.indexes
+            found.left_out += limits.left_out
         case ("-i" | "--index-url" | "--extra-index-url", value):
             url, _, behind_it = value.partition(" ")
             if url.rstrip("/") != PYPI:

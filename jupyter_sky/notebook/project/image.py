@@ -86,6 +86,12 @@ def named_packages(options: CellOptions) -> tuple[str, ...]:
     return (*found.requirements, *found.needed, *options.pip)
 
 
+def named_constraints(options: CellOptions) -> tuple[str, ...]:
+    """Return what a file that options name limits the versions of packages to."""
+    found = _file_of(options)
+    return tuple(found.constraints) if found else ()
+
+
 def named_wheels(options: CellOptions) -> tuple[Path, ...]:
     """Return the wheels of this computer that a file names, or those of its folders."""
     found = _file_of(options)

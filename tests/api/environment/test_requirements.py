@@ -14,6 +14,7 @@ from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.project.image import with_file
 from jupyter_sky.providers.packages import sources_of
+from jupyter_sky.providers.ssh.setup.environment import recipe_for
 from tests.api.environment.test_files import written
 from tests.installed import skip_without
 
@@ -71,6 +72,18 @@ def test_a_file_is_joined_to_what_the_image_has(tmp_path: Path) -> None:
     for each in (started, up):
         assert each.wheels == (str(kept), str(wheel))
         assert [there.url for there in sources_of(each)] == [index]
+
+
+def test_constraints_bind_what_nodes_get(tmp_path: Path) -> None:
+    written(tmp_path, "limits.txt", "einops<0.9\n-c further.txt\n")
+    written(tmp_path, "further.txt", "rich<15\n")
+    path = written(tmp_path, "requirements.txt", "einops\n--constraint limits.txt\n")
+    found = read_file(path)
+    assert found.requirements == ["einops"]
+    assert found.constraints == ["einops<0.9", "rich<15"]
+    image, left_out = resolve(sky.Image(like=str(path)), [], [])
+    assert not left_out
+    assert 'constraint-dependencies = ["einops<0.9", "rich<15"]' in recipe_for(image).project
 
 
 def test_options_of_a_requirement_are_left_out_and_said(tmp_path: Path) -> None:

@@ -143,6 +143,26 @@ def test_a_file_brings_its_wheels_and_indexes_to_nodes_that_have_an_environment(
         notebook.run("%sky pip install parting==2.0")
 
 
+def test_a_file_keeps_packages_within_its_constraints(
+    notebook: Notebook, shelf: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "limits.txt").write_text("greeting==1.0\nnumpy>=1\n")
+    (tmp_path / "more").mkdir()
+    file = tmp_path / "more/requirements.txt"
+    file.write_text("greeting\n-c ../limits.txt\n")
+    assert notebook.run(f"%%sky --nodes 1 --env {file}\n{WORD}").endswith("hello 1.0\n")
+    assert "is not used" not in notebook.stderr
+    # They hold for what is installed later, too, and for nodes that join.
+    with pytest.raises(sky.SkyError, match=r"greeting==2\.0 could not be installed"):
+        notebook.run("%sky pip install greeting==2.0")
+    notebook.run("%sky scale 2")
+    assert notebook.run(f"%%sky --ranks 1\n{WORD}") == "hello 1.0\n"
+    # Those of the file as it is now take the place of the former ones.
+    (tmp_path / "limits.txt").write_text("greeting==2.0\n")
+    notebook.run(f"%%sky --env {file}\npass")
+    assert "installed greeting 2.0 on 2 nodes" in notebook.stderr
+
+
 def test_a_package_whose_source_has_changed_is_installed_anew(
     notebook: Notebook, shelf: Path, tmp_path: Path
 ) -> None:
