@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,6 +31,9 @@ _ELSEWHERE = {
     "yes": "--max-price",
 }
 """What options of SkyPilot and Slurm, which users may type by habit, are called here."""
+
+_REQUIREMENTS = re.compile(r"(?:-r|--requirements?)=?(.*)")
+"""How pip and uv are told of a file of packages."""
 
 _FIELDS = {"--in": "in_names", "--volume": "volumes"}
 """Where the name alone will not do: `in` is a keyword, and a setting has several volumes."""
@@ -219,6 +223,11 @@ class Parser(argparse.ArgumentParser):
 
     def _unexpected(self, word: str, words: Sequence[str]) -> str:
         """Return an error message for a word that no argument accepts."""
+        if "packages" in self.by_name and (asked := _REQUIREMENTS.fullmatch(word)):
+            after = words[words.index(word) + 1 :]
+            file = asked[1] or next(iter(after), "") or "FILE"
+            line = shlex.join(["%%sky", "--env", file])
+            return f"{self.prog} takes packages: a cell with `{line}` installs those of a file."
         if word.startswith(_DASHES):
             name = word.partition("=")[0].lstrip("".join(_DASHES))
             similar = _ELSEWHERE.get(name)

@@ -256,6 +256,33 @@ def test_bad_input_gets_a_sentence(notebook: Notebook) -> None:
         notebook.run("%sky pip uninstall einops")
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("-r 'a b.txt'", "%%sky --env 'a b.txt'"),
+        ("-ra.txt", "%%sky --env a.txt"),
+        ("--requirement=a.txt", "%%sky --env a.txt"),
+        ("numpy -r a.txt", "%%sky --env a.txt"),
+        ("-r", "%%sky --env FILE"),
+    ],
+)
+def test_a_file_of_packages_is_named_by_a_cell(notebook: Notebook, words: str, line: str) -> None:
+    with pytest.raises(sky.UsageError) as caught:
+        notebook.run(f"%sky pip install {words}")
+    assert str(caught.value) == (
+        f"%sky pip takes packages: a cell with `{line}` installs those of a file."
+    )
+
+
+def test_that_cell_installs_them_on_a_cluster_that_is_up(
+    notebook: Notebook, shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a b.txt").write_text("greeting==1.0\n")
+    notebook.run("%%sky --nodes 1\npass")
+    assert notebook.run(f"%%sky --env 'a b.txt'\n{WORD}").endswith("hello 1.0\n")
+
+
 @pytest.mark.parametrize("word", ['gree"ting', "ünï", "greeting=1.0", "greeting>="])
 def test_what_is_no_requirement_is_asked_of_no_node(notebook: Notebook, word: str) -> None:
     with pytest.raises(sky.UsageError, match=f"as pip writes them.*{re.escape(word)}. is not one"):
