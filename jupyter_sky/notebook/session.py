@@ -109,8 +109,7 @@ class Session:
             start.follow(self._shell)
         cluster = self.find(name)
         if cluster is None:
-            wanted = [self._start_options(name, each) for each in choices]
-            cluster = self._start(name, wanted)
+            cluster = self._start(name, [self._start_options(name, each) for each in choices])
             self._current = name
             self._install_named(cluster)
         elif not choices[0].concerns_run_alone:
@@ -119,6 +118,7 @@ class Session:
                 self.additions.add_plugins(cluster, more)
             if missing := missing_packages(cluster, fitting):
                 self.additions.install(cluster, missing, fitting)
+            self.additions.remember_file(cluster, fitting)
             self.additions.add_volumes(cluster, fitting)
             self.additions.renew_variables(cluster, fitting)
         self._current = name

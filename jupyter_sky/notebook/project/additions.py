@@ -14,7 +14,7 @@ from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.output.progress import NoticeLine
 from jupyter_sky.notebook.project import install, plugins, volumes
-from jupyter_sky.notebook.project.image import with_file, with_sources
+from jupyter_sky.notebook.project.image import names_file, with_file, with_sources
 
 
 class Additions:
@@ -67,6 +67,13 @@ class Additions:
             env=typed.env or started.env,
         )
         row_updates.record_line(cluster.id, as_line(started))
+
+    def remember_file(self, cluster: Cluster, typed: CellOptions) -> None:
+        """Remember a file of packages for a cluster's next start; it has all of them already."""
+        before = self._started[cluster.name]
+        if names_file(typed) and typed.env != before.env:
+            self._started[cluster.name] = started = replace(before, env=typed.env)
+            row_updates.record_line(cluster.id, as_line(started))
 
     def add_volumes(self, cluster: Cluster, typed: CellOptions) -> None:
         """Make volumes on a running cluster, and remember them for its next start."""

@@ -73,6 +73,11 @@ def with_file(image: Image, options: CellOptions) -> tuple[Image, tuple[str, ...
     return found.joined_to(image), tuple(found.left_out)
 
 
+def names_file(options: CellOptions) -> bool:
+    """Return whether options name a file of packages."""
+    return options.env not in _NO_FILES
+
+
 def named_packages(options: CellOptions) -> tuple[str, ...]:
     """Return the packages that options name, directly or by a file.
 
@@ -100,7 +105,7 @@ def named_wheels(options: CellOptions) -> tuple[Path, ...]:
 
 def _file_of(options: CellOptions) -> EnvironmentFile | None:
     """Return what a file says that options name; ``None`` if they name none."""
-    if options.env in _NO_FILES:
+    if not names_file(options):
         return None
     return read_file(Path(str(options.env)).expanduser())
 

@@ -143,6 +143,29 @@ def test_a_file_brings_its_wheels_and_indexes_to_nodes_that_have_an_environment(
         notebook.run("%sky pip install parting==2.0")
 
 
+def test_the_file_named_last_is_what_a_cluster_is_started_with_again(
+    notebook: Notebook, shelf: Path, tmp_path: Path
+) -> None:
+    """Packages of the file before stay while it is up; the new file says all that it has then."""
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.txt").write_text("greeting==1.0\n")
+    wheels.write(shelf, "parting", "1.0", parting="WORD = 'bye'\n")
+    (tmp_path / "third.txt").write_text("parting==1.0\n")
+    notebook.run(f"%%sky --nodes 1 --env {tmp_path}/first.txt\n{WORD}")
+    # Also where it asks for nothing that is not there.
+    notebook.run(f"%%sky --env {tmp_path}/second.txt\npass")
+    assert "install" not in notebook.stderr
+    [row] = registry.rows()
+    assert f"{tmp_path}/second.txt" in row.spec["line"]
+    both = f"{WORD}\nimport parting\nprint(parting.WORD)"
+    notebook.run(f"%%sky --env {tmp_path}/third.txt\npass")
+    notebook.run("%sky restart")
+    assert notebook.run(f"%%sky\n{both}") == "hello 1.0\nbye\n"
+    [row] = registry.rows()
+    assert "third.txt" in row.spec["line"]
+    assert "second.txt" not in row.spec["line"]
+
+
 def test_a_file_keeps_packages_within_its_constraints(
     notebook: Notebook, shelf: Path, tmp_path: Path
 ) -> None:
