@@ -132,12 +132,16 @@ def as_sent(requirements: Sequence[str], wheels: Sequence[str]) -> list[str]:
     def placed(text: str) -> str:
         if (name := package_name(text)) not in files:
             return text
-        wanted = Requirement(text)
-        extras = f"[{','.join(sorted(wanted.extras))}]" if wanted.extras else ""
-        marker = f" ; {wanted.marker}" if wanted.marker else ""
+        extras, marker = extras_and_marker(Requirement(text))
         return f"{name}{extras} @ file://{SENT_WHEELS}/{quote(files[name])}{marker}"
 
     return list(map(placed, dict.fromkeys(requirements)))
+
+
+def extras_and_marker(requirement: Requirement) -> tuple[str, str]:
+    """Return what is behind the name and at the end of a requirement, as pip writes them."""
+    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+    return extras, f" ; {requirement.marker}" if requirement.marker else ""
 
 
 def package_name(requirement: str) -> str:

@@ -18,7 +18,7 @@ from jupyter_sky.api.environment.requirements import (
     read_text,
 )
 from jupyter_sky.errors import UsageError
-from jupyter_sky.providers.packages import package_name
+from jupyter_sky.providers.packages import extras_and_marker, package_name
 from jupyter_sky.providers.spec import PipIndex
 
 _KINDS = "a `uv.lock`, `pyproject.toml`, `requirements.txt` or conda `environment.yml`"
@@ -116,8 +116,7 @@ def _add_of_source(
     except InvalidRequirement as error:
         first = str(error).partition("\n")[0]
         raise UsageError(f"{path}: {requirement!r} is no requirement ({first}).") from None
-    extras = f"[{','.join(sorted(asked.extras))}]" if asked.extras else ""
-    marker = f" ; {asked.marker}" if asked.marker else ""
+    extras, marker = extras_and_marker(asked)
     inside = f"#subdirectory={source['subdirectory']}" if source.get("subdirectory") else ""
     name = package_name(asked.name)
     if "git" in source:
