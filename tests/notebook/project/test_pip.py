@@ -49,8 +49,11 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for version in ("1.0", "2.0"):
         text = f"__version__ = '{version}'\nWORD = 'hello {version}'\n"
         wheels.write(folder, "greeting", version, greeting=text)
+    settings = tmp_path / "settings"
+    (settings / "uv").mkdir(parents=True)
+    (settings / "uv" / "uv.toml").write_text("no-index = true\n")  # there is no variable for it
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(settings))
     monkeypatch.setenv("UV_FIND_LINKS", str(folder))
-    monkeypatch.setenv("UV_NO_INDEX", "1")
     return folder
 
 
@@ -169,7 +172,7 @@ def test_the_file_named_last_is_what_a_cluster_is_started_with_again(
 def test_a_file_keeps_packages_within_its_constraints(
     notebook: Notebook, shelf: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "limits.txt").write_text("greeting==1.0\nnumpy>=1\n")
+    (tmp_path / "limits.txt").write_text("greeting<2\nnumpy>=1\n")
     (tmp_path / "more").mkdir()
     file = tmp_path / "more/requirements.txt"
     file.write_text("greeting\n-c ../limits.txt\n")
