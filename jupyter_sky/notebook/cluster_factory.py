@@ -21,7 +21,7 @@ from jupyter_sky.notebook.errors import no_cluster
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import parse_cell
 from jupyter_sky.notebook.options.plugins import make_plugins, plugin_names
-from jupyter_sky.notebook.project.image import image_of, named_packages, with_sources
+from jupyter_sky.notebook.project.image import file_of, image_of, with_sources
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.base import Provider
 from jupyter_sky.providers.buckets.volume import Volume, check_volumes
@@ -138,7 +138,7 @@ class ClusterFactory:
                 for here, spot in product(regions_of(chosen), spots):
                     provider = self.provider(replace(here, spot=spot))
                     image, left_out = image_of(here), tuple[str, ...]()
-                    named_packages(here)  # unreadable files are refused before anything starts
+                    file_of(here)  # unreadable files are refused before anything starts
                     plugins = make_plugins(here.plugin)
                     if makes_environments(provider):
                         image, left_out = resolve(image, plugins, modules())

@@ -12,12 +12,7 @@ from jupyter_sky.formatting import format_dollars, format_ranks
 from jupyter_sky.notebook.errors import pull_line
 from jupyter_sky.notebook.options.definitions import CLUSTER_OPTIONS, CellOptions
 from jupyter_sky.notebook.options.option_type import as_word
-from jupyter_sky.notebook.project.image import (
-    has_given_environment,
-    named_constraints,
-    named_packages,
-    named_wheels,
-)
+from jupyter_sky.notebook.project.image import file_of, has_given_environment
 from jupyter_sky.notebook.project.plugins import costs_of
 from jupyter_sky.providers.packages import package_name
 from jupyter_sky.providers.ssh.connection.targets import parse
@@ -202,14 +197,12 @@ def missing_packages(cluster: Cluster, options: CellOptions) -> tuple[str, ...]:
     present = {*image.pins, *cluster.packages.added}
     if not has_given_environment(cluster):  # one of its own was made with them
         present.update(image.pip)
-    if not set(named_constraints(options)) <= set(image.constraints):
-        return named_packages(options)
-    rebuilt = cluster.packages.changed(named_wheels(options))
-    return tuple(
-        each
-        for each in named_packages(options)
-        if each not in present or package_name(each) in rebuilt
-    )
+    found = file_of(options)
+    named = (*found.packages, *options.pip)
+    if not set(found.constraints) <= set(image.constraints):
+        return named
+    rebuilt = cluster.packages.changed(found.wheels)
+    return tuple(each for each in named if each not in present or package_name(each) in rebuilt)
 
 
 def further_plugins(

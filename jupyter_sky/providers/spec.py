@@ -142,9 +142,8 @@ class Image:
             raise UsageError(
                 f'like={self.like!r} is no file: type like="uv.lock", "imports", or None.'
             )
-        for name in ("pip", "apt", "includes", "excludes", "bootstrap"):
-            object.__setattr__(self, name, _strings(name, getattr(self, name)))
-        for name in ("pins", "wheels", "constraints"):
+        typed = ("pip", "apt", "includes", "excludes", "bootstrap")
+        for name in (*typed, "pins", "wheels", "constraints"):
             object.__setattr__(self, name, _strings(name, getattr(self, name)))
         object.__setattr__(self, "pip_indexes", _indexes(self.pip_indexes))
         for name in ("env", "shell_vars"):

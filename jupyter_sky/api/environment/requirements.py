@@ -51,6 +51,11 @@ class EnvironmentFile:
     wheels: list[Path] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """All that nodes get."""
+        return (*self.requirements, *self.needed)
+
     def add(self, requirement: str, path: Path) -> None:
         """Include a requirement of a file; it may name a file or folder of this computer."""
         if not (found := _OF_HERE.fullmatch(requirement)):

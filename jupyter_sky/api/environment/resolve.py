@@ -70,7 +70,7 @@ def resolve(
     if image.like == "imports":
         return _as_here(image, packages([*modules, *frameworks]), frameworks)
     found = read_file(Path(image.like).expanduser())
-    image = replace(found.joined_to(image), pins=(*found.requirements, *found.needed))
+    image = replace(found.joined_to(image), pins=found.packages)
     # What an editable package leaves open of a framework, the notebook's version decides.
     named = {package_name(each) for each in found.requirements}
     there = [each for each in packages(frameworks) if package_name(each.name) not in named]

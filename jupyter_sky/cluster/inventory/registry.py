@@ -50,7 +50,7 @@ def describe(spec: ClusterSpec, plugins: Sequence[str]) -> dict[str, Any]:
         "like": spec.image.like,
         "pins": [without_secrets(each) for each in spec.image.pins],
         "wheels": list(spec.image.wheels),
-        "constraints": list(spec.image.constraints),
+        "constraints": [without_secrets(each) for each in spec.image.constraints],
         "variables": list(spec.image.env),
     }
     row["starter"] = processes.describe()

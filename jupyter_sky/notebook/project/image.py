@@ -68,8 +68,9 @@ def with_file(image: Image, options: CellOptions) -> tuple[Image, tuple[str, ...
     UsageError
         If the file cannot be read.
     """
-    if (found := _file_of(options)) is None:
+    if not names_file(options):
         return image, ()
+    found = file_of(options)
     return found.joined_to(image), tuple(found.left_out)
 
 
@@ -78,35 +79,18 @@ def names_file(options: CellOptions) -> bool:
     return options.env not in _NO_FILES
 
 
-def named_packages(options: CellOptions) -> tuple[str, ...]:
-    """Return the packages that options name, directly or by a file.
+def file_of(options: CellOptions) -> EnvironmentFile:
+    """Return what a file says that options name; nothing, if they name none.
+
+    This may take seconds: packages are built, and locks are read by uv.
 
     Raises
     ------
     UsageError
         If the file cannot be read.
     """
-    if (found := _file_of(options)) is None:
-        return tuple(options.pip)
-    return (*found.requirements, *found.needed, *options.pip)
-
-
-def named_constraints(options: CellOptions) -> tuple[str, ...]:
-    """Return what a file that options name limits the versions of packages to."""
-    found = _file_of(options)
-    return tuple(found.constraints) if found else ()
-
-
-def named_wheels(options: CellOptions) -> tuple[Path, ...]:
-    """Return the wheels of this computer that a file names, or those of its folders."""
-    found = _file_of(options)
-    return tuple(found.wheels) if found else ()
-
-
-def _file_of(options: CellOptions) -> EnvironmentFile | None:
-    """Return what a file says that options name; ``None`` if they name none."""
     if not names_file(options):
-        return None
+        return EnvironmentFile()
     return read_file(Path(str(options.env)).expanduser())
 
 
