@@ -59,8 +59,8 @@ _FLUSH_EVERY, _ENDED_WITHIN = 0.1, 0.3
 
 
 _CUT_IMPORT = (
-    "Stop has cut the import of {library} off, which took long: if it does not work from now on, "
-    "`%sky restart` gives the ranks new processes."
+    "The import of {library} was interrupted: if it does not work from now on, `%sky restart` "
+    "gives the ranks new processes."
 )
 
 

@@ -193,7 +193,7 @@ def test_stop_says_which_library_it_has_cut_off(cells: Cells, tmp_path: Path) ->
     with pytest.raises(Interrupted):
         run.follow(press)
     cells.run("interrupts._LONGEST_IMPORT = usual; sys.path.pop()")
-    assert b"Stop has cut the import of goes_on off" in shown
+    assert b"The import of goes_on was interrupted: " in shown
 
 
 def test_stop_is_heard_where_a_lock_is_given_back(cells) -> None:
