@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import HIDDEN, without_secrets
 from jupyter_sky.providers.spec import Image, PipIndex
+from jupyter_sky.serialization.imported_versions import normal_name
 from jupyter_sky.transport.protocol.agent_requests import SENT_WHEELS
 
 
@@ -147,7 +148,7 @@ def extras_and_marker(requirement: Requirement) -> tuple[str, str]:
 def package_name(requirement: str) -> str:
     """Return the package name of a requirement or of a wheel's file name."""
     name = re.match(r"[A-Za-z0-9._]+(?:-(?!\d)[A-Za-z0-9._]+)*", requirement.strip())
-    return re.sub(r"[-_.]+", "-", name[0]).lower() if name else requirement
+    return normal_name(name[0]) if name else requirement
 
 
 def wheel_content(wheel: Path) -> list[str]:

@@ -39,7 +39,7 @@ def outdated(
     for module, names in importlib.metadata.packages_distributions().items():
         if module not in sys.modules:
             continue
-        for name in map(_normal, names):
+        for name in map(normal_name, names):
             if name not in versions:
                 continue
             said = getattr(sys.modules[module], "__version__", None)
@@ -49,8 +49,8 @@ def outdated(
     return [(name, *said) for name, said in sorted(found.items())]
 
 
-def _normal(name: str) -> str:
-    """Return the name of a package as uv writes it."""
+def normal_name(name: str) -> str:
+    """Return the name of a package as pip and uv compare it, and as uv writes it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

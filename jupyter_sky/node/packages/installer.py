@@ -22,6 +22,7 @@ from urllib.parse import quote
 from jupyter_sky.node.blobs.store import BlobStore
 from jupyter_sky.node.packages import overlay
 from jupyter_sky.serialization.blobs import file_name
+from jupyter_sky.serialization.imported_versions import normal_name
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_requests import (
     SENT_WHEELS,
@@ -199,10 +200,11 @@ class PackageInstaller:
         self._done = _Done(request["installation"], former, self._present)
         added_now = [match.groups() for line in said if (match := _ADDED.match(line))]
         blobs = {
-            _named(*name.split("-")[:2]): each["blob"] for name, each in request["wheels"].items()
+            normal_name("-".join(name.split("-")[:2])): each["blob"]
+            for name, each in request["wheels"].items()
         }
         present = frozenset(
-            (f"{name}=={version}", blobs.get(_named(name, version), ""))
+            (f"{name}=={version}", blobs.get(normal_name(f"{name}-{version}"), ""))
             for name, version in added_now
         )
         added, self._present = sorted(name for name, _ in present - self._present), present
@@ -304,11 +306,6 @@ def what_failed(lines: Sequence[str]) -> str:
     if full := _IS_FULL.search(": ".join(last)):
         last = [f"the disk of {PurePath(full[1]).parent} is full"]
     return ": ".join(part.rstrip(":. ") for part in [*causes[:1], *last])[:_LINE]
-
-
-def _named(*words: str) -> str:
-    """Return a package's name and version in one way of writing them."""
-    return re.sub(r"[-_.]+", "-", "-".join(words)).lower()
 
 
 def _answer(

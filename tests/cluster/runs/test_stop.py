@@ -21,6 +21,8 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.api.calls.batches import Batches
 from jupyter_sky.api.calls.futures import Futures
+from jupyter_sky.api.compute import PendingCompute
+from jupyter_sky.api.future import CallFuture
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.network.blobs.shared_memory import SharedMemory
 from jupyter_sky.cluster.runs.handle import RunHandle
@@ -36,6 +38,12 @@ from tests.faults.parts import agent_of
 def cells() -> Iterator[Cells]:
     """A cluster of these tests' own: what they do to ranks stays with them."""
     yield from prepared()
+
+
+def submit(cells: Cells, call: PendingCompute[None]) -> CallFuture[None]:
+    """Begin a call on one of the ranks, as `call > pool` does."""
+    batches = Batches(cells.cluster, (), sky.Worker(), [].append, weakref.WeakSet())
+    return Futures(batches).submit(call)
 
 
 def test_stop_is_heard_where_looking_at_the_rank_has_failed(cells: Cells) -> None:
@@ -64,9 +72,7 @@ def test_a_call_in_a_collective_that_has_to_end_keeps_its_rank(
     cells: Cells, tmp_path: Path, limit: float | None
 ) -> None:
     pids = cells.ask("os.getpid()")
-    written: list[object] = []
-    batches = Batches(cells.cluster, (), sky.Worker(), written.append, weakref.WeakSet())
-    future = Futures(batches).submit(meet(tmp_path / "here").with_timeout(limit))
+    future = submit(cells, meet(tmp_path / "here").with_timeout(limit))
     waiting.until((tmp_path / "here").exists)
     if limit is None:
         assert future.cancel()
@@ -92,8 +98,7 @@ def begin_alone(here: Path, message: str) -> None:
 def test_a_collective_that_a_call_has_begun_alone_is_not_met_by_the_next_one(
     cells: Cells, tmp_path: Path, message: str
 ) -> None:
-    batches = Batches(cells.cluster, (), sky.Worker(), [].append, weakref.WeakSet())
-    future = Futures(batches).submit(begin_alone(tmp_path / "here", message))
+    future = submit(cells, begin_alone(tmp_path / "here", message))
     waiting.until((tmp_path / "here").exists)
     assert message in str(future.exception(waiting.PATIENCE)) if message else future.cancel()
     cells.run("x = torch.tensor([rank])\ndist.all_reduce(x)")
@@ -118,8 +123,7 @@ def test_a_call_that_catches_what_ends_its_collective_keeps_nobody_waiting(
     never_by_force = replace(controller.timeouts, stop=3600.0)
     monkeypatch.setattr(controller, "timeouts", never_by_force)
     pids = cells.ask("os.getpid()")
-    batches = Batches(cells.cluster, (), sky.Worker(), [].append, weakref.WeakSet())
-    future = Futures(batches).submit(meet_and_return(tmp_path / "here"))
+    future = submit(cells, meet_and_return(tmp_path / "here"))
     waiting.until((tmp_path / "here").exists)
     assert future.cancel()
     assert cells.ask("(dist.barrier(), os.getpid())[1]") == pids
@@ -134,9 +138,9 @@ def stop_at_first_line(run: RunHandle) -> Interrupted:
     return stop_at(run, b"")
 
 
-def stop_at(run: RunHandle, text: bytes) -> Interrupted:
-    """Press Stop when a text has arrived from the ranks that are shown."""
-    shown = bytearray()
+def stop_at(run: RunHandle, text: bytes, shown: bytearray | None = None) -> Interrupted:
+    """Press Stop when a text has arrived from the ranks that are shown; all goes to ``shown``."""
+    shown = bytearray() if shown is None else shown
     pressed = False
 
     def press(event: Output) -> None:
@@ -181,17 +185,8 @@ def test_stop_says_which_library_it_has_cut_off(cells: Cells, tmp_path: Path) ->
         "usual, interrupts._LONGEST_IMPORT = interrupts._LONGEST_IMPORT, 0.05\n"
         f"sys.path.append({str(library)!r})"
     )
-    run = cells.start("import goes_on")
     shown = bytearray()
-
-    def press(event: Output) -> None:
-        is_first = not shown
-        shown.extend(event.data)
-        if is_first:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with pytest.raises(Interrupted):
-        run.follow(press)
+    stop_at(cells.start("import goes_on"), b"here", shown)
     cells.run("interrupts._LONGEST_IMPORT = usual; sys.path.pop()")
     assert b"The import of goes_on was interrupted: " in shown
 
