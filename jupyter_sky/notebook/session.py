@@ -33,7 +33,7 @@ from jupyter_sky.notebook.places import say_left_out, start_at_one, without_node
 from jupyter_sky.notebook.project.additions import Additions
 from jupyter_sky.notebook.project.image import imported_modules
 from jupyter_sky.notebook.project.volumes import say_written_back
-from jupyter_sky.notebook.validation import check_fit, further_plugins, missing_packages
+from jupyter_sky.notebook.validation import check_fit, describes_another, start_again_with
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.cloud import Queueing
@@ -107,20 +107,14 @@ class Session:
         name = choices[0].cluster or self.current_name
         if (start := self._starting.get(name)) and not start.is_over:
             start.follow(self._shell)
-        cluster = self.find(name)
+        cluster, was_there = self.find(name), True
         if cluster is None:
+            was_there = all(self._is_lost(name, each) for each in choices)
             cluster = self._start(name, [self._start_options(name, each) for each in choices])
             self._current = name
             self._install_named(cluster)
-        elif not choices[0].concerns_run_alone:
-            fitting = self._check_fit(cluster, choices)
-            if more := further_plugins(cluster, fitting, self.started[name]):
-                self.additions.add_plugins(cluster, more)
-            if missing := missing_packages(cluster, fitting):
-                self.additions.install(cluster, missing, fitting)
-            self.additions.remember_file(cluster, fitting)
-            self.additions.add_volumes(cluster, fitting)
-            self.additions.renew_variables(cluster, fitting)
+        if was_there and not choices[0].concerns_run_alone:
+            self.additions.add(cluster, self._check_fit(cluster, choices))
         self._current = name
         return cluster
 
@@ -312,13 +306,16 @@ class Session:
 
     def _start_options(self, name: str, options: CellOptions) -> CellOptions:
         """Return the options to start a cluster with, for a cell with ``options``."""
-        if name in self.started and not cluster_factory.describes_cluster(options):
-            # It was lost, and comes back as it was. Where that costs money, the price is shown
-            # before it starts.
-            completed = self.started[name]
+        if self._is_lost(name, options):
+            # It comes back as it was. Where that costs money, the price is shown before it starts.
+            completed = start_again_with(options, self.started[name])
             cluster_factory.check_provider_options(options, completed)
             return completed
         return self.factory.complete(options)
+
+    def _is_lost(self, name: str, options: CellOptions) -> bool:
+        """Return whether options mean the cluster of a name that is not up any more."""
+        return name in self.started and not describes_another(options, self.started[name])
 
     def _start(self, name: str, choices: Sequence[CellOptions]) -> Cluster:
         places = self._places(name, choices)
@@ -344,9 +341,7 @@ class Session:
 
     def _install_named(self, cluster: Cluster) -> None:
         """Install what a cluster was started with, unless its own environment was made with it."""
-        options = self.started[cluster.name]
-        if missing := missing_packages(cluster, options):
-            self.additions.install(cluster, missing, options)
+        self.additions.install_missing(cluster, self.started[cluster.name])
 
     def _places(self, name: str, choices: Sequence[CellOptions]) -> list[ClusterPlace]:
         return self.factory.places(name, choices, lambda: imported_modules(self._shell))

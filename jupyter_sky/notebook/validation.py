@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from jupyter_sky.api import accelerators
@@ -18,6 +19,9 @@ from jupyter_sky.providers.packages import package_name
 from jupyter_sky.providers.ssh.connection.targets import parse
 
 _REPLACE = "`%sky down` first to replace it"
+
+_SHAPE = ("nodes", "gpu", "procs_per_node", "provider", "hosts")
+"""What a cluster is made of."""
 
 _FIXED = frozenset(
     {
@@ -124,6 +128,27 @@ def check_names(
             line = cluster and pull_line(cluster, name)
             instead = f"only the ranks have it: `{line}` brings it" if line else "define it first"
             raise UsageError(f"{option} {name}: the notebook has no {name}; {instead}.")
+
+
+def describes_another(options: CellOptions, started: CellOptions) -> bool:
+    """Return whether options describe a cluster of other nodes than the one that was started."""
+    given = {each: getattr(options, each) for each in _SHAPE if getattr(options, each)}
+    return any(value != getattr(started, each) for each, value in given.items())
+
+
+def start_again_with(options: CellOptions, started: CellOptions) -> CellOptions:
+    """Return the options to start a lost cluster again with, for a cell with ``options``.
+
+    It gets what the cell says of what nodes have from their beginning; what can be added to them
+    later is not among it.
+    """
+    given = {
+        each: value
+        for each in (*_FIXED, "max_price", "env")
+        if (value := getattr(options, each)) not in (None, False, ())
+    }
+    variable = tuple((dict(started.variable) | dict(options.variable)).items())
+    return replace(started, **given, variable=variable)
 
 
 def check_fit(

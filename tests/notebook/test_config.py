@@ -23,6 +23,7 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.options.definitions import CLUSTER_OPTIONS, CellOptions
 from jupyter_sky.notebook.options.lines import parse_cell
+from tests.lab import wheels
 from tests.notebook.conftest import Notebook
 
 
@@ -164,6 +165,28 @@ def test_a_cluster_that_was_lost_comes_back_as_it_was(notebook: Notebook) -> Non
     assert after.id != before.id
     # All but the time since which it counts what it costs.
     assert {**after.spec, "meter": None} == {**before.spec, "meter": None}
+
+
+@pytest.mark.parametrize("said", ["", "--nodes 2 ", "--plugin none "])
+def test_a_cell_adds_to_a_cluster_that_comes_back(
+    notebook: Notebook, tmp_path: Path, said: str
+) -> None:
+    wheels.write(tmp_path, "greeting", "1.0", greeting="WORD = 'hello'\n")
+    wheels.write(tmp_path, "parting", "1.0", parting="WORD = 'bye'\n")
+    notebook.run("%%sky --nodes 2 --variable A=1\npass")
+    notebook.run(f"%sky pip install greeting --wheels {tmp_path}")
+    [row] = registry.rows()
+    with pytest.raises(Exception, match="is lost"):
+        agent = row.machines[0]["pid"]
+        notebook.run(f"%%sky\nimport os, time\nos.kill({agent}, 9)\ntime.sleep(600)")
+    asked = f"{said}--pip parting --wheels {tmp_path} --variable A=2 --variable B=3"
+    look = "import greeting, os, parting\nprint(greeting.WORD, parting.WORD)"
+    look += "\nprint(os.environ['A'], os.environ['B'])"
+    assert notebook.run(f"%%sky {asked}\n{look}").endswith("hello bye\n2 3\n")
+    assert "2 local nodes" in notebook.stderr  # which were started again
+    assert notebook.run(f"%%sky {asked}\n{look}") == "hello bye\n2 3\n"
+    with pytest.raises(UsageError, match="--variable"):
+        notebook.run("%%sky --variable C=4\npass")
 
 
 @pytest.mark.parametrize("after", ["x = 1", "import os; os.kill(os.getpid(), 9)"])

@@ -15,6 +15,7 @@ from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.output.progress import NoticeLine
 from jupyter_sky.notebook.project import install, plugins, volumes
 from jupyter_sky.notebook.project.image import names_file, with_file, with_sources
+from jupyter_sky.notebook.validation import further_plugins, missing_packages
 
 
 class Additions:
@@ -36,6 +37,26 @@ class Additions:
         self._shell = shell
         self._settings = settings
         self._started = started
+
+    def add(self, cluster: Cluster, typed: CellOptions) -> None:
+        """Add what the options of a cell name and a running cluster lacks.
+
+        Raises
+        ------
+        SkyError
+            If something cannot be added; the cluster then lacks it as before.
+        """
+        if more := further_plugins(cluster, typed, self._started[cluster.name]):
+            self._add_plugins(cluster, more)
+        self.install_missing(cluster, typed)
+        self._remember_file(cluster, typed)
+        self._add_volumes(cluster, typed)
+        self._renew_variables(cluster, typed)
+
+    def install_missing(self, cluster: Cluster, options: CellOptions) -> None:
+        """Install those of the packages of options that a running cluster does not have."""
+        if missing := missing_packages(cluster, options):
+            self.install(cluster, missing, options)
 
     def install(self, cluster: Cluster, requirements: Sequence[str], typed: CellOptions) -> None:
         """Install packages on a running cluster, and remember them for its next start.
@@ -68,14 +89,14 @@ class Additions:
         )
         row_updates.record_line(cluster.id, as_line(started))
 
-    def remember_file(self, cluster: Cluster, typed: CellOptions) -> None:
+    def _remember_file(self, cluster: Cluster, typed: CellOptions) -> None:
         """Remember a file of packages for a cluster's next start; it has all of them already."""
         before = self._started[cluster.name]
         if names_file(typed) and typed.env != before.env:
             self._started[cluster.name] = started = replace(before, env=typed.env)
             row_updates.record_line(cluster.id, as_line(started))
 
-    def add_volumes(self, cluster: Cluster, typed: CellOptions) -> None:
+    def _add_volumes(self, cluster: Cluster, typed: CellOptions) -> None:
         """Make volumes on a running cluster, and remember them for its next start."""
         before = self._started[cluster.name]
         if more := tuple(each for each in typed.volumes if each not in before.volumes):
@@ -84,7 +105,7 @@ class Additions:
             self._started[cluster.name] = started
             row_updates.record_line(cluster.id, as_line(started))
 
-    def renew_variables(self, cluster: Cluster, typed: CellOptions) -> None:
+    def _renew_variables(self, cluster: Cluster, typed: CellOptions) -> None:
         """Give ranks new values of variables, like a token, and remember them for its next start.
 
         They come with the next cell.
@@ -97,7 +118,7 @@ class Additions:
             started = replace(before, variable=tuple((known | new).items()))
             self._started[cluster.name] = started
 
-    def add_plugins(self, cluster: Cluster, words: Sequence[str]) -> None:
+    def _add_plugins(self, cluster: Cluster, words: Sequence[str]) -> None:
         """Add plugins to a running cluster, and remember them for its next start."""
         before = self._started[cluster.name]
         has = before.plugin if before.plugin is not None else cluster.runtime_env.plugins
