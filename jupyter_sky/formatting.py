@@ -102,6 +102,12 @@ def format_list(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
+def format_some(words: Sequence[str], most: int) -> str:
+    """Join the first of many words: ``"a, b and 3 more"``; one alone is not left out."""
+    left = len(words) - most
+    return ", ".join(words) if left < 2 else f"{', '.join(words[:most])} and {left} more"
+
+
 def similar_names(word: str, known: Iterable[str], most: int = 1, cutoff: float = 0.6) -> list[str]:
     """Return those of the known names that ``word`` may have been meant for, the nearest first."""
     import difflib  # only errors need it, and it would take a part of each start

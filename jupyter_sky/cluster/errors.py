@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.formatting import format_ranks
+from jupyter_sky.formatting import format_ranks, format_some
 from jupyter_sky.transport.protocol.error_report import MEMBERS, ErrorReport, is_consequence
 
 BEFORE_LAST_LINES = " Its last lines:"
@@ -283,8 +283,8 @@ def _summary(failures: Sequence[Failure]) -> list[str]:
     lines: list[str] = []
     for (kind, text), members in groups.items():
         where = format_ranks([member.rank for member in members])
-        hosts = sorted({member.host for member in members})
-        line = f"on {where} ({', '.join(hosts[:3])}{', …' * (len(hosts) > 3)})"
+        hosts = list(dict.fromkeys(host for _, host in sorted((m.rank, m.host) for m in members)))
+        line = f"on {where} ({format_some(hosts, 3)})"
         said = text.splitlines()[0].removesuffix(BEFORE_LAST_LINES) if text else ""
         lines.append(f"{kind}: {said} {line}" if lines else line)
     return lines

@@ -13,7 +13,7 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.namespace.items.predefined import is_predefined
 from jupyter_sky.cluster.runs.task import CellPlace
 from jupyter_sky.errors import UsageError
-from jupyter_sky.formatting import format_list, format_ranks, similar_names
+from jupyter_sky.formatting import format_list, format_ranks, format_some, similar_names
 from jupyter_sky.notebook.kernel import typed_command
 from jupyter_sky.notebook.project import missing
 from jupyter_sky.serialization import cell_sources
@@ -128,7 +128,7 @@ def _name_instead(cluster: Cluster, rank: int, name: str, command: str) -> str:
     names = sorted(each for each in cluster.sync.names_of(rank) if not each.startswith("_"))
     if not names:
         return "it has no variables yet."
-    return f"it has {', '.join(names[:_LISTED])}{', …' * (len(names) > _LISTED)}."
+    return f"it has {format_some(names, _LISTED)}."
 
 
 def _similar_name(cluster: Cluster, rank: int, name: str) -> str | None:

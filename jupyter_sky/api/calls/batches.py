@@ -20,7 +20,7 @@ from jupyter_sky.cluster.calls.batch import Asked, Batch, CallResult, PackedCall
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted, remote_error
 from jupyter_sky.errors import SkyError
-from jupyter_sky.formatting import format_count
+from jupyter_sky.formatting import format_count, format_some
 from jupyter_sky.serialization import blobs
 from jupyter_sky.transport.protocol.events import Display, Output
 
@@ -225,7 +225,7 @@ class Batches:
 
 def _title(calls: Sequence[PendingCompute[Any]]) -> str:
     names = dict.fromkeys(call.function.__name__ for call in calls)
-    shown = ", ".join(list(names)[:3]) + ", …" * (len(names) > 3)
+    shown = format_some([*names], 3)
     return f"{format_count(len(calls), 'call')} of {shown}" if len(calls) > 1 else f"{shown}()"
 
 

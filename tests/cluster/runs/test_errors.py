@@ -13,6 +13,7 @@ import jupyter_sky as sky
 from jupyter_sky.cluster.errors import Failure, RankLost, remote_error
 from jupyter_sky.cluster.runs.run import rank_lost
 from jupyter_sky.formatting import format_ranks
+from jupyter_sky.transport.protocol.error_report import report
 from jupyter_sky.transport.protocol.events import RankExited
 
 
@@ -132,6 +133,19 @@ def test_of_the_second_rank_that_was_lost_it_is_said_in_a_line() -> None:
     first, second = remote_error(failures).__notes__
     assert first == "on rank 0 (node 0)"
     assert second.endswith("ranks that were not lost keep theirs. on rank 1 (node 1)")
+
+
+@pytest.mark.parametrize(
+    ("count", "nodes"),
+    [
+        (4, "node 0, node 1, node 2, node 3"),
+        (12, "node 0, node 1, node 2 and 9 more"),
+    ],
+)
+def test_nodes_of_an_error_stand_in_the_order_of_ranks(count: int, nodes: str) -> None:
+    error = report(ValueError, "bad")
+    failures = [Failure(rank, f"node {rank}", error) for rank in reversed(range(count))]
+    assert remote_error(failures).__notes__ == [f"on ranks 0-{count - 1} ({nodes})"]
 
 
 def test_names_are_sent_again_to_a_rank_that_came_back(cells) -> None:
