@@ -7,21 +7,21 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from jupyter_sky.cluster import rank_log
+from jupyter_sky.cluster.additions.mounts import Mounts
+from jupyter_sky.cluster.additions.packages import Packages
+from jupyter_sky.cluster.additions.plugins import Plugins
 from jupyter_sky.cluster.calls.calls import Calls
 from jupyter_sky.cluster.comparison.looks import Looks
 from jupyter_sky.cluster.control import lifecycle
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.files import Files
 from jupyter_sky.cluster.control.listener import ClusterListener
-from jupyter_sky.cluster.control.packages import Packages
 from jupyter_sky.cluster.control.shells import NodeShells
 from jupyter_sky.cluster.control.signals import as_interrupt
 from jupyter_sky.cluster.inspection.findings import Findings
 from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.metrics.curves import Curves
-from jupyter_sky.cluster.mounts import Mounts
 from jupyter_sky.cluster.network.forward import Forward
-from jupyter_sky.cluster.plugins import Plugins
 from jupyter_sky.cluster.profiling.profiler import Profiler
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.scheduler import Scheduler

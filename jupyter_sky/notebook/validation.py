@@ -15,7 +15,7 @@ from jupyter_sky.notebook.options.definitions import CLUSTER_OPTIONS, CellOption
 from jupyter_sky.notebook.options.option_type import as_word
 from jupyter_sky.notebook.project.image import file_of, has_given_environment
 from jupyter_sky.notebook.project.plugins import costs_of
-from jupyter_sky.providers.packages import package_name
+from jupyter_sky.providers.packages import package_name, updated
 from jupyter_sky.providers.ssh.connection.targets import parse
 
 _REPLACE = "`%sky down` first to replace it"
@@ -223,7 +223,7 @@ def missing_packages(cluster: Cluster, options: CellOptions) -> tuple[str, ...]:
     if not has_given_environment(cluster):  # one of its own was made with them
         present.update(image.pip)
     found = file_of(options)
-    named = (*found.packages, *options.pip)
+    named = updated(found.packages, options.pip)
     if not set(found.constraints) <= set(image.constraints):
         return named
     rebuilt = cluster.packages.changed(found.wheels)

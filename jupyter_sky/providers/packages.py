@@ -151,6 +151,13 @@ def package_name(requirement: str) -> str:
     return normal_name(name[0]) if name else requirement
 
 
+def updated(requirements: Sequence[str], newer: Sequence[str]) -> tuple[str, ...]:
+    """Return requirements of which newer ones replace those of the same packages."""
+    names = {package_name(each) for each in newer}
+    kept = [each for each in requirements if package_name(each) not in names]
+    return tuple(dict.fromkeys([*kept, *newer]))
+
+
 def wheel_content(wheel: Path) -> list[str]:
     """Return the identity of a wheel's content: its table of files, with their checksums."""
     with zipfile.ZipFile(wheel) as archive:

@@ -172,9 +172,11 @@ def test_a_cell_adds_to_a_cluster_that_comes_back(
     notebook: Notebook, tmp_path: Path, said: str
 ) -> None:
     wheels.write(tmp_path, "greeting", "1.0", greeting="WORD = 'hello'\n")
+    wheels.write(tmp_path, "greeting", "2.0", greeting="WORD = 'hello'\n")
     wheels.write(tmp_path, "parting", "1.0", parting="WORD = 'bye'\n")
     notebook.run("%%sky --nodes 2 --variable A=1\npass")
-    notebook.run(f"%sky pip install greeting --wheels {tmp_path}")
+    for version in ("1.0", "2.0"):
+        notebook.run(f"%sky pip install greeting=={version} --wheels {tmp_path}")
     [row] = registry.rows()
     with pytest.raises(Exception, match="is lost"):
         agent = row.machines[0]["pid"]

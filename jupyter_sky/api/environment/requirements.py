@@ -18,7 +18,7 @@ from jupyter_sky.api.environment import tools
 from jupyter_sky.api.environment.imports import editable_distributions, is_editable
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import without_secrets
-from jupyter_sky.providers.packages import package_name, sources_of
+from jupyter_sky.providers.packages import package_name, sources_of, updated
 from jupyter_sky.providers.spec import Image, PipIndex
 
 PYPI = "https://pypi.org/simple"
@@ -109,11 +109,9 @@ class EnvironmentFile:
         there = sources_of(image)
         names = {package_name(each.name) for each in self.wheels}
         kept = [each for each in image.wheels if package_name(Path(each).name) not in names]
-        bound = {package_name(each) for each in self.constraints}
-        free = [each for each in image.constraints if package_name(each) not in bound]
         return replace(
             image,
-            constraints=(*free, *dict.fromkeys(self.constraints)),
+            constraints=updated(image.constraints, self.constraints),
             pip_indexes=(*there, *(each for each in self.indexes if each not in there)),
             wheels=(*kept, *map(str, self.wheels)),
         )

@@ -16,6 +16,7 @@ from jupyter_sky.notebook.output.progress import NoticeLine
 from jupyter_sky.notebook.project import install, plugins, volumes
 from jupyter_sky.notebook.project.image import names_file, with_file, with_sources
 from jupyter_sky.notebook.validation import further_plugins, missing_packages
+from jupyter_sky.providers.packages import updated
 
 
 class Additions:
@@ -82,7 +83,7 @@ class Additions:
         started = self._started[cluster.name]
         self._started[cluster.name] = started = replace(
             started,
-            pip=tuple(dict.fromkeys([*started.pip, *typed.pip])),
+            pip=updated(started.pip, typed.pip),
             wheels=typed.wheels or started.wheels,
             index=tuple(dict.fromkeys([*started.index, *typed.index])),
             env=typed.env or started.env,

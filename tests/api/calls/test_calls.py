@@ -27,7 +27,7 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.calls.worker import Worker
-from jupyter_sky.cluster.mounts import Mounts
+from jupyter_sky.cluster.additions.mounts import Mounts
 from tests.waiting import PATIENCE, until
 
 

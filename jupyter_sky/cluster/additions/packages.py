@@ -13,7 +13,13 @@ from jupyter_sky.cluster.inventory import row_updates
 from jupyter_sky.cluster.packages.install import install
 from jupyter_sky.formatting import without_secrets
 from jupyter_sky.providers.base import Progress
-from jupyter_sky.providers.packages import check_secrets, package_name, wheel_content, with_cuda
+from jupyter_sky.providers.packages import (
+    check_secrets,
+    package_name,
+    updated,
+    wheel_content,
+    with_cuda,
+)
 from jupyter_sky.providers.spec import Image
 from jupyter_sky.transport.event_loop import wait_with_cleanup
 from jupyter_sky.transport.tasks import blocking
@@ -90,10 +96,8 @@ class Packages:
     async def _add(
         self, requirements: Sequence[str], image: Image, progress: Progress
     ) -> list[str]:
-        controller, before = self._controller, self.added
-        named = {package_name(each) for each in requirements}
-        kept = [each for each in before if package_name(each) not in named]
-        every = tuple(dict.fromkeys([*kept, *requirements]))
+        controller = self._controller
+        every = updated(self.added, requirements)
         sent = await blocking(_contents, image)
         has_gpus = any(node.gpu for node in controller.state.nodes)
         installed = await install(

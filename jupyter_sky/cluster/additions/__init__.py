@@ -1,0 +1,1 @@
+"""What a cluster gets while it is up; for the user's thread."""
