@@ -10,6 +10,7 @@ from jupyter_sky.cluster import rank_log
 from jupyter_sky.cluster.additions.mounts import Mounts
 from jupyter_sky.cluster.additions.packages import Packages
 from jupyter_sky.cluster.additions.plugins import Plugins
+from jupyter_sky.cluster.additions.variables import RankVariables
 from jupyter_sky.cluster.calls.calls import Calls
 from jupyter_sky.cluster.comparison.looks import Looks
 from jupyter_sky.cluster.control import lifecycle
@@ -48,22 +49,22 @@ class Cluster:
     ----------
     runtime_env, power
         The environment that its ranks have entered, and the means to stop its machines.
-    sync, calls, pages, work, profiler, looks, usage, packages, plugins, files, shells, mounts
-        Parts for the namespace, single calls, pages of nodes, work outside runs, profiles,
-        variables on ranks, resource usage, added packages, added plugins, and files, shells and
-        volumes of nodes.
+    sync, calls, work, profiler, looks, usage
+        Parts for the namespace, single calls, other work, profiles, looks at ranks, and metrics.
+    packages, plugins, mounts, variables, pages, files, shells
+        Parts for what is added to nodes, and for their pages, files and shells.
     """
 
     def __init__(self, config: ClusterConfig) -> None:
         self._scheduler = Scheduler(config)
         self._controller = controller = self._scheduler.controller
-        self.runtime_env = config.runtime_env
+        self.runtime_env, self.power = config.runtime_env, Power(controller)
         self.sync, self.pages, self.work = controller.sync, controller.pages, controller.work
         self.calls, self.profiler = Calls(self._scheduler), Profiler(controller)
         self.looks, self.usage = Looks(controller), controller.usage
         self.packages, self.plugins = Packages(controller), Plugins(controller)
         self.files, self.shells = Files(controller), NodeShells(controller)
-        self.mounts, self.power = Mounts(controller), Power(controller)
+        self.mounts, self.variables = Mounts(controller), RankVariables(controller)
 
     @classmethod
     @as_interrupt()
@@ -150,9 +151,8 @@ class Cluster:
         ranks = self.all_ranks
         missing = [] if task.ranks == ranks else sorted(set(task.ranks).difference(ranks))
         if not task.ranks or missing:
-            has = f"{self.name} has {format_ranks(ranks)}."
             what = f"there is no rank {missing[0]}" if task.ranks else "no rank was chosen"
-            raise UsageError(f"{what}: {has}")
+            raise UsageError(f"{what}: {self.name} has {format_ranks(ranks)}.")
         return RunHandle(self._scheduler.new_run(task), self._scheduler)
 
     def pop_unseen_run(self) -> RunHandle | None:
@@ -219,8 +219,8 @@ class Cluster:
             If nodes do not start; the cluster is then as it was.
         """
         provider = provider or self.provider
-        spec, has = replace(self.spec, nodes=nodes), len(self.state.nodes)
-        if nodes == has:
+        spec = replace(self.spec, nodes=nodes)
+        if nodes == (has := len(self.state.nodes)):
             raise UsageError(f"{self.name} already has {format_count(has, 'node')}.")
         if not isinstance(provider, Scalable):
             raise UsageError(

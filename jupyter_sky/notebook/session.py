@@ -31,7 +31,7 @@ from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.panel.manager import PanelManager
 from jupyter_sky.notebook.places import say_left_out, start_at_one, without_nodes
 from jupyter_sky.notebook.project.additions import Additions
-from jupyter_sky.notebook.project.image import imported_modules
+from jupyter_sky.notebook.project.image import has_given_environment, imported_modules
 from jupyter_sky.notebook.project.volumes import say_written_back
 from jupyter_sky.notebook.validation import check_fit, describes_another, start_again_with
 from jupyter_sky.providers import providers
@@ -369,12 +369,16 @@ class Session:
         if cluster is None:
             print(gone(name), file=sys.stderr)
             return None
-        cluster.packages.set_image(spec.image)
+        image = replace(spec.image, pip=()) if has_given_environment(cluster) else spec.image
+        cluster.packages.set_image(image)
+        options = cluster_factory.attached_options(row)
+        known = cluster.variables.take_over([each for each, _ in options.variable])
+        options = replace(options, variable=tuple((dict(options.variable) | known).items()))
         cluster.mounts.remember(spec.volumes)
         if name not in self.started:
             # What the ranks have of these names is of another kernel, so it is not up to date.
             cluster.sync.assigned(self._shell.user_ns, self._shell.user_ns)
-        self.connect(cluster, cluster_factory.attached_options(row), is_new=False)
+        self.connect(cluster, options, is_new=False)
         return cluster
 
     def connect(self, cluster: Cluster, options: CellOptions, is_new: bool) -> None:

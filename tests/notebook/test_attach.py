@@ -110,6 +110,25 @@ def test_an_error_that_came_meanwhile_is_raised(
     assert "ValueError: too late" in failed.traceback
 
 
+def test_a_kernel_that_attaches_knows_the_values_of_variables(
+    opened: Callable[..., LiveNotebook],
+) -> None:
+    notebook = opened()
+    notebook.succeed("%%sky --nodes 2 --plugin none --variable A=old --variable B=kept\npass")
+    notebook.succeed("%%sky --variable A=new\npass")
+    notebook.restart()
+    notebook.succeed("%load_ext jupyter_sky\n%sky attach")
+    look = "%%sky --stdout all\nimport os\nprint(os.environ['A'], os.environ['B'])"
+    assert notebook.succeed(look).stdout.count("new kept\n") == 2
+    for change in ("%sky restart", "%sky scale 3"):
+        notebook.succeed(change)
+        seen = notebook.succeed(look).stdout
+        assert seen.count("new kept\n") == len(seen.splitlines())
+    [agent] = {machine["pid"] for machine in registry.rows()[0].machines}
+    assert notebook.run(f"%%sky\nimport os, time\nos.kill({agent}, 9)\ntime.sleep(600)").error
+    assert notebook.succeed(look).stdout.count("new kept\n") == 3
+
+
 def test_two_notebooks_hear_once_of_each_other(opened: Callable[..., LiveNotebook]) -> None:
     first, second = opened("first"), opened("second")
     first.succeed("x = 1")

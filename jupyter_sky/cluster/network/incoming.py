@@ -23,6 +23,7 @@ from jupyter_sky.transport.protocol.agent_requests import (
     LogAnswer,
     ReadAnswer,
     ReadShellAnswer,
+    VariablesAnswer,
     WrittenAnswer,
 )
 from jupyter_sky.transport.protocol.inspection import (
@@ -161,6 +162,7 @@ _ANSWERS: Mapping[str, type] = {
     "run": _Taken,
     "take_profile": ProfileAnswer,
     "tell": _Taken,
+    "variables": VariablesAnswer,
     "volumes": VolumesAnswer,
     "write_back": WriteBackAnswer,
     "written": WrittenAnswer,

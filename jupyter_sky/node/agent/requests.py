@@ -25,19 +25,16 @@ from jupyter_sky.serialization import blobs
 from jupyter_sky.transport.certificates import fingerprint
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_requests import (
-    AddPeersRequest,
     AddRanksRequest,
     ArrivedRequest,
-    ConnectRequest,
-    EndPeersRequest,
     FindRequest,
     InterruptRequest,
-    ListenRequest,
     LogAnswer,
     LogRequest,
     PassOnRequest,
     RanksRequest,
-    ReachRequest,
+    RenewVariablesRequest,
+    VariablesRequest,
 )
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec, RankSpec
 from jupyter_sky.transport.protocol.calls import TellRequest
@@ -60,7 +57,16 @@ from jupyter_sky.transport.protocol.profiling import (
     RecordedRequest,
     TakeProfileRequest,
 )
-from jupyter_sky.transport.protocol.topology import AbandonRequest, FormRequest, ReserveRequest
+from jupyter_sky.transport.protocol.topology import (
+    AbandonRequest,
+    AddPeersRequest,
+    ConnectRequest,
+    EndPeersRequest,
+    FormRequest,
+    ListenRequest,
+    ReachRequest,
+    ReserveRequest,
+)
 from jupyter_sky.transport.sent_folders import blobs_of, portions_of
 from jupyter_sky.transport.tasks import shielded
 
@@ -137,6 +143,8 @@ class RequestHandlers:
             "kill": self._on_kill,
             "add_ranks": self._on_add_ranks,
             "remove_ranks": self._on_remove_ranks,
+            "variables": self._on_variables,
+            "renew_variables": self._on_renew_variables,
             "log": self._on_log,
             "inspect": self._on_inspect,
             "profile": self._on_profile,
@@ -252,6 +260,16 @@ class RequestHandlers:
 
     async def _on_remove_ranks(self, request: RanksRequest) -> Message:
         await self._supervisor.remove(request["ranks"])
+        return {}
+
+    def _on_variables(self, request: VariablesRequest) -> Message:
+        ranks = self._supervisor.ranks
+        own = self._supervisor.variables(min(ranks)) if ranks else None
+        known = {**self._spec.env, **(own or {})}
+        return {"variables": {name: known[name] for name in request["names"] if name in known}}
+
+    def _on_renew_variables(self, request: RenewVariablesRequest) -> Message:
+        self._supervisor.renew_variables(request["variables"])
         return {}
 
     def _on_log(self, request: LogRequest) -> Message:

@@ -104,6 +104,7 @@ class Supervisor:
         }
         self._logs = logs
         self._specs: dict[int, RankSpec] = {}
+        self._renewed: dict[str, str] = {}
         self._fork_server = ForkClient(fork_server, self)
         self._publish, self._is_attended = publish, is_attended
         self._output = OutputForwarder(publish)
@@ -134,7 +135,11 @@ class Supervisor:
 
     def variables(self, rank: int) -> Mapping[str, str] | None:
         """Return a rank's own environment variables; ``None`` if it is not here."""
-        return self._specs[rank].env if rank in self.ranks else None
+        return {**self._specs[rank].env, **self._renewed} if rank in self.ranks else None
+
+    def renew_variables(self, new: Mapping[str, str]) -> None:
+        """Start processes with new values of variables from now on."""
+        self._renewed.update(new)
 
     def start(self) -> None:
         """Request the processes of all ranks; they are forked once the fork server is ready."""
@@ -192,7 +197,7 @@ class Supervisor:
     def _fork(self, rank: int) -> None:
         process = self.ranks[rank]
         try:
-            self._fork_server.fork(process, self._specs[rank].env)
+            self._fork_server.fork(process, {**self._specs[rank].env, **self._renewed})
         except OSError as error:
             self.on_not_forked(process, error.strerror or str(error))
 

@@ -112,10 +112,9 @@ class Additions:
         They come with the next cell.
         """
         before = self._started[cluster.name]
-        # What another kernel has set has no value here.
         known = dict(before.variable)
         if new := {name: value for name, value in typed.variable if known[name] != value}:
-            cluster.sync.asked_variables.update(new)
+            cluster.variables.renew(new)
             started = replace(before, variable=tuple((known | new).items()))
             self._started[cluster.name] = started
 

@@ -5,8 +5,7 @@ Each docstring begins with the name of the request; `messages` describes the com
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 from jupyter_sky.transport.protocol.topology import AgentAddress
 
@@ -41,6 +40,24 @@ class AddRanksRequest(TypedDict):
     """``add_ranks``: start further ranks on this node."""
 
     ranks: list[RankEnvironment]
+
+
+class VariablesRequest(TypedDict):
+    """``variables``: say with which values of variables ranks start now."""
+
+    names: list[str]
+
+
+class VariablesAnswer(TypedDict):
+    """The values of those variables that the node has."""
+
+    variables: dict[str, str]
+
+
+class RenewVariablesRequest(TypedDict):
+    """``renew_variables``: start ranks with new values of variables from now on."""
+
+    variables: dict[str, str]
 
 
 LoggedPiece = tuple[int, float, str]
@@ -337,64 +354,3 @@ class ResizeShellRequest(TypedDict):
     shell: int
     rows: int
     columns: int
-
-
-# Other agents
-
-
-class ReachRequest(TypedDict):
-    """``reach``: connect to other agents; answered with ``failed``, as for `PassOnRequest`."""
-
-    peers: list[AgentAddress]
-
-
-class EndPeersRequest(TypedDict):
-    """``end_peers``: tell other agents that they were ended; answered with ``failed``, as above.
-
-    Without ``peers`` it only asks for a sign of life.
-    """
-
-    peers: list[AgentAddress]
-
-
-class ListenRequest(TypedDict):
-    """``listen_on_test_port``: listen for ``callers`` connections; answered with the ``port``."""
-
-    addr: str
-    callers: int
-
-
-class ConnectRequest(TypedDict):
-    """``connect_to_test_ports``: connect to other nodes; answered with ``failed``, as above.
-
-    Attributes
-    ----------
-    listeners
-        Node, address and port of each listener.
-    """
-
-    listeners: list[tuple[int, str, int]]
-
-
-class AddPeersRequest(TypedDict):
-    """``add_peers``: trust agents that join the cluster.
-
-    If the agent was alone so far, the answer has the ``addr``, ``interface`` and ``port`` at which
-    it listens to others from now on, and the ``fingerprint`` of its certificate.
-
-    Attributes
-    ----------
-    authority
-        The certificate of the authority that signed theirs, in PEM.
-    credentials
-        For an agent that was alone so far: its own credentials.
-    peer
-        The address of one of them.
-    peers
-        Their fingerprints.
-    """
-
-    authority: str
-    credentials: Mapping[str, Any] | None
-    peer: str
-    peers: list[str]

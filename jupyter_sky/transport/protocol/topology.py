@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from collections.abc import Mapping
+from typing import Any, TypedDict
 
 from jupyter_sky.transport.protocol.messages import NameGroup, Packed
 
@@ -112,3 +113,64 @@ class AbandonRequest(TypedDict):
     """
 
     patience: float
+
+
+# Agents that reach each other
+
+
+class ReachRequest(TypedDict):
+    """``reach``: connect to other agents; answered with ``failed``, as for `PassOnRequest`."""
+
+    peers: list[AgentAddress]
+
+
+class EndPeersRequest(TypedDict):
+    """``end_peers``: tell other agents that they were ended; answered with ``failed``, as above.
+
+    Without ``peers`` it only asks for a sign of life.
+    """
+
+    peers: list[AgentAddress]
+
+
+class ListenRequest(TypedDict):
+    """``listen_on_test_port``: listen for ``callers`` connections; answered with the ``port``."""
+
+    addr: str
+    callers: int
+
+
+class ConnectRequest(TypedDict):
+    """``connect_to_test_ports``: connect to other nodes; answered with ``failed``, as above.
+
+    Attributes
+    ----------
+    listeners
+        Node, address and port of each listener.
+    """
+
+    listeners: list[tuple[int, str, int]]
+
+
+class AddPeersRequest(TypedDict):
+    """``add_peers``: trust agents that join the cluster.
+
+    If the agent was alone so far, the answer has the ``addr``, ``interface`` and ``port`` at which
+    it listens to others from now on, and the ``fingerprint`` of its certificate.
+
+    Attributes
+    ----------
+    authority
+        The certificate of the authority that signed theirs, in PEM.
+    credentials
+        For an agent that was alone so far: its own credentials.
+    peer
+        The address of one of them.
+    peers
+        Their fingerprints.
+    """
+
+    authority: str
+    credentials: Mapping[str, Any] | None
+    peer: str
+    peers: list[str]

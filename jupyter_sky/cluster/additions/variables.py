@@ -1,0 +1,65 @@
+"""Environment variables that the user has given a cluster; for the user's thread.
+
+Their values can be secrets, so they are kept nowhere but in memory: of the notebook that has set
+them, and of the agents, which start processes with them. A notebook that takes a cluster over asks
+an agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import cast
+
+from jupyter_sky.cluster.control.controller import Controller
+from jupyter_sky.cluster.network.requests.quietly import request_quietly
+from jupyter_sky.errors import SkyError
+from jupyter_sky.transport.event_loop import call, wait
+from jupyter_sky.transport.protocol.agent_requests import VariablesAnswer
+from jupyter_sky.transport.tasks import BackgroundTasks
+
+_telling = BackgroundTasks()
+
+
+class RankVariables:
+    """The environment variables that the user has given the ranks of a cluster.
+
+    Parameters
+    ----------
+    controller
+        The controller of the cluster.
+    """
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def renew(self, new: Mapping[str, str]) -> None:
+        """Give ranks new values: those that are there with the next cell, others as they start."""
+        self._controller.sync.asked_variables.update(new)
+        self._set(new)
+        call(self._tell, dict(new))
+
+    def take_over(self, names: Sequence[str]) -> dict[str, str]:
+        """Return the values that another notebook has set, as far as a node says them."""
+        values = wait(self._ask(names)) if names else {}
+        self._set(values)
+        return values
+
+    def _set(self, values: Mapping[str, str]) -> None:
+        """Have nodes that join start with these values."""
+        spec = self._controller.spec
+        image = replace(spec.image, env={**spec.image.env, **values})
+        self._controller.spec = replace(spec, image=image)
+
+    def _tell(self, new: dict[str, str]) -> None:
+        for each in self._controller.connections:
+            _telling.spawn(request_quietly(each, "renew_variables", variables=new))
+
+    async def _ask(self, names: Sequence[str]) -> dict[str, str]:
+        for each in self._controller.connections:
+            with contextlib.suppress(SkyError, asyncio.TimeoutError):
+                answer = await each.request("variables", names=list(names))
+                return cast(VariablesAnswer, answer)["variables"]
+        return {}
