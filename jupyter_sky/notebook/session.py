@@ -20,6 +20,7 @@ from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_list
 from jupyter_sky.notebook import cluster_factory
+from jupyter_sky.notebook.attached import attach, attached_provider
 from jupyter_sky.notebook.cells.cluster_start import ClusterStart
 from jupyter_sky.notebook.client_plugins import SessionObserver
 from jupyter_sky.notebook.cluster_factory import ClusterFactory, ClusterPlace
@@ -31,7 +32,7 @@ from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.panel.manager import PanelManager
 from jupyter_sky.notebook.places import say_left_out, start_at_one, without_nodes
 from jupyter_sky.notebook.project.additions import Additions
-from jupyter_sky.notebook.project.image import has_given_environment, imported_modules
+from jupyter_sky.notebook.project.image import imported_modules
 from jupyter_sky.notebook.project.volumes import say_written_back
 from jupyter_sky.notebook.validation import check_fit, describes_another, start_again_with
 from jupyter_sky.providers import providers
@@ -112,7 +113,7 @@ class Session:
             was_there = all(self._is_lost(name, each) for each in choices)
             cluster = self._start(name, [self._start_options(name, each) for each in choices])
             self._current = name
-            self._install_named(cluster)
+            self.additions.install_missing(cluster, self.started[name])
         if was_there and not choices[0].concerns_run_alone:
             self.additions.add(cluster, self._check_fit(cluster, choices))
         self._current = name
@@ -163,13 +164,13 @@ class Session:
         if known := self._clusters.get(name := name or self.current_name):
             if known.alive and not known.outdated:
                 return known
-            self.drop(name)
-            known.close(SkyError(f"cluster {name} was changed by another kernel: run it again."))
+            self._leave(known)
             # Without all of its nodes no kernel can use it.
             if known.state.phase == "lost" and known.power.end_lost():
                 if known.power.untold_loss:
                     print(f"{known.power.untold_loss} What its ranks had is gone.")
-                return None
+            elif (row := registry.find(name)) and row.id != known.id:
+                print(f"{name} was started again elsewhere. What its ranks had before is gone.")
         return self._attach(name)
 
     @contextlib.contextmanager
@@ -187,7 +188,7 @@ class Session:
         row = registry.find(name)
         cluster = None
         if row and row.machines:
-            cluster = Cluster.visit(row, cluster_factory.attached_provider(row))
+            cluster = Cluster.visit(row, attached_provider(row))
         if cluster is None:
             raise UsageError(gone(name) if row and row.machines else no_cluster(name))
         try:
@@ -200,20 +201,22 @@ class Session:
         known = self._clusters.get(self.current_name)
         if known is None or not (known.state.phase is ClusterPhase.LOST or known.unreached):
             return None
-        options = self.started[known.name]
+        name, options = known.name, self.started[known.name]
         if known.state.phase is ClusterPhase.LOST:
-            self.find(known.name)
+            if again := self.find(name):  # another notebook has started it
+                return again
         else:
-            print(self.down(known.name))
-            self.started[known.name] = options
-        cluster = self._start(known.name, [options])
-        self._install_named(cluster)
+            print(self.down(name))
+            self.started[name] = options
+        cluster = self._start(name, [options])
+        self.additions.install_missing(cluster, self.started[name])
         return cluster
 
     def start_again(self, cluster: Cluster, lost: Collection[str]) -> Cluster:
         """Start a lost cluster again as it was; where that fails, without the nodes it has lost."""
         name, options = cluster.name, self.started[cluster.name]
-        self.find(name)  # which ends what is left of it
+        if again := self.find(name):  # which ends what is left of it
+            return again  # another notebook has started it
         try:
             cluster = self._start(name, [options])
         except SkyError as error:
@@ -223,7 +226,7 @@ class Session:
                 raise
             print(f"{name}: {error} It goes on without {format_list(sorted(lost))}.")
             cluster = self._start(name, [left])
-        self._install_named(cluster)
+        self.additions.install_missing(cluster, self.started[name])
         return cluster
 
     def connected(self, name: str | None = None) -> Cluster | None:
@@ -268,6 +271,8 @@ class Session:
         if broken := registry.find_broken(name):
             return cloud_resources.end_unreadable(broken)
         row = registry.find(name)
+        if row and (known := self._clusters.get(name)) and known.id != row.id:
+            self._leave(known)  # another notebook has ended it, and started one of its name
         if row is not None and name not in self._clusters and (hosts := row.hosts):
             progress(f"connecting to {', '.join(hosts)}")
         try:
@@ -339,10 +344,6 @@ class Session:
         self.connect(cluster, place.options, is_new=True)
         return cluster
 
-    def _install_named(self, cluster: Cluster) -> None:
-        """Install what a cluster was started with, unless its own environment was made with it."""
-        self.additions.install_missing(cluster, self.started[cluster.name])
-
     def _places(self, name: str, choices: Sequence[CellOptions]) -> list[ClusterPlace]:
         return self.factory.places(name, choices, lambda: imported_modules(self._shell))
 
@@ -363,18 +364,11 @@ class Session:
         row = registry.find(name)
         if row is None or not row.machines:
             return None
-        provider = cluster_factory.attached_provider(row)
-        spec, runtime_env = cluster_factory.attached_spec(row)
-        cluster = Cluster.attach(row, provider, runtime_env, self.settings.timeouts())
-        if cluster is None:
+        found = attach(row, self.settings.timeouts())
+        if found is None:
             print(gone(name), file=sys.stderr)
             return None
-        image = replace(spec.image, pip=()) if has_given_environment(cluster) else spec.image
-        cluster.packages.set_image(image)
-        options = cluster_factory.attached_options(row)
-        known = cluster.variables.take_over([each for each, _ in options.variable])
-        options = replace(options, variable=tuple((dict(options.variable) | known).items()))
-        cluster.mounts.remember(spec.volumes)
+        cluster, options = found
         if name not in self.started:
             # What the ranks have of these names is of another kernel, so it is not up to date.
             cluster.sync.assigned(self._shell.user_ns, self._shell.user_ns)
@@ -390,6 +384,13 @@ class Session:
             observer.connected(cluster, is_new)
         for warning in cluster.warnings:
             print(f"{cluster.name}: {warning}", file=sys.stderr)
+
+    def _leave(self, cluster: Cluster) -> None:
+        """Let go of a cluster that another kernel has changed."""
+        self.drop(cluster.name)
+        cluster.close(
+            SkyError(f"cluster {cluster.name} was changed by another kernel: run it again.")
+        )
 
     def drop(self, name: str) -> None:
         """Let go of a cluster, which ends or stays as it is."""

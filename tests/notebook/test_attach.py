@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from jupyter_sky.cluster.inventory import registry
@@ -144,6 +146,33 @@ def test_two_notebooks_hear_once_of_each_other(opened: Callable[..., LiveNoteboo
     cell = second.succeed("%%sky\nprint(x)")
     assert cell.stdout == "1\n"
     assert cell.shown == [said]
+
+
+@pytest.mark.parametrize("line", ["%sky down c", "%%sky --cluster c\nx = 3", "%sky restart"])
+def test_a_cluster_that_another_notebook_has_started_again_is_meant(
+    opened: Callable[..., LiveNotebook], line: str
+) -> None:
+    first, second = opened("first"), opened("second")
+    first.succeed("%%sky --cluster c --nodes 1 --plugin none\npass")
+    second.succeed("%sky attach c")
+    [row] = registry.rows()
+    die = f"%%sky --cluster c\nimport os, time\nos.kill({row.machines[0]['pid']}, 9)\ntime.sleep(9)"
+    assert second.run(die).sentence.startswith("ClusterLost: ")
+    second.succeed("%%sky --cluster c\nx = 2")
+    [again] = registry.rows()
+    assert again.id != row.id
+    cell = first.succeed(line)
+    if "down" in line:
+        assert registry.rows() == []
+        assert not psutil.pid_exists(again.machines[0]["pid"])
+    else:
+        assert [each.id for each in registry.rows()] == [again.id]
+        # Whether it knows by then that it was lost, or only that there is another.
+        assert re.match(
+            r"cluster c is lost: .* is gone\.|c was started again elsewhere", cell.stdout
+        )
+        left = "x in globals()" if "restart" in line else "x"
+        assert second.succeed(f"%%sky\nprint({left})").stdout
 
 
 def test_what_an_ended_kernel_was_still_owed_is_said(

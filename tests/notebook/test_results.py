@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jupyter_sky.cluster.runs.task import Task
-from jupyter_sky.notebook.results import requested_names, select, select_requested
+from jupyter_sky.notebook.cells.results import requested_names, select, select_requested
 
 VALUES = {1: {"loss": 10, "model": "a"}, 3: {"loss": 30}}
 

@@ -10,7 +10,7 @@ import psutil
 
 import jupyter_sky as sky
 from jupyter_sky.cluster.inventory import registry
-from jupyter_sky.notebook.cluster_factory import attached_options
+from jupyter_sky.notebook.attached import attached_options
 from tests.notebook.kernels import LiveNotebook
 
 SECRET = "s3cret7oken"

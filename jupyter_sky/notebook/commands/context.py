@@ -11,7 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import UsageError
-from jupyter_sky.notebook.cluster_factory import attached_hosts
+from jupyter_sky.notebook.attached import attached_hosts
 from jupyter_sky.notebook.errors import NONE_RUNNING, no_cluster
 from jupyter_sky.notebook.ipython.auto_cells import AutoCells
 from jupyter_sky.notebook.session import Session

@@ -15,11 +15,11 @@ from jupyter_sky.cluster.network.transfer import TransferProgress
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.errors import UsageError
+from jupyter_sky.notebook.cells.results import bind, requested_names, select
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.errors import check_pulled
 from jupyter_sky.notebook.output.name_table import NameTable
 from jupyter_sky.notebook.output.progress import NoticeLine, SendingLine
-from jupyter_sky.notebook.results import bind, requested_names, select
 from jupyter_sky.notebook.validation import check_names, choose_ranks
 
 

@@ -12,6 +12,7 @@ from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count
+from jupyter_sky.notebook.cells.results import bind, gathered_names, select_requested
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.errors import no_cluster
 from jupyter_sky.notebook.options.definitions import CellOptions
@@ -19,7 +20,6 @@ from jupyter_sky.notebook.output.follow import follow
 from jupyter_sky.notebook.output.progress import NoticeLine
 from jupyter_sky.notebook.places import usual_selection
 from jupyter_sky.notebook.project.volumes import keep_unwritten
-from jupyter_sky.notebook.results import bind, gathered_names, select_requested
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.choice import in_order

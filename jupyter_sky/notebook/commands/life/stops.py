@@ -19,7 +19,7 @@ from jupyter_sky.cluster.runtime_env import RuntimeEnv
 from jupyter_sky.cluster.stopping.start import start_stopped
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_dollars, format_duration, format_list, format_ranks
-from jupyter_sky.notebook import cluster_factory
+from jupyter_sky.notebook.attached import attached_options, attached_spec
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.errors import no_cluster
 from jupyter_sky.notebook.project.volumes import keep_unwritten
@@ -50,7 +50,7 @@ def start(context: CommandContext, options: Namespace) -> None:
             raise UsageError(f"{name} is up already: `%sky status` shows it.")
         session.drop(name)
         known.close()
-    typed = session.started.get(name) or cluster_factory.attached_options(row)
+    typed = session.started.get(name) or attached_options(row)
     agreed = {} if options.max_price is None else {"max_price": options.max_price}
     typed = replace(typed, provider=row.provider, **agreed)
     spec, runtime_env, missing = _as_before(row, dict(typed.variable))
@@ -145,7 +145,7 @@ def _as_before(
     typed
         The environment variables of its ranks whose values this notebook has.
     """
-    spec, runtime_env = cluster_factory.attached_spec(row)
+    spec, runtime_env = attached_spec(row)
     names = (row.spec.get("base") or {}).get("variables", ())
     values = {each: typed.get(each) or os.environ.get(each) for each in names}
     known = {name: value for name, value in values.items() if value}

@@ -1,0 +1,129 @@
+"""A cluster that another kernel has started: what it is, by its row in the registry."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from pathlib import Path
+
+from jupyter_sky.api.assemble import assemble
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.inventory.storage.row import RegistryRow
+from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts
+from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.notebook.options.definitions import CellOptions
+from jupyter_sky.notebook.options.lines import parse_cell
+from jupyter_sky.notebook.options.plugins import make_plugins, plugin_names
+from jupyter_sky.notebook.project.image import has_given_environment, with_sources
+from jupyter_sky.providers import providers
+from jupyter_sky.providers.base import Provider
+from jupyter_sky.providers.buckets.volume import Volume
+from jupyter_sky.providers.spec import ClusterSpec, Image
+
+
+def attach(row: RegistryRow, timeouts: Timeouts) -> tuple[Cluster, CellOptions] | None:
+    """Return the cluster of a row, and the options with which it would be started again.
+
+    Returns
+    -------
+    tuple or None
+        ``None`` if it is gone; its row is removed then.
+
+    Raises
+    ------
+    SkyError
+        If it exists, but cannot be used from here or now.
+    """
+    spec, runtime_env = attached_spec(row)
+    cluster = Cluster.attach(row, attached_provider(row), runtime_env, timeouts)
+    if cluster is None:
+        return None
+    # Where nodes have an environment, what is named was installed once they were up.
+    image = replace(spec.image, pip=()) if has_given_environment(cluster) else spec.image
+    cluster.packages.set_image(image)
+    cluster.mounts.remember(spec.volumes)
+    options = attached_options(row)
+    known = cluster.variables.take_over([each for each, _ in options.variable])
+    return cluster, replace(options, variable=tuple((dict(options.variable) | known).items()))
+
+
+def attached_provider(row: RegistryRow) -> Provider:
+    """Return the provider of a running cluster.
+
+    Raises
+    ------
+    SkyError
+        If this version does not know it.
+    """
+    if row.provider not in providers():
+        raise SkyError(
+            f"cluster {row.name} uses the provider {row.provider}, which this version of "
+            "jupyter_sky does not know: use the version that started it."
+        )
+    return providers()[row.provider]
+
+
+def attached_spec(row: RegistryRow) -> tuple[ClusterSpec, RuntimeEnv]:
+    """Return the specification of a running cluster, including its image and plugins."""
+    typed = _line_options(row)
+    base = row.spec.get("base") or {}
+    wheels = [each for each in base.get("wheels", ()) if Path(each).is_file()]
+    image = Image(
+        pip=typed.pip,
+        like=base.get("like"),
+        pins=tuple(base.get("pins", ())),
+        wheels=wheels,
+        constraints=tuple(base.get("constraints", ())),
+    )
+    is_gone = typed.wheels and not Path(typed.wheels).expanduser().is_dir()
+    image = with_sources(image, replace(typed, wheels=None) if is_gone else typed)
+    volumes = tuple(Volume.parse(each) for each in typed.volumes)
+    spec = ClusterSpec(
+        name=row.name, accelerator=row.spec["accelerator"], image=image, volumes=volumes
+    )
+    spec, runtime_env = assemble(spec, make_plugins(_attached_plugins(row)))
+    return spec, replace(runtime_env, added=tuple(row.spec.get("added", ())))
+
+
+def attached_options(row: RegistryRow) -> CellOptions:
+    """Return the options with which a running cluster would be started again."""
+    typed = _line_options(row)
+    return replace(
+        typed,
+        nodes=row.spec["nodes"],
+        gpu=row.spec["accelerator"],
+        cpus=row.spec["cpus"],
+        memory=row.spec["memory"],
+        procs_per_node=row.spec["procs_per_node"],
+        plugin=_attached_plugins(row),
+        provider=row.provider,
+        hosts=typed.hosts or (attached_hosts(row) if row.provider == "ssh" else ()),
+        idle_timeout=row.spec.get("idle_timeout"),
+        autostop=row.spec.get("autostop", False),
+        replace=row.spec.get("replace", False),
+        patience=row.spec.get("patience"),
+        variable=tuple((each, "") for each in row.spec.get("base", {}).get("variables", ())),
+    )
+
+
+def attached_hosts(row: RegistryRow) -> tuple[str, ...]:
+    """Return the hosts of a cluster in the syntax of ``--hosts``, with their numbers of ranks."""
+    return tuple(
+        f"{machine['host']}:{len(machine['nodes'][0]['ranks'])}"
+        for machine in row.machines
+        if "host" in machine
+    )
+
+
+def _line_options(row: RegistryRow) -> CellOptions:
+    """Return the options of the line that started a cluster, if the registry has it."""
+    with contextlib.suppress(UsageError):
+        return parse_cell(row.spec.get("line", ""))
+    return CellOptions()
+
+
+def _attached_plugins(row: RegistryRow) -> tuple[str, ...]:
+    """Return the plugins of a running cluster, as typed if they were typed."""
+    names = tuple(row.spec.get("plugins", ()))
+    typed = _line_options(row).plugin or ()
+    return typed if plugin_names(typed) == names else names
