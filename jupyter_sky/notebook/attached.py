@@ -75,14 +75,20 @@ def attached_spec(row: RegistryRow) -> tuple[ClusterSpec, RuntimeEnv]:
         wheels=wheels,
         constraints=tuple(base.get("constraints", ())),
     )
-    is_gone = typed.wheels and not Path(typed.wheels).expanduser().is_dir()
-    image = with_sources(image, replace(typed, wheels=None) if is_gone else typed)
+    image = with_recorded_sources(image, row)
     volumes = tuple(Volume.parse(each) for each in typed.volumes)
     spec = ClusterSpec(
         name=row.name, accelerator=row.spec["accelerator"], image=image, volumes=volumes
     )
     spec, runtime_env = assemble(spec, make_plugins(_attached_plugins(row)))
     return spec, replace(runtime_env, added=tuple(row.spec.get("added", ())))
+
+
+def with_recorded_sources(image: Image, row: RegistryRow) -> Image:
+    """Return an image that also takes packages from where those of a cluster came from."""
+    typed = _line_options(row)
+    is_gone = typed.wheels and not Path(typed.wheels).expanduser().is_dir()
+    return with_sources(image, replace(typed, wheels=None) if is_gone else typed)
 
 
 def attached_options(row: RegistryRow) -> CellOptions:

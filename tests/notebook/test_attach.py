@@ -16,6 +16,7 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
 from jupyter_sky.notebook import kernel
 from jupyter_sky.providers import providers
+from tests.lab import wheels
 from tests.notebook.kernels import LiveNotebook
 from tests.waiting import until
 
@@ -146,6 +147,21 @@ def test_two_notebooks_hear_once_of_each_other(opened: Callable[..., LiveNoteboo
     cell = second.succeed("%%sky\nprint(x)")
     assert cell.stdout == "1\n"
     assert cell.shown == [said]
+
+
+def test_what_another_notebook_has_installed_stays(
+    opened: Callable[..., LiveNotebook], tmp_path: Path
+) -> None:
+    first, second = opened("first"), opened("second")
+    for name in ("greeting", "parting"):
+        wheels.write(tmp_path / name, name, "1.0", **{name: ""})
+    first.succeed("%%sky --cluster c --nodes 1 --plugin none\npass")
+    second.succeed("%sky attach c")
+    first.succeed(f"%sky pip install greeting --wheels {tmp_path / 'greeting'}")
+    second.succeed(f"%sky pip install parting --wheels {tmp_path / 'parting'}")
+    first.succeed("%sky scale 2")
+    for notebook in (first, second):
+        notebook.succeed("%%sky\nimport greeting, parting")
 
 
 @pytest.mark.parametrize("line", ["%sky down c", "%%sky --cluster c\nx = 3", "%sky restart"])

@@ -10,6 +10,7 @@ from zipfile import BadZipFile
 
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inventory import row_updates
+from jupyter_sky.cluster.packages.added import all_added
 from jupyter_sky.cluster.packages.install import install
 from jupyter_sky.formatting import without_secrets
 from jupyter_sky.providers.base import Progress
@@ -41,7 +42,7 @@ class Packages:
     @property
     def added(self) -> tuple[str, ...]:
         """The added requirements, in pip's syntax."""
-        return self._controller.runtime_env.added
+        return all_added(self._controller.id, self._controller.runtime_env.added)
 
     def set_image(self, image: Image) -> None:
         """Set the image for new nodes, which the registry does not keep."""
@@ -88,16 +89,15 @@ class Packages:
         SkyError
             If they cannot be installed on some node; all nodes are then as they were.
         """
-        check_secrets([*self.added, *requirements])
-        return wait_with_cleanup(
-            self._add(requirements, image or self._controller.spec.image, progress)
-        )
+        every = updated(self.added, requirements)
+        check_secrets(every)
+        image = image or self._controller.spec.image
+        return wait_with_cleanup(self._add(every, requirements, image, progress))
 
     async def _add(
-        self, requirements: Sequence[str], image: Image, progress: Progress
+        self, every: Sequence[str], requirements: Sequence[str], image: Image, progress: Progress
     ) -> list[str]:
         controller = self._controller
-        every = updated(self.added, requirements)
         sent = await blocking(_contents, image)
         has_gpus = any(node.gpu for node in controller.state.nodes)
         installed = await install(
@@ -107,7 +107,7 @@ class Packages:
             progress,
             requirements,
         )
-        controller.runtime_env = replace(controller.runtime_env, added=every)
+        controller.runtime_env = replace(controller.runtime_env, added=tuple(every))
         controller.spec = replace(controller.spec, image=image)
         self._sent = sent
         shown = [without_secrets(each) for each in every]

@@ -23,6 +23,7 @@ from jupyter_sky.cluster.network import health
 from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
 from jupyter_sky.cluster.network.first_link import open_link
 from jupyter_sky.cluster.network.incoming import Report
+from jupyter_sky.cluster.packages.added import all_added
 from jupyter_sky.cluster.packages.install import install
 from jupyter_sky.cluster.runtime_env import deadline
 from jupyter_sky.cluster.state import RankPhase
@@ -167,7 +168,8 @@ class _Expansion(ConnectionListener):
         async with deadline(controller.timeouts.start, "the new nodes did not get ready"):
             await controller.until(self._are_ready)
         self._check()
-        if self._new and (added := controller.runtime_env.added):
+        added = await blocking(all_added, controller.id, controller.runtime_env.added)
+        if self._new and added:
             progress(f"installing {format_count(len(added), 'package')}")
             await install(self._new, added, controller.spec.image, progress)
             self._check()

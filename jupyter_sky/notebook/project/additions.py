@@ -8,7 +8,8 @@ from dataclasses import replace
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.inventory import row_updates
+from jupyter_sky.cluster.inventory import registry, row_updates
+from jupyter_sky.notebook.attached import with_recorded_sources
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
@@ -76,7 +77,10 @@ class Additions:
         SkyError
             If they cannot be installed; the cluster is then as it was.
         """
-        image, left_out = with_file(with_sources(cluster.spec.image, typed), typed)
+        image = cluster.spec.image
+        if row := registry.with_id(cluster.id):  # another notebook may have added to it
+            image = with_recorded_sources(image, row)
+        image, left_out = with_file(with_sources(image, typed), typed)
         install.install(self._shell, cluster, requirements, image)
         for sentence in left_out:
             NoticeLine(self._shell, cluster.name).update(sentence)
