@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from jupyter_sky.cluster import rank_log
 from jupyter_sky.cluster.additions.mounts import Mounts
+from jupyter_sky.cluster.additions.news import News
 from jupyter_sky.cluster.additions.packages import Packages
 from jupyter_sky.cluster.additions.plugins import Plugins
 from jupyter_sky.cluster.additions.variables import RankVariables
@@ -51,8 +52,8 @@ class Cluster:
         The environment that its ranks have entered, and the means to stop its machines.
     sync, calls, work, profiler, looks, usage
         Parts for the namespace, single calls, other work, profiles, looks at ranks, and metrics.
-    packages, plugins, mounts, variables, pages, files, shells
-        Parts for what is added to nodes, and for their pages, files and shells.
+    packages, plugins, mounts, variables, news, pages, files, shells
+        Parts for what is added to nodes, also elsewhere, and for their pages, files and shells.
     """
 
     def __init__(self, config: ClusterConfig) -> None:
@@ -63,8 +64,8 @@ class Cluster:
         self.calls, self.profiler = Calls(self._scheduler), Profiler(controller)
         self.looks, self.usage = Looks(controller), controller.usage
         self.packages, self.plugins = Packages(controller), Plugins(controller)
-        self.files, self.shells = Files(controller), NodeShells(controller)
-        self.mounts, self.variables = Mounts(controller), RankVariables(controller)
+        self.files, self.mounts, self.news = Files(controller), Mounts(controller), News(controller)
+        self.shells, self.variables = NodeShells(controller), RankVariables(controller)
 
     @classmethod
     @as_interrupt()
@@ -132,9 +133,8 @@ class Cluster:
         list of str
             The nodes that could not be told; they will be told when they answer again.
         """
-        controller = Controller(
-            lifecycle.config_of(row, provider, RuntimeEnv(life=None)), ClusterListener()
-        )
+        config = lifecycle.config_of(row, provider, RuntimeEnv(life=None))
+        controller = Controller(config, ClusterListener())
         machines = [provider.machine(each) for each in [*row.machines, *row.leaving]]
         return wait_uninterrupted(lifecycle.down(controller, machines))
 

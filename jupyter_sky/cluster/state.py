@@ -303,9 +303,12 @@ class Formation:
         Its topology, if this kernel has formed it.
     outdated
         Whether another kernel has formed one since: ranks may have come and gone.
+    has_additions
+        Whether another kernel has added something to the cluster that this one has not taken up.
     """
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     errors: dict[int, ErrorReport] = field(default_factory=dict)
     topology: Topology | None = None
     outdated: bool = False
+    has_additions: bool = False

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts
 from jupyter_sky.errors import SkyError, UsageError
+from jupyter_sky.formatting import without_secrets
+from jupyter_sky.notebook.errors import gone, no_cluster
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import parse_cell
 from jupyter_sky.notebook.options.plugins import make_plugins, plugin_names
@@ -45,6 +49,63 @@ def attach(row: RegistryRow, timeouts: Timeouts) -> tuple[Cluster, CellOptions] 
     options = attached_options(row)
     known = cluster.variables.take_over([each for each, _ in options.variable])
     return cluster, replace(options, variable=tuple((dict(options.variable) | known).items()))
+
+
+def take_up_additions(cluster: Cluster, started: CellOptions) -> CellOptions:
+    """Take up what other notebooks have added to a cluster that is connected.
+
+    Parameters
+    ----------
+    started
+        The options with which it would be started again, as far as is known here.
+
+    Returns
+    -------
+    CellOptions
+        Those options with the additions.
+    """
+    row = registry.with_id(cluster.id)
+    if row is None:
+        return started
+    options = with_additions(started, row)
+    cluster.packages.set_image(with_recorded_sources(cluster.spec.image, row))
+    if options.volumes != started.volumes:
+        cluster.mounts.remember([Volume.parse(each) for each in options.volumes])
+    known = cluster.variables.take_over([each for each, _ in options.variable])
+    return replace(options, variable=tuple((dict(options.variable) | known).items()))
+
+
+def with_additions(options: CellOptions, row: RegistryRow) -> CellOptions:
+    """Return options with what was added to their cluster; secrets stay, which a row lacks."""
+    there = attached_options(row)
+    known = {without_secrets(each): each for each in (*options.pip, *options.index)}
+    return replace(
+        options,
+        pip=tuple(known.get(each, each) for each in there.pip),
+        index=tuple(known.get(each, each) for each in there.index),
+        wheels=there.wheels,
+        env=there.env,
+        volumes=there.volumes,
+    )
+
+
+@contextlib.contextmanager
+def visit(name: str) -> Iterator[Cluster]:
+    """Connect to a cluster for a moment, without keeping it up.
+
+    Raises
+    ------
+    UsageError
+        When there is no such cluster.
+    """
+    row = registry.find(name)
+    cluster = Cluster.visit(row, attached_provider(row)) if row and row.machines else None
+    if cluster is None:
+        raise UsageError(gone(name) if row and row.machines else no_cluster(name))
+    try:
+        yield cluster
+    finally:
+        cluster.close()
 
 
 def attached_provider(row: RegistryRow) -> Provider:

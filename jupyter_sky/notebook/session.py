@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,7 +20,12 @@ from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_list
 from jupyter_sky.notebook import cluster_factory
-from jupyter_sky.notebook.attached import attach, attached_provider
+from jupyter_sky.notebook.attached import (
+    attach,
+    take_up_additions,
+    visit,
+    with_additions,
+)
 from jupyter_sky.notebook.cells.cluster_start import ClusterStart
 from jupyter_sky.notebook.client_plugins import SessionObserver
 from jupyter_sky.notebook.cluster_factory import ClusterFactory, ClusterPlace
@@ -163,18 +168,21 @@ class Session:
         """
         if known := self._clusters.get(name := name or self.current_name):
             if known.alive and not known.outdated:
+                if known.news.take():
+                    self.started[name] = take_up_additions(known, self.started[name])
                 return known
+            if row := registry.with_id(known.id):
+                self.started[name] = with_additions(self.started[name], row)
             self._leave(known)
             # Without all of its nodes no kernel can use it.
             if known.state.phase == "lost" and known.power.end_lost():
                 if known.power.untold_loss:
                     print(f"{known.power.untold_loss} What its ranks had is gone.")
-            elif (row := registry.find(name)) and row.id != known.id:
+            elif (other := registry.find(name)) and other.id != known.id:
                 print(f"{name} was started again elsewhere. What its ranks had before is gone.")
         return self._attach(name)
 
-    @contextlib.contextmanager
-    def visit(self, name: str) -> Iterator[Cluster]:
+    def visit(self, name: str) -> AbstractContextManager[Cluster]:
         """Give a cluster for a moment; one that is not connected is not connected afterwards.
 
         Raises
@@ -182,19 +190,8 @@ class Session:
         UsageError
             When there is no such cluster.
         """
-        if (known := self._clusters.get(name)) and known.alive:
-            yield known
-            return
-        row = registry.find(name)
-        cluster = None
-        if row and row.machines:
-            cluster = Cluster.visit(row, attached_provider(row))
-        if cluster is None:
-            raise UsageError(gone(name) if row and row.machines else no_cluster(name))
-        try:
-            yield cluster
-        finally:
-            cluster.close()
+        known = self._clusters.get(name)
+        return nullcontext(known) if known and known.alive else visit(name)
 
     def restart_lost(self) -> Cluster | None:
         """Start the current cluster anew if it, or a node that nobody reaches, was lost."""

@@ -162,6 +162,10 @@ def test_what_another_notebook_has_installed_stays(
     first.succeed("%sky scale 2")
     for notebook in (first, second):
         notebook.succeed("%%sky\nimport greeting, parting")
+    # Who of them starts it again knows what the other has added.
+    [agent] = {machine["pid"] for machine in registry.rows()[0].machines}
+    assert first.run(f"%%sky\nimport os, time\nos.kill({agent}, 9)\ntime.sleep(600)").error
+    first.succeed("%%sky\nimport greeting, parting")
 
 
 @pytest.mark.parametrize("line", ["%sky down c", "%%sky --cluster c\nx = 3", "%sky restart"])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from jupyter_sky.transport.frames import ProtocolError, decode_message, encode
 from jupyter_sky.transport.protocol.error_report import report
 from jupyter_sky.transport.protocol.events import (
+    Added,
     Display,
     Ending,
     Event,
@@ -60,6 +61,7 @@ EVENTS = [
     Leaving("stop", None, [0]),
     Leaving("stop", 5, [0]),
     Ending("idle"),
+    Added("ab12"),
     Forgotten(["ab"]),
     Lost(3, 1),
 ]

@@ -42,6 +42,7 @@ from jupyter_sky.providers.base import Machine, counts_hours
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.error_report import report
 from jupyter_sky.transport.protocol.events import (
+    Added,
     Ending,
     Event,
     Formed,
@@ -268,6 +269,8 @@ class Controller(ConnectionListener):
                 # One that was taken out of an earlier group so late does not spoil this one.
                 if generation == self.state.generation:
                     self.formation.errors[rank] = error
+            case Added(by=by) if by != self.context.client and not connection.is_repeating:
+                self.formation.has_additions = True
             case Prepared(versions=versions):
                 self.versions.update((node.host, versions) for node in connection.machine.nodes)
             case Leaving():

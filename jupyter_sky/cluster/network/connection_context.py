@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass, field
 
 from jupyter_sky.transport.link import Traffic
@@ -21,8 +22,11 @@ class ConnectionContext:
         Waits for all sockets at once.
     traffic
         Counts what is sent to all nodes.
+    client
+        What other notebooks know this one by.
     """
 
     ends: RanksDone = field(default_factory=RanksDone)
     readiness: Readiness = field(default_factory=Readiness)
     traffic: Traffic = field(default_factory=Traffic)
+    client: str = field(default_factory=lambda: uuid.uuid4().hex)

@@ -25,6 +25,7 @@ from jupyter_sky.serialization import blobs
 from jupyter_sky.transport.certificates import fingerprint
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_requests import (
+    AddedRequest,
     AddRanksRequest,
     ArrivedRequest,
     FindRequest,
@@ -39,7 +40,7 @@ from jupyter_sky.transport.protocol.agent_requests import (
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec, RankSpec
 from jupyter_sky.transport.protocol.calls import TellRequest
 from jupyter_sky.transport.protocol.debugging import AnswerRequest, HoldRequest
-from jupyter_sky.transport.protocol.events import Ending, RunBegan
+from jupyter_sky.transport.protocol.events import Added, Ending, RunBegan
 from jupyter_sky.transport.protocol.inspection import (
     InspectAnswer,
     InspectRequest,
@@ -127,8 +128,7 @@ class RequestHandlers:
         self._own_address: Message = {}
         self._began = _file_time()
         self._passing: set[str] = set()
-        # The sender decides which fields a message has; each handler declares those that it
-        # expects.
+        # The sender decides which fields a message has; handlers declare those they expect.
         self._handlers: dict[str, Callable[[Any], Message | Awaitable[Message]]] = {
             # runs and the process group
             "run": self._on_run,
@@ -145,6 +145,7 @@ class RequestHandlers:
             "remove_ranks": self._on_remove_ranks,
             "variables": self._on_variables,
             "renew_variables": self._on_renew_variables,
+            "added": self._on_added,
             "log": self._on_log,
             "inspect": self._on_inspect,
             "profile": self._on_profile,
@@ -263,13 +264,15 @@ class RequestHandlers:
         return {}
 
     def _on_variables(self, request: VariablesRequest) -> Message:
-        ranks = self._supervisor.ranks
-        own = self._supervisor.variables(min(ranks)) if ranks else None
-        known = {**self._spec.env, **(own or {})}
+        known = {**self._spec.env, **self._supervisor.renewed_variables}
         return {"variables": {name: known[name] for name in request["names"] if name in known}}
 
     def _on_renew_variables(self, request: RenewVariablesRequest) -> Message:
-        self._supervisor.renew_variables(request["variables"])
+        self._supervisor.renewed_variables.update(request["variables"])
+        return {}
+
+    def _on_added(self, request: AddedRequest) -> Message:
+        self._events.publish(Added(request["by"]).message())
         return {}
 
     def _on_log(self, request: LogRequest) -> Message:

@@ -70,6 +70,8 @@ class Supervisor:
         The ranks by number.
     versions
         The versions of packages that the fork server has imported; ``None`` until it has.
+    renewed_variables
+        Variables with other values than ranks were specified with: processes start with them.
     stopper, inspection, profiles, records, looking, prompting, reservations
         Parts that stop ranks, inspect and profile them, keep their recordings, ask for their
         variables, pass on the user's answers, and have the head reserve ports.
@@ -104,7 +106,7 @@ class Supervisor:
         }
         self._logs = logs
         self._specs: dict[int, RankSpec] = {}
-        self._renewed: dict[str, str] = {}
+        self.renewed_variables: dict[str, str] = {}
         self._fork_server = ForkClient(fork_server, self)
         self._publish, self._is_attended = publish, is_attended
         self._output = OutputForwarder(publish)
@@ -135,11 +137,7 @@ class Supervisor:
 
     def variables(self, rank: int) -> Mapping[str, str] | None:
         """Return a rank's own environment variables; ``None`` if it is not here."""
-        return {**self._specs[rank].env, **self._renewed} if rank in self.ranks else None
-
-    def renew_variables(self, new: Mapping[str, str]) -> None:
-        """Start processes with new values of variables from now on."""
-        self._renewed.update(new)
+        return {**self._specs[rank].env, **self.renewed_variables} if rank in self.ranks else None
 
     def start(self) -> None:
         """Request the processes of all ranks; they are forked once the fork server is ready."""
@@ -197,7 +195,7 @@ class Supervisor:
     def _fork(self, rank: int) -> None:
         process = self.ranks[rank]
         try:
-            self._fork_server.fork(process, {**self._specs[rank].env, **self._renewed})
+            self._fork_server.fork(process, {**self._specs[rank].env, **self.renewed_variables})
         except OSError as error:
             self.on_not_forked(process, error.strerror or str(error))
 

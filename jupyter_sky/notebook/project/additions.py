@@ -85,30 +85,27 @@ class Additions:
         for sentence in left_out:
             NoticeLine(self._shell, cluster.name).update(sentence)
         started = self._started[cluster.name]
-        self._started[cluster.name] = started = replace(
+        started = replace(
             started,
             pip=updated(started.pip, typed.pip),
             wheels=typed.wheels or started.wheels,
             index=tuple(dict.fromkeys([*started.index, *typed.index])),
             env=typed.env or started.env,
         )
-        row_updates.record_line(cluster.id, as_line(started))
+        self._remember(cluster, started)
 
     def _remember_file(self, cluster: Cluster, typed: CellOptions) -> None:
         """Remember a file of packages for a cluster's next start; it has all of them already."""
         before = self._started[cluster.name]
         if names_file(typed) and typed.env != before.env:
-            self._started[cluster.name] = started = replace(before, env=typed.env)
-            row_updates.record_line(cluster.id, as_line(started))
+            self._remember(cluster, replace(before, env=typed.env))
 
     def _add_volumes(self, cluster: Cluster, typed: CellOptions) -> None:
         """Make volumes on a running cluster, and remember them for its next start."""
         before = self._started[cluster.name]
         if more := tuple(each for each in typed.volumes if each not in before.volumes):
             volumes.add_volumes(self._shell, cluster, more, self._settings.volume_cache)
-            started = replace(before, volumes=(*before.volumes, *more))
-            self._started[cluster.name] = started
-            row_updates.record_line(cluster.id, as_line(started))
+            self._remember(cluster, replace(before, volumes=(*before.volumes, *more)))
 
     def _renew_variables(self, cluster: Cluster, typed: CellOptions) -> None:
         """Give ranks new values of variables, like a token, and remember them for its next start.
@@ -119,13 +116,17 @@ class Additions:
         known = dict(before.variable)
         if new := {name: value for name, value in typed.variable if known[name] != value}:
             cluster.variables.renew(new)
-            started = replace(before, variable=tuple((known | new).items()))
-            self._started[cluster.name] = started
+            self._remember(cluster, replace(before, variable=tuple((known | new).items())))
 
     def _add_plugins(self, cluster: Cluster, words: Sequence[str]) -> None:
         """Add plugins to a running cluster, and remember them for its next start."""
         before = self._started[cluster.name]
         has = before.plugin if before.plugin is not None else cluster.runtime_env.plugins
         plugins.add_plugins(self._shell, cluster, words)
-        self._started[cluster.name] = started = replace(before, plugin=(*has, *words))
+        self._remember(cluster, replace(before, plugin=(*has, *words)))
+
+    def _remember(self, cluster: Cluster, started: CellOptions) -> None:
+        """Start a cluster with other options next time, also where another notebook does."""
+        self._started[cluster.name] = started
         row_updates.record_line(cluster.id, as_line(started))
+        cluster.news.tell()

@@ -60,6 +60,12 @@ class RenewVariablesRequest(TypedDict):
     variables: dict[str, str]
 
 
+class AddedRequest(TypedDict):
+    """``added``: tell other notebooks that the client ``by`` has added something to the cluster."""
+
+    by: str
+
+
 LoggedPiece = tuple[int, float, str]
 """Where a piece of a log begins, when it was written, and to which stream."""
 

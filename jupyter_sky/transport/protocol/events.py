@@ -349,23 +349,22 @@ class Ending(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Added(Event):
+    """The notebook ``by`` has added something to the cluster: the registry tells what."""
+
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class Forgotten(Event):
-    """The agent dropped blobs to stay within its limits; they have to be sent again if needed."""
+    """The agent dropped blobs to stay within its limits; they are sent again if needed."""
 
     digests: list[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Lost(Event):
-    """The events in this place were not kept: the disk was full, or there were too many.
-
-    Attributes
-    ----------
-    shown
-        How many of them were output or displays of ranks.
-    others
-        How many were not.
-    """
+    """Events were not kept, for lack of room: so many ``shown`` to the user, and ``others``."""
 
     shown: int
     others: int

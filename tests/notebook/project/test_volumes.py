@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from jupyter_sky.providers.buckets import credentials
 from tests import waiting
 from tests.lab.buckets import SECRET, Buckets, serving
 from tests.notebook.conftest import Notebook
+from tests.notebook.kernels import LiveNotebook
 
 BIG = bytes(range(256)) * 40_000  # more than is fetched at a time
 
@@ -269,3 +270,19 @@ def test_credentials_are_sent_again_before_they_end(
     notebook.run(f"%sky up --nodes 1 --volume s3://photos/2024:{data}:ro")
     waiting.until(lambda: photos.asked.count("POST /") >= 3)  # requests for session tokens
     assert notebook.run(f"%%sky\nprint(open('{data}/a.txt').read())") == "first\n"
+
+
+def test_what_is_written_into_a_volume_of_another_notebook_goes_back(
+    opened: Callable[..., LiveNotebook], photos: Buckets, tmp_path: Path
+) -> None:
+    first, second = opened("first"), opened("second")
+    data = tmp_path / "data"
+    first.succeed("%%sky --cluster c --nodes 1 --plugin none\npass")
+    second.succeed("%sky attach c")
+    first.succeed(f"%%sky --volume s3://photos/2024:{data}\npass")
+    cell = second.succeed(f"%%sky\nopen('{data}/new.txt', 'w').write('here')")
+    assert "wrote 1 file, 4 B, to s3://photos/2024" in str(cell.shown)
+    assert photos.get("2024/new.txt") == b"here"
+    second.succeed(f"%%sky --background\nopen('{data}/late.txt', 'w').write('there')")
+    second.succeed("%sky down c")
+    assert photos.get("2024/late.txt") == b"there"
