@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from jupyter_sky.api.assemble import assemble
+from jupyter_sky.api.environment.resolve import makes_environments
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.inventory.storage.row import RegistryRow
@@ -18,7 +19,7 @@ from jupyter_sky.notebook.errors import gone, no_cluster
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import parse_cell
 from jupyter_sky.notebook.options.plugins import make_plugins, plugin_names
-from jupyter_sky.notebook.project.image import has_given_environment, with_sources
+from jupyter_sky.notebook.project.image import with_sources
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.base import Provider
 from jupyter_sky.providers.buckets.volume import Volume
@@ -42,9 +43,7 @@ def attach(row: RegistryRow, timeouts: Timeouts) -> tuple[Cluster, CellOptions] 
     cluster = Cluster.attach(row, attached_provider(row), runtime_env, timeouts)
     if cluster is None:
         return None
-    # Where nodes have an environment, what is named was installed once they were up.
-    image = replace(spec.image, pip=()) if has_given_environment(cluster) else spec.image
-    cluster.packages.set_image(image)
+    cluster.packages.set_image(spec.image)
     cluster.mounts.remember(spec.volumes)
     options = attached_options(row)
     known = cluster.variables.take_over([each for each, _ in options.variable])
@@ -130,7 +129,8 @@ def attached_spec(row: RegistryRow) -> tuple[ClusterSpec, RuntimeEnv]:
     base = row.spec.get("base") or {}
     wheels = [each for each in base.get("wheels", ()) if Path(each).is_file()]
     image = Image(
-        pip=typed.pip,
+        # Where nodes have an environment, what is named was added once they were up.
+        pip=typed.pip if makes_environments(attached_provider(row)) else (),
         like=base.get("like"),
         pins=tuple(base.get("pins", ())),
         wheels=wheels,
@@ -148,8 +148,8 @@ def attached_spec(row: RegistryRow) -> tuple[ClusterSpec, RuntimeEnv]:
 def with_recorded_sources(image: Image, row: RegistryRow) -> Image:
     """Return an image that also takes packages from where those of a cluster came from."""
     typed = _line_options(row)
-    is_gone = typed.wheels and not Path(typed.wheels).expanduser().is_dir()
-    return with_sources(image, replace(typed, wheels=None) if is_gone else typed)
+    there = [each for each in typed.wheels if Path(each).expanduser().is_dir()]
+    return with_sources(image, replace(typed, wheels=tuple(there)))
 
 
 def attached_options(row: RegistryRow) -> CellOptions:

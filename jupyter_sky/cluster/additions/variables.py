@@ -44,6 +44,8 @@ class RankVariables:
     def take_over(self, names: Sequence[str]) -> dict[str, str]:
         """Return the values that another notebook has set, as far as a node says them."""
         values = wait(self._ask(names)) if names else {}
+        asked = self._controller.sync.asked_variables
+        asked.update({name: value for name, value in values.items() if name in asked})
         self._set(values)
         return values
 

@@ -21,7 +21,9 @@ def pip(context: CommandContext, options: Namespace) -> None:
         raise UsageError("name the packages, as in `%sky pip install einops`.")
     cluster = context.cluster(options.cluster)
     typed = CellOptions(
-        pip=options.packages, wheels=options.wheels, index=tuple(options.index or ())
+        pip=options.packages,
+        wheels=tuple(options.wheels or ()),
+        index=tuple(options.index or ()),
     )
     context.session.additions.install(cluster, options.packages, typed)
 

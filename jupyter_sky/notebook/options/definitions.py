@@ -109,9 +109,9 @@ CLUSTER_OPTIONS = tuple(
         (
             ("--wheels",),
             "FOLDER",
-            types.FOLDER,
+            types.FOLDERS,
             "wheels",
-            "install from this folder of wheels, for hosts without internet",
+            "install from these folders of wheels, for hosts without internet",
         ),
         (
             ("--env",),
@@ -327,7 +327,7 @@ class CellOptions:
     cluster: str | None = None
     plugin: tuple[str, ...] | None = None
     pip: tuple[str, ...] = ()
-    wheels: str | None = None
+    wheels: tuple[str, ...] = ()
     env: str | None = None
     index: tuple[str, ...] = ()
     include: tuple[str, ...] = ()

@@ -282,6 +282,7 @@ REGIONS = replace(
 PLACE = OptionType("a name, a path or an address of the nodes", _place)
 FILE = OptionType("the name of a file", lambda text: text)
 FOLDER = OptionType("the name of a folder", lambda text: text)
+FOLDERS = OptionType("names of folders", lambda text: text, many=True, combine=_distinct)
 ENVIRONMENT = OptionType(
     "the name of a uv.lock, pyproject.toml, requirements.txt or environment.yml, `imports` or "
     "`none`",
@@ -318,7 +319,7 @@ VOLUMES = OptionType(
     combine=_distinct,
 )
 INCLUDED = replace(PATHS, combine=_distinct)
-LOCAL_PATHS = (FOLDER, ENVIRONMENT, INCLUDED)
+LOCAL_PATHS = (FOLDER, FOLDERS, ENVIRONMENT, INCLUDED)
 """What `CellOptions` have as paths of this computer, from the current folder."""
 VARIABLES = OptionType(
     "NAME=VALUE, or the NAME of a variable that is set here",

@@ -88,7 +88,7 @@ class Additions:
         started = replace(
             started,
             pip=updated(started.pip, typed.pip),
-            wheels=typed.wheels or started.wheels,
+            wheels=tuple(dict.fromkeys([*started.wheels, *typed.wheels])),
             index=tuple(dict.fromkeys([*started.index, *typed.index])),
             env=typed.env or started.env,
         )

@@ -48,8 +48,8 @@ def with_sources(image: Image, options: CellOptions) -> Image:
         If there is no such folder of wheels, or no wheel in it.
     """
     indexes = [PipIndex(each) for each in options.index]
-    if options.wheels is not None:
-        folder = Path(options.wheels).expanduser().absolute()
+    for each in options.wheels:
+        folder = Path(each).expanduser().absolute()
         if not folder.is_dir():
             raise UsageError(f"--wheels: there is no folder {folder}: name one that is there.")
         if not any(folder.glob("*.whl")):
