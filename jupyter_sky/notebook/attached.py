@@ -75,11 +75,16 @@ def take_up_additions(cluster: Cluster, started: CellOptions) -> CellOptions:
 
 
 def with_additions(options: CellOptions, row: RegistryRow) -> CellOptions:
-    """Return options with what was added to their cluster; secrets stay, which a row lacks."""
+    """Return options with the present size and additions of their cluster.
+
+    Secrets stay, which its row lacks.
+    """
     there = attached_options(row)
     known = {without_secrets(each): each for each in (*options.pip, *options.index)}
     return replace(
         options,
+        nodes=there.nodes,
+        hosts=there.hosts,
         pip=tuple(known.get(each, each) for each in there.pip),
         index=tuple(known.get(each, each) for each in there.index),
         wheels=there.wheels,
