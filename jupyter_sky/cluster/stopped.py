@@ -64,10 +64,13 @@ def start_of(name: str) -> Iterator[None]:
 
 def _what_stopped(run: Run, deadline: float, untold: Sequence[Connection]) -> str:
     seconds = run.seconds - (run.began - run.started)
-    text = f"{format_ranks(run.task.ranks)} stopped after {seconds:.1f} s"
+    waiting = frozenset() if run.finished else run.waiting
+    has_any_stopped = not waiting.issuperset(run.task.ranks)
+    they, were = ("it", "was") if len(run.task.ranks) == 1 else ("they", "were")
+    done = "stopped" if has_any_stopped else f"{were} to stop"
+    text = f"{format_ranks(run.task.ranks)} {done} after {seconds:.1f} s"
     if not run.is_unwanted:  # another notebook, a terminal or the ranks' own code did it
         text += ", and not by this notebook"
-    waiting = frozenset() if run.finished else run.waiting
     ended = set(run.task.ranks) - run.done.keys() if run.finished and not run.trouble else set()
     if ended and run.talk is None:
         process = "process" if len(ended) == 1 else "processes"
@@ -76,8 +79,9 @@ def _what_stopped(run: Run, deadline: float, untold: Sequence[Connection]) -> st
     away = waiting & frozenset(rank for each in silent for rank in each.ranks)
     if heard := waiting - away:
         who, limit = format_ranks(heard), f"{deadline:g} s"
+        named = who if has_any_stopped or away else they
         text += (
-            f"; {who} did not react yet: a rank that has not within {limit} is ended, and its "
+            f"; {named} did not react yet: a rank that has not within {limit} is ended, and its "
             "variables are lost"
             if run.task.script is None
             else f"; the script of {who} has not ended yet: what is left of it within {limit} "
