@@ -46,6 +46,11 @@ class Findings:
         """Everything, in lines."""
         return "\n".join([f"{self.sentence}.", *self.stacks])
 
+    @property
+    def past_text(self) -> str:
+        """The same for when it is over."""
+        return "\n".join([f"{self.past}.", *self.stacks])
+
 
 @dataclass(frozen=True)
 class _Waiting:
@@ -78,10 +83,9 @@ def findings(
     """
     known = {each["rank"]: each for each in seen if each["rank"] in ranks}
     waiting = _waiting(known)
-    opening = "no rank waits for another" if has_run else "nothing is running"
 
     def say(tense: _Tense) -> str:
-        return _sentence(waiting, known, ranks, silent, tense, opening)
+        return _sentence(waiting, known, ranks, silent, tense, has_run)
 
     now = say(_PRESENT)
     if any(each.get("stopping") for each in known.values()):
@@ -151,9 +155,11 @@ def _sentence(
     ranks: Sequence[int],
     silent: Mapping[int, str],
     tense: _Tense,
-    opening: str,
+    has_run: bool,
 ) -> str:
     parts = []
+    nothing = f"nothing {tense.be[0]} running"
+    opening = f"no rank {tense.wait[0]} for another" if has_run else nothing
     for each in waiting[:_MOST_GROUPS]:
         seconds = f" for {format_duration(each.seconds)}" if tense.has_time else ""
         where = f" ({each.place})" if each.place else ""
@@ -178,7 +184,7 @@ def _sentence(
     if more := sum(map(len, others.values())) - sum(len(group) for _, group in shown):
         parts.append(f"{_more(more)} {tense.be[more > 1]} elsewhere")
     if not waiting and not others:
-        return "nothing is running"
+        return nothing
     parts += _wrong(waiting, known)
     return "; ".join(parts) if waiting else f"{opening}: {'; '.join(parts)}"
 

@@ -26,14 +26,14 @@ class HangReport:
         self.findings: Findings | None = None
         self.text: str | None = None
         self._last: tuple[Findings, float] | None = None
-        self._shows_stacks = False
+        self._asked_for: Findings | None = None
         self._told = ("", 0.0)
 
     @property
     def is_warning(self) -> bool:
         """Whether ``text`` is more than the answer to a user who has asked."""
         is_long = bool(self._told[0])
-        return self.text is not None and (is_long or not self._shows_stacks)
+        return self.text is not None and (is_long or not self._asked_for)
 
     def update(self, found: Findings | None, is_long: bool, asked: str) -> HangNotice | None:
         """Take in where the ranks are, and return what the cell should say of it.
@@ -61,21 +61,22 @@ class HangReport:
             return None
         key, seconds = self._told
         if found and is_long:
-            self.text = found.text if self._shows_stacks else f"{found.sentence}."
+            self._asked_for = found if self._asked_for else None
+            self.text = found.text if self._asked_for else f"{found.sentence}."
             # Not every second, which would fill a file or a terminal.
             if found.key != key or found.seconds > 2 * seconds:
                 self._told = (found.key, found.seconds)
                 # Another cell would have to wait for this one; its strip has a button for stacks.
                 return HangNotice(f"{found.sentence}; {_ASK}")
         elif key:
-            self.text, self._told, self._shows_stacks = None, ("", 0.0), False
+            self.text, self._told, self._asked_for = None, ("", 0.0), None
             past = f": {before.past}" if before else ""
             return HangNotice(f"the ranks have gone on{past}", is_over=True)
         return None
 
     def show(self, found: Findings) -> None:
         """Show where the ranks are, with their stacks, because the user has asked."""
-        self.text, self._shows_stacks = found.text, True
+        self.text, self._asked_for = found.text, found
 
     def just_before(self, moment: float) -> Findings | None:
         """Return where the ranks were when one last waited for another, if not long before.
@@ -91,6 +92,5 @@ class HangReport:
         return found if moment - at < _JUST_BEFORE else None
 
     def end(self) -> None:
-        """Show nothing any more, except to a user who has asked."""
-        if not self._shows_stacks:
-            self.text = None
+        """Show nothing any more, except where ranks were to a user who has asked."""
+        self.text = self._asked_for.past_text if self._asked_for else None

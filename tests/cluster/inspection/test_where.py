@@ -209,6 +209,9 @@ def test_a_run_that_is_being_stopped(cells: Cells, tmp_path: Path) -> None:
     finally:
         go.touch()
         run.follow()
+    shown = cells.cluster.snapshot(run=run.id)["run"]
+    assert shown["where"].startswith("no rank waited for another: ")
+    assert "rank 2 was at `while not " in shown["where"]
 
 
 def test_a_rank_that_imports_from_a_path(cells: Cells) -> None:
