@@ -366,9 +366,9 @@ class ClientSessions:
         """Remove a client that is gone."""
         self._sessions.discard(session)
 
-    def has_notebook(self) -> bool:
-        """Return whether a notebook is connected; a silent one may have ended."""
-        return any(each.is_notebook for each in self._sessions)
+    def has_notebook(self, least: int = 1) -> bool:
+        """Return whether so many notebooks are connected; a silent one may have ended."""
+        return sum(each.is_notebook for each in self._sessions) >= least
 
     def hears_notebook(
         self, within: float = HEARD_WITHIN, but: ClientSession | None = None

@@ -13,6 +13,7 @@ import signal
 import socket
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -123,7 +124,8 @@ class Agent:
         self._blob_folder = BlobFolder(
             self.store, self._events.publish_forgotten, stale_files.claim, self.end_because
         )
-        self._installer = PackageInstaller(folder, self.store)
+        has_others = partial(self._sessions.has_notebook, least=2)
+        self._installer = PackageInstaller(folder, self.store, has_others)
         variables = self._supervisor.variables
         self._shells = Shells(folder, spec, variables, fork_server_pid, self._idle.attend)
         self._volumes = Volumes(folder, spec.socket, Path(spec.blobs))

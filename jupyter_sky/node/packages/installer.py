@@ -65,6 +65,8 @@ class PackageInstaller:
         The agent's folder.
     store
         The blobs of this node, including wheels that were sent.
+    has_others
+        Returns whether notebooks are connected besides the one that asks.
 
     Attributes
     ----------
@@ -72,9 +74,10 @@ class PackageInstaller:
         The handlers of requests, by name.
     """
 
-    def __init__(self, folder: Path, store: BlobStore) -> None:
+    def __init__(self, folder: Path, store: BlobStore, has_others: Callable[[], bool]) -> None:
         self._folder = folder
         self._store = store
+        self._has_others = has_others
         self._turn = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
         self._current = ""
@@ -107,8 +110,11 @@ class PackageInstaller:
     async def install(self, request: InstallRequest) -> InstallAnswer:
         """Make requirements importable, beside the packages in the environment of the ranks.
 
-        If this fails, the previous packages stay.
+        If this fails, the previous packages stay. One that was begun before goes on first, unless
+        its notebook is gone, as when its kernel was killed.
         """
+        if self._current and not self._has_others():
+            self.stop(self._current)
         async with self._turn:
             self._current, self._line = request["installation"], "resolving"
             try:

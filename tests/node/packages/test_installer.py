@@ -98,7 +98,7 @@ def test_uv_is_run_only_from_where_nobody_else_can_put_one(
         os.chown(ours, *[0 if whose == "everybody's" else 65534] * 2)
     monkeypatch.setenv("XDG_CACHE_HOME", str(ours.parent))
     request: Any = {"uv": {"blob": "a" * 64, "size": 7}}
-    found = PackageInstaller(agent, BlobStore(blobs, 100))._program(request)
+    found = PackageInstaller(agent, BlobStore(blobs, 100), lambda: False)._program(request)
     assert found is not None
     assert found.read_text() == ("of before" if whose == "the user's" else "as sent")
 
@@ -112,7 +112,10 @@ class Node:
         self._shelf = folder / "shelf"
         for version in ("1.0", "2.0"):
             wheels.write(self._shelf, "greeting", version, greeting=f"WORD = {version!r}\n")
-        self.installer = PackageInstaller(self._folder, BlobStore(folder / "blobs", 1_000_000))
+        self.notebooks = 2
+        self.installer = PackageInstaller(
+            self._folder, BlobStore(folder / "blobs", 1_000_000), lambda: self.notebooks > 1
+        )
 
     async def install(self, name: str, version: str, index: str = "") -> str:
         """Carry an installation out; return why that failed."""
@@ -166,6 +169,23 @@ def test_a_stop_that_comes_before_what_it_stops_is_heeded(tmp_path: Path) -> Non
         node.installer.stop("first")
         assert await node.install("first", "1.0") == "it was stopped"
         assert node.word == "nothing"
+
+    asyncio.run(check())
+
+
+def test_one_whose_notebook_is_gone_keeps_nobody_waiting(tmp_path: Path) -> None:
+    async def check() -> None:
+        node = Node(tmp_path)
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.setblocking(False)
+            index = f"http://127.0.0.1:{server.getsockname()[1]}/simple"
+            first = asyncio.ensure_future(node.install("first", "1.0", index))
+            asked, _ = await asyncio.get_running_loop().sock_accept(server)
+            node.notebooks = 1
+            assert not await node.install("second", "2.0")
+            assert await first == "it was stopped"
+            asked.close()
+        assert node.word == "WORD = '2.0'\n"
 
     asyncio.run(check())
 
