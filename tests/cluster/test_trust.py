@@ -22,8 +22,8 @@ from jupyter_sky.cluster.runs import talk
 from jupyter_sky.cluster.runs.task import RunNotice, Task
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.local import Local
-from jupyter_sky.providers.spec import ClusterSpec
-from jupyter_sky.transport.frames import encode
+from jupyter_sky.providers.spec import ClusterSpec, Image
+from jupyter_sky.transport.frames import Message, encode
 from jupyter_sky.transport.protocol.error_report import report
 from tests.cluster.conftest import Cells
 from tests.cluster.taken_over import agent_folder, single_end, taken_over
@@ -201,6 +201,28 @@ def test_a_node_speaks_for_its_own_ranks_only(
         assert run.values() == {0: {"x": 1}}
         assert cells.text() == "mine\n"
         cells.cluster.down()
+
+
+def test_no_node_sets_variables_of_others(
+    new: Callable[..., Cells], again: Callable[[Cells], Cells]
+) -> None:
+    image = Image(env={"PROXY": "mine", "TOKEN": "old"})
+    pair = new(2, framework=False, provider=Local(machines=2), image=image)
+    pair.cluster.variables.renew({"TOKEN": "new"})
+
+    def lie(message: Message) -> Message:
+        forged = {"PROXY": "theirs", "TOKEN": "theirs", "LD_PRELOAD": "theirs"}
+        return {**message, "variables": forged} if "variables" in message else message
+
+    names = ["PROXY", "TOKEN"]
+    with taken_over(pair.cluster, 0) as head:
+        head.change = lie
+        cluster = again(pair).cluster
+        assert cluster.variables.take_over(names) == {"PROXY": "mine", "TOKEN": "new"}
+        assert cluster.spec.image.env == {"PROXY": "mine", "TOKEN": "new"}
+        with taken_over(pair.cluster, 1) as other:
+            other.change = lie
+            assert again(pair).cluster.variables.take_over(names) == {}
 
 
 def test_a_rank_speaks_for_itself_only(new: Callable[..., Cells]) -> None:

@@ -90,7 +90,7 @@ async def _record(controller: Controller) -> None:
         if there.id != controller.id:
             await _release(controller, there.id, there.spec.get("place"))
         await blocking(registry.remove, there.id)
-    row = registry.describe(spec, controller.runtime_env.plugins)
+    row = await blocking(registry.describe, spec, controller.runtime_env.plugins)
     row["counts_hours"] = counts_hours(provider)
     if isinstance(provider, CloudProvider):
         controller.place = row["place"] = provider.location()

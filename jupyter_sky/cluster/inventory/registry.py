@@ -16,6 +16,7 @@ from dataclasses import fields
 from typing import Any
 
 from jupyter_sky.cluster.inventory import owed_runs
+from jupyter_sky.cluster.inventory.seals import seal
 from jupyter_sky.cluster.inventory.storage import ledger, processes, tables
 from jupyter_sky.cluster.inventory.storage.ledger import Spent
 from jupyter_sky.cluster.inventory.storage.row import Broken, RegistryRow, parse
@@ -53,6 +54,7 @@ def describe(spec: ClusterSpec, plugins: Sequence[str]) -> dict[str, Any]:
         "constraints": [without_secrets(each) for each in spec.image.constraints],
         "variables": list(spec.image.env),
     }
+    row["seals"] = {name: seal(value) for name, value in spec.image.env.items()}
     row["starter"] = processes.describe()
     return row
 

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Protocol
 
 from jupyter_sky.cluster.inventory.registry import RegistryError, change, with_id
+from jupyter_sky.cluster.inventory.seals import seal
 from jupyter_sky.cluster.inventory.storage.row import EndsBy, Rent
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.state import ClusterPhase, ClusterState
@@ -122,6 +123,13 @@ def record_end(identity: str, when: float) -> None:
 def record_packages(identity: str, added: Sequence[str]) -> None:
     """Record what was installed on a cluster since it began, without passwords."""
     change(identity, {"added": list(added)})
+
+
+def record_variables(identity: str, new: Mapping[str, str]) -> None:
+    """Record the seals of new values of environment variables."""
+    sealed = {name: seal(value) for name, value in new.items()}
+    if row := with_id(identity):
+        change(identity, {"seals": {**row.spec.get("seals", {}), **sealed}})
 
 
 def record_plugins(identity: str, plugins: Sequence[str]) -> None:

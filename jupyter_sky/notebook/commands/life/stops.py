@@ -12,7 +12,7 @@ from jupyter_sky.api.display.description import describe
 from jupyter_sky.api.display.progress_line import ProgressLine
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
-from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory import registry, row_updates
 from jupyter_sky.cluster.inventory.stops import DiskCost
 from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.runtime_env import RuntimeEnv
@@ -69,6 +69,7 @@ def start(context: CommandContext, options: Namespace) -> None:
         except KeyboardInterrupt:
             raise Interrupted(f"the start of {name} was ended; it stays stopped.") from None
         progress.update(f"{describe(cluster)}, ready in {progress.seconds:.1f} s{without}")
+    row_updates.record_variables(cluster.id, spec.image.env)
     session.connect(cluster, typed, is_new=True)
     session.make_current(cluster)
 
