@@ -317,7 +317,10 @@ class Session:
 
     def _is_lost(self, name: str, options: CellOptions) -> bool:
         """Return whether options mean the cluster of a name that is not up any more."""
-        return name in self.started and not describes_another(options, self.started[name])
+        if name not in self.started or not cluster_factory.describes_cluster(options):
+            return name in self.started
+        completed = self.settings.with_cluster_defaults(options)
+        return not describes_another(completed, self.started[name])
 
     def _start(self, name: str, choices: Sequence[CellOptions]) -> Cluster:
         places = self._places(name, choices)

@@ -131,8 +131,11 @@ def check_names(
 
 
 def describes_another(options: CellOptions, started: CellOptions) -> bool:
-    """Return whether options describe a cluster of other nodes than the one that was started."""
-    given = {each: getattr(options, each) for each in _SHAPE if getattr(options, each)}
+    """Return whether options, with the settings of now, describe another cluster than the started.
+
+    What can be added to a cluster that is up makes it no other one.
+    """
+    given = {each: value for each in (*_SHAPE, *_FIXED) if (value := getattr(options, each))}
     return any(value != getattr(started, each) for each, value in given.items())
 
 

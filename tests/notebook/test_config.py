@@ -191,6 +191,21 @@ def test_a_cell_adds_to_a_cluster_that_comes_back(
         notebook.run("%%sky --variable C=4\npass")
 
 
+@pytest.mark.parametrize("cell", ["--nodes 1", ""])
+def test_a_cell_that_describes_a_cluster_starts_it_with_the_settings_of_now(
+    notebook: Notebook, cell: str
+) -> None:
+    notebook.run("%%sky --nodes 1 --cpus 1\npass")
+    [row] = registry.rows()
+    with pytest.raises(Exception, match="is lost"):
+        agent = row.machines[0]["pid"]
+        notebook.run(f"%%sky\nimport os, time\nos.kill({agent}, 9)\ntime.sleep(600)")
+    notebook.run("%config Sky.cpus = 2")
+    notebook.run(f"%%sky {cell}\npass")
+    [again] = registry.rows()
+    assert again.spec["cpus"] == ("2" if cell else "1")
+
+
 @pytest.mark.parametrize("after", ["x = 1", "import os; os.kill(os.getpid(), 9)"])
 def test_a_loss_that_no_cell_has_failed_with_is_said_once(notebook: Notebook, after: str) -> None:
     notebook.run("%sky up --nodes 1")
