@@ -159,13 +159,7 @@ class Session:
         return name, self._places(name, [self._start_options(name, options)])
 
     def find(self, name: str | None = None) -> Cluster | None:
-        """Return a cluster that is up; attach it if this notebook is not connected to it.
-
-        Parameters
-        ----------
-        name
-            The cluster; by default the current one.
-        """
+        """Return a cluster, by default the current one, if it is up; connect to it if need be."""
         if known := self._clusters.get(name := name or self.current_name):
             if known.alive and not known.outdated:
                 if known.news.take():
@@ -198,11 +192,11 @@ class Session:
         known = self._clusters.get(self.current_name)
         if known is None or not (known.state.phase is ClusterPhase.LOST or known.unreached):
             return None
-        name, options = known.name, self.started[known.name]
-        if known.state.phase is ClusterPhase.LOST:
-            if again := self.find(name):  # another notebook has started it
-                return again
-        else:
+        name = known.name
+        if known.state.phase is ClusterPhase.LOST and (again := self.find(name)):
+            return again  # another notebook has started it
+        options = self.started[name]
+        if known.state.phase is not ClusterPhase.LOST:
             print(self.down(name))
             self.started[name] = options
         cluster = self._start(name, [options])
@@ -211,9 +205,10 @@ class Session:
 
     def start_again(self, cluster: Cluster, lost: Collection[str]) -> Cluster:
         """Start a lost cluster again as it was; where that fails, without the nodes it has lost."""
-        name, options = cluster.name, self.started[cluster.name]
+        name = cluster.name
         if again := self.find(name):  # which ends what is left of it
             return again  # another notebook has started it
+        options = self.started[name]
         try:
             cluster = self._start(name, [options])
         except SkyError as error:

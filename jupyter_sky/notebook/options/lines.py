@@ -137,7 +137,7 @@ def as_line(options: CellOptions) -> str:
         if value == getattr(_NO_OPTIONS, argument.field) or argument.name == "--variable":
             continue
         words.append(argument.name)
-        if argument.name == "--include":  # file names may contain commas
+        if argument.name in ("--include", "--wheels"):  # file names may contain commas
             words += map(shlex.quote, value)
             continue
         if argument.type is not None:

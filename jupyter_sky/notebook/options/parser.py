@@ -125,6 +125,9 @@ class Parser(argparse.ArgumentParser):
         options = ["[options]"] if len(positional) < len(arguments) else []
         words = (each.metavar if each.required else f"[{each.metavar}]" for each in positional)
         self.usage = " ".join(["%(prog)s", *words, *options])
+        # Of several arguments without a name, argparse takes none behind an option otherwise.
+        has_several = len(positional) > 1
+        self._parse = self.parse_known_intermixed_args if has_several else self.parse_known_args
         for each in arguments:
             self._declare(each, greedy=not positional)
 
@@ -159,7 +162,7 @@ class Parser(argparse.ArgumentParser):
         if "-h" in words or "--help" in words:
             raise HelpRequested(self.format_help())
         try:
-            found, rest = self.parse_known_args(self._joined(words))
+            found, rest = self._parse(self._joined(words))
         except argparse.ArgumentError as error:
             raise UsageError(self._without_value(error, words)) from None
         if rest:

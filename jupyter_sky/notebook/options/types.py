@@ -282,7 +282,6 @@ REGIONS = replace(
 PLACE = OptionType("a name, a path or an address of the nodes", _place)
 FILE = OptionType("the name of a file", lambda text: text)
 FOLDER = OptionType("the name of a folder", lambda text: text)
-FOLDERS = OptionType("names of folders", lambda text: text, many=True, combine=_distinct)
 ENVIRONMENT = OptionType(
     "the name of a uv.lock, pyproject.toml, requirements.txt or environment.yml, `imports` or "
     "`none`",
@@ -319,6 +318,7 @@ VOLUMES = OptionType(
     combine=_distinct,
 )
 INCLUDED = replace(PATHS, combine=_distinct)
+FOLDERS = replace(INCLUDED, description="names of folders")
 LOCAL_PATHS = (FOLDER, FOLDERS, ENVIRONMENT, INCLUDED)
 """What `CellOptions` have as paths of this computer, from the current folder."""
 VARIABLES = OptionType(

@@ -327,3 +327,16 @@ def test_help_is_asked_for_in_any_order(line: str, usage: str) -> None:
     with pytest.raises(HelpRequested) as asked:
         parse_line(line)
     assert str(asked.value).startswith(usage)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pip install --wheels a --wheels b,c einops timm",
+        "pip --wheels a install --wheels b,c einops timm",
+        "pip install einops timm --wheels a --wheels b,c",
+    ],
+)
+def test_options_of_a_command_stand_anywhere(line: str) -> None:
+    _, asked = parse_line(line)
+    assert (asked.packages, asked.wheels) == (("einops", "timm"), ("a", "b,c"))
