@@ -15,9 +15,9 @@ from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.output.progress import NoticeLine
 from jupyter_sky.notebook.project import install, plugins, volumes
-from jupyter_sky.notebook.project.image import names_file, with_file, with_sources
+from jupyter_sky.notebook.project.image import file_of, names_file, with_file, with_sources
 from jupyter_sky.notebook.validation import further_plugins, missing_packages
-from jupyter_sky.providers.packages import updated
+from jupyter_sky.providers.packages import package_name, updated
 
 
 class Additions:
@@ -87,7 +87,7 @@ class Additions:
         started = self._started[cluster.name]
         started = replace(
             started,
-            pip=updated(started.pip, typed.pip),
+            pip=updated(_without_file(started.pip, typed), typed.pip),
             wheels=tuple(dict.fromkeys([*started.wheels, *typed.wheels])),
             index=tuple(dict.fromkeys([*started.index, *typed.index])),
             env=typed.env or started.env,
@@ -98,7 +98,8 @@ class Additions:
         """Remember a file of packages for a cluster's next start; it has all of them already."""
         before = self._started[cluster.name]
         if names_file(typed) and typed.env != before.env:
-            self._remember(cluster, replace(before, env=typed.env))
+            pip = _without_file(before.pip, typed)
+            self._remember(cluster, replace(before, env=typed.env, pip=pip))
 
     def _add_volumes(self, cluster: Cluster, typed: CellOptions) -> None:
         """Make volumes on a running cluster, and remember them for its next start."""
@@ -130,3 +131,9 @@ class Additions:
         self._started[cluster.name] = started
         row_updates.record_line(cluster.id, as_line(started))
         cluster.news.tell()
+
+
+def _without_file(requirements: Sequence[str], typed: CellOptions) -> tuple[str, ...]:
+    """Return requirements without those of packages in a file that was named after them."""
+    names = {package_name(each) for each in file_of(typed).packages}
+    return tuple(each for each in requirements if package_name(each) not in names)

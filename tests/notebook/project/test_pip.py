@@ -104,6 +104,23 @@ def test_what_is_imported_stays_until_ranks_begin_anew(notebook: Notebook, shelf
     assert notebook.run(f"%%sky --ranks 0\n{WORD}") == "hello 2.0\n"
 
 
+@pytest.mark.parametrize("last", ["a file", "an option"])
+def test_a_cluster_that_comes_back_has_what_was_named_last(
+    notebook: Notebook, shelf: Path, tmp_path: Path, last: str
+) -> None:
+    file = tmp_path / "requirements.txt"
+    file.write_text("greeting==1.0\n")
+    asked = [f"--env {file}", "--pip greeting==2.0"]
+    notebook.run("%%sky --nodes 1\npass")
+    for option in asked if last == "an option" else reversed(asked):
+        notebook.run(f"%%sky {option}\npass")
+    agent = registry.rows()[0].machines[0]["pid"]
+    with pytest.raises(Exception, match="is lost"):
+        notebook.run(f"%%sky\nimport os, time\nos.kill({agent}, 9)\ntime.sleep(600)")
+    version = "1.0" if last == "a file" else "2.0"
+    assert notebook.run(f"%%sky\n{WORD}").endswith(f"hello {version}\n")
+
+
 def test_nodes_that_join_get_the_same(notebook: Notebook, shelf: Path) -> None:
     notebook.run("%%sky --nodes 2\npass")
     notebook.run("%sky pip install greeting")
