@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from jupyter_sky.errors import UsageError
@@ -28,9 +29,11 @@ class MachineImage:
     user
         The user that it lets in.
     device, size
-        The name of its disk, and the GB that it needs at least.
+        The name of the disk that it boots from, and the GB that it needs at least.
     snapshot
         The name of the snapshot of ours that it is; empty if it is none.
+    others
+        The GB of further disks that it brings, by their names.
     """
 
     id: str
@@ -38,6 +41,7 @@ class MachineImage:
     device: str
     size: int
     snapshot: str = ""
+    others: Mapping[str, int] = field(default_factory=dict)
 
 
 def find_image(
@@ -78,9 +82,21 @@ def find_image(
         )
     # A snapshot of ours has its name as a tag, also where it is asked for by its number.
     snapshot = tags_of(described).get(ID, "")
-    return MachineImage(
-        number, user or _user(described), described["RootDeviceName"], _size(described), snapshot
-    )
+    device, disks = described["RootDeviceName"], disks_of(described)
+    size = disks.pop(device, 0)
+    return MachineImage(number, user or _user(described), device, size, snapshot, disks)
+
+
+def disks_of(described: Mapping[str, Any]) -> dict[str, int]:
+    """Return the GB of each disk of an image that AWS has described, by its name.
+
+    What is only as long as the instance, and costs nothing, is not among them.
+    """
+    return {
+        mapping["DeviceName"]: int(mapping["Ebs"].get("VolumeSize") or 0)
+        for mapping in described.get("BlockDeviceMappings", ())
+        if mapping.get("Ebs")
+    }
 
 
 def _newest(clients: Clients, machine: InstanceType) -> str:
@@ -99,10 +115,3 @@ def _user(described: dict[str, Any]) -> str:
     if "ubuntu" in about:
         return "ubuntu"
     return "admin" if "debian" in about else "ec2-user"
-
-
-def _size(described: dict[str, Any]) -> int:
-    for mapping in described.get("BlockDeviceMappings", ()):
-        if mapping.get("DeviceName") == described["RootDeviceName"]:
-            return int(mapping.get("Ebs", {}).get("VolumeSize") or 0)
-    return 0

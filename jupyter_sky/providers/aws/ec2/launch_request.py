@@ -84,9 +84,9 @@ class LaunchRequest:
         """Return whether instances of that type are placed close together."""
         return offer.type.clusters and self.together and self.placement
 
-    def disk_with(self, image: MachineImage) -> int:
-        """Return the gigabytes of disk of each, of which an image may need more."""
-        return max(self.disk, image.size)
+    def disks_with(self, image: MachineImage) -> dict[str, int]:
+        """Return the gigabytes of the disks of each, by name; an image may need more, or others."""
+        return {image.device: max(self.disk, image.size), **image.others}
 
     @property
     def name(self) -> str:
@@ -134,16 +134,8 @@ def run_instances_arguments(
             "HttpPutResponseHopLimit": 1,
         },
         "BlockDeviceMappings": [
-            {
-                "DeviceName": image.device,
-                "Ebs": {
-                    "VolumeSize": request.disk_with(image),
-                    "VolumeType": storage.KIND,
-                    "Encrypted": True,
-                    "DeleteOnTermination": True,
-                    **({"KmsKeyId": request.kms_key} if request.kms_key else {}),
-                },
-            }
+            _disk(request, name, gigabytes, storage.KIND if name == image.device else None)
+            for name, gigabytes in request.disks_with(image).items()
         ],
         "NetworkInterfaces": _interfaces(request, offer, subnet, group),
         "Placement": {"AvailabilityZone": subnet.zone},
@@ -172,6 +164,29 @@ def run_instances_arguments(
             options["MaxPrice"] = f"{most:.6f}"
         arguments["TagSpecifications"] += tag_specification("spot-instances-request", request.tags)
     return arguments
+
+
+def _disk(request: LaunchRequest, name: str, gigabytes: int, kind: str | None) -> dict[str, Any]:
+    """Return a disk that ends with its instance, whatever its image says of it.
+
+    Without that, further disks of an image stay when an instance ends itself: for ever, and in the
+    clear.
+
+    Parameters
+    ----------
+    kind
+        The kind of disk, in place of that of the image.
+    """
+    return {
+        "DeviceName": name,
+        "Ebs": {
+            "VolumeSize": gigabytes,
+            **({"VolumeType": kind} if kind else {}),
+            "Encrypted": True,
+            "DeleteOnTermination": True,
+            **({"KmsKeyId": request.kms_key} if request.kms_key else {}),
+        },
+    }
 
 
 def _interfaces(

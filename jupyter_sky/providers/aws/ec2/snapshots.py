@@ -16,7 +16,7 @@ from typing import Any
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_dollars
 from jupyter_sky.providers.aws.clients import AWSError, Clients, did_you_mean, explain_errors
-from jupyter_sky.providers.aws.ec2.images import MachineImage
+from jupyter_sky.providers.aws.ec2.images import MachineImage, disks_of
 from jupyter_sky.providers.aws.local_store import owner
 from jupyter_sky.providers.aws.market.instance_types import InstanceType
 from jupyter_sky.providers.aws.tags import (
@@ -55,8 +55,8 @@ class NodeSnapshot:
         The AMI's id; empty if only disks are left of it.
     state, device, made
         What AWS says of the AMI.
-    disks
-        The ids of its disks, and the gigabytes of each.
+    disks, of_devices
+        The ids of its disks, and the gigabytes of each; the same by the names of its devices.
     is_ours, made_by
         Whether the user has made it, and user and computer that have.
     """
@@ -69,6 +69,7 @@ class NodeSnapshot:
     device: str = ""
     made: str = ""
     disks: dict[str, int] = field(default_factory=dict)
+    of_devices: dict[str, int] = field(default_factory=dict)
     is_ours: bool = False
     made_by: str = ""
 
@@ -116,7 +117,9 @@ def bootable(clients: Clients, wanted: str) -> MachineImage | None:
     if not fitting:
         return None
     newest = max(fitting, key=lambda each: each.made)
-    return MachineImage(newest.image, newest.user, newest.device, newest.gigabytes, newest.name)
+    others = {**newest.of_devices}
+    size = others.pop(newest.device, 0)
+    return MachineImage(newest.image, newest.user, newest.device, size, newest.name, others)
 
 
 def every(clients: Clients) -> list[NodeSnapshot]:
@@ -255,6 +258,7 @@ def _read(clients: Clients, described: dict[str, Any]) -> NodeSnapshot:
         device=described["RootDeviceName"],
         made=described["CreationDate"],
         disks=disks,
+        of_devices=disks_of(described),
         is_ours=_is_ours(clients, tags),
         made_by=tags.get(BY, ""),
     )

@@ -46,14 +46,14 @@ def plan(there: Clients, settings: Settings, spec: ClusterSpec) -> str:
     request = choice.request(there, settings, spec, _IDENTITY, offers, image)
     attempts = attempts_of(request, find_subnets(there, request.subnets))
     machine = image_for(there, request, attempts[0][0].type, lambda text: None)
-    disk = request.disk_with(machine)
+    disks = list(request.disks_with(machine).values())
     rows = [
         *_place(there, attempts),
         *_machines(request, attempts, machine),
         *_money(settings, spec, offers),
-        ("besides", besides.described(there, spec.nodes, disk, not request.private)),
+        ("besides", besides.described(there, spec.nodes, disks, not request.private)),
         ("quota", str(quota_use(there, offers[0].type, spec.nodes, offers[0].spot))),
-        *(("would be made", each) for each in _made(there, request, disk, attempts[0])),
+        *(("would be made", each) for each in _made(there, request, disks, attempts[0])),
     ]
     return "\n".join(aligned(rows))
 
@@ -103,7 +103,10 @@ def _money(settings: Settings, spec: ClusterSpec, offers: Sequence[InstanceOffer
 
 
 def _made(
-    there: Clients, request: LaunchRequest, disk: int, first: tuple[InstanceOffer, Subnet]
+    there: Clients,
+    request: LaunchRequest,
+    disks: Sequence[int],
+    first: tuple[InstanceOffer, Subnet],
 ) -> Iterator[str]:
     offer, subnet = first
     source = None
@@ -125,7 +128,7 @@ def _made(
     of = f" of {request.reservation}" if request.reservation else ""
     yield f"{format_count(request.nodes, f'{offer.type.name}{spot} instance')}{of}"
     key = f"your key {request.kms_key}" if request.kms_key else "AWS's key"
-    yield f"{format_count(request.nodes, 'disk')} of {disk} GB, encrypted with {key}"
+    yield f"{besides.of_disks(request.nodes, disks)}, encrypted with {key}"
     efa = ", with EFA" if request.together and offer.type.efa else ""
     address = "a private address" if request.private else "a public address"
     yield f"{format_count(request.nodes, 'network interface')} with {address}{efa}"

@@ -14,7 +14,7 @@ from jupyter_sky.providers.aws.iam_policy import policy
 from jupyter_sky.providers.aws.network.security_group import check_group
 from tests.providers.aws.conftest import Start
 from tests.providers.aws.stand_in import iam
-from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
+from tests.providers.aws.stand_in.account import IMAGE, Account, Answer, Call, refusal
 from tests.providers.aws.starting import SPEC, Booting, provider, start
 
 Left = Callable[[], list[str]]
@@ -88,6 +88,41 @@ def test_disks_are_encrypted_with_a_key_of_the_company(account: Account, subnet:
     directly = iam.Request("kms:Decrypt", KEY, {})
     assert not iam.allows(policy(kms_key=KEY), directly), "only EC2 uses it, for the user"
     assert iam.allows(AWS(kms_key=KEY).policy(), use)
+
+
+def test_no_disk_of_an_image_outlives_its_instance(
+    account: Account, subnet: str, clients: Clients, left: Left
+) -> None:
+    """An instance that ends itself leaves nobody who could look for its disks."""
+
+    def with_data(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        """Have an image of the user's bring data, on a disk that stays, and a local one."""
+        answer = carry_out()
+        if call.action == "DescribeImages":
+            data = (
+                b"<item><deviceName>/dev/sdf</deviceName><ebs><snapshotId>snap-0a</snapshotId>"
+                b"<volumeSize>500</volumeSize><deleteOnTermination>false</deleteOnTermination>"
+                b"<volumeType>gp2</volumeType><encrypted>false</encrypted></ebs></item>"
+                b"<item><deviceName>/dev/sdb</deviceName><virtualName>ephemeral0</virtualName>"
+                b"</item></blockDeviceMapping>"
+            )
+            answer.body = answer.body.replace(b"</blockDeviceMapping>", data)
+        return answer
+
+    account.fault = with_data
+    said = provider(subnet, image_id=IMAGE).plan(SPEC)
+    assert "8 disks of 100 and 500 GB for $0.26 an hour" in said
+    assert "8 disks of 100 and 500 GB, encrypted with AWS's key" in said
+    params = asked_for(account, subnet, image_id=IMAGE, kms_key=KEY)
+    disks = [value for name, value in params.items() if name.endswith(".DeviceName")]
+    assert disks == ["/dev/sda1", "/dev/sdf"]
+    for number, size in ((1, "100"), (2, "500")):
+        disk = f"BlockDeviceMapping.{number}.Ebs"
+        assert params[f"{disk}.VolumeSize"] == size
+        assert params[f"{disk}.DeleteOnTermination"] == "true"
+        assert params[f"{disk}.Encrypted"] == "true"
+        assert params[f"{disk}.KmsKeyId"] == KEY
+    assert left() == []
 
 
 def test_nodes_are_not_placed_where_that_is_not_wanted(account: Account, subnet: str) -> None:
