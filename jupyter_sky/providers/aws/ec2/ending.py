@@ -8,6 +8,14 @@ from typing import Any
 from jupyter_sky.providers.aws import rented
 from jupyter_sky.providers.aws.clients import AWSError, explain_errors
 
+_OF_ONE = (
+    "IncorrectInstanceState",
+    "OperationNotPermitted",
+    "UnauthorizedOperation",
+    "UnsupportedOperation",
+)
+"""Refusals that may be about one of several instances, as where it is protected from its end."""
+
 
 def end_instances(ec2: Any, identity: str, ids: Sequence[str]) -> tuple[list[str], list[str]]:
     """Ask AWS to end instances of a cluster; return those that are not gone yet, and refusals."""
@@ -19,9 +27,9 @@ def end_instances(ec2: Any, identity: str, ids: Sequence[str]) -> tuple[list[str
     except AWSError as error:
         if is_gone(error) and len(ids) == 1:
             return still_unknown(identity, ids), []
-        if len(ids) == 1 or not (is_gone(error) or error.code == "UnauthorizedOperation"):
+        if len(ids) == 1 or not (is_gone(error) or error.code in _OF_ONE):
             return list(ids), [str(error)]
-        # A single unknown id makes AWS end none of them.
+        # A single one that is not known or may not be ended makes AWS end none of them.
         each_alone = [end_instances(ec2, identity, [each]) for each in ids]
         return (
             [one for ending, _ in each_alone for one in ending],

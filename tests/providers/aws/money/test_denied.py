@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 
@@ -183,6 +184,35 @@ def test_one_that_aws_does_not_know_any_more_keeps_no_other(
             start(ready)
     assert rented_before
     assert running(clients) == 0
+    assert left() == []
+
+
+@pytest.mark.usefixtures("clean")
+def test_one_that_is_protected_from_its_end_keeps_no_other(
+    account: Account, ready: str, clients: Clients, left: Left
+) -> None:
+    """AWS ends none of several in a zone where it may not end one of them."""
+    protected: list[str] = []
+
+    def refuse(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        if call.action == "TerminateInstances" and {*protected}.intersection(call.params.values()):
+            text = f"The instance '{protected[0]}' may not be terminated. Modify its"
+            return refusal("OperationNotPermitted", f"{text} 'disableApiTermination' attribute")
+        answer = carry_out()
+        if call.action == "RunInstances":
+            protected.append(re.findall(rb"<instanceId>(i-\w+)<", answer.body)[2].decode())
+        return answer
+
+    account.fault = refuse
+    with pytest.raises(SkyError) as caught:
+        start(ready)
+    assert f"The instance '{protected[0]}' may not be terminated" in str(caught.value)
+    assert "something may still be there and cost money" in str(caught.value)
+    assert running(clients) == 1
+    assert registry.find("train") is not None
+    account.fault = None
+    [rental], _ = cloud_resources.find()
+    rental.remove()
     assert left() == []
 
 
