@@ -60,7 +60,7 @@ def _keep(seconds: str) -> str:
 # second, which the system counts.
 _SWITCH = r"""
 {
-    quiet=0 seen= last= heard=
+    quiet=0 pause=0 seen= last= heard=
     while :; do
         now=$(cat "$beat" 2>/dev/null)
         agents=$(grep -lszxE '[j]upyter_sky\.node' /proc/[0-9]*/cmdline)
@@ -70,7 +70,7 @@ _SWITCH = r"""
         elif test "$now" != "$last"; then
             seen=${seen:-beat} quiet=0
         else
-            quiet=$((quiet + every))
+            quiet=$((quiet + pause))
         fi
         test -s "$off" && rest=$(($(cat "$off") - UP)) && KEEP
         last=$now heard=$signs limit=$first
@@ -79,7 +79,9 @@ _SWITCH = r"""
         test -n "$agents" && limit=$hangs
         test "$quiet" -ge "$limit" && break
         test -s "$off" && test "$rest" -le 0 && break
-        sleep "$every"
+        pause=$every
+        test -s "$off" && test "$rest" -lt "$every" && pause=$rest
+        sleep "$pause"
     done
     poweroff || halt -fp
 } </dev/null >/dev/null 2>&1 &

@@ -134,6 +134,23 @@ def test_the_limit_stands_still_while_a_machine_is_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_agents")
+def test_no_pause_outlasts_the_money(tmp_path: Path) -> None:
+    """However seldom a machine looks whether it is still needed."""
+    box = Box(tmp_path, lifetime=3000)
+    box.switch = box.switch.replace("every=30\n", "every=3600\n")
+    pauses = tmp_path / "pauses"
+    pauses.touch()
+    pause = tmp_path / "bin" / "sleep"
+    pause.write_text(f'#!/bin/sh\necho "$1" >>{pauses}\nexec /bin/sleep 0.01\n')
+    box.boot()
+    until(pauses.read_text)
+    first = int(pauses.read_text().split()[0])
+    assert 2900 < first <= 3000
+    box.run(user_data.power_off_script(0))
+    until(box.off.exists)
+
+
+@pytest.mark.usefixtures("no_agents")
 def test_no_clock_and_no_full_disk_changes_the_limit(tmp_path: Path) -> None:
     box = Box(tmp_path, lifetime=5000)
     box.switch = box.switch.replace("first=600", "first=60000")
