@@ -48,6 +48,10 @@ class Limits:
         if not offer.spot:
             return price
         agreed = None if self.max_price is None else self.max_price / self.nodes
+        if price is None:
+            # Spot may cost what on demand does there, which nobody was asked for.
+            known = [each for each in offer.prices.values() if each is not None]
+            price = max(known, default=None)
         if price is None or (agreed is not None and self.max_cost is None):
             return agreed
         if self.max_cost is not None or self.seconds is not None:

@@ -18,6 +18,7 @@ from jupyter_sky.providers.aws import AWS, local_store
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.spec import ClusterSpec
 from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
+from tests.providers.aws.stand_in.faults import without_spot_price
 from tests.providers.aws.starting import SPEC, Booting, provider
 
 WHERE = "in us-east-1, account 123456789012"
@@ -71,6 +72,18 @@ def test_spot_carries_what_was_agreed_to(
     told = base64.b64decode(asked.params["UserData"]).decode()
     # It is the money at the price that spot may rise to.
     assert re.findall(r" (\d+) 1<>", told) == ([str(lifetime)] if lifetime else [])
+    assert left() == []
+
+
+def test_spot_is_limited_where_its_price_is_not_known(
+    account: Account, subnet: str, left: Left
+) -> None:
+    """Without a limit, AWS would take what the same costs on demand, which nobody was asked for."""
+    account.fault = without_spot_price("us-east-1a")
+    [asked], said = launched(account, subnet, spot=True, ask_above=32.0)
+    assert f"4 × p4d.24xlarge spot for $27.73 an hour {WHERE}" in "\n".join(said)
+    price = asked.params["InstanceMarketOptions.SpotOptions.MaxPrice"]
+    assert float(price) == pytest.approx(1.2 * PRICE, rel=1e-3)
     assert left() == []
 
 
