@@ -29,6 +29,7 @@ ABANDONED_AFTER = 3600.0
 
 _AT_ONCE = 8  # regions that are asked
 
+_NOT_ENABLED = ("AuthFailure", "OptInRequired")
 _RUNNING = ("pending", "running")
 _STATES = (*_RUNNING, "stopping", "stopped")
 _SINCE = re.compile(r"\((\d+)-(\d+)-(\d+) (\d+):(\d+):(\d+) (?:GMT|UTC)\)")
@@ -145,7 +146,10 @@ def _other_locations(known: Sequence[str]) -> tuple[list[str], list[str]]:
         others = [each for each in others if each.location not in known]
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             for each, has_some in zip(others, threads.map(_has_tags, others), strict=True):
-                found += [each.location] * has_some
+                if isinstance(has_some, AWSError):
+                    trouble.append(f"{each.location} cannot be looked at: {has_some}")
+                elif has_some:
+                    found.append(each.location)
     return found, trouble
 
 
@@ -160,15 +164,20 @@ def _accounts(known: Sequence[str]) -> Iterator[Clients]:
                 yield there
 
 
-def _has_tags(there: Clients) -> bool:
-    """Return whether anything in a region bears our tag: one question for all kinds."""
+def _has_tags(there: Clients) -> bool | AWSError:
+    """Return whether anything in a region bears our tag, or why that is not known.
+
+    It is one question for all kinds.
+    """
     ours = [{"Name": "key", "Values": [ID]}]
     try:
         with explain_errors():
             pages = there.ec2.get_paginator("describe_tags").paginate(Filters=ours)
             return any(page["Tags"] for page in pages)
-    except AWSError:
-        return False  # a region that the account does not use
+    except AWSError as error:
+        # Nobody can have started anything in a region that is not enabled, or closed to all.
+        is_closed = error.code in _NOT_ENABLED or "explicit deny" in error.message
+        return False if is_closed else error
 
 
 def _is_configured() -> bool:

@@ -22,7 +22,7 @@ from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.tags import SINCE, cluster_tags, tag_specification
 from tests.providers.aws.conftest import Start
 from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
-from tests.providers.aws.stand_in.faults import failing
+from tests.providers.aws.stand_in.faults import denying, failing
 from tests.providers.aws.stand_in.machines import Machines
 from tests.providers.aws.starting import start as rent
 
@@ -225,6 +225,28 @@ def test_gc_finds_what_is_in_a_region_that_was_never_used_from_here(
     assert str(rental) == "forgotten: 1 security group in eu-west-1"
     rental.remove()
     assert cloud_resources.find(everywhere=True)[0] == []
+
+
+def test_gc_says_which_regions_it_may_not_look_at(
+    account: Account, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys
+) -> None:
+    """What is there may cost something; in one that is closed to all, nothing can have begun."""
+    monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path))
+    local_store.add_location("us-east-1")
+    account.fault = denying("DescribeTags")
+    remove_orphans(None)
+    said = capsys.readouterr().out
+    assert "eu-west-1 cannot be looked at: your AWS user may not do ec2:DescribeTags: ask" in said
+    assert "nothing was left behind" not in said
+    text = "You are not authorized to perform: ec2:DescribeTags with an explicit deny in a policy"
+    for code in ("UnauthorizedOperation", "OptInRequired"):
+
+        def refuse(call: Call, carry_out: Callable[[], Answer], code: str = code) -> Answer:
+            return refusal(code, text) if call.action == "DescribeTags" else carry_out()
+
+        account.fault = refuse
+        remove_orphans(None)
+        assert capsys.readouterr().out.splitlines()[0] == "nothing was left behind"
 
 
 def test_who_never_used_aws_asks_for_nothing(
