@@ -43,6 +43,7 @@ _NOT_ACCEPTED = (
     "InvalidSignatureException",
     "SignatureDoesNotMatch",
 )
+_NO_SPOT_ROLE = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
 _CLOCKS_DIFFER = 240.0  # seconds; AWS refuses requests from five minutes on, as it receives them
 
 
@@ -284,6 +285,15 @@ def _refusal(error: Any) -> AWSError:
         return AWSError(
             f"your AWS user may not do {name}: ask for the policy that "
             "`%sky doctor --provider aws` prints.",
+            code,
+            message,
+        )
+    if code == _NO_SPOT_ROLE:
+        return AWSError(
+            "the account has used no spot instances yet, and your AWS user may not make the role "
+            "that they need: ask who manages the account to run `aws iam "
+            "create-service-linked-role --aws-service-name spot.amazonaws.com` once, or leave out "
+            "--spot.",
             code,
             message,
         )

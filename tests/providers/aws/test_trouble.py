@@ -118,6 +118,30 @@ def test_another_zone_is_tried_where_aws_takes_back_some_of_those_that_it_gave(
     rented.acknowledge("0123abcd", gone)  # moto ends no instance twice that has an interface
 
 
+def test_a_key_that_aws_may_not_use_is_named(account: Account, given_back: None) -> None:
+    """AWS begins, and says of the end no more than that the client is in error."""
+    state = "<code>48</code><name>terminated</name>"
+    text = "Client.InternalError: Client error on launch"
+    reason = f"<code>Client.InternalError</code><message>{text}</message>"
+
+    def end(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        answer = carry_out()
+        if call.action == "DescribeInstances":
+            text = answer.body.decode()
+            for kind, other in (("instanceState", state), ("stateReason", reason)):
+                text = re.sub(f"(?<=<{kind}>).*?(?=</{kind}>)", other, text, flags=re.S)
+            answer.body = text.encode()
+        return answer
+
+    account.fault = end
+    sentence = f"an instance ended while it started: {text}; it is mostly the key of its disks"
+    try:
+        with pytest.raises(SkyError, match=sentence):
+            rent()
+    finally:
+        account.fault = None
+
+
 def test_what_was_just_made_is_not_known_to_each_server_of_aws(
     account: Account, given_back: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +279,11 @@ def test_throttling_that_does_not_end(
             "enabled the region",
         ),
         ("UnauthorizedOperation", r"your AWS user may not do ec2:RunInstances: ask for the policy"),
+        (
+            "AuthFailure.ServiceLinkedRoleCreationNotPermitted",
+            "ask who manages the account to run `aws iam create-service-linked-role "
+            "--aws-service-name spot.amazonaws.com` once, or leave out --spot",
+        ),
     ],
 )
 def test_credentials(account: Account, given_back: None, code: str, sentence: str) -> None:

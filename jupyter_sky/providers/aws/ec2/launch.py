@@ -28,6 +28,12 @@ RUNNING_WITHIN = 300.0
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 5.0
 
+_CLIENT_ERROR = "Client.InternalError"
+_KEY_REFUSED = (
+    "; it is mostly the key of its disks, `kms_key` or the account's own, which is disabled or "
+    "which EC2 may not use for you: see the policy of the key"
+)
+
 TRY_ELSEWHERE = (
     "InsufficientInstanceCapacity",
     "InsufficientHostCapacity",
@@ -282,7 +288,8 @@ def wait_for_addresses(
                 reason = each.get("StateReason", {})
                 code = reason.get("Code", "").rpartition(".")[2]
                 message = reason.get("Message", "AWS does not say why")
-                raise AWSError(f"an instance ended while it started: {message}.", code, message)
+                why = f"{message.rstrip('.')}{_KEY_REFUSED * message.startswith(_CLIENT_ERROR)}"
+                raise AWSError(f"an instance ended while it started: {why}.", code, message)
         if len(found) == len(ids) and all(
             each["State"]["Name"] == "running" and address_of(each, private) for each in found
         ):
