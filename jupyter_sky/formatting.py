@@ -66,10 +66,13 @@ def format_time_ago(seconds: float) -> str:
 
 
 def format_dollars(amount: float) -> str:
-    """Format an amount of money: ``"$1,234.50"``, ``"$0.0123"``, ``"< $0.0001"``."""
+    """Format an amount: ``"$1,234.50"``, ``"$0.0123"``, ``"$0.02"``, ``"< $0.0001"``."""
     if 0 < amount < 0.0001:
         return "< $0.0001"  # never show a cost as zero
-    return f"${amount:,.2f}" if amount >= 0.1 or not amount else f"${amount:.4f}"
+    if amount >= 0.1 or not amount:
+        return f"${amount:,.2f}"
+    dollars, _, rest = f"{amount:.4f}".partition(".")
+    return f"${dollars}.{rest.rstrip('0').ljust(2, '0')}"
 
 
 def format_cost(amount: float, unit: str) -> str:

@@ -59,13 +59,20 @@ def test_duration(seconds: float, text: str) -> None:
 
 
 def test_dollars_of_any_size_are_never_shown_as_nothing() -> None:
-    assert [format_dollars(each) for each in (0, 1e-6, 0.0123, 0.5, 1234.5)] == [
-        "$0.00",
-        "< $0.0001",
-        "$0.0123",
-        "$0.50",
-        "$1,234.50",
-    ]
+    texts = {
+        0: "$0.00",
+        1e-6: "< $0.0001",
+        0.005: "$0.005",
+        0.0123: "$0.0123",
+        0.02: "$0.02",
+        0.5: "$0.50",
+        1234.5: "$1,234.50",
+    }
+    assert {each: format_dollars(each) for each in texts} == texts
+
+
+def test_no_digit_is_written_that_says_nothing() -> None:
+    assert format_dollars(0.09996) == "$0.10"
 
 
 def test_costs_are_in_their_unit() -> None:

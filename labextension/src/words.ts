@@ -58,13 +58,13 @@ export function span(ranks: number[]): string {
   return parts.map(([from, to]) => (from === to ? `${from}` : `${from}-${to}`)).join(', ');
 }
 
-/** 1234.5 as "$1,234.50", 0.0123 as "$0.0123": a cost is never shown as zero. */
+/** 1234.5 as "$1,234.50", 0.0123 as "$0.0123", 0.02 as "$0.02": a cost is never shown as zero. */
 export function money(dollars: number): string {
   if (dollars > 0 && dollars < 0.0001) {
     return '< $0.0001';
   }
   const digits = dollars >= 0.1 || dollars === 0 ? 2 : 4;
-  const exact = { minimumFractionDigits: digits, maximumFractionDigits: digits };
+  const exact = { minimumFractionDigits: 2, maximumFractionDigits: digits };
   return `$${dollars.toLocaleString('en-US', exact)}`;
 }
 

@@ -278,7 +278,7 @@ test('machines are stopped and started where that is possible, and no run is sto
   looker.press('Stop its machines and keep their disks…');
   looker.show(sampleEntry({ state: 'stopped', price: 0.02, snapshot: null, kernels: [] }));
   assert.deepEqual([stop.hasAttribute('disabled'), start.hidden], [true, false]);
-  assert.match(looker.host.textContent!, /its disks \$0\.0200 an hour · \$2\.05 so far/);
+  assert.match(looker.host.textContent!, /its disks \$0\.02 an hour · \$2\.05 so far/);
   looker.press('Start its machines again…');
   assert.deepEqual(looker.did, [['stop', 'c1', 0], ['start', 'c1', 0]]);
   // Hosts and processes cost nothing: they are not stopped.
