@@ -98,9 +98,9 @@ def costs(context: CommandContext, options: Namespace) -> None:
     print("used: hours of GPUs, or of nodes without; not those in a queue")
     if in_all.dollars:
         print(
-            "cost: instances, from when they ran, at the price that was shown then, and "
-            "disks while these were stopped; spot may have cost less, and traffic, public "
-            "addresses and disks of instances that ran cost more: AWS's own bill has them"
+            "cost: instances with their disks and public addresses, from when they ran, at the "
+            "price that was shown then, and disks while these were stopped; spot may have cost "
+            "less, and traffic comes on top: AWS's own bill has them"
         )
     if any(place.endswith(ledger.AT_MOST) for _, _, place in found):
         print("at most: it ended while no notebook was there, and when that was is no longer known")

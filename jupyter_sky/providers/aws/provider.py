@@ -242,7 +242,7 @@ class AWS(Settings):
 
     def offers_table(self, spec: ClusterSpec) -> str:
         """Return a table of matching offers, cheapest first."""
-        return offers_table(self.clients(), choice.requirements(self, spec))
+        return offers_table(self.clients(), choice.requirements(self.clients(), self, spec))
 
     def diagnose(self) -> Iterator[CheckResult]:
         """Run checks whether AWS can be used from here."""

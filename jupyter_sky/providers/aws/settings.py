@@ -30,11 +30,11 @@ class Settings:
     spot
         Whether to use cheaper machines that may be taken away.
     max_price
-        Dollars per hour that all nodes together may cost.
+        Dollars per hour that all nodes together may cost, with their disks and public addresses.
     max_cost
-        Dollars after which the machines power off by themselves, even during a run. Disks of
-        stopped machines count, and only ``%sky down`` ends these; disks of running ones, their
-        public addresses and traffic do not.
+        Dollars after which the machines power off by themselves, even during a run. Their disks and
+        public addresses count, and traffic does not. Disks of stopped machines count too, and only
+        ``%sky down`` ends these.
     ask_above
         Dollars per hour above which the user is asked first; setting ``max_price`` answers the
         question.

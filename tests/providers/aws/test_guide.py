@@ -64,7 +64,7 @@ def shows_what_it_says(notebook: nbformat.NotebookNode) -> None:
         "nothing was started",
         "the placement group jupyter-sky-ID",
         "4 aws nodes, 4 ranks on CPU, group formed with torch",
-        ", $0.80 an hour, ready in",
+        ", $0.84 an hour, ready in",
         "4 ranks have met",
         "5 aws nodes, 5 ranks on CPU, group formed with torch",
         "GB for at most about",

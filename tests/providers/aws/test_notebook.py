@@ -38,7 +38,7 @@ def test_a_cell_on_instances(
     table = notebook.succeed("%sky offers --gpu a100 --nodes 4").stdout
     assert "p4d.24xlarge   8 × A100" in table
     cheap = "%sky offers --gpu a100 --nodes 4 --max-price 30"
-    assert "cost $83.20 an hour: raise" in notebook.run(cheap).sentence
+    assert "cost $83.24 an hour: raise" in notebook.run(cheap).sentence
     assert "p4d.24xlarge   8 × A100" in notebook.succeed(f"{cheap} --spot").stdout
     report = notebook.succeed("%sky doctor --provider aws").stdout
     assert "ok   you            arn:aws:" in report
@@ -46,7 +46,7 @@ def test_a_cell_on_instances(
     assert '"ec2:RunInstances"' in report
     cell = notebook.start("%%sky --provider aws --nodes 2 --gpu A100\npass")
     assert notebook.answer("n") == (
-        "Start 2 × p4d.24xlarge for $41.60 an hour in us-east-1, account 123456789012? [y/N] "
+        "Start 2 × p4d.24xlarge for $41.62 an hour in us-east-1, account 123456789012? [y/N] "
     )
     sentence = notebook.finish(cell).sentence
     assert "nothing was started; to start without a question, add `--max-price`" in sentence
@@ -62,10 +62,10 @@ def test_a_cell_on_instances(
         "%%sky --provider aws --nodes 2 --cpus 4+ --max-cost 5 --gather where\n"
         "import socket\nwhere = socket.gethostname()"
     )
-    assert any("2 aws nodes, 2 ranks on CPU, $0.40 an hour" in text for text in cell.shown)
+    assert any("2 aws nodes, 2 ranks on CPU, $0.42 an hour" in text for text in cell.shown)
     assert any("$0.0" in strip["text/html"] for strip in cell.strips)
     assert notebook.value("where") == [host.name for host in machines.hosts.values()]
-    assert "$0.40 an hour" in notebook.succeed("%sky status").stdout
+    assert "$0.42 an hour" in notebook.succeed("%sky status").stdout
     made = notebook.succeed("%sky snapshot").stdout
     assert "15 GB for at most about $0.75 a month. New clusters in us-east-1 with the same" in made
     assert "snapshots      jupyter-sky-" in notebook.succeed("%sky doctor --provider aws").stdout
@@ -95,13 +95,13 @@ def test_spot_or_on_demand_after_prices_were_compared(
         "print('on demand')"
     )
     compared, no_ssh, then_spot, no_spot, then_usual, printed = cell.stdout.splitlines()
-    assert compared == ("ssh costs nothing; aws spot costs $0.13 an hour; aws costs $0.40 an hour")
+    assert compared == ("ssh costs nothing; aws spot costs $0.16 an hour; aws costs $0.42 an hour")
     assert no_ssh.startswith("not ssh: ")
-    assert then_spot == "now aws spot, which costs $0.13 an hour"
+    assert then_spot == "now aws spot, which costs $0.16 an hour"
     assert no_spot.startswith("not aws spot: ") and "capacity" in no_spot
-    assert then_usual == "now aws, which costs $0.40 an hour"
+    assert then_usual == "now aws, which costs $0.42 an hour"
     assert printed == "on demand"
-    assert any("2 aws nodes, 2 ranks on CPU, $0.40 an hour" in text for text in cell.shown)
+    assert any("2 aws nodes, 2 ranks on CPU, $0.42 an hour" in text for text in cell.shown)
     # What is refused is listed, and said once; what `%sky down` has ended has not ended itself.
     account.fault = lambda call, carry_out: refusal("RequestExpired", "it is too late")
     expired = "your session with AWS has expired: run `aws sso login`"
@@ -119,7 +119,7 @@ def test_spot_or_on_demand_after_prices_were_compared(
     account.fault = refuse_spot
     # Who is asked and says no, is not asked again for something else.
     cell = notebook.start("%%sky --provider aws,ssh --gpu A100 --nodes 2 --selection first\npass")
-    assert "for $41.60 an hour in us-east-1, account 123456789012? [y/N]" in notebook.answer("n")
+    assert "for $41.62 an hour in us-east-1, account 123456789012? [y/N]" in notebook.answer("n")
     assert "nothing was started" in notebook.finish(cell).sentence
     assert left() == []
 

@@ -21,6 +21,9 @@ from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
 from tests.providers.aws.stand_in.faults import without_spot_price
 from tests.providers.aws.stand_in.machines import Machines, seconds_left
 
+DISK = 100 * 0.08 / 730
+"""Dollars an hour of the disk of each."""
+
 
 def running(clients: Clients) -> int:
     alive = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
@@ -38,13 +41,13 @@ def test_instances_come_and_go(
     cells.cluster._controller.cost.meter = CostMeter(0.0, time.time() - 36000)
     cells.cluster.scale(4)
     assert_is_whole(cells, 4, keep=[0, 1, None, None])
-    assert cells.cluster.price == pytest.approx(0.8)
+    assert cells.cluster.price == pytest.approx(0.8 + 4 * DISK)
     cost = cells.cluster.snapshot()["cluster"]["cost"]
     assert cost == pytest.approx(4.0, rel=0.1), "what came later did not cost earlier"
     row = registry.find(cells.cluster.name)
     assert row is not None
     spent, since = row.meter.spent, row.meter.since
-    assert row.cost(since + 3600) == pytest.approx(spent + 0.8)
+    assert row.cost(since + 3600) == pytest.approx(spent + 0.8 + 4 * DISK)
     assert running(clients) == 4
     asked = [call.params for call in account.calls if call.action == "RunInstances"]
     same = ("InstanceType", "KeyName", "Placement.AvailabilityZone", "ImageId")
@@ -56,7 +59,7 @@ def test_instances_come_and_go(
     assert max(limits) - min(limits) < 60
     cells.cluster.scale(1)
     assert_is_whole(cells, 1, keep=[0])
-    assert cells.cluster.price == pytest.approx(0.2)
+    assert cells.cluster.price == pytest.approx(0.2 + DISK)
     [limit] = [seconds_left(host) for host in hosts(machines)]
     assert limit == pytest.approx(4 * limits[0], rel=0.01), "the rest of the money lasts longer"
     assert running(clients) == 1
@@ -143,12 +146,12 @@ def test_max_price_holds_for_all_nodes_together(
 ) -> None:
     cells = start(1, framework=False, instance_type="d3.2xlarge")
     # There are cheaper ones, but those that join are like the first.
-    provider = replace(cells.cluster.provider, instance_type=None, max_price=1.2)
-    sentence = r"more than --max-price 1.2: type `%sky scale 3`, or start a new cluster with a h"
-    with pytest.raises(UsageError, match=rf"4 nodes cost \$1.60 an hour, {sentence}"):
+    provider = replace(cells.cluster.provider, instance_type=None, max_price=1.3)
+    sentence = r"more than --max-price 1.3: type `%sky scale 3`, or start a new cluster with a h"
+    with pytest.raises(UsageError, match=rf"4 nodes cost \$1.64 an hour, {sentence}"):
         cells.cluster.scale(4, provider)
     cells.cluster.scale(3, provider)
-    with pytest.raises(UsageError, match=r"more than --max-price 1.2: start a new cluster"):
+    with pytest.raises(UsageError, match=r"more than --max-price 1.3: start a new cluster"):
         cells.cluster.scale(4, provider)
     # Who has said nothing of it is asked.
     questions: list[str] = []
@@ -156,7 +159,7 @@ def test_max_price_holds_for_all_nodes_together(
     with pytest.raises(UsageError, match="nothing was started"):
         cells.cluster.scale(4, replace(provider, max_price=None, ask_above=1.5))
     assert questions == [
-        "Start 4 × d3.2xlarge for $1.60 an hour in us-east-1, account 123456789012? [y/N] "
+        "Start 4 × d3.2xlarge for $1.64 an hour in us-east-1, account 123456789012? [y/N] "
     ]
     assert running(clients) == 3
 

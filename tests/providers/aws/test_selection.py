@@ -67,7 +67,11 @@ def test_a_cluster_has_the_price_of_the_cheapest_that_fits(clients: Clients) -> 
     [first, *_] = find_offers(clients, InstanceRequirements(accelerator=parse("L4")))
     spec = ClusterSpec(name="test", nodes=3, accelerator=parse("L4"))
     assert first.price
-    assert AWS(region="us-east-1").price_of(spec) == 3 * first.price
+    # With a disk of 100 GB, and a public address.
+    rest = 100 * 0.08 / 730 + 0.005
+    assert AWS(region="us-east-1").price_of(spec) == pytest.approx(3 * (first.price + rest))
+    private = AWS(region="us-east-1", addresses="private", disk=200)
+    assert private.price_of(spec) == pytest.approx(3 * (first.price + 200 * 0.08 / 730))
     places = [Candidate(AWS(region="us-east-1"), spec), Candidate(Local(), spec)]
     order = [each.provider.name for each, _ in in_order(places, "cheapest")[0]]
     assert order == ["local", "aws"]

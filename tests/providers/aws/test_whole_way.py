@@ -25,13 +25,13 @@ def test_from_nothing_to_an_all_reduce_and_back(
     cells = start(say=said.append, max_cost=40)
     place = "us-east-1, account 123456789012"
     ends = "ends after 1 h 00 min without a run"
-    assert said[1] == f"4 × d3.xlarge for $0.80 an hour in {place}, {ends}"
+    assert said[1] == f"4 × d3.xlarge for $0.84 an hour in {place}, {ends}"
     cells.run("import torch, socket, torch.distributed as dist")
     cells.run("total = torch.ones(1) * dist.get_rank()\ndist.all_reduce(total)")
     assert cells.ask("total.item()") == [6.0] * 4
     assert cells.ask("socket.gethostname()") == [host.name for host in machines.hosts.values()]
     snapshot = cells.cluster.snapshot()["cluster"]
-    assert snapshot["price"] == pytest.approx(0.8)
+    assert snapshot["price"] == pytest.approx(0.8 + 4 * 100 * 0.08 / 730)
     assert 0 < snapshot["cost"] < 0.1
 
     found = clients.ec2.describe_instances(InstanceIds=list(machines.hosts))["Reservations"]

@@ -65,7 +65,7 @@ class RentedInstance:
     address, user
         Its address, and its login user.
     price
-        Dollars per hour; ``None`` if AWS does not tell.
+        Dollars per hour, with its disks and its address; ``None`` if AWS does not tell.
     gpus
         Number of its GPUs.
     content
@@ -184,6 +184,7 @@ def _try_all(
             continue
         if kind.name not in images:
             images[kind.name] = image_for(clients, request, kind, report)
+        offer = request.priced(offer, images[kind.name])
         report(f"asking for {request.nodes} × {kind.name} in {subnet.zone}")
         arguments = run_instances_arguments(request, offer, subnet, images[kind.name], keys, group)
         made: list[str] = []
@@ -246,7 +247,7 @@ def wait_until_running(
     rented.acknowledge(request.identity, ids)
     found.sort(key=lambda each: each["AmiLaunchIndex"])
     zone = found[0]["Placement"]["AvailabilityZone"]
-    price = offer.prices.get(zone)
+    price = offer.price_in(zone)
     return [
         RentedInstance(
             each["InstanceId"],

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jupyter_sky.providers.aws.ec2 import user_data
 from jupyter_sky.providers.aws.ec2.images import MachineImage
 from jupyter_sky.providers.aws.ec2.key_pairs import ClusterKeys
 from jupyter_sky.providers.aws.market import storage
+from jupyter_sky.providers.aws.market.besides import Besides
 from jupyter_sky.providers.aws.market.limits import Limits
 from jupyter_sky.providers.aws.market.selection import InstanceOffer
 from jupyter_sky.providers.aws.network.subnets import Subnet
@@ -57,6 +58,8 @@ class LaunchRequest:
         What all nodes may cost, and with that for how long they run.
     watch_every
         Seconds between two looks of an instance at whether it has an agent.
+    besides
+        What is paid besides instances.
     """
 
     identity: str
@@ -79,6 +82,7 @@ class LaunchRequest:
     reservation: str | None
     limits: Limits
     watch_every: int
+    besides: Besides
 
     def is_placed(self, offer: InstanceOffer) -> bool:
         """Return whether instances of that type are placed close together."""
@@ -87,6 +91,11 @@ class LaunchRequest:
     def disks_with(self, image: MachineImage) -> dict[str, int]:
         """Return the gigabytes of the disks of each, by name; an image may need more, or others."""
         return {image.device: max(self.disk, image.size), **image.others}
+
+    def priced(self, offer: InstanceOffer, image: MachineImage) -> InstanceOffer:
+        """Return an offer with the price of what it needs besides, to boot from an image."""
+        disks = sum(self.disks_with(image).values())
+        return replace(offer, besides=self.besides.price(disks))
 
     @property
     def name(self) -> str:
@@ -122,7 +131,7 @@ def run_instances_arguments(
         "ClientToken": token,
         "UserData": user_data.user_data(
             keys.host_key,
-            request.limits.lifetime(most),
+            request.limits.lifetime(offer, subnet.zone),
             token,
             request.watch_every,
             bool(image.snapshot),

@@ -24,10 +24,17 @@ from jupyter_sky.providers.aws.network.subnets import Subnet
 from jupyter_sky.providers.aws.tags import ID, KMS_KEY, is_own, tags_of
 
 
-def offer(clients: Clients, like: Instance) -> InstanceOffer:
-    """Return the type of an instance, with what another one costs in its zone."""
+def offer(clients: Clients, like: Instance, besides: float) -> InstanceOffer:
+    """Return the type of an instance, with what another one costs in its zone.
+
+    Parameters
+    ----------
+    besides
+        Dollars an hour of its disks and its address.
+    """
     kind = catalog(clients).types[like.type]
-    return InstanceOffer(kind, like.spot, {like.zone: _price(clients, kind, like)})
+    prices = {like.zone: _price(clients, kind, like)}
+    return InstanceOffer(kind, like.spot, prices, besides=besides)
 
 
 def rent(
@@ -57,6 +64,7 @@ def rent(
     group = _admitting(clients, request, said, source)
     request = replace(request, together=_is_placed(clients, request), **_as_before(said, request))
     image = find_image(clients, wanted.type, said["ImageId"], request.user)
+    wanted = request.priced(wanted, image)
     report(f"asking for {request.nodes} more × {wanted.type.name} in {like.zone}")
     arguments = run_instances_arguments(
         request, wanted, subnet, image, keys_of(request.identity), group

@@ -116,10 +116,11 @@ def described(nodes: int, choice: Sequence[InstanceOffer]) -> tuple[str, str, fl
     if first.reservation:
         what += f" of {first.reservation}"
     if first.is_block:
-        return what, "for nothing more than the Capacity Block, which is paid", 0.0
+        rest = nodes * first.besides
+        return what, f"for {format_dollars(rest)} an hour beside the Capacity Block", rest
     if first.price is None:
         return what, "at an unknown price", float("inf")
-    known = [price for offer in choice for price in offer.prices.values() if price is not None]
+    known = [offer.most for offer in choice if offer.most is not None]
     cost, most = f"for {format_dollars(nodes * first.price)} an hour", nodes * max(known)
     if most > nodes * first.price:
         cost += f" (at most {format_dollars(most)}, if another type is taken)"

@@ -39,7 +39,7 @@ class Limits:
     seconds: float | None = None
 
     def most_of(self, offer: InstanceOffer, zone: str) -> float | None:
-        """Return the dollars an hour that one instance may cost in a zone; ``None``: any.
+        """Return the dollars an hour that one instance alone may cost in a zone; ``None``: any.
 
         On-demand prices do not change. What spot costs does, and AWS takes an instance back whose
         price has risen above what was agreed to.
@@ -47,26 +47,26 @@ class Limits:
         price = offer.prices[zone]
         if not offer.spot:
             return price
-        agreed = None if self.max_price is None else self.max_price / self.nodes
+        agreed = None if self.max_price is None else self.max_price / self.nodes - offer.besides
         if price is None:
             # Spot may cost what on demand does there, which nobody was asked for.
-            known = [each for each in offer.prices.values() if each is not None]
-            price = max(known, default=None)
+            price = None if offer.most is None else offer.most - offer.besides
         if price is None or (agreed is not None and self.max_cost is None):
             return agreed
         if self.max_cost is not None or self.seconds is not None:
             return min(_MAY_RISE * price, agreed or float("inf"))
         # Who was not asked has agreed to what asks nobody, and who was asked to what was said.
-        unasked = self.ask_above / self.nodes
+        unasked = self.ask_above / self.nodes - offer.besides
         return max(_MAY_RISE * price, min(unasked, _MOST_RISE * price))
 
-    def lifetime(self, most: float | None) -> float | None:
-        """Return for how many seconds instances may run that cost so much an hour at most."""
+    def lifetime(self, offer: InstanceOffer, zone: str) -> float | None:
+        """Return for how many seconds instances may run, with all that is paid besides them."""
         if self.seconds is not None:
             return self.seconds
-        if self.max_cost is None or not most:
+        most = self.most_of(offer, zone)
+        if self.max_cost is None or most is None or not most + offer.besides:
             return None
-        return max(1.0, 3600 * self.max_cost / (self.nodes * most))
+        return max(1.0, 3600 * self.max_cost / (self.nodes * (most + offer.besides)))
 
 
 def is_as_cheap(offer: InstanceOffer, first: InstanceOffer) -> bool:

@@ -40,7 +40,7 @@ def offers_table(clients: Clients, required: InstanceRequirements) -> str:
         lines.append(f"and {len(offers) - _SHOWN} more that cost more")
     nodes = f"{required.nodes} nodes" if required.nodes > 1 else "one node"
     lines.append(
-        f"{clients.region}, dollars an hour for {nodes}; on-demand prices are "
+        f"{clients.region}, dollars an hour for {nodes} without disks; on-demand prices are "
         f"{age / 3600:.0f} h old, spot prices are current"
     )
     return "\n".join(lines)

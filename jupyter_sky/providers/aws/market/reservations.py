@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_count
@@ -101,9 +101,9 @@ def reserved_offer(
         instance_type=reservation.type,
         zone=reservation.zone,
         max_price=None if reservation.is_block else required.max_price,
+        besides=required.besides,
     )
     [offer] = select(fitting, known, usual, {})
-    price = 0.0 if reservation.is_block else offer.price
-    return InstanceOffer(
-        offer.type, False, {reservation.zone: price}, reservation.id, reservation.is_block
-    )
+    if reservation.is_block:
+        offer = replace(offer, prices={reservation.zone: 0.0}, is_block=True)
+    return replace(offer, reservation=reservation.id)

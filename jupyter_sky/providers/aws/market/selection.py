@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_dollars
@@ -38,6 +38,8 @@ class InstanceRequirements:
         Whether spot instances are wanted.
     max_price
         Dollars per hour for all nodes.
+    besides
+        Dollars per hour of each node's disks and address.
     """
 
     nodes: int = 1
@@ -48,6 +50,7 @@ class InstanceRequirements:
     zone: str | None = None
     spot: bool = False
     max_price: float | None = None
+    besides: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -59,10 +62,12 @@ class InstanceOffer:
     type, spot
         The type, and whether it is spot.
     prices
-        Dollars per hour by zone, cheapest zone first; ``None`` if AWS did not tell.
+        Dollars per hour of the instance by zone, cheapest zone first; ``None`` if AWS did not tell.
     reservation, is_block
         Its capacity reservation, if any, and whether that is a Capacity Block, which is paid in
         advance.
+    besides
+        Dollars per hour of its disks and its address.
     """
 
     type: InstanceType
@@ -70,11 +75,23 @@ class InstanceOffer:
     prices: Mapping[str, float | None]
     reservation: str = ""
     is_block: bool = False
+    besides: float = 0.0
 
     @property
     def price(self) -> float | None:
-        """The price of one in the cheapest zone."""
-        return next(iter(self.prices.values()))
+        """The price of one in the cheapest zone, with its disks and its address."""
+        return self.price_in(next(iter(self.prices)))
+
+    def price_in(self, zone: str) -> float | None:
+        """Return the price of one in a zone, with its disks and its address."""
+        price = self.prices.get(zone)
+        return None if price is None else price + self.besides
+
+    @property
+    def most(self) -> float | None:
+        """The price of one in the dearest zone, with its disks and its address."""
+        known = [price for price in self.prices.values() if price is not None]
+        return max(known) + self.besides if known else None
 
 
 def select(
@@ -208,7 +225,8 @@ def _offer(
     usual = on_demand.get(machine.name)
     prices = {zone: spot.get((machine.name, zone)) if required.spot else usual for zone in zones}
     ordered = sorted(prices, key=lambda zone: (_or_infinite(prices[zone]), zone))
-    return InstanceOffer(machine, required.spot, {zone: prices[zone] for zone in ordered})
+    found = {zone: prices[zone] for zone in ordered}
+    return InstanceOffer(machine, required.spot, found, besides=required.besides)
 
 
 def _affordable(required: InstanceRequirements, offers: list[InstanceOffer]) -> list[InstanceOffer]:
@@ -217,12 +235,12 @@ def _affordable(required: InstanceRequirements, offers: list[InstanceOffer]) -> 
     ):
         # If no price is known at all, the user is asked.
         return offers
-    most = required.max_price / required.nodes
+    most = required.max_price / required.nodes - required.besides
     found = []
     for offer in offers:
         prices = {zone: p for zone, p in offer.prices.items() if p is not None and p <= most}
         if prices:
-            found.append(InstanceOffer(offer.type, offer.spot, prices))
+            found.append(replace(offer, prices=prices))
     if found:
         return found
     price = offers[0].price or 0.0

@@ -34,10 +34,10 @@ def price(clients: Clients, instances: Sequence[str]) -> float | None:
     return total if disks else None
 
 
-def usual_price(clients: Clients, gigabytes: int) -> float | None:
-    """Return the dollars an hour of disks of our own kind; ``None`` if that is not known."""
+def usual_price(clients: Clients) -> float | None:
+    """Return the dollars an hour of a gigabyte of our own kind; ``None`` if that is not known."""
     try:
-        return gigabytes * _of_kind(clients, KIND) / HOURS_A_MONTH
+        return _of_kind(clients, KIND) / HOURS_A_MONTH
     except (AWSError, ValueError, KeyError, TypeError):
         return None
 

@@ -9,6 +9,7 @@ from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2 import snapshots
 from jupyter_sky.providers.aws.ec2.launch_request import LaunchRequest
 from jupyter_sky.providers.aws.market import prices
+from jupyter_sky.providers.aws.market.besides import Besides, besides
 from jupyter_sky.providers.aws.market.limits import Limits, is_as_cheap, where_price_is_known
 from jupyter_sky.providers.aws.market.offers import find_offers
 from jupyter_sky.providers.aws.market.reservations import find_reservation, reserved_offer
@@ -18,7 +19,7 @@ from jupyter_sky.providers.aws.tags import cluster_tags
 from jupyter_sky.providers.spec import ClusterSpec
 
 
-def requirements(settings: Settings, spec: ClusterSpec) -> InstanceRequirements:
+def requirements(there: Clients, settings: Settings, spec: ClusterSpec) -> InstanceRequirements:
     """Return what instances have to be."""
     return InstanceRequirements(
         nodes=spec.nodes,
@@ -29,12 +30,18 @@ def requirements(settings: Settings, spec: ClusterSpec) -> InstanceRequirements:
         zone=settings.zone,
         spot=settings.spot,
         max_price=settings.max_price,
+        besides=costs_besides(there, settings).price(settings.disk),
     )
+
+
+def costs_besides(there: Clients, settings: Settings) -> Besides:
+    """Return what is paid besides instances."""
+    return besides(there, settings.addresses == "public")
 
 
 def fitting_offers(there: Clients, settings: Settings, spec: ClusterSpec) -> list[InstanceOffer]:
     """Return what fits, cheapest first; of a reservation, what is reserved."""
-    wanted = requirements(settings, spec)
+    wanted = requirements(there, settings, spec)
     if settings.capacity_reservation is None:
         return find_offers(there, wanted)
     return [reserved_offer(there, find_reservation(there, settings.capacity_reservation), wanted)]
@@ -91,6 +98,7 @@ def request(
         reservation=settings.capacity_reservation,
         limits=limits(settings, spec),
         watch_every=settings.watch_every,
+        besides=costs_besides(there, settings),
     )
 
 

@@ -11,7 +11,7 @@ from jupyter_sky.providers.aws.ec2 import snapshots
 from jupyter_sky.providers.aws.ec2.images import MachineImage
 from jupyter_sky.providers.aws.ec2.launch import attempts_of, image_for
 from jupyter_sky.providers.aws.ec2.launch_request import LaunchRequest
-from jupyter_sky.providers.aws.market import besides
+from jupyter_sky.providers.aws.market.besides import of_disks
 from jupyter_sky.providers.aws.market.confirmation import described
 from jupyter_sky.providers.aws.market.quotas import quota_use
 from jupyter_sky.providers.aws.market.selection import InstanceOffer, NotOffered
@@ -46,12 +46,13 @@ def plan(there: Clients, settings: Settings, spec: ClusterSpec) -> str:
     request = choice.request(there, settings, spec, _IDENTITY, offers, image)
     attempts = attempts_of(request, find_subnets(there, request.subnets))
     machine = image_for(there, request, attempts[0][0].type, lambda text: None)
+    offers = [request.priced(each, machine) for each in offers]
     disks = list(request.disks_with(machine).values())
     rows = [
         *_place(there, attempts),
         *_machines(request, attempts, machine),
         *_money(settings, spec, offers),
-        ("besides", besides.described(there, spec.nodes, disks, not request.private)),
+        ("in the price", request.besides.described(spec.nodes, disks)),
         ("quota", str(quota_use(there, offers[0].type, spec.nodes, offers[0].spot))),
         *(("would be made", each) for each in _made(there, request, disks, attempts[0])),
     ]
@@ -88,10 +89,10 @@ def _money(settings: Settings, spec: ClusterSpec, offers: Sequence[InstanceOffer
     what, cost, _ = described(spec.nodes, offers)
     yield "price", f"{what} {cost}"
     price, zone = offers[0].price, next(iter(offers[0].prices))
-    limits, ends = choice.limits(settings, spec), []
+    ends = []
     if settings.max_cost is not None:
         # What spot may rise to counts, as it does for the machines themselves.
-        seconds = limits.lifetime(limits.most_of(offers[0], zone))
+        seconds = choice.limits(settings, spec).lifetime(offers[0], zone)
         spent = format_dollars(settings.max_cost)
         if seconds is not None:
             ends.append(f"{spent} in all, spent after {format_duration(seconds)} at the earliest")
@@ -128,7 +129,7 @@ def _made(
     of = f" of {request.reservation}" if request.reservation else ""
     yield f"{format_count(request.nodes, f'{offer.type.name}{spot} instance')}{of}"
     key = f"your key {request.kms_key}" if request.kms_key else "AWS's key"
-    yield f"{besides.of_disks(request.nodes, disks)}, encrypted with {key}"
+    yield f"{of_disks(request.nodes, disks)}, encrypted with {key}"
     efa = ", with EFA" if request.together and offer.type.efa else ""
     address = "a private address" if request.private else "a public address"
     yield f"{format_count(request.nodes, 'network interface')} with {address}{efa}"

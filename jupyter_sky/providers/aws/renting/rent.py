@@ -12,6 +12,7 @@ from jupyter_sky.providers.aws.ec2 import launch, scale_out, snapshots
 from jupyter_sky.providers.aws.ec2.instance import Instance
 from jupyter_sky.providers.aws.ec2.launch import RentedInstance
 from jupyter_sky.providers.aws.ec2.user_data import FIRST_SIGN_WITHIN
+from jupyter_sky.providers.aws.market.besides import besides
 from jupyter_sky.providers.aws.market.confirmation import ask, check_max_price, confirm_price
 from jupyter_sky.providers.aws.market.selection import NotOffered
 from jupyter_sky.providers.aws.renting import choice
@@ -104,7 +105,9 @@ def rent_more(
     """
     count, spec = len(running.new_numbers), running.spec
     report("looking up the price of another instance")
-    offer = scale_out.offer(there, like)
+    private = like.is_private(there)
+    paid = besides(there, not private)
+    offer = scale_out.offer(there, like, paid.price(settings.disk))
     if settings.max_price is not None:
         check_max_price(settings.max_price, spec.nodes, len(running.nodes), offer)
     # What takes the place of a lost node costs what that did.
@@ -119,7 +122,8 @@ def rent_more(
         nodes=count,
         limits=replace(request.limits, seconds=seconds),
         user=like.host.partition("@")[0],
-        private=like.is_private(there),
+        private=private,
+        besides=paid,
         ssm=like.ssm,
         tags={**request.tags, REQUEST: number},
     )

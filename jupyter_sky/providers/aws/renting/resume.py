@@ -10,6 +10,7 @@ from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2 import power, scale_out
 from jupyter_sky.providers.aws.ec2.instance import Instance
 from jupyter_sky.providers.aws.ec2.launch import RentedInstance, address_of, wait_for_addresses
+from jupyter_sky.providers.aws.market.besides import besides
 from jupyter_sky.providers.aws.market.confirmation import ROUNDING, confirm_price
 from jupyter_sky.providers.aws.renting.budget import WORTH_IT
 from jupyter_sky.providers.aws.settings import Settings
@@ -42,7 +43,8 @@ def resume(
     report("looking at its machines")
     said = power.wait_until_stopped(there, ids, report)
     private = like.host.rpartition("@")[2] == said[like.id].get("PrivateIpAddress")
-    offer = scale_out.offer(there, like)
+    paid = besides(there, not private).price(settings.disk)
+    offer = scale_out.offer(there, like, paid)
     _check_price(settings, len(machines), offer.price)
     _check_money(spec.name, money, len(machines), offer.price)
     confirm_price(

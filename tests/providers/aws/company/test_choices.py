@@ -231,7 +231,7 @@ def test_what_is_reserved_is_taken(account: Account, subnet: str, left: Left) ->
     assert params[target] == "cr-0f1e"
     assert "InstanceMarketOptions.MarketType" not in params
     plan = provider(subnet, capacity_reservation="cr-0f1e").plan(SPEC)
-    assert "4 × p4d.24xlarge of cr-0f1e for $83.20 an hour" in plan
+    assert "4 × p4d.24xlarge of cr-0f1e for $83.24 an hour" in plan
     account.reservations = {"cr-0f1e": {**RESERVED, "availableInstanceCount": "3"}}
     with pytest.raises(UsageError, match="cr-0f1e has 3 instances free, and 4 are wanted"):
         start(subnet, capacity_reservation="cr-0f1e")
@@ -258,7 +258,7 @@ def test_a_capacity_block_is_paid_already(account: Account, subnet: str, left: L
         start(subnet, capacity_reservation="cr-0b")
     assert started[0]["InstanceMarketOptions.MarketType"] == "capacity-block"
     plan = provider(subnet, capacity_reservation="cr-0b").plan(SPEC)
-    assert "for nothing more than the Capacity Block, which is paid" in plan
+    assert "for $0.0438 an hour beside the Capacity Block" in plan
     account.reservations = {
         "cr-0b": {**block, "state": "scheduled", "startDate": "2026-12-01T11:30:00.000Z"}
     }

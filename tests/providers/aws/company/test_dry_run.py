@@ -12,7 +12,7 @@ import pytest
 
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import UsageError
-from jupyter_sky.providers.aws import AWS
+from jupyter_sky.providers.aws import AWS, local_store
 from jupyter_sky.providers.aws.network import address
 from jupyter_sky.providers.spec import ClusterSpec
 from tests.notebook.conftest import Notebook
@@ -46,13 +46,13 @@ def test_it_says_everything_and_asks_only(account: Account, subnet: str) -> None
     assert said["zones, in order"] == [f"us-east-1a ({subnet})"]
     assert said["type"] == ["4 × p4d.24xlarge: 8 × A100, 96 CPUs, 1152 GB each"]
     assert said["image"] == ["ami-1e749f67, which lets in root"]
-    assert said["price"] == ["4 × p4d.24xlarge for $83.20 an hour"]
+    assert said["price"] == ["4 × p4d.24xlarge for $83.24 an hour"]
     assert said["limit"] == [
         "$40.00 in all, spent after 28 min at the earliest; it ends after 1 h 00 min without a run "
-        "(for $83.20)"
+        "(for $83.24)"
     ]
-    assert said["besides"] == [
-        "4 disks of 100 GB for $0.0438 an hour and traffic out of AWS; no limit counts this"
+    assert said["in the price"] == [
+        "4 disks of 100 GB for $0.0438 an hour; not traffic out of AWS, which no limit counts"
     ]
     assert said["quota"] == [
         "Running On-Demand P instances: 384 vCPUs are needed, and 0 run, of 192: ask for more at "
@@ -70,15 +70,22 @@ def test_it_says_everything_and_asks_only(account: Account, subnet: str) -> None
 
 
 def test_what_is_paid_besides_instances(account: Account, subnet: str) -> None:
-    [besides] = lines(AWS(subnet=subnet, disk=500).plan(ClusterSpec("x", nodes=2)))["besides"]
-    assert besides == (
-        "2 disks of 500 GB for $0.11 an hour, 2 public IPs for $0.0100 an hour and traffic out of "
-        "AWS; no limit counts this"
-    )
+    two = ClusterSpec("x", nodes=2)
+    said = lines(AWS(subnet=subnet, disk=500, max_cost=1.0).plan(two))
+    assert said["in the price"] == [
+        "2 disks of 500 GB for $0.11 an hour and 2 public IPs for $0.01 an hour; not traffic out "
+        "of AWS, which no limit counts"
+    ]
+    assert said["price"] == ["2 × d3.xlarge for $0.52 an hour"]
+    assert said["limit"][0].startswith("$1.00 in all, spent after 1 h 55 min at the earliest")
+    with pytest.raises(UsageError, match=r"and 2 of them cost \$0.52 an hour: raise --max-price"):
+        AWS(subnet=subnet, disk=500, max_price=0.5).plan(two)
+    # Where AWS does not tell the price of disks, limits count what no region asks more than.
+    (local_store.folder() / "storage-eu-west-1-gp3.json").unlink(missing_ok=True)
     account.fault = denying("GetProducts")
-    [besides] = lines(AWS(region="eu-west-1").plan(ClusterSpec("x")))["besides"]
-    assert besides.startswith(
-        "1 disk of 100 GB at an unknown price, 1 public IP for $0.0050 an hour"
+    [paid] = lines(AWS(region="eu-west-1").plan(ClusterSpec("x")))["in the price"]
+    assert paid.startswith(
+        "1 disk of 100 GB at an unknown price, $0.0219 at most and 1 public IP for $0.005 an hour;"
     )
 
 
@@ -100,7 +107,7 @@ def test_what_would_not_start_says_the_same(account: Account, subnet: str) -> No
         AWS(subnet=subnet, max_price=1.0).plan(SPEC)
     # Nothing of it is said where only spot is there.
     either = AWS(subnet=subnet, addresses="private", spot_or_on_demand=True).plan(SPEC)
-    assert "4 × p4d.24xlarge spot for $27.73 an hour" in either
+    assert "4 × p4d.24xlarge spot for $27.78 an hour" in either
 
 
 @pytest.fixture
@@ -128,7 +135,7 @@ def test_up_with_it(notebook: Notebook, account: Account) -> None:
     assert not [each for each in account.actions if not each.startswith(READS)]
     assert "nothing was started; `%sky up` without --dry-run would start:" in said
     assert lines(said)["profile"] == ["work"]
-    assert "2 × p4d.24xlarge for $41.60 an hour" in said
+    assert "2 × p4d.24xlarge for $41.62 an hour" in said
     assert "No cluster" in notebook.run("%sky status")
     # In a cell, --profile is torch's profiler.
     table = notebook.run("%sky offers --gpu A100 --aws-profile work")
@@ -175,7 +182,7 @@ def test_in_a_terminal(account: Account, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "train: nothing was started; `jupyter sky up` without --dry-run would" in done.stdout
-    assert "2 × p4d.24xlarge for $41.60 an hour" in done.stdout
+    assert "2 × p4d.24xlarge for $41.63 an hour" in done.stdout
     assert not [each for each in account.actions if not each.startswith(READS)]
 
 
@@ -194,5 +201,5 @@ def test_a_specification_of_no_gpu(account: Account, subnet: str) -> None:
     assert said["limit"] == ["none: it costs that until `%sky down`"]
     spot = AWS(subnet=subnet, addresses="private", spot=True, max_cost=1.0).plan(ClusterSpec("x"))
     # What the price may rise to counts.
-    assert lines(spot)["limit"][0].startswith("$1.00 in all, spent after 12 h 29 min at the ear")
+    assert lines(spot)["limit"][0].startswith("$1.00 in all, spent after 10 h 59 min at the ear")
     assert not any("placement group" in each for each in said["would be made"])

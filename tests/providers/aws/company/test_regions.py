@@ -39,9 +39,9 @@ def test_the_second_region_is_taken_where_the_first_has_no_capacity(
     compared, refused, then, printed = cell.stdout.splitlines()
     assert compared.startswith("aws in eu-west-1 costs $")
     assert refused.startswith("not aws in eu-west-1: AWS has no capacity for 2 such instances now")
-    assert then == "now aws in us-east-1, which costs $0.40 an hour"
+    assert then == "now aws in us-east-1, which costs $0.43 an hour"
     assert printed == "there"
-    assert any("2 aws nodes, 2 ranks on CPU, $0.40 an hour" in text for text in cell.shown)
+    assert any("2 aws nodes, 2 ranks on CPU, $0.43 an hour" in text for text in cell.shown)
     assert find_resources(aws_clients.clients("eu-west-1")) == []
     assert [text for text in left() if "us-east-1" in text]
     # Another kernel finds it where it is.

@@ -43,14 +43,15 @@ def launched(account: Account, subnet: str, **options: Any) -> tuple[list[Call],
 
 
 PRICE = 20.8 / 3  # of a p4d.24xlarge as spot, an hour
+DISK = 100 * 0.08 / 730  # of its disk of 100 GB
 
 
 @pytest.mark.parametrize(
     ("options", "most", "lifetime"),
     [
-        ({"max_price": 40.0}, 10.0, None),
-        ({"max_price": 30.0, "max_cost": 100.0}, 7.5, 12000),
-        ({"max_cost": 100.0, "ask_above": 1000.0}, 1.2 * PRICE, 10817),
+        ({"max_price": 40.0}, 10.0 - DISK, None),
+        ({"max_price": 30.0, "max_cost": 100.0}, 7.5 - DISK, 12000),
+        ({"max_cost": 100.0, "ask_above": 1000.0}, 1.2 * PRICE, 10803),
         # AWS takes nothing that is many times its price.
         ({"ask_above": 1000.0}, 4 * PRICE, None),
         ({"ask_above": 32.0}, 1.2 * PRICE, None),
@@ -81,7 +82,7 @@ def test_spot_is_limited_where_its_price_is_not_known(
     """Without a limit, AWS would take what the same costs on demand, which nobody was asked for."""
     account.fault = without_spot_price("us-east-1a")
     [asked], said = launched(account, subnet, spot=True, ask_above=32.0)
-    assert f"4 × p4d.24xlarge spot for $27.73 an hour {WHERE}" in "\n".join(said)
+    assert f"4 × p4d.24xlarge spot for $27.78 an hour {WHERE}" in "\n".join(said)
     price = asked.params["InstanceMarketOptions.SpotOptions.MaxPrice"]
     assert float(price) == pytest.approx(1.2 * PRICE, rel=1e-3)
     assert left() == []
@@ -99,9 +100,9 @@ def test_on_demand_in_place_of_spot(account: Account, subnet: str, left: Left) -
     markets = [call.params.get("InstanceMarketOptions.MarketType") for call in asked]
     assert markets == ["spot", None]
     assert any(
-        text.startswith(f"4 × p4d.24xlarge spot for $27.73 an hour {WHERE}") for text in said
+        text.startswith(f"4 × p4d.24xlarge spot for $27.78 an hour {WHERE}") for text in said
     )
-    assert any(text.startswith(f"4 × p4d.24xlarge for $83.20 an hour {WHERE}") for text in said)
+    assert any(text.startswith(f"4 × p4d.24xlarge for $83.24 an hour {WHERE}") for text in said)
     assert left() == []
 
 
@@ -192,12 +193,12 @@ def test_what_costs_money_ends_when_it_is_idle(account: Account, subnet: str, le
 
     account.fault = look
     _, said = launched(account, subnet, max_price=100.0)
-    price = f"4 × p4d.24xlarge for $83.20 an hour {WHERE}, ends after 1 h 00 min without a run"
+    price = f"4 × p4d.24xlarge for $83.24 an hour {WHERE}, ends after 1 h 00 min without a run"
     assert price in said
     assert recorded[-1] == 3600.0
     assert ClusterSpec("x").idle_timeout is None
     _, said = launched(account, subnet, max_price=100.0, idle_timeout=None)
-    assert f"4 × p4d.24xlarge for $83.20 an hour {WHERE}" in said
+    assert f"4 × p4d.24xlarge for $83.24 an hour {WHERE}" in said
     assert left() == []
 
 

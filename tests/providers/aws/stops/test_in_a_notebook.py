@@ -60,7 +60,7 @@ def test_stop_and_start(
     notebook.restart()
     notebook.succeed(f"%load_ext jupyter_sky\n%config Sky.python = {sys.executable!r}")
     cell = notebook.succeed("import os\nos.environ['WHERE'] = 'aws'\n%sky start train")
-    assert any("2 aws nodes, 2 ranks on CPU, $0.40 an hour, ready in" in x for x in cell.shown)
+    assert any("2 aws nodes, 2 ranks on CPU, $0.42 an hour, ready in" in x for x in cell.shown)
     cell = notebook.succeed(
         "%%sky --gather found\nimport os\nfound = open('kept').read(), os.environ['WHERE']"
     )

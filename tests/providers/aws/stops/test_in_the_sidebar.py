@@ -92,7 +92,7 @@ def follow(user: SidebarUser, machines: Machines, shots: Path) -> None:
 
     card.get_by_role("button", name="Start its machines again").focus()
     user.page.keyboard.press("Enter")
-    dialog.get_by_text("They cost $0.20 an hour, as before.").wait_for()
+    dialog.get_by_text("They cost $0.21 an hour, as before.").wait_for()
     user.page.screenshot(path=shots / "sidebar-start.png")
     user.confirm("Start")
     user.card("train", "idle").wait_for()
