@@ -7,6 +7,10 @@ AWS's servers learn of a new instance one after the other, and answer that it do
 then. So it is also recorded which instances AWS has described: only those are gone if AWS does not
 know them, and new ones are not until some time has passed.
 
+Nor does a search find what was asked for a moment ago if the answer is lost, or the process is
+killed before it comes: what was asked for is recorded too, before it is, and nothing is taken for
+gone until AWS would find it.
+
 Another account does not know them either, and a user may have several: the account is recorded,
 too, and nothing is taken for gone because another one does not have it.
 """
@@ -24,6 +28,8 @@ from jupyter_sky.providers.aws.local_store import folder
 KNOWN_WITHIN = 60.0
 """Seconds after which AWS knows what it has made, whichever of its servers is asked."""
 
+_ASKED = "asked:"
+_ANSWERED = "answered:"
 _DESCRIBED = "described:"
 _ACCOUNT = "account:"
 
@@ -70,13 +76,30 @@ def acknowledge(identity: str, ids: Iterable[str]) -> None:
 
 def unacknowledged(identity: str) -> list[str]:
     """Return the instances that are so new that AWS may not know them yet."""
-    try:
-        age = time.time() - _path(identity).stat().st_mtime
-    except FileNotFoundError:
-        return []
-    ids = _ids(identity)
-    is_new = 0 <= age < KNOWN_WITHIN
+    ids, is_new = _ids(identity), _is_new(identity)
     return [each for each in instances(identity) if is_new and f"{_DESCRIBED}{each}" not in ids]
+
+
+def note_request(identity: str, token: str) -> None:
+    """Record that instances are asked for now, by the token of the request."""
+    note(identity, [f"{_ASKED}{token}"])
+
+
+def note_answer(identity: str, token: str, ids: Iterable[str] = ()) -> None:
+    """Record what has come of a request: these instances, or none."""
+    note(identity, [*ids, f"{_ANSWERED}{token}"])
+
+
+def stop_expecting(identity: str) -> None:
+    """Record that what was asked for has been found, or would have been by now."""
+    with contextlib.suppress(OSError):
+        for token in _open_requests(identity):
+            note_answer(identity, token)
+
+
+def is_expecting(identity: str) -> bool:
+    """Return whether AWS may have made instances a moment ago of which nobody has heard."""
+    return _is_new(identity) and bool(_open_requests(identity))
 
 
 def instances(identity: str) -> list[str]:
@@ -92,6 +115,8 @@ def groups(identity: str) -> list[str]:
 def forget(identity: str, ids: Iterable[str] | None = None) -> None:
     """Forget ids that are gone, or all of a cluster."""
     gone = {each.removeprefix(_DESCRIBED) for each in (_ids(identity) if ids is None else ids)}
+    gone |= {f"{_ASKED}{each}" for each in _answered(identity)}
+    gone |= {f"{_ANSWERED}{each}" for each in _answered(identity)}
     left = [each for each in _ids(identity) if each.removeprefix(_DESCRIBED) not in gone]
     path = _path(identity)
     if not left:
@@ -100,6 +125,26 @@ def forget(identity: str, ids: Iterable[str] | None = None) -> None:
     new = path.with_suffix(".new")
     new.write_text("".join(f"{each}\n" for each in left))
     new.replace(path)
+
+
+def _open_requests(identity: str) -> list[str]:
+    asked = [each.removeprefix(_ASKED) for each in _ids(identity) if each.startswith(_ASKED)]
+    answered = _answered(identity)
+    return [token for token in asked if token not in answered]
+
+
+def _answered(identity: str) -> set[str]:
+    found = (each for each in _ids(identity) if each.startswith(_ANSWERED))
+    return {each.removeprefix(_ANSWERED) for each in found}
+
+
+def _is_new(identity: str) -> bool:
+    """Return whether the record has changed so recently that AWS may not know all of it."""
+    try:
+        age = time.time() - _path(identity).stat().st_mtime
+    except FileNotFoundError:
+        return False
+    return 0 <= age < KNOWN_WITHIN
 
 
 def _ids(identity: str) -> list[str]:

@@ -34,6 +34,15 @@ _THROTTLED = (
 )
 _TRANSIENT = ("RequestTimeout", "RequestTimeoutException", "PriorRequestNotComplete")
 _TRANSIENT_STATUS = (429, 500, 502, 503, 504)
+_OUTAGES = (
+    "",
+    "InternalError",
+    "InternalFailure",
+    "ServiceUnavailable",
+    "Unavailable",
+    "Unreachable",
+)
+"""How answers are called that are lost, or say nothing of what was asked for."""
 
 _USES_NEW = (
     "AuthorizeSecurityGroupEgress",
@@ -76,6 +85,11 @@ def attach(client: Any, most: int = ATTEMPTS) -> None:
 def is_throttled(code: str) -> bool:
     """Return whether AWS says with this code that it gets too many requests."""
     return code in _THROTTLED or "Throttl" in code
+
+
+def may_be_done(code: str) -> bool:
+    """Return whether a call that has ended with this code may have been carried out."""
+    return code in (*_OUTAGES, *_TRANSIENT) or code.isdigit()
 
 
 def pause_after(attempts: int) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.aws import rented
+from jupyter_sky.providers.aws import rented, retries
 from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
 from jupyter_sky.providers.aws.ec2 import snapshots
 from jupyter_sky.providers.aws.ec2.ending import end_instances
@@ -189,10 +190,7 @@ def _try_all(
         arguments = run_instances_arguments(request, offer, subnet, images[kind.name], keys, group)
         made: list[str] = []
         try:
-            with explain_errors():
-                answer = clients.ec2.run_instances(**arguments)
-            made = [each["InstanceId"] for each in answer["Instances"]]
-            rented.note(request.identity, made)
+            made = run_instances(clients, request.identity, arguments)
             return wait_until_running(clients, request, offer, made, images[kind.name], report)
         except AWSError as error:
             if error.code not in (*QUOTAS, *TRY_ELSEWHERE):
@@ -206,6 +204,25 @@ def _try_all(
             else:
                 refusals.append(f"{kind.name} in {subnet.zone}: {error.message}")
     raise NoCapacity(_no_capacity(request, refusals))
+
+
+def run_instances(clients: Clients, identity: str, arguments: Mapping[str, Any]) -> list[str]:
+    """Ask AWS for the instances of a cluster, and return their ids once they are recorded."""
+    token = arguments["ClientToken"]
+    rented.note_request(identity, token)
+    try:
+        with explain_errors():
+            answer = clients.ec2.run_instances(**arguments)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            if isinstance(error, AWSError) and not retries.may_be_done(error.code):
+                rented.note_answer(identity, token)
+            else:
+                rented.note_request(identity, token)  # at this time
+        raise
+    made = [each["InstanceId"] for each in answer["Instances"]]
+    rented.note_answer(identity, token, made)
+    return made
 
 
 def image_for(

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.aws import rented
 from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
 from jupyter_sky.providers.aws.ec2 import launch
 from jupyter_sky.providers.aws.ec2.images import find_image
@@ -70,8 +69,7 @@ def rent(
         request, wanted, subnet, image, keys_of(request.identity), group
     )
     try:
-        with explain_errors():
-            answer = clients.ec2.run_instances(**arguments)
+        made = launch.run_instances(clients, request.identity, arguments)
     except AWSError as error:
         if error.code not in (*launch.QUOTAS, *launch.TRY_ELSEWHERE):
             raise
@@ -81,8 +79,6 @@ def rent(
             f"where the "
             f"others are: {error.message.rstrip('.')}{quota * (error.code in launch.QUOTAS)}."
         ) from None
-    made = [each["InstanceId"] for each in answer["Instances"]]
-    rented.note(request.identity, made)
     return launch.wait_until_running(clients, request, wanted, made, image, report)
 
 

@@ -31,6 +31,7 @@ _LONGEST_PAUSE = 15.0
 _PATIENCE = 4  # refusals, each after several attempts
 # Refusals that end once a dependent resource is gone.
 _LATER = ("DependencyViolation", "InvalidPlacementGroup.InUse", "VolumeInUse", "IncorrectState")
+_EXPECTING = "waiting until AWS would find what it was asked for last"
 _ENDED = ("shutting-down", "terminated")
 
 
@@ -54,6 +55,9 @@ def release(clients: Clients, identity: str, report: Callable[[str], None]) -> N
         resources = found[0] if found else EC2Resources(identity, clients.region)
         left = f"{resources}" if found else f"cluster {identity} in {clients.region}"
         more = [each for each in resources.instances if each not in known]
+        if more:
+            rented.stop_expecting(identity)
+        is_expecting = rented.is_expecting(identity)
         ending_more, trouble_more = end_instances(clients.ec2, identity, more)
         goes_on = bool(ending or ending_more) and not (troubles or trouble_more)
         troubles += trouble_more
@@ -64,15 +68,18 @@ def release(clients: Clients, identity: str, report: Callable[[str], None]) -> N
         step = _Step(clients.ec2)
         resources = _with_unseen(resources, unseen)
         step.release_early(resources)
-        if not resources.instances and not known:
+        if not resources.instances and not known and not is_expecting:
             step.release_rest(resources)
         troubles += step.refused
         troubles += [str(error) for kind, error in unseen.items() if kind in _SEEN_ONLY]
-        if not (found or known or step.waits or troubles):
+        if not (found or known or step.waits or troubles or is_expecting):
             keys_of(identity).remove()
             rented.forget(identity)
             return
-        if found and told != left:
+        if is_expecting and not more and told != _EXPECTING:
+            report(_EXPECTING)
+            told = _EXPECTING
+        elif found and told != left:
             report(f"waiting until it is gone: {left}")
             told = left
         # Wait for what is ending, even if something else was refused.
@@ -111,11 +118,15 @@ def terminate(clients: Clients, identity: str, instances: Sequence[str], request
         ending, troubles = end_instances(clients.ec2, identity, left)
         try:
             unknown = still_unknown(identity, ending)
-            left = list(dict.fromkeys([*_living(clients, left, request), *unknown]))
+            living = _living(clients, left, request)
+            if set(living) - set(left):
+                rented.stop_expecting(identity)
+            left = list(dict.fromkeys([*living, *unknown]))
         except AWSError as error:
             left = left if troubles else ending
             troubles = troubles or ([str(error)] if not left and request else [])
-        if not left and not troubles:
+        if not (left or troubles or (request and rented.is_expecting(identity))):
+            rented.stop_expecting(identity)
             rented.forget(identity, known)
             return
         refusals += bool(troubles)

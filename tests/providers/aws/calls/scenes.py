@@ -13,6 +13,7 @@ import sys
 from base64 import b64decode
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from unittest.mock import patch
 
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
@@ -22,7 +23,7 @@ from jupyter_sky.cluster.runtime_env import RuntimeEnv
 from jupyter_sky.cluster.stopping.start import start_stopped
 from jupyter_sky.errors import SkyError
 from jupyter_sky.paths import home
-from jupyter_sky.providers.aws import AWS
+from jupyter_sky.providers.aws import AWS, rented
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.network import access
 from jupyter_sky.providers.aws.teardown.resources import find_resources
@@ -271,9 +272,11 @@ class Scenes:
         # With nothing in the way, what has come is what was wanted.
         unwanted = sorted(new) if told or not wanted else []
         beyond = [each for each in unwanted if switches[each] > LONGEST]
-        for rental in cloud_resources.find()[0]:
-            if rental.is_orphaned:
-                rental.remove()
+        # The stand-in finds at once what it has made, which AWS may not do for a minute.
+        with patch.object(rented, "KNOWN_WITHIN", 1.0):
+            for rental in cloud_resources.find()[0]:
+                if rental.is_orphaned:
+                    rental.remove()
         return Outcome(at.action, told, len(unwanted), len(beyond), self._left())
 
     def _left(self) -> list[str]:

@@ -17,9 +17,10 @@ from jupyter_sky.cluster.inventory.storage.row import Broken
 from jupyter_sky.errors import SkyError
 from jupyter_sky.notebook.commands.life.gc import remove_orphans
 from jupyter_sky.providers import providers
-from jupyter_sky.providers.aws import inventory, local_store
+from jupyter_sky.providers.aws import inventory, local_store, rented
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.tags import SINCE, cluster_tags, tag_specification
+from jupyter_sky.providers.aws.teardown import release
 from tests.providers.aws.conftest import Start
 from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
 from tests.providers.aws.stand_in.faults import denying, failing
@@ -97,6 +98,63 @@ def test_an_answer_that_is_lost_while_it_grows(
     rental.remove()
     assert running(clients) == 1
     assert cells.ask("1 + 1") == [2]
+
+
+def unseen(account: Account, looks: int) -> None:
+    """Have the answer to ``RunInstances`` lost, and what it made not found for so many looks."""
+    asked: list[str] = []
+
+    def hide(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        if call.action == "RunInstances":
+            carry_out()
+            asked.append(call.action)
+            return refusal("InternalError", "the answer is lost", "400 Bad Request")
+        if asked and call.action == "DescribeInstances":
+            asked.append(call.action)
+        if asked and call.action in ("DescribeInstances", "DescribeVolumes"):
+            by_tag = any(value.startswith("tag:") for value in call.params.values())
+            if by_tag and len(asked) <= looks:
+                nothing = "<reservationSet/><volumeSet/>"
+                return Answer(f"<{call.action}Response>{nothing}</{call.action}Response>".encode())
+        return carry_out()
+
+    account.fault = hide
+
+
+def test_what_aws_does_not_find_yet_is_waited_for_where_its_answer_is_lost(
+    account: Account, subnet: str, clients: Clients, left: Left
+) -> None:
+    """It is not found by its tags at once, and nobody knows its ids."""
+    unseen(account, 5)
+    with pytest.raises(SkyError, match="the answer is lost"):
+        rent(subnet)
+    account.fault = None
+    assert running(clients) == 0
+    assert left() == []
+
+
+def test_a_node_that_aws_does_not_find_yet_is_waited_for(
+    start: Start, account: Account, clients: Clients
+) -> None:
+    cells = start(1, framework=False)
+    unseen(account, 4)
+    with pytest.raises(SkyError, match="the answer is lost"):
+        cells.cluster.scale(2)
+    account.fault = None
+    assert running(clients) == 1
+    assert not rented.is_expecting(cells.cluster.id)
+    assert cells.ask("1 + 1") == [2]
+
+
+def test_what_a_killed_kernel_has_asked_for_is_waited_for_as_long_as_aws_may_not_find_it(
+    account: Account, clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rented, "KNOWN_WITHIN", 3.0)
+    rented.note_request("0123abcd", "a-token")
+    begun = time.monotonic()
+    release.release(clients, "0123abcd", lambda text: None)
+    assert time.monotonic() - begun > 2
+    assert not rented.is_expecting("0123abcd")
 
 
 @pytest.fixture
