@@ -20,6 +20,9 @@ from jupyter_sky.providers.aws import mfa, retries
 from jupyter_sky.providers.aws.local_store import cached
 from jupyter_sky.providers.boto_session import make_session
 
+UNREACHABLE = "Unreachable"
+"""The code of an error where several attempts had no answer of AWS."""
+
 _CONNECT_WITHIN = 10
 _ANSWER_WITHIN = 60
 _DAY = 86400.0
@@ -256,7 +259,7 @@ def explain_errors() -> Iterator[None]:
         raise AWSError(
             f"AWS cannot be reached ({_one_line(error)}): is this computer online, and does the "
             f"region exist?",
-            "Unreachable",
+            UNREACHABLE,
         ) from None
     except boto.BotoCoreError as error:
         raise AWSError(f"AWS cannot be used: {_one_line(error)}.") from None

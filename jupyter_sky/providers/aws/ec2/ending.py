@@ -17,7 +17,7 @@ _OF_ONE = (
 """Refusals that may be about one of several instances, as where it is protected from its end."""
 
 
-def end_instances(ec2: Any, identity: str, ids: Sequence[str]) -> tuple[list[str], list[str]]:
+def end_instances(ec2: Any, identity: str, ids: Sequence[str]) -> tuple[list[str], list[AWSError]]:
     """Ask AWS to end instances of a cluster; return those that are not gone yet, and refusals."""
     if not ids:
         return [], []
@@ -28,7 +28,7 @@ def end_instances(ec2: Any, identity: str, ids: Sequence[str]) -> tuple[list[str
         if is_gone(error) and len(ids) == 1:
             return still_unknown(identity, ids), []
         if len(ids) == 1 or not (is_gone(error) or error.code in _OF_ONE):
-            return list(ids), [str(error)]
+            return list(ids), [error]
         # A single one that is not known or may not be ended makes AWS end none of them.
         each_alone = [end_instances(ec2, identity, [each]) for each in ids]
         return (

@@ -197,7 +197,7 @@ def _try_all(
                 raise
             _, troubles = end_instances(clients.ec2, request.identity, made)
             if troubles:
-                raise AWSError(troubles[0]) from None
+                raise troubles[0] from None
             if error.code in QUOTAS:
                 used_up.add(quota)
                 refusals.append(f"{kind.name}: {error.message} (the quota is `{quota}`)")

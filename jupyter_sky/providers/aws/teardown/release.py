@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jupyter_sky.providers.aws import mfa, rented
-from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
+from jupyter_sky.providers.aws.clients import UNREACHABLE, AWSError, Clients, explain_errors
 from jupyter_sky.providers.aws.ec2.ending import end_instances, is_gone, still_unknown
 from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
+from jupyter_sky.providers.aws.ec2.user_data import FIRST_SIGN_WITHIN
 from jupyter_sky.providers.aws.tags import REQUEST, name_of
 from jupyter_sky.providers.aws.teardown.resources import (
     INSTANCES,
@@ -31,8 +32,8 @@ _LONGEST_PAUSE = 15.0
 _PATIENCE = 4  # refusals, each after several attempts
 # Refusals that end once a dependent resource is gone.
 _LATER = ("DependencyViolation", "InvalidPlacementGroup.InUse", "VolumeInUse", "IncorrectState")
+_ENDS = f" What runs without an agent ends by itself within {FIRST_SIGN_WITHIN / 60:.0f} minutes."
 _EXPECTING = "waiting until AWS would find what it was asked for last"
-_ENDED = ("shutting-down", "terminated")
 
 
 @mfa.without_questions()
@@ -51,9 +52,12 @@ def release(clients: Clients, identity: str, report: Callable[[str], None]) -> N
     while True:
         # Terminate known ones again while their state cannot be queried: the answer has it.
         ending, troubles = end_instances(clients.ec2, identity, known)
-        found, unseen = look(clients, identity)
+        found, unseen = ([], {}) if _is_unreachable(troubles) else look(clients, identity)
         resources = found[0] if found else EC2Resources(identity, clients.region)
-        left = f"{resources}" if found else f"cluster {identity} in {clients.region}"
+        left = f"{resources}" if found else _unseen_name(clients, identity, ending)
+        ends = _ENDS * bool(ending or resources.instances)
+        if _is_unreachable(lost := [*troubles, *unseen.values()]):
+            raise _may_be_left(left, lost, ends)
         more = [each for each in resources.instances if each not in known]
         if more:
             rented.stop_expecting(identity)
@@ -71,7 +75,7 @@ def release(clients: Clients, identity: str, report: Callable[[str], None]) -> N
         if not resources.instances and not known and not is_expecting:
             step.release_rest(resources)
         troubles += step.refused
-        troubles += [str(error) for kind, error in unseen.items() if kind in _SEEN_ONLY]
+        troubles += [error for kind, error in unseen.items() if kind in _SEEN_ONLY]
         if not (found or known or step.waits or troubles or is_expecting):
             keys_of(identity).remove()
             rented.forget(identity)
@@ -85,10 +89,7 @@ def release(clients: Clients, identity: str, report: Callable[[str], None]) -> N
         # Wait for what is ending, even if something else was refused.
         refusals += bool(troubles) and not goes_on
         if refusals == _PATIENCE or time.monotonic() > deadline:
-            raise AWSError(
-                f"something may still be there and cost money ({left}), type `%sky gc` to try "
-                f"again: {troubles[0] if troubles else 'it takes very long.'}"
-            )
+            raise _may_be_left(left, troubles, ends)
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -124,13 +125,13 @@ def terminate(clients: Clients, identity: str, instances: Sequence[str], request
             left = list(dict.fromkeys([*living, *unknown]))
         except AWSError as error:
             left = left if troubles else ending
-            troubles = troubles or ([str(error)] if not left and request else [])
+            troubles = troubles or ([error] if not left and request else [])
         if not (left or troubles or (request and rented.is_expecting(identity))):
             rented.stop_expecting(identity)
             rented.forget(identity, known)
             return
         refusals += bool(troubles)
-        if refusals == _PATIENCE or time.monotonic() > deadline:
+        if refusals == _PATIENCE or _is_unreachable(troubles) or time.monotonic() > deadline:
             what = ", ".join(left) or "what was asked for last"
             raise AWSError(
                 f"{what} in {clients.location} may still be there and cost money: "
@@ -157,6 +158,12 @@ def _with_unseen(resources: EC2Resources, unseen: Mapping[str, AWSError]) -> EC2
     return resources
 
 
+def _unseen_name(clients: Clients, identity: str, instances: Sequence[str]) -> str:
+    """Return what is known of a cluster that cannot be looked for."""
+    has = f"{', '.join(instances)} of " if instances else ""
+    return f"{has}cluster {identity} in {clients.region}"
+
+
 class _Step:
     """Attempts that are made independently of each other.
 
@@ -170,7 +177,7 @@ class _Step:
 
     def __init__(self, ec2: Any) -> None:
         self._ec2 = ec2
-        self.refused: list[str] = []
+        self.refused: list[AWSError] = []
         self.waits = False
 
     def release_early(self, resources: EC2Resources) -> None:
@@ -198,7 +205,7 @@ class _Step:
             if error.code in _LATER:
                 self.waits = True
             elif not is_gone(error):
-                self.refused.append(str(error))
+                self.refused.append(error)
 
 
 def _living(clients: Clients, ids: Sequence[str], request: str) -> list[str]:
@@ -219,5 +226,17 @@ def _living(clients: Clients, ids: Sequence[str], request: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _because(troubles: Sequence[str]) -> str:
-    return f" ({troubles[0].rstrip('.')})." if troubles else "."
+def _may_be_left(left: str, troubles: Sequence[AWSError], ends: str) -> AWSError:
+    return AWSError(
+        f"something may still be there and cost money ({left}), type `%sky gc` to try again: "
+        f"{troubles[0] if troubles else 'it takes very long.'}{ends}"
+    )
+
+
+def _is_unreachable(troubles: Sequence[AWSError]) -> bool:
+    """Return whether AWS was not reached in several attempts, which further ones do not change."""
+    return any(each.code == UNREACHABLE for each in troubles)
+
+
+def _because(troubles: Sequence[AWSError]) -> str:
+    return f" ({str(troubles[0]).rstrip('.')})." if troubles else "."

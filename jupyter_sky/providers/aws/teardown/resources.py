@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jupyter_sky.formatting import format_count
-from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
+from jupyter_sky.providers.aws.clients import UNREACHABLE, AWSError, Clients, explain_errors
 from jupyter_sky.providers.aws.tags import BY, ID, NAME, OWNER, USER, made_at, tags_of
 
 LIVING = ("pending", "running", "shutting-down", "stopping", "stopped")
@@ -87,6 +87,8 @@ def look(
                 each_of_kind = list(described(clients.ec2, ours))
         except AWSError as error:
             unseen[kind] = error
+            if error.code == UNREACHABLE:
+                return list(found.values()), {**dict.fromkeys(_KINDS, error), **unseen}
             continue
         for name, each in each_of_kind:
             tags = tags_of(each)

@@ -11,12 +11,20 @@ import pytest
 from jupyter_sky.cluster.inventory import cloud_resources, registry
 from jupyter_sky.errors import SkyError
 from jupyter_sky.paths import home
-from jupyter_sky.providers.aws import rented
+from jupyter_sky.providers.aws import rented, retries
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.tags import ID, REQUEST, tag_specification
 from jupyter_sky.providers.aws.teardown import release
 from tests.providers.aws.conftest import Start
-from tests.providers.aws.stand_in.account import IMAGE, Account, Answer, Call, refusal
+from tests.providers.aws.stand_in.account import (
+    IMAGE,
+    Account,
+    Answer,
+    Call,
+    CutConnection,
+    Fault,
+    refusal,
+)
 from tests.providers.aws.stand_in.faults import denying, failing
 from tests.providers.aws.starting import SPEC, provider, start
 
@@ -211,6 +219,58 @@ def test_one_that_is_protected_from_its_end_keeps_no_other(
     assert running(clients) == 1
     assert registry.find("train") is not None
     account.fault = None
+    [rental], _ = cloud_resources.find()
+    rental.remove()
+    assert left() == []
+
+
+def expired(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+    return refusal("RequestExpired", "Request has expired.")
+
+
+def offline(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+    raise CutConnection
+
+
+@pytest.mark.usefixtures("clean")
+@pytest.mark.parametrize(
+    ("fault", "why", "tries"),
+    [
+        (expired, "your session with AWS has expired: run `aws sso login`", 4),
+        (offline, "AWS cannot be reached", retries.ATTEMPTS),
+    ],
+)
+def test_who_cannot_ask_aws_is_told_what_runs_and_until_when(
+    account: Account,
+    ready: str,
+    clients: Clients,
+    left: Left,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Fault,
+    why: str,
+    tries: int,
+) -> None:
+    """And it is told soon: whoever is offline has waited for a quarter of an hour."""
+    monkeypatch.setattr(retries, "_LONGEST_PAUSE", 0.01)
+
+    def lose_aws() -> None:
+        account.calls.clear()
+        account.fault = fault
+
+    with pytest.raises(SkyError) as caught:
+        start(ready, on_boot=lose_aws)
+    account.fault = None
+    # The provider gives back what it has rented, and the cluster once more.
+    assert account.actions.count("TerminateInstances") == 2 * tries
+    if fault is offline:
+        assert {*account.actions} == {"TerminateInstances"}
+    assert running(clients) == 4
+    said = str(caught.value)
+    [row] = registry.rows()
+    for each in rented.instances(row.id):
+        assert each in said
+    assert f" of cluster {row.id} in us-east-1), type `%sky gc` to try again: {why}" in said
+    assert said.endswith("What runs without an agent ends by itself within 10 minutes.")
     [rental], _ = cloud_resources.find()
     rental.remove()
     assert left() == []
