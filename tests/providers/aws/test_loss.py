@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
 
 import pytest
 
 from jupyter_sky.cluster.errors import RankLost
-from jupyter_sky.errors import ClusterLost
+from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.providers.aws.clients import Clients
 from tests.cluster.conftest import Cells
 from tests.cluster.control.test_scaling import assert_is_whole, prepare
@@ -73,3 +74,31 @@ def test_another_takes_the_place_of_one_that_aws_took_away(
     assert first in [each["InstanceId"] for each in there]
     assert [each["InstanceLifecycle"] for each in there] == ["spot", "spot"]
     assert len({each["Placement"]["AvailabilityZone"] for each in there}) == 1
+
+
+def test_nothing_takes_a_place_for_more_than_was_agreed_to(
+    start: Start, machines: Machines, clients: Clients, account: Account
+) -> None:
+    """It is when the price of spot rises that AWS takes instances back."""
+    cells = start(2, framework=False, replace=True, spot=True, ask_above=0.2)
+    prepare(cells)
+    _, second = machines.hosts
+
+    def rise(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        answer = carry_out()
+        if call.action == "DescribeSpotPriceHistory":
+            answer.body = re.sub(
+                rb"(?<=<spotPrice>)[^<]+", lambda p: b"%f" % (3 * float(p[0])), answer.body
+            )
+        return answer
+
+    account.fault = rise
+    clients.ec2.terminate_instances(InstanceIds=[second])
+    with contextlib.suppress(RankLost):
+        cells.run("pass")
+    why = r"2 × d3.xlarge spot for \$0.42 an hour .* is more than \$0.2, and there is nobody to ask"
+    with pytest.raises(SkyError, match=f"no node could replace .*{why}: add `--max-price`"):
+        cells.run("pass")
+    alive = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+    found = clients.ec2.describe_instances(Filters=alive)["Reservations"]
+    assert sum(len(each["Instances"]) for each in found) == 1

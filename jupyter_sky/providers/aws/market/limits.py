@@ -11,7 +11,7 @@ from jupyter_sky.providers.aws.market.selection import InstanceOffer
 _DEARER = 1.5
 """How much more than the first choice another type may cost that is taken in its place."""
 
-_MAY_RISE = 1.2
+MAY_RISE = 1.2
 """How far the price of spot may rise above what it was, where all that is spent counts."""
 
 _MOST_RISE = 4.0
@@ -54,10 +54,10 @@ class Limits:
         if price is None or (agreed is not None and self.max_cost is None):
             return agreed
         if self.max_cost is not None or self.seconds is not None:
-            return min(_MAY_RISE * price, agreed or float("inf"))
+            return min(MAY_RISE * price, agreed or float("inf"))
         # Who was not asked has agreed to what asks nobody, and who was asked to what was said.
         unasked = self.ask_above / self.nodes - offer.besides
-        return max(_MAY_RISE * price, min(unasked, _MOST_RISE * price))
+        return max(MAY_RISE * price, min(unasked, _MOST_RISE * price))
 
     def lifetime(self, offer: InstanceOffer, zone: str) -> float | None:
         """Return for how many seconds instances may run, with all that is paid besides them."""

@@ -13,13 +13,19 @@ from jupyter_sky.providers.aws.ec2.instance import Instance
 from jupyter_sky.providers.aws.ec2.launch import RentedInstance
 from jupyter_sky.providers.aws.ec2.user_data import FIRST_SIGN_WITHIN
 from jupyter_sky.providers.aws.market.besides import besides
-from jupyter_sky.providers.aws.market.confirmation import ask, check_max_price, confirm_price
-from jupyter_sky.providers.aws.market.selection import NotOffered
+from jupyter_sky.providers.aws.market.confirmation import (
+    ROUNDING,
+    ask,
+    check_max_price,
+    confirm_price,
+)
+from jupyter_sky.providers.aws.market.limits import MAY_RISE
+from jupyter_sky.providers.aws.market.selection import InstanceOffer, NotOffered
 from jupyter_sky.providers.aws.renting import choice
 from jupyter_sky.providers.aws.renting.budget import Budget
 from jupyter_sky.providers.aws.settings import Settings
 from jupyter_sky.providers.aws.tags import REQUEST
-from jupyter_sky.providers.base import RunningCluster
+from jupyter_sky.providers.base import Node, RunningCluster
 from jupyter_sky.providers.progress import Rented
 from jupyter_sky.providers.spec import ClusterSpec
 
@@ -110,8 +116,7 @@ def rent_more(
     offer = scale_out.offer(there, like, paid.price(settings.disk))
     if settings.max_price is not None:
         check_max_price(settings.max_price, spec.nodes, len(running.nodes), offer)
-    # What takes the place of a lost node costs what that did.
-    if not running.lost:
+    if not _costs_as_before(offer, running.lost):
         confirm_price(
             spec.nodes, [offer], settings.max_price, settings.ask_above, report, there.account
         )
@@ -128,6 +133,17 @@ def rent_more(
         tags={**request.tags, REQUEST: number},
     )
     return scale_out.rent(there, request, like, report)
+
+
+def _costs_as_before(offer: InstanceOffer, lost: Sequence[Node]) -> bool:
+    """Return whether what takes the place of lost nodes costs what these may have cost.
+
+    It is spot that is lost when its price rises, by as much as it likes.
+    """
+    before = [node.price for node in lost if node.price is not None]
+    if not lost or offer.price is None or len(before) < len(lost):
+        return bool(lost) and not offer.spot
+    return offer.price <= MAY_RISE * min(before) + ROUNDING
 
 
 def _described(rented: Sequence[RentedInstance]) -> str:
