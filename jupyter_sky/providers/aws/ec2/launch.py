@@ -323,19 +323,25 @@ def wait_for_addresses(
 def describe_instances(clients: Clients, ids: Sequence[str]) -> list[dict[str, Any]]:
     """Return AWS's descriptions of instances, as far as it knows them."""
     try:
-        with explain_errors():
-            pages = clients.ec2.get_paginator("describe_instances").paginate(InstanceIds=list(ids))
-            return [
-                each
-                for page in pages
-                for reservation in page["Reservations"]
-                for each in reservation["Instances"]
-            ]
+        return _described(clients, InstanceIds=list(ids))
     except AWSError as error:
-        # New instances are not known everywhere at once.
-        if error.code == "InvalidInstanceID.NotFound":
-            return []
-        raise
+        # New instances are not known everywhere at once, and ended ones are forgotten.
+        if error.code != "InvalidInstanceID.NotFound":
+            raise
+    if len(ids) == 1:
+        return []
+    # It describes none of several of which it does not know one, unless it is asked like this.
+    return _described(clients, Filters=[{"Name": "instance-id", "Values": list(ids)}])
+
+
+def _described(clients: Clients, **wanted: Any) -> list[dict[str, Any]]:
+    with explain_errors():
+        return [
+            each
+            for page in clients.ec2.get_paginator("describe_instances").paginate(**wanted)
+            for reservation in page["Reservations"]
+            for each in reservation["Instances"]
+        ]
 
 
 def describe_instance(clients: Clients, name: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from jupyter_sky.errors import ClusterLost, SkyError, UsageError
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.aws import AWS
 from jupyter_sky.providers.aws.clients import Clients
-from jupyter_sky.providers.aws.ec2 import user_data
+from jupyter_sky.providers.aws.ec2 import power, user_data
 from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
 from jupyter_sky.providers.aws.network import access, security_group
 from tests.cluster.conftest import Cells
@@ -201,6 +201,17 @@ def test_no_room_leaves_it_stopped(
     Cluster.remove(row, AWS())
     assert left() == []
     assert registry.find(row.name) is None
+
+
+def test_only_what_has_ended_is_said_to_have_ended(
+    start: Start, machines: Machines, clients: Clients
+) -> None:
+    """Where AWS has forgotten one of several, it describes none of them."""
+    cells = start(2, framework=False)
+    stop(cells)
+    gone = "i-0123456789abcdef0"
+    with pytest.raises(SkyError, match=f"^{gone} of it has ended, and its disk with it: end the"):
+        power.wait_until_stopped(clients, [gone, *machines.hosts], print)
 
 
 def test_where_aws_denies_it_the_cluster_goes_on(
