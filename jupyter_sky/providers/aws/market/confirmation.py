@@ -124,4 +124,6 @@ def described(nodes: int, choice: Sequence[InstanceOffer]) -> tuple[str, str, fl
     cost, most = f"for {format_dollars(nodes * first.price)} an hour", nodes * max(known)
     if most > nodes * first.price:
         cost += f" (at most {format_dollars(most)}, if another type is taken)"
-    return what, cost, most
+    if surplus := nodes * first.type.surplus:
+        cost += f" (and up to {format_dollars(surplus)} for processors that are always busy)"
+    return what, cost, most + surplus

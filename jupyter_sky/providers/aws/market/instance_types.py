@@ -20,6 +20,9 @@ _NAMES = {
     ("RTX PRO Server 6000", 96): "RTXPRO6000",
 }
 
+_SURPLUS = 0.05
+"""Dollars an hour of a processor of a burstable type beyond its baseline."""
+
 _ON_DEMAND = {
     "f": "Running On-Demand F instances",
     "g": "Running On-Demand G and VT instances",
@@ -74,6 +77,15 @@ class InstanceType:
     has_spot: bool
     is_plain: bool
     zones: tuple[str, ...] = ()
+
+    @property
+    def surplus(self) -> float:
+        """The dollars an hour that it costs more where all of its processors are always busy.
+
+        Burstable types run beyond their baseline as long as they have to, by default, which AWS
+        charges by processor: https://aws.amazon.com/ec2/pricing/on-demand/
+        """
+        return _SURPLUS * self.cpus if re.match(r"t[3-9]", self.name) else 0.0
 
     def quota(self, spot: bool) -> str:
         """Return AWS's name of the quota that limits how many can run."""

@@ -64,9 +64,10 @@ class Limits:
         if self.seconds is not None:
             return self.seconds
         most = self.most_of(offer, zone)
-        if self.max_cost is None or most is None or not most + offer.besides:
+        if self.max_cost is None or most is None:
             return None
-        return max(1.0, 3600 * self.max_cost / (self.nodes * (most + offer.besides)))
+        most += offer.besides + offer.type.surplus
+        return max(1.0, 3600 * self.max_cost / (self.nodes * most)) if most else None
 
 
 def is_as_cheap(offer: InstanceOffer, first: InstanceOffer) -> bool:

@@ -89,6 +89,16 @@ def test_what_is_paid_besides_instances(account: Account, subnet: str) -> None:
     )
 
 
+def test_burstable_types_cost_more_when_they_are_busy(account: Account, subnet: str) -> None:
+    two = ClusterSpec("x", nodes=2)
+    wanted = {"subnet": subnet, "addresses": "private", "instance_type": "t3.xlarge"}
+    said = lines(AWS(max_cost=1.0, **wanted).plan(two))
+    assert said["price"] == [
+        "2 × t3.xlarge for $0.42 an hour (and up to $0.40 for processors that are always busy)"
+    ]
+    assert said["limit"][0].startswith("$1.00 in all, spent after 1 h 13 min at the earliest")
+
+
 def test_quotas_that_may_not_be_read(account: Account, subnet: str) -> None:
     account.fault = denying("ListServiceQuotas")
     [quota] = lines(provider(subnet).plan(SPEC))["quota"]
