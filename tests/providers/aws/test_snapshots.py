@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -17,7 +17,14 @@ from jupyter_sky.providers.diagnosis import CheckResult
 from tests.cluster.conftest import Cells
 from tests.providers.aws.conftest import Start
 from tests.providers.aws.stand_in import iam
-from tests.providers.aws.stand_in.account import IMAGE, Account
+from tests.providers.aws.stand_in.account import (
+    IMAGE,
+    Account,
+    Answer,
+    Call,
+    CutConnection,
+    refusal,
+)
 from tests.providers.aws.stand_in.faults import failing
 from tests.providers.aws.stand_in.machines import Machines
 
@@ -109,6 +116,33 @@ def test_anothers_snapshot_is_used_by_its_name_alone(
             for disk in each.disks:
                 owner.delete_snapshot(SnapshotId=disk)
         owner.terminate_instances(InstanceIds=[instance])
+
+
+def test_a_snapshot_whose_answer_was_lost_is_there(
+    clients: Clients, account: Account, subnet: str
+) -> None:
+    """What is asked for once more is refused then, and would cost without anybody knowing."""
+    made = clients.ec2.run_instances(ImageId=IMAGE, MinCount=1, MaxCount=1, SubnetId=subnet)
+    instance = made["Instances"][0]["InstanceId"]
+    account.on_image = lambda image, instance: None
+    asked: list[Call] = []
+
+    def lose(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        if call.action != "CreateImage":
+            return carry_out()
+        asked.append(call)
+        if len(asked) > 1:
+            return refusal("InvalidAMIName.Duplicate", "AMI name is already in use")
+        carry_out()
+        raise CutConnection
+
+    account.fault = lose
+    try:
+        found = snapshots.make(clients, instance, "same-x86_64", "root", lambda text: None)
+        assert len(asked) == 2
+        assert [each.name for each in snapshots.every(clients)] == [found.name]
+    finally:
+        clients.ec2.terminate_instances(InstanceIds=[instance])
 
 
 def test_what_it_costs_is_said_until_it_is_removed(

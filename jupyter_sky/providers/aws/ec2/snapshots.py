@@ -160,15 +160,20 @@ def make(
     name = f"jupyter-sky-{wanted[:8]}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
     tags = {**cluster_tags(name, name, clients.user), "Name": name, _KEY: wanted, _USER: user}
     del tags[NAME]
-    with explain_errors():
-        number = clients.ec2.create_image(
-            InstanceId=instance,
-            Name=name,
-            Description="A prepared node of jupyter_sky",
-            # It would end what runs.
-            NoReboot=True,
-            TagSpecifications=tag_specification(("image", "snapshot"), tags),
-        )["ImageId"]
+    try:
+        with explain_errors():
+            clients.ec2.create_image(
+                InstanceId=instance,
+                Name=name,
+                Description="A prepared node of jupyter_sky",
+                # It would end what runs.
+                NoReboot=True,
+                TagSpecifications=tag_specification(("image", "snapshot"), tags),
+            )
+    except AWSError as error:
+        # The answer to a first attempt was lost.
+        if error.code != "InvalidAMIName.Duplicate":
+            raise
     start = time.monotonic()
     while True:
         report(f"AWS makes the snapshot {name}; the cluster can be used meanwhile")
@@ -178,7 +183,7 @@ def make(
             return found[0]
         if state != "pending" or time.monotonic() - start > MADE_WITHIN:
             remove(clients, name)
-            raise SkyError(f"AWS did not make the image {number}: it is {state}.")
+            raise SkyError(f"AWS did not make the image {name}: it is {state}.")
         time.sleep(_PAUSE)
 
 
