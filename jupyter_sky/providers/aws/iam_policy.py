@@ -33,12 +33,13 @@ _MAKE = (
     "ec2:CreatePlacementGroup",
     "ec2:CreateSecurityGroup",
     "ec2:ImportKeyPair",
-    "ec2:RunInstances",
 )
+# Instances are made with our tag alone: who makes others could not end them, and nobody finds them.
+_RUN = ("ec2:RunInstances",)
 _IMAGE = ("ec2:CreateImage",)
 # What was there before cannot be tagged, as what has our tag can be deleted.
 _TAG_NEW = ("ec2:CreateTags",)
-_CREATE = [action.removeprefix("ec2:") for action in (*_IMAGE, *_MAKE)]
+_CREATE = [action.removeprefix("ec2:") for action in (*_IMAGE, *_MAKE, *_RUN)]
 _CHANGE_OURS = (
     "ec2:AuthorizeSecurityGroupEgress",
     "ec2:AuthorizeSecurityGroupIngress",
@@ -92,12 +93,15 @@ def policy(
     """
     created = {"StringEquals": {"ec2:CreateAction": _CREATE}}
     ours = {"StringLike": {f"aws:ResourceTag/{ID}": "*"}}
+    instances = [f"arn:{partition}:ec2:*:*:instance/*"]
     statements = [
         _allow(_LOOK + _MAKE),
+        {"Effect": "Allow", "Action": list(_RUN), "NotResource": instances},
+        _allow(_RUN, {"StringLike": {f"aws:RequestTag/{ID}": "*"}}, instances),
         _allow(_TAG_NEW, created),
         _allow(_CHANGE_OURS, ours),
         # Of a disk of ours alone: an image of another's would bear our tag, and could be read.
-        _allow(_IMAGE, ours, [f"arn:{partition}:ec2:*:*:instance/*"]),
+        _allow(_IMAGE, ours, instances),
         _allow(
             _IMAGE, None, [f"arn:{partition}:ec2:*::{each}/*" for each in ("image", "snapshot")]
         ),

@@ -18,6 +18,7 @@ from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2 import snapshots
 from jupyter_sky.providers.aws.iam_policy import policy
 from jupyter_sky.providers.aws.network import access, security_group
+from jupyter_sky.providers.aws.tags import tag_specification
 from tests.paths import ROOT
 from tests.providers.aws.conftest import Start
 from tests.providers.aws.stand_in import iam
@@ -142,6 +143,7 @@ def test_a_role_is_passed_only_where_a_profile_is_named(
             MaxCount=1,
             IamInstanceProfile={"Name": "trainer"},
             NetworkInterfaces=[{"DeviceIndex": 0, "SubnetId": subnet}],
+            TagSpecifications=tag_specification("instance", {"jupyter-sky": "0123abcd"}),
         )
         return [each["InstanceId"] for each in made["Instances"]]
 
@@ -217,6 +219,13 @@ FORBIDDEN: dict[str, Callable[[Any, dict[str, str]], Any]] = {
     ),
     "close a port": lambda ec2, at: ec2.revoke_security_group_ingress(
         GroupId=at["group"], IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp="0.0.0.0/0"
+    ),
+    # Nobody would find it, and who has started it could not end it.
+    "start one without our tag": lambda ec2, at: ec2.run_instances(
+        ImageId=IMAGE,
+        MinCount=1,
+        MaxCount=1,
+        TagSpecifications=tag_specification("volume", {"jupyter-sky": "mine"}),
     ),
     # With our tag on it, all of the above would be allowed.
     "tag": lambda ec2, at: ec2.create_tags(

@@ -87,10 +87,11 @@ def allows(policy: str, request: Request) -> bool:
 
 
 def _applies(statement: Mapping[str, Any], request: Request) -> bool:
-    actions, resources = (_every(statement[name]) for name in ("Action", "Resource"))
+    named = "NotResource" if "NotResource" in statement else "Resource"
+    is_named = any(_matches(request.resource, each) for each in _every(statement[named]))
     return (
-        any(_matches(request.action.lower(), each.lower()) for each in actions)
-        and any(_matches(request.resource, each) for each in resources)
+        any(_matches(request.action.lower(), each.lower()) for each in _every(statement["Action"]))
+        and is_named is (named == "Resource")
         and all(
             _holds(operator, request.context.get(key), _filled_in(wanted, request.context))
             for operator, keys in statement.get("Condition", {}).items()
@@ -139,7 +140,7 @@ def requests_of(call: Call, tags_of: Callable[[str, str], Mapping[str, str]]) ->
         return
     for kind, named in _RESOURCES[call.action]:
         if named is None:
-            yield Request(action, _arn(kind, "*"))
+            yield Request(action, _arn(kind, "*"), _given_tags(call.params, kind))
         for name, value in call.params.items():
             if named is not None and re.fullmatch(named, name):
                 tags = {
@@ -152,6 +153,18 @@ def requests_of(call: Call, tags_of: Callable[[str, str], Mapping[str, str]]) ->
     if role := call.params.get("IamInstanceProfile.Name"):
         context = {"iam:PassedToService": "ec2.amazonaws.com"}
         yield Request("iam:PassRole", f"arn:aws:iam::123456789012:role/{role}", context)
+
+
+def _given_tags(params: Mapping[str, str], kind: str) -> dict[str, str]:
+    """Return the tags that a call gives to what it makes of a kind, as keys of conditions."""
+    found = {}
+    for name, value in params.items():
+        if value == kind and name.endswith(".ResourceType"):
+            begin = re.escape(name.removesuffix("ResourceType"))
+            for key, tag in params.items():
+                if re.fullmatch(rf"{begin}Tag\.\d+\.Key", key):
+                    found[f"aws:RequestTag/{tag}"] = params[key.removesuffix("Key") + "Value"]
+    return found
 
 
 def _arn(kind: str, name: str) -> str:
