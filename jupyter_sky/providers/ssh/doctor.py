@@ -67,6 +67,9 @@ def _python(connection: SSHConnection, facts: HostFacts, python: str | None) -> 
 
 
 def _gpus(facts: HostFacts) -> CheckResult:
+    if facts.gpu_trouble:
+        mend = "mend its driver, unless it has no GPU: after an upgrade, a reboot is often enough."
+        return CheckResult("GPUs", f"nvidia-smi says: {facts.gpu_trouble}", mend)
     if not facts.gpus:
         return CheckResult("GPUs", "none that nvidia-smi shows, ranks use the CPU")
     counted = {name: facts.gpus.count(name) for name in facts.gpus}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from jupyter_sky.providers.ssh.connection.errors import HostError, runs_nothing
@@ -73,11 +74,16 @@ say loose "$loose"
 say uv "$(PATH="$PATH:$HOME/.local/bin:$HOME/.cargo/bin" command -v uv)"
 set -- $SSH_CONNECTION
 say address "$3"
+# Machine images may have it for machines with and without GPUs.
+vendors=$(cat /sys/bus/pci/devices/*/vendor 2>/dev/null)
+case "$vendors" in *0x10de*) ;; ?*) say bare yes ;; esac
 command -v nvidia-smi >/dev/null &&
-    nvidia-smi --query-gpu=index,name,driver_version --format=csv,noheader 2>/dev/null |
+    nvidia-smi --query-gpu=index,name,driver_version --format=csv,noheader 2>&1 |
     while read -r line; do say gpu "$line"; done
 true
 """
+
+_GPU = re.compile(r"\d+, (.+), ([^,]+)")
 
 
 @dataclass(frozen=True)
@@ -110,6 +116,8 @@ class HostFacts:
         The name of each GPU.
     driver
         The version of NVIDIA's driver.
+    gpu_trouble
+        What ``nvidia-smi`` says where it shows no GPU, although there may be one; else empty.
     """
 
     system: str
@@ -129,6 +137,7 @@ class HostFacts:
     address: str
     gpus: tuple[str, ...]
     driver: str | None
+    gpu_trouble: str = ""
 
     @property
     def cache_folder(self) -> str:
@@ -146,7 +155,9 @@ def gather_facts(connection: HostShell) -> HostFacts:
     """
     rows = [row.split("\t", 1) for row in connection.run(_SCRIPT).splitlines() if "\t" in row]
     said = {name: value for name, value in rows if name != "gpu"}
-    gpus = [value.split(", ") for name, value in rows if name == "gpu"]
+    listed = [value for name, value in rows if name == "gpu"]
+    # What is wrong with a driver is among them, in words: nvidia-smi prints that, too.
+    gpus = [found.groups() for each in listed if (found := _GPU.fullmatch(each))]
     if "system" not in said:
         raise HostError(runs_nothing("it did not say its system"))
     if said["system"] != "Linux":
@@ -167,8 +178,9 @@ def gather_facts(connection: HostShell) -> HostFacts:
         disk=1024 * int(said["disk"] or 0),
         uv=said["uv"],
         address=said["address"],
-        gpus=tuple(name for _, name, _ in gpus),
-        driver=gpus[0][2] if gpus else None,
+        gpus=tuple(name for name, _ in gpus),
+        driver=gpus[0][1] if gpus else None,
+        gpu_trouble="" if gpus or "bare" in said else " ".join(listed).rstrip("."),
     )
 
 

@@ -85,6 +85,8 @@ def check_size(facts: HostFacts, spec: ClusterSpec) -> None:
     if wanted is not None and len(_devices(facts, spec)) < wanted.count:
         found = {name: facts.gpus.count(name) for name in facts.gpus}
         has = ", ".join(f"{count} × {name}" for name, count in found.items()) or "no GPU"
+        if facts.gpu_trouble:
+            has += f" that can be used (nvidia-smi says: {facts.gpu_trouble})"
         raise HostError(f"{wanted.count} × {wanted.name} was asked for, and it has {has}")
     memory = math.ceil(facts.memory / 2**30)
     for option, asked, has_it, unit in (

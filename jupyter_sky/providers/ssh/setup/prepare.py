@@ -89,6 +89,8 @@ def prepare_host(
     facts = gather_facts(connection)
     check_size(facts, spec)
     check_folders(facts)
+    if facts.gpu_trouble and cuda is None:
+        announce(f"{connection.target} goes on without GPUs (nvidia-smi says: {facts.gpu_trouble})")
     report("sending jupyter_sky", 0.2)
     code = send_code(connection, facts)
     if python is not None:

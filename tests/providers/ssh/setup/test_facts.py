@@ -1,0 +1,91 @@
+"""What is found out about a host, and what is said of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jupyter_sky.providers.ssh.connection.connection import SSHConnection
+from jupyter_sky.providers.ssh.connection.targets import parse_one
+from jupyter_sky.providers.ssh.doctor import diagnose
+from jupyter_sky.providers.ssh.setup.facts import HostFacts, gather_facts
+from tests.lab import Host, Lab
+from tests.notebook.kernels import LiveNotebook
+
+BUS = "/sys/bus/pci/devices"
+
+MISMATCH = "Failed to initialize NVML: Driver/library version mismatch"
+"""What nvidia-smi prints on its standard output where the driver was upgraded without a reboot."""
+
+
+@pytest.fixture
+def host(lab: Lab) -> Host:
+    return lab.hosts[0]
+
+
+@contextlib.contextmanager
+def nvidia_smi(host: Host, said: str, status: int = 0, vendor: str = "") -> Iterator[None]:
+    """Have a program on a host that prints this, and devices of a vendor on its bus."""
+    program, devices = host.folder / "bin" / "nvidia-smi", host.folder / "devices"
+    program.write_text(f"#!/bin/sh\ncat <<'END'\n{said}\nEND\nexit {status}\n")
+    program.chmod(0o755)
+    devices.mkdir(exist_ok=True)
+    if vendor:
+        (devices / "0").mkdir(exist_ok=True)
+        (devices / "0" / "vendor").write_text(f"{vendor}\n")
+    host.run("mount", "--bind", str(devices), BUS)
+    try:
+        yield
+    finally:
+        host.run("umount", BUS)
+        program.unlink()
+        (devices / "0" / "vendor").unlink(missing_ok=True)
+
+
+def facts(host: Host) -> HostFacts:
+    connection = SSHConnection(parse_one(host.name))
+    try:
+        return gather_facts(connection)
+    finally:
+        connection.close()
+
+
+def test_gpus_are_those_that_the_driver_shows(host: Host, client: Path) -> None:
+    two = "0, NVIDIA A100-SXM4-80GB, 550.54.15\n1, NVIDIA H100 80GB HBM3, 550.54.15"
+    with nvidia_smi(host, two):
+        found = facts(host)
+    assert found.gpus == ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3")
+    assert (found.driver, found.gpu_trouble) == ("550.54.15", "")
+
+
+def test_a_driver_that_does_not_work_is_said_where_gpus_are_asked_for(
+    host: Host, notebook: LiveNotebook
+) -> None:
+    with nvidia_smi(host, MISMATCH, 18, vendor="0x10de"):
+        cell = notebook.run("%%sky --hosts lab1 --gpu A100 --plugin none\npass")
+        assert cell.sentence.endswith(
+            "lab1: 1 × A100 was asked for, and it has no GPU that can be used "
+            f"(nvidia-smi says: {MISMATCH})."
+        )
+        checks = {each.name: each for each in diagnose(parse_one("lab1"), None)}
+        assert checks["GPUs"].found == f"nvidia-smi says: {MISMATCH}"
+        assert "a reboot is often enough" in checks["GPUs"].fix
+        # Without a wish for GPUs the cell runs, and does not do so on the CPU unsaid.
+        cell = notebook.succeed("%%sky --hosts lab1 --plugin none\nprint('ran')")
+        assert cell.stdout == "ran\n"
+        assert any(f"goes on without GPUs (nvidia-smi says: {MISMATCH})" in t for t in cell.shown)
+
+
+def test_a_machine_without_gpus_may_have_their_programs(host: Host, client: Path) -> None:
+    with nvidia_smi(host, "NVIDIA-SMI has failed because", 9, vendor="0x1d0f"):
+        found = facts(host)
+    assert (found.gpus, found.driver, found.gpu_trouble) == ((), None, "")
+
+
+def test_what_is_no_line_of_a_gpu_is_passed_over(host: Host, client: Path) -> None:
+    with nvidia_smi(host, "WARNING: infoROM is corrupted\n0, NVIDIA L4, 535.1"):
+        found = facts(host)
+    assert (found.gpus, found.gpu_trouble) == (("NVIDIA L4",), "")
