@@ -169,7 +169,7 @@ def _way(
         return (), None
     text = _with_tokens(text, {**tokens, "n": target.name, "%": "%"})
     if way == _JUMPS:
-        return tuple(text.split(",")), None
+        return tuple(each.removeprefix("ssh://").rstrip("/") for each in text.split(",")), None
     if options.get("proxyusefdpass", "no").lower() == "yes":
         raise ValueError("ProxyUseFdpass is not supported, leave it out")
     if _UNSAFE.search(target.user or ""):

@@ -11,7 +11,8 @@ from jupyter_sky.errors import UsageError
 _MOST_RANKS = 512
 _SSH = 22
 _HOST = re.compile(
-    r"(?:(?P<user>[^@\s:]+)@)?(?:\[(?P<v6>[\da-fA-F:.%\w]+)\]|(?P<name>[\w.-]+))"
+    # The last @ counts, as with ssh: users of a directory service are called ada@lab.org.
+    r"(?:(?P<user>[^\s:]+)@)?(?:\[(?P<v6>[\da-fA-F:.%\w-]+)\]|(?P<name>[\w.-]+))"
     r"(?::(?P<first>\d{1,9}))?(?::(?P<second>\d{1,9}))?"
 )
 
@@ -59,7 +60,7 @@ def parse(texts: str | Iterable[str]) -> tuple[Target, ...]:
         texts = texts.split(",")
     if not isinstance(texts, Iterable) or not all(isinstance(text, str) for text in texts):
         raise UsageError(f'hosts={texts!r} has no names: write them as in hosts="gpu1,gpu2:4".')
-    targets = tuple(_target(text.strip()) for text in texts if text.strip())
+    targets = tuple(_of_the_user(text.strip()) for text in texts if text.strip())
     seen: set[str] = set()
     for target in targets:
         if str(target) in seen:
@@ -71,11 +72,35 @@ def parse(texts: str | Iterable[str]) -> tuple[Target, ...]:
 
 
 def parse_one(text: str) -> Target:
-    """Read a host; see `parse`."""
-    return _target(text)
+    """Read a host without a number of ranks, as of a `Target` or of ``ProxyJump``.
+
+    Parameters
+    ----------
+    text
+        ``[USER@]HOST[:PORT]``: any number is a port here.
+
+    Raises
+    ------
+    UsageError
+        If it cannot be parsed.
+    """
+    match = _match(text)
+    if match["second"]:
+        raise UsageError(f'"{text}": type a port at most, there are no ranks on it.')
+    return _target(text, match, _number(match, "first"), None)
 
 
-def _target(text: str) -> Target:
+def _of_the_user(text: str) -> Target:
+    match = _match(text)
+    first, second = _number(match, "first"), _number(match, "second")
+    if second is not None:
+        return _target(text, match, first, second)
+    if first is not None and first != _SSH and first <= _MOST_RANKS:
+        return _target(text, match, None, first)
+    return _target(text, match, first, None)
+
+
+def _match(text: str) -> re.Match[str]:
     match = _HOST.fullmatch(text)
     if match is None:
         shown = " ".join(text.split())
@@ -83,14 +108,14 @@ def _target(text: str) -> Target:
             f'"{shown}" is not a host: type one like `gpu1`, `ada@gpu1`, `gpu1:4` for four ranks '
             "or `gpu1:2222` for another port."
         )
-    numbers = [int(match[name]) for name in ("first", "second") if match[name]]
-    port = ranks = None
-    if len(numbers) == 2:
-        port, ranks = numbers
-    elif numbers and (numbers[0] == _SSH or numbers[0] > _MOST_RANKS):
-        [port] = numbers
-    elif numbers:
-        [ranks] = numbers
+    return match
+
+
+def _number(match: re.Match[str], name: str) -> int | None:
+    return int(match[name]) if match[name] else None
+
+
+def _target(text: str, match: re.Match[str], port: int | None, ranks: int | None) -> Target:
     if ranks == 0 or (port is not None and not 0 < port < 65536):
         raise UsageError(f'"{text}": type a port below 65536, and at least one rank.')
     return Target(match["v6"] or match["name"], match["user"], port, ranks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ from jupyter_sky.providers.ssh.connection.targets import Target, parse, parse_on
         ("gpu1:22", [Target("gpu1", port=22)]),
         ("gpu1:2222:8", [Target("gpu1", port=2222, ranks=8)]),
         ("[fe80::1]:2222", [Target("fe80::1", port=2222)]),
+        ("[fe80::1%br-lab]", [Target("fe80::1%br-lab")]),
+        ("gpu1:443:8", [Target("gpu1", port=443, ranks=8)]),
+        ("ada@lab.org@gpu1", [Target("gpu1", "ada@lab.org")]),
         (["gpu1", "gpu-2.lab"], [Target("gpu1"), Target("gpu-2.lab")]),
     ],
 )
@@ -60,13 +64,18 @@ def test_anything_is_hosts_or_a_sentence(text: str) -> None:
     except sky.UsageError as error:
         assert len(str(error).splitlines()) == 1
         return
-    # What was read can be typed, and is read as the same.
     for target in targets:
-        ranks = f":{target.ranks}" if target.ranks else ""
-        port = f":{target.port or 22}" if target.ranks else ""
-        again = Target(target.name, target.user, target.port or None, None)
-        assert parse_one(str(again)) == again or target.port
-        assert parse_one(f"{Target(target.name, target.user)}{port}{ranks}").ranks == target.ranks
+        # Machines are found again by it, and it can be typed.
+        assert parse_one(str(target)) == replace(target, ranks=None)
+        port, ranks = target.port or 22, target.ranks or 1
+        typed = f"{replace(target, port=port)}:{ranks}"
+        assert parse(typed) == (replace(target, port=port, ranks=ranks),)
+
+
+def test_any_number_after_a_host_alone_is_a_port() -> None:
+    assert parse_one("ada@jump:443") == Target("jump", "ada", 443)
+    with pytest.raises(sky.UsageError, match="there are no ranks on it"):
+        parse_one("jump:443:2")
 
 
 CONFIG_WORDS = st.sampled_from(
