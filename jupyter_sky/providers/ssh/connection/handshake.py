@@ -7,7 +7,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any
 
-from jupyter_sky.providers.ssh.connection import authentication, host_keys
+from jupyter_sky.providers.ssh.connection import host_keys
 from jupyter_sky.providers.ssh.connection.errors import HostError
 from jupyter_sky.providers.ssh.connection.proxy_command import ProxyCommand
 from jupyter_sky.providers.ssh.connection.ssh_config import Login
@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
 MOST_BEFORE = 1024 * 1024
 """Bytes that a server may send before it is known who it is; greeting and keys are much less."""
+
+AUTHENTICATE_WITHIN = 60.0
+"""Seconds in which a server has to say whether it accepts a key.
+
+It may ask a directory service that is slow, and the key may wait for the user's touch.
+"""
 
 _KEEP_ALIVE = 15  # seconds; firewalls and NATs forget silent connections
 
@@ -69,13 +75,15 @@ def open_transport(
     """
     import paramiko
 
+    from jupyter_sky.providers.ssh.connection.keys import authentication
     from jupyter_sky.providers.ssh.connection.transport import Transport
 
     transport = None
     server = _Server(sock)
     try:
         transport = Transport(server)
-        transport.banner_timeout = transport.auth_timeout = login.connect_within
+        transport.banner_timeout = login.connect_within
+        transport.auth_timeout = max(AUTHENTICATE_WITHIN, login.connect_within)
         options = transport.get_security_options()
         # With other MACs, paramiko compares the code of each packet byte by byte, in Python.
         options.ciphers = sorted(options.ciphers, key=lambda name: "gcm" not in name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import glob
+import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ there, ``ProxyJump none`` is said of jump hosts alone, and ``ProxyCommand none``
 """
 
 _UNSAFE = re.compile(r"[\s'`\"$\\;&<>|(){}]|^-")
-_USUAL_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
+_USUAL_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa", "id_ed25519_sk", "id_ecdsa_sk")
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class Login:
         Whether to ignore other keys of ssh-agent.
     use_agent
         Whether to use ssh-agent at all.
+    agent_socket
+        Its socket, in place of the one of the environment.
     jumps
         Jump hosts, the nearest first.
     proxy_command
@@ -75,6 +78,7 @@ class Login:
     connect_within: float = CONNECT_WITHIN
     proxy_name: str = "ProxyCommand"
     proxy_advice: str = "does ssh reach it in a terminal?"
+    agent_socket: str | None = None
 
     @property
     def where(self) -> str:
@@ -139,7 +143,10 @@ def _login(target: Target, options: dict[str, Any]) -> Login:
         port=port,
         user=user,
         key_name=filed if port == 22 or "hostkeyalias" in options else f"[{filed}]:{port}",
-        identity_files=tuple(path for path in chosen or usual if _is_file(path)),
+        # Of a key that ssh-agent has, the public part alone may be here.
+        identity_files=tuple(
+            path for path in chosen or usual if _is_file(path) or _is_file(Path(f"{path}.pub"))
+        ),
         certificates=tuple(
             Path(path).expanduser() for path in shlex.split(options.get("certificatefile", ""))
         ),
@@ -155,6 +162,7 @@ def _login(target: Target, options: dict[str, Any]) -> Login:
             )
             for path in shlex.split(options.get(name, usual_files))
         ),
+        agent_socket=_agent_socket(options.get("identityagent", "SSH_AUTH_SOCK")),
         connect_within=_seconds(options.get("connecttimeout")) or CONNECT_WITHIN,
     )
 
@@ -176,6 +184,15 @@ def _way(
         # It may come from elsewhere, and is passed to a shell.
         raise ValueError(f"{target.user} is no name of a user that a ProxyCommand may be given")
     return (), text
+
+
+def _agent_socket(text: str) -> str | None:
+    """Return the socket that ``IdentityAgent`` names, if it is not that of the environment."""
+    if text in ("SSH_AUTH_SOCK", "none"):
+        return None
+    if text.startswith("$"):
+        return os.environ.get(text.strip("${}"))
+    return str(Path(text).expanduser())
 
 
 def _with_tokens(text: str, values: dict[str, str]) -> str:

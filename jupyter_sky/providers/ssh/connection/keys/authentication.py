@@ -1,0 +1,164 @@
+"""Public-key authentication: keys of ssh-agent and of files, certificates, passphrases."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import getpass
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jupyter_sky.providers.ssh.connection.errors import HostError, LoginError
+from jupyter_sky.providers.ssh.connection.keys import ssh_agent
+from jupyter_sky.providers.ssh.connection.keys.certificates import certified, without_certificate
+from jupyter_sky.providers.ssh.connection.ssh_config import Login
+from jupyter_sky.transport import event_loop
+
+if TYPE_CHECKING:
+    import paramiko
+
+_TRIES = 3
+_TIMED_OUT = "Authentication timeout"  # as paramiko says it, in an error of a kind for several
+
+_unlocked: dict[Path, paramiko.PKey] = {}
+_asking = threading.Lock()
+
+
+def authenticate(transport: paramiko.Transport, login: Login) -> None:
+    """Log in with the first key that the host accepts.
+
+    Raises
+    ------
+    LoginError
+        If it accepts none of them.
+    HostError
+        If it does not say whether it does.
+    """
+    import paramiko
+
+    tried: set[bytes] = set()
+    refused: list[str] = []
+    with contextlib.closing(ssh_agent.opened(login)) as agent:
+        for key in _candidates(login, agent):
+            tried.add(key.asbytes())
+            try:
+                transport.auth_publickey(login.user, key)
+            except paramiko.BadAuthenticationType as error:
+                raise LoginError(
+                    f"it accepts {' or '.join(error.allowed_types)} only for {login.user}, and "
+                    f"jupyter_sky needs a key: ask its administrator"
+                ) from None
+            except paramiko.AuthenticationException as error:
+                if not transport.is_active():
+                    raise LoginError(
+                        f"it hung up after {len(tried)} keys: name the right one in ~/.ssh/config "
+                        "with IdentityFile and `IdentitiesOnly yes`"
+                    ) from None
+                if _TIMED_OUT in str(error):
+                    raise HostError(
+                        f"{login.where} did not answer within {transport.auth_timeout:.0f} s "
+                        f"whether {login.user} may log in: is it overloaded, or does a key wait "
+                        "to be touched?"
+                    ) from None
+                continue
+            if transport.is_authenticated():
+                return
+            raise LoginError(f"it wants more than a key of {login.user}, which is not supported")
+        refused += agent.refused
+    what = f"it accepts none of {len(tried)} keys" if tried else "there is no key to offer"
+    if refused:
+        what += f" (ssh-agent did not sign with {' and '.join(refused)})"
+    raise LoginError(
+        f"{what} for {login.user}: run `ssh-copy-id -p {login.port} {login.user}@{login.address}` "
+        "in a terminal, or name the key in ~/.ssh/config"
+    )
+
+
+def _candidates(login: Login, agent: ssh_agent.SSHAgent) -> Iterator[paramiko.PKey]:
+    """Yield keys: those of ssh-agent first, those that need a passphrase last.
+
+    Each is preceded by its certificates: these are accepted by more hosts, but for some hours only.
+    """
+    wanted = {blob: path for path in login.identity_files if (blob := _public_blob(path))}
+    held = agent.keys()
+    held.sort(key=lambda key: without_certificate(key.asbytes()) not in wanted)
+    for key in held:
+        blob = without_certificate(key.asbytes())
+        if blob in wanted or not login.only_these:
+            yield from certified(key, login, wanted.get(blob))
+            yield key
+    offered = {key.asbytes() for key in held}
+    later = []
+    for path in login.identity_files:
+        if path not in _unlocked and _is_encrypted(path):
+            if _public_blob(path) not in offered:
+                later.append(path)
+        elif key := _load(path, None):
+            yield from certified(key, login, path)
+            yield key
+    for path in later:
+        if key := _unlock(path):
+            yield from certified(key, login, path)
+            yield key
+
+
+def _load(path: Path, passphrase: bytes | None) -> paramiko.PKey | None:
+    import paramiko
+
+    key = _unlocked.get(path)
+    if key is None:
+        try:
+            key = paramiko.PKey.from_path(path, passphrase)
+        except (paramiko.SSHException, paramiko.UnknownKeyType, ValueError, TypeError, OSError):
+            return None
+        key.public_blob = None  # the certificate that was beside it
+    if passphrase:
+        _unlocked[path] = key
+    return key
+
+
+def _unlock(path: Path) -> paramiko.PKey | None:
+    """Ask for a key's passphrase; other hosts that need the key wait for the answer."""
+    with _asking:
+        for attempt in range(_TRIES):
+            if path in _unlocked:
+                return _load(path, None)
+            again = "Wrong passphrase. " if attempt else ""
+            try:
+                said = event_loop.call_in_waiting_thread(
+                    getpass.getpass, f"{again}Passphrase for {path}: "
+                )
+            except (event_loop.NoWaitingThread, EOFError, NotImplementedError):
+                return None
+            if not said:
+                return None
+            _load(path, said.encode())
+        return _load(path, None) if path in _unlocked else None
+
+
+def _is_encrypted(path: Path) -> bool:
+    try:
+        text = path.read_text(errors="replace")
+    except OSError:
+        return False
+    if "OPENSSH PRIVATE KEY" not in text:
+        return "ENCRYPTED" in text
+    body = "".join(line for line in text.splitlines() if not line.startswith("-----"))
+    with contextlib.suppress(ValueError):
+        head = base64.b64decode(body)[:64]
+        # The magic word is followed by the name of the cipher, preceded by its length.
+        return not head[15:].startswith(b"\0\0\0\x04none")
+    return False
+
+
+def _public_blob(path: Path) -> bytes | None:
+    """Return the public key of a file: of one beside it, or of itself, as ssh does."""
+    for each in (Path(f"{path}.pub"), path):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            kind, encoded = each.read_text(errors="replace").split()[:2]
+            blob = base64.b64decode(encoded, validate=True)
+            if kind.encode() in blob[:64]:
+                return blob
+    return None

@@ -1,0 +1,173 @@
+"""The keys that a host is shown: of ssh-agent, of files, with certificates, as ssh shows them."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.ssh.connection import handshake
+from jupyter_sky.providers.ssh.connection.errors import HostError
+from jupyter_sky.providers.ssh.connection.keys import ssh_agent
+from tests.lab import Lab
+from tests.lab.host import make_key
+from tests.providers.ssh.test_connecting import connect, write
+from tests.waiting import until
+
+
+@contextlib.contextmanager
+def an_agent(place: Path) -> Iterator[Path]:
+    """Run an ssh-agent that only this socket leads to."""
+    words = ["ssh-agent", "-D", "-a", str(place)]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+    try:
+        until(place.exists)
+        yield place
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def agent(client: Path) -> Iterator[Path]:
+    with an_agent(client / "agent.sock") as place:
+        yield place
+
+
+def add(agent: Path, key: Path, *options: str) -> None:
+    environ = {"PATH": "/usr/bin:/bin", "SSH_AUTH_SOCK": str(agent)}
+    subprocess.run(["ssh-add", "-q", *options, str(key)], env=environ, check=True)
+
+
+def configure(client: Path, *lines: str) -> None:
+    config = (client / "config").read_text()
+    write(client, "\n".join([*lines, config]))
+
+
+def test_the_configuration_names_the_agent(
+    client: Path, agent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(agent, client / "id_ed25519")
+    (client / "id_ed25519").unlink()
+    config = (client / "config").read_text()
+    monkeypatch.setenv("MY_AGENT", str(agent))
+    for name in (f"{agent}", "~/.ssh/agent.sock", "$MY_AGENT", "${MY_AGENT}"):
+        write(client, f"IdentityAgent {name}\n{config}")
+        assert connect("lab1") == "lab1"
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(agent))
+    write(client, f"IdentityAgent SSH_AUTH_SOCK\n{config}")
+    assert connect("lab1") == "lab1"
+    write(client, f"IdentityAgent none\n{config}")
+    with pytest.raises(SkyError, match="it accepts none|there is no key"):
+        connect("lab1")
+
+
+@pytest.mark.parametrize("name", ["chosen.pub", "chosen"])
+def test_a_public_key_chooses_that_of_the_agent(
+    lab: Lab, client: Path, agent: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for number in range(8):  # a server hangs up after six
+        add(agent, make_key(client / f"other{number}"))
+    add(agent, client / "id_ed25519")
+    (client / "id_ed25519").unlink()
+    (client / "id_ed25519.pub").rename(client / "chosen.pub")
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(agent))
+    configure(client, f"IdentityFile ~/.ssh/{name}", "IdentitiesOnly yes")
+    assert connect("lab1") == "lab1"
+
+
+def test_an_agent_that_does_not_answer_is_not_waited_for(
+    client: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh_agent, "ANSWER_WITHIN", 0.1)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(client / "silent.sock"))
+        silent.listen()
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(client / "silent.sock"))
+        assert connect("lab1") == "lab1"
+
+
+def test_an_agent_may_refuse_to_sign(
+    client: Path, agent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the user has not confirmed it, or a key on a token was not touched."""
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(agent))
+    add(agent, make_key(client / "unconfirmed"), "-c")
+    assert connect("lab1") == "lab1"
+    (client / "id_ed25519").unlink()
+    with pytest.raises(SkyError, match=r"ssh-agent did not sign with unconfirmed\) for root"):
+        connect("lab1")
+
+
+# Certificates
+
+
+def test_a_certificate_of_a_key_that_the_agent_has(
+    lab: Lab, client: Path, agent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = make_key(client / "centre")
+    add(agent, key)
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(agent))
+    # On the disk it has a passphrase, which nobody is there to type.
+    subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", "secret", "-f", key], check=True)
+    configure(client, f"IdentityFile {key}", "IdentitiesOnly yes")
+    with pytest.raises(SkyError, match="it accepts none of 1 keys"):
+        connect("lab1")
+    lab.certify(key)
+    assert connect("lab1") == "lab1"
+
+
+def test_a_certificate_is_of_one_key(lab: Lab, client: Path) -> None:
+    other = make_key(client / "other")
+    lab.certify(other)
+    certificate = Path(f"{other}-cert.pub").rename(client / "theirs.pub")
+    configure(client, f"CertificateFile {certificate}", "IdentityFile ~/.ssh/id_ed25519")
+    assert connect("lab1") == "lab1"
+    write(client, (client / "config").read_text().replace("id_ed25519", "other"))
+    assert connect("lab1") == "lab1"
+
+
+def test_a_certificate_of_yesterday_does_not_hinder_its_key(lab: Lab, client: Path) -> None:
+    key = client / "id_ed25519"
+    signed = ["-s", str(lab.folder / "keys" / "ca"), "-I", "x", "-n", "root", "-V", "-2d:-1d"]
+    subprocess.run(["ssh-keygen", "-q", *signed, f"{key}.pub"], check=True)
+    assert Path(f"{key}-cert.pub").exists()
+    assert connect("lab1") == "lab1"
+
+
+# Servers that take their time
+
+
+@contextlib.contextmanager
+def slow_directory(lab: Lab, seconds: float) -> Iterator[None]:
+    """Have a server ask a slow directory service for the keys of its users."""
+    host = lab.hosts[0]
+    ask = host.folder / "etc" / "ask"
+    ask.write_text(f"#!/bin/sh\nsleep {seconds}\ncat {lab.folder}/keys/authorized_keys\n")
+    ask.chmod(0o755)
+    lines = ["AuthorizedKeysFile none", f"AuthorizedKeysCommand {ask}"]
+    with host.configured("\n".join([*lines, "AuthorizedKeysCommandUser root"])):
+        yield
+
+
+def test_a_login_may_take_longer_than_a_connection(lab: Lab, client: Path) -> None:
+    configure(client, "ConnectTimeout 1")
+    with slow_directory(lab, 1.5):
+        assert connect("lab1") == "lab1"
+
+
+def test_a_server_that_does_not_say_whether_it_lets_in_has_not_refused(
+    lab: Lab, client: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshake, "AUTHENTICATE_WITHIN", 1.0)
+    configure(client, "ConnectTimeout 1")
+    with slow_directory(lab, 3), pytest.raises(HostError) as caught:
+        connect("lab1")
+    assert "did not answer within 1 s whether root may log in: is it overloaded" in str(
+        caught.value
+    )
