@@ -400,11 +400,13 @@ def test_hashed_names_and_other_ports(lab: Lab, client: Path) -> None:
     host, known = lab.hosts[0], client / "known_hosts"
     redirect = ["-p", "tcp", "--dport", "2222", "-j", "REDIRECT", "--to-ports", "22"]
     host.run("iptables", "-t", "nat", "-A", "PREROUTING", *redirect)
+    usual = known.read_text()
     try:
+        known.write_text("")
         with pytest.raises(sky.SkyError, match=r"not known.*'\[10\.213\..*\]:2222 ssh-ed25519"):
             connect("lab1:2222")
         key = " ".join((host.folder / "etc" / "host_key.pub").read_text().split()[:2])
-        known.write_text(f"{known.read_text()}[{host.address}]:2222 {key}\n")
+        known.write_text(f"{usual}[{host.address}]:2222 {key}\n")
         hashing = ["ssh-keygen", "-q", "-H", "-f", known]
         subprocess.run(hashing, check=True, capture_output=True)
         assert host.address not in known.read_text()

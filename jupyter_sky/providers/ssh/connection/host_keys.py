@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def known_key_types(login: Login) -> list[str]:
     """Return the known key types of a host, so that it is asked for one of those."""
-    return list(dict.fromkeys(key.get_name() for key in _known_keys(login)))
+    return list(dict.fromkeys(key.get_name() for key in _all_known(login)))
 
 
 def has_authority(login: Login) -> bool:
@@ -30,6 +30,9 @@ def has_authority(login: Login) -> bool:
 
 def check_host_key(login: Login, key: paramiko.PKey) -> None:
     """Refuse a host whose key is not in ``known_hosts``.
+
+    As with ssh, a new host is noted there if the configuration says so; a changed key is refused in
+    any case.
 
     Raises
     ------
@@ -44,8 +47,11 @@ def check_host_key(login: Login, key: paramiko.PKey) -> None:
     if key.public_blob is not None and (signed := list(_authorities(login))):
         _check_certificate(key, login.host, signed)
         return
-    known = list(_known_keys(login))
-    if any(each == key for each in known):
+    if any(each == key for each in _all_known(login)):
+        return
+    known = list(_known_keys(login, login.key_name))
+    if not known and login.accepts_new:
+        _note(login, key)
         return
     shown = f"{key.get_name()} {fingerprint(key)}"
     if not known:
@@ -122,14 +128,20 @@ def _check_certificate(key: paramiko.PKey, host: str, authorities: Sequence[str]
 # Reading known_hosts
 
 
-def _known_keys(login: Login) -> Iterator[paramiko.PKey]:
-    """Yield the known keys of a host."""
+def _all_known(login: Login) -> Sequence[paramiko.PKey]:
+    """Return the keys that a host may show: where none is known at its port, those without one."""
+    at_port = list(_known_keys(login, login.key_name))
+    return at_port or list(_known_keys(login, login.host))
+
+
+def _known_keys(login: Login, name: str) -> Iterator[paramiko.PKey]:
+    """Yield the known keys of a name."""
     from paramiko.hostkeys import HostKeyEntry
     from paramiko.ssh_exception import SSHException
 
     for line in _lines(login.known_hosts):
         patterns, _, key = line.partition(" ")
-        if not patterns.startswith("@") and _names_host(login, patterns):
+        if not patterns.startswith("@") and _names_host(name, patterns):
             # A key of an unknown kind, or a damaged one, proves nothing.
             with contextlib.suppress(SSHException, ValueError):
                 if entry := HostKeyEntry.from_line(f"- {key}"):
@@ -143,7 +155,8 @@ def _authorities(login: Login) -> Iterator[str]:
     for words in lines:
         match words:
             case ["@cert-authority", patterns, kind, key, *_]:
-                if key not in revoked and _names_host(login, patterns):
+                names = login.key_name, login.host
+                if key not in revoked and any(_names_host(each, patterns) for each in names):
                     yield f"{kind} {key}"
 
 
@@ -151,11 +164,11 @@ def _is_revoked(paths: Sequence[Path], key: paramiko.PKey) -> bool:
     return any(line.startswith("@revoked") and key.get_base64() in line for line in _lines(paths))
 
 
-def _names_host(login: Login, patterns: str) -> bool:
-    """Return whether the names in a line match this host, with ssh's rules."""
+def _names_host(name: str, patterns: str) -> bool:
+    """Return whether the names in a line match this one, with ssh's rules."""
     import paramiko
 
-    name = login.key_name.lower()
+    name = name.lower()
     fits = False
     for pattern in patterns.split(","):
         wanted = pattern.removeprefix("!")
@@ -168,6 +181,19 @@ def _names_host(login: Login, patterns: str) -> bool:
             return False
         fits = fits or found
     return fits
+
+
+def _note(login: Login, key: paramiko.PKey) -> None:
+    """Add the key of a new host to the first file, as ssh does; others may add theirs just now."""
+    import paramiko
+
+    name = login.key_name
+    shown = paramiko.HostKeys.hash_host(name) if login.hashes_names else name
+    for path in login.known_hosts[:1]:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with path.open("a") as file:
+                file.write(f"{shown} {key.get_name()} {key.get_base64()}\n")
 
 
 def _lines(paths: Sequence[Path]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import glob
 import os
@@ -28,6 +29,11 @@ paramiko does not know that, and reads ``~``, ``%n`` and ``%%`` in another way t
 there, ``ProxyJump none`` is said of jump hosts alone, and ``ProxyCommand none`` of both.
 """
 
+_ACCEPTING = ("accept-new", "no", "off")
+
+# Up to a number sign that begins a word, and is not in quotation marks.
+_BEFORE_COMMENT = re.compile(r"""(?:"[^"]*"|'[^']*'|\s+(?!\#|\s)|[^\s"'])*""")
+
 _UNSAFE = re.compile(r"[\s'`\"$\\;&<>|(){}]|^-")
 _USUAL_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa", "id_ed25519_sk", "id_ecdsa_sk")
 
@@ -50,6 +56,10 @@ class Login:
         Whether to ignore other keys of ssh-agent.
     use_agent
         Whether to use ssh-agent at all.
+    accepts_new
+        Whether a host that ``known_hosts`` does not know is noted there, without a question.
+    hashes_names
+        Whether its name is not readable there.
     agent_socket
         Its socket, in place of the one of the environment.
     jumps
@@ -78,6 +88,8 @@ class Login:
     connect_within: float = CONNECT_WITHIN
     proxy_name: str = "ProxyCommand"
     proxy_advice: str = "does ssh reach it in a terminal?"
+    accepts_new: bool = False
+    hashes_names: bool = False
     agent_socket: str | None = None
 
     @property
@@ -162,6 +174,8 @@ def _login(target: Target, options: dict[str, Any]) -> Login:
             )
             for path in shlex.split(options.get(name, usual_files))
         ),
+        accepts_new=options.get("stricthostkeychecking", "").lower() in _ACCEPTING,
+        hashes_names=options.get("hashknownhosts", "").lower() == "yes",
         agent_socket=_agent_socket(options.get("identityagent", "SSH_AUTH_SOCK")),
         connect_within=_seconds(options.get("connecttimeout")) or CONNECT_WITHIN,
     )
@@ -255,8 +269,11 @@ def _lookup(target: Target) -> dict[str, Any]:
         # `Match user` and %r refer to the typed user.
         lines = ["Host *", f"User {target.user}", *lines]
     try:
-        config = paramiko.SSHConfig.from_text("\n".join(lines))
-        return dict(config.lookup(target.name))
+        with contextlib.suppress(KeyError):
+            return dict(paramiko.SSHConfig.from_text("\n".join(lines)).lookup(target.name))
+        # Names are to be completed, and nothing says with what: ssh leaves them as they are.
+        lines = ["Host *", "CanonicalizeHostname no", *lines]
+        return dict(paramiko.SSHConfig.from_text("\n".join(lines)).lookup(target.name))
     except paramiko.SSHException as error:
         raise UsageError(f"~/.ssh/config cannot be used: {error}.") from None
 
@@ -284,8 +301,16 @@ def _lines(path: Path, folder: Path, depth: int = 0) -> Iterator[str]:
             yield scope
             continue
         if word.lower() in ("host", "match"):
-            scope = line
-        yield from _way_lines(word.lower(), rest) or [line]
+            scope = _without_comment(line)
+        yield from _way_lines(word.lower(), rest) or [_without_comment(line)]
+
+
+def _without_comment(line: str) -> str:
+    """Return a line without the comment at its end, which paramiko takes for a value."""
+    found = _BEFORE_COMMENT.match(line.strip())
+    assert found is not None
+    rest = line.strip()[found.end() :].lstrip()
+    return found[0] if rest.startswith("#") else line
 
 
 def _way_lines(word: str, text: str) -> list[str]:

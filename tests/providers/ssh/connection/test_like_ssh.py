@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.ssh.connection.ssh_config import read_login
+from jupyter_sky.providers.ssh.connection.targets import parse_one
 from tests.lab import Host, Lab
 from tests.notebook.kernels import LiveNotebook
 from tests.providers.ssh.test_connecting import connect, write
@@ -14,9 +20,8 @@ from tests.providers.ssh.test_connecting import connect, write
 @contextlib.contextmanager
 def at_port(host: Host, port: int, lab: Lab, client: Path) -> Iterator[None]:
     """Have the server of a host listen at another port as well, and reach it there alone."""
-    key = " ".join((host.folder / "etc" / "host_key.pub").read_text().split()[:2])
     with (client / "known_hosts").open("a") as known:
-        known.write(f"[{host.address}]:{port} {key}\n")
+        known.write(f"[{host.address}]:{port} {key_of(host)}\n")
     drop = ["INPUT", "-p", "tcp", "--dport", "22", "-s", lab.address, "-j", "REJECT"]
     with host.configured(f"Port 22\nPort {port}"):
         host.run("iptables", "-A", *drop)
@@ -48,3 +53,99 @@ def test_a_node_at_the_port_of_the_web(lab: Lab, client: Path, notebook: LiveNot
         assert notebook.value("where") == ["lab1", "lab1"], cell
         assert "could not be reached" not in notebook.succeed("%sky down").stdout
     assert not host.processes("jupyter_sky")
+
+
+# Known hosts
+
+
+def key_of(host: Host) -> str:
+    return " ".join((host.folder / "etc" / "host_key.pub").read_text().split()[:2])
+
+
+@pytest.mark.parametrize("word", ["accept-new", "no", "off"])
+def test_a_new_host_is_noted_where_the_configuration_says_so(
+    lab: Lab, client: Path, word: str
+) -> None:
+    (client / "known_hosts").unlink()
+    config = (client / "config").read_text()
+    write(client, f"StrictHostKeyChecking {word}\nHashKnownHosts no\n{config}")
+    assert connect("lab1") == "lab1"
+    assert (
+        client / "known_hosts"
+    ).read_text() == f"{lab.hosts[0].address} {key_of(lab.hosts[0])}\n"
+    # From then on it is known, to ssh as well, and another key is another machine.
+    write(client, config)
+    assert connect("lab1") == "lab1"
+    (client / "known_hosts").write_text(f"{lab.hosts[0].address} {key_of(lab.hosts[1])}\n")
+    write(client, f"StrictHostKeyChecking {word}\n{config}")
+    with pytest.raises(SkyError, match="its host key has changed"):
+        connect("lab1")
+
+
+def test_names_of_hosts_are_hashed_where_the_configuration_says_so(lab: Lab, client: Path) -> None:
+    (client / "known_hosts").unlink()
+    config = (client / "config").read_text()
+    write(client, f"StrictHostKeyChecking accept-new\nHashKnownHosts yes\n{config}")
+    assert connect("lab1") == "lab1"
+    assert (client / "known_hosts").read_text().startswith("|1|")
+    write(client, config)
+    assert connect("lab1") == "lab1"
+
+
+def test_machines_that_come_and_go_are_known_nowhere(lab: Lab, client: Path) -> None:
+    """As `vagrant ssh-config` and many guides of clouds write it."""
+    config = (client / "config").read_text()
+    lines = "StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null"
+    write(client, f"Host lab1\n  {lines}\n{config}")
+    (client / "known_hosts").write_text(f"{lab.hosts[0].address} {key_of(lab.hosts[1])}\n")
+    assert connect("lab1") == "lab1"
+
+
+def test_a_key_that_is_known_without_a_port_holds_at_each(lab: Lab, client: Path) -> None:
+    first, second = lab.hosts[:2]
+    known = client / "known_hosts"
+    with first.configured("Port 22\nPort 2222"):
+        assert connect("lab1:2222") == "lab1"
+        known.write_text(f"{first.address} {key_of(second)}\n")
+        with pytest.raises(SkyError, match="its host key is not known"):
+            connect("lab1:2222")
+        # What is known of this port comes first.
+        known.write_text(
+            f"{first.address} {key_of(first)}\n[{first.address}]:2222 {key_of(second)}\n"
+        )
+        with pytest.raises(SkyError, match="its host key has changed"):
+            connect("lab1:2222")
+
+
+# The configuration
+
+
+def test_names_that_are_to_be_completed_with_nothing_stay(client: Path) -> None:
+    write(client, "CanonicalizeHostname yes\nHost gpu\n  Port 7\n")
+    assert read_login(parse_one("gpu")).port == 7
+
+
+def test_comments_at_the_end_of_lines(lab: Lab, client: Path) -> None:
+    config = (client / "config").read_text()
+    write(
+        client,
+        f'Host big # and * else\n  HostName "{lab.hosts[0].address}" # the one with "eight"\n'
+        f"  Port 22\t# as usual\n  User root #\n{config}",
+    )
+    assert connect("big") == "lab1"
+    assert read_login(parse_one("else")).address == "else"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["Port 7 # x", "Port 7\t#x", "Port 7", 'User "a # b" # c', "User a#b", "HostName a # 'b"],
+)
+def test_comments_are_those_of_ssh(client: Path, line: str) -> None:
+    write(client, f"Host gpu\n  {line}\n")
+    said = subprocess.run(
+        ["ssh", "-G", "-F", client / "config", "gpu"], capture_output=True, text=True
+    ).stdout
+    options = dict(each.split(" ", 1) for each in said.splitlines() if " " in each)
+    ours = read_login(parse_one("gpu"))
+    assert (ours.user, str(ours.port)) == (options["user"], options["port"])
+    assert ours.address == options["hostname"]
