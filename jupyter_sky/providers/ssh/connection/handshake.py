@@ -47,7 +47,12 @@ def open_socket(login: Login) -> socket.socket | ProxyCommand:
             f"{where} did not answer within {login.connect_within:.0f} s: is the machine on, and "
             "are you in its network?"
         ) from None
-    except socket.gaierror:
+    except (socket.gaierror, UnicodeError) as error:  # one of a part that is empty or too long
+        if isinstance(error, socket.gaierror) and error.errno == socket.EAI_AGAIN:
+            raise HostError(
+                f"nobody says at this time which address {login.address} has: is this computer in "
+                "a network, and in that of the machine?"
+            ) from None
         raise HostError(
             f"no host is named {login.address}: add it to ~/.ssh/config, or type its address"
         ) from None

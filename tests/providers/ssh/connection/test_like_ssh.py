@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -149,3 +151,23 @@ def test_comments_are_those_of_ssh(client: Path, line: str) -> None:
     ours = read_login(parse_one("gpu"))
     assert (ours.user, str(ours.port)) == (options["user"], options["port"])
     assert ours.address == options["hostname"]
+
+
+# Names
+
+
+@pytest.mark.parametrize("name", ["gpu..lab", ".lab", f"{'a' * 64}.lab"])
+def test_what_can_be_no_name_is_no_host(client: Path, name: str) -> None:
+    with pytest.raises(SkyError, match=f"no host is named {re.escape(name)}: add it to"):
+        connect(name)
+
+
+def test_a_name_that_cannot_be_looked_up_at_this_time(
+    client: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", away)
+    with pytest.raises(SkyError, match="which address gpu has: is this computer in a network"):
+        connect("gpu")
