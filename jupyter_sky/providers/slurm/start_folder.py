@@ -22,16 +22,37 @@ _AWAIT = """
 for again in $(seq "$3"); do
     test -e "$1" || break
     test "$(ls "$1" | grep -c '^node-.*json$')" -gt "$2" && break
+    grep -qE "$6" "$5" 2>/dev/null && break
     sleep "$4"
 done
 cat "$1"/node-*.json 2>/dev/null
+grep -m 1 -E "$6" "$5" 2>/dev/null
 true
 """
+_FAILED = "^srun: error: (.*: tasks? [0-9]|.*[Tt]ask.*launch.* failed)"
+"""What srun says of a task that has ended with an error, or that a node could not start."""
+
 _OFTEN = 10.0  # seconds; whoever waits for longer can wait for one more
 
 # The same places as in `NodeEnvironment.starts`.
 _REMOVE_ALL = 'rm -rf "${1:-${XDG_CACHE_HOME:-$HOME/.cache}/jupyter-sky}/slurm/$2"-??????'
 _LAST_LINES = 'test -e "$1" && tail -n 20 "$1" && echo there; true'
+
+
+@dataclass(frozen=True)
+class NodeAnswers:
+    """What is known of the nodes of a start.
+
+    Attributes
+    ----------
+    nodes
+        What they have said, by the numbers of their tasks.
+    failed
+        What srun says of the first task that has ended with an error; empty if none has.
+    """
+
+    nodes: Mapping[int, Mapping[str, Any]]
+    failed: str
 
 
 @dataclass(frozen=True)
@@ -67,17 +88,19 @@ class StartFolder:
         """Return the content of a file; empty if there is none."""
         return await self.at.ask(["sh", "-c", _READ, "sh", f"{self.path}/{name}"])
 
-    async def answers(self, known: int, seconds: float = 0.0) -> dict[int, Mapping[str, Any]]:
-        """Return what nodes have said, by the numbers of their tasks.
+    async def answers(self, known: int, seconds: float = 0.0) -> NodeAnswers:
+        """Return what nodes have said.
 
-        It waits at most so many seconds for there to be more than ``known``.
+        It waits at most so many seconds for there to be more than ``known``, or for a failure.
         """
         pause = 0.3 if seconds < _OFTEN else 1.0
         turns = max(1, round(seconds / pause))
-        arguments = [self.path, f"{known}", f"{turns}", f"{pause}"]
-        said = await self.at.ask(["sh", "-c", _AWAIT, "sh", *arguments])
-        rows: Sequence[dict[str, Any]] = [json.loads(line) for line in said.splitlines()]
-        return {row["task"]: row for row in rows}
+        output = f"{self.path}/{OUTPUT}"
+        arguments = [self.path, f"{known}", f"{turns}", f"{pause}", output, _FAILED]
+        lines = (await self.at.ask(["sh", "-c", _AWAIT, "sh", *arguments])).splitlines()
+        failed = [line.removeprefix("srun: error: ") for line in lines if line.startswith("srun: ")]
+        rows: Sequence[dict[str, Any]] = [json.loads(each) for each in lines if each[:1] == "{"]
+        return NodeAnswers({row["task"]: row for row in rows}, "".join(failed))
 
     async def last_line(self) -> str:
         """Return the last line that the job has printed, in words for the end of a sentence."""

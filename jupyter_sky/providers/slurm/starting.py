@@ -60,6 +60,7 @@ _NO_PYTHON = (
 _ANY = -1  # answers that are known: there is nothing to wait for
 _PLACE_EVERY = 10  # looks at the job: the list of all jobs may be long
 _LONGEST_LOOK = 30.0  # seconds; sites ask their users not to ask more often
+_ANSWERED_WITHIN = 1.0  # seconds for what a node says of its failure to be seen
 _READY_LOOK = 3.0  # seconds, while its nodes get ready
 
 
@@ -266,23 +267,28 @@ async def _await_agents(
                 is_known = is_told
             # After the queue was asked: what a job has said before it ended is not missed.
             look_for = _READY_LOOK if is_known else seconds_of_look(time.monotonic() - since)
-            answers = await folder.answers(_ANY if ended else known, look_for)
+            said = await folder.answers(_ANY if ended else known, look_for)
+            if said.failed and not ended:
+                # Where homes are shared over a network, its answer may be seen later than that.
+                await asyncio.sleep(_ANSWERED_WITHIN)
+                said = await folder.answers(_ANY)
         except SlurmError as error:
             progress(f"job {job}: {error}, asking again")
             await asyncio.sleep(_LOOK_EVERY)
             continue
-        known = len(answers)
+        answers, known = said.nodes, len(said.nodes)
         for task, answer in answers.items():
             if "failed" in answer:
                 node = start.nodes[task][0].node
                 raise SkyError(f"job {job}, node {node}: {answer['failed']}")
         if known == len(start.nodes):
             return [_machine(job, start, answers[task], task) for task in range(known)]
-        if ended:
+        if ended or said.failed:
             last = await folder.last_line()
             if f"{start.environment.python}: No such file" in last:
                 last += _NO_PYTHON
-            raise SkyError(f"job {job} ended before its nodes were ready: {ended.state}{last}")
+            how = f" ended before its nodes were ready: {ended.state}" if ended else ""
+            raise SkyError(f"job {job}{how or f', {said.failed}'}{last}")
     raise AssertionError("unreachable")
 
 
@@ -343,4 +349,4 @@ async def _equip(job: str, start: Start, folder: StartFolder, progress: Progress
     progress(f"job {job} runs: its nodes have homes of their own, and are made ready")
     specs = json.loads(await folder.read(SPECS))["specs"]
     nodes = WaitingNodes(job, folder, spec, start.python, start.request, specs)
-    await equip(nodes, [*await folder.answers(_ANY)], left_out, progress)
+    await equip(nodes, [*(await folder.answers(_ANY)).nodes], left_out, progress)

@@ -134,6 +134,20 @@ def test_a_python_that_nodes_lack_is_said(slurm: Path) -> None:
     assert registry.find("lost") is None
 
 
+def test_a_node_that_fails_alone_is_said_while_others_are_ready(
+    slurm: Path, tmp_path: Path
+) -> None:
+    """The job goes on, with the agents of the others: nobody would see an end of the wait."""
+    python = tmp_path / "python"
+    lines = ["#!/bin/bash", "[ $SLURMD_NODENAME = n1 ] || { echo no CUDA here >&2; exit 3; }"]
+    python.write_text("\n".join([*lines, f'exec {sys.executable} "$@"\n']))
+    python.chmod(0o755)
+    with pytest.raises(SkyError, match=r"job \d+, n2: task 1: Exited with exit code 3, no CUDA"):
+        start("half", provider=Slurm(python=str(python)), nodes=2)
+    assert registry.find("half") is None
+    until(lambda: not queue())
+
+
 def test_a_home_that_is_full_is_said(slurm: Path) -> None:
     starts = home() / "slurm"
     starts.mkdir(mode=0o700, exist_ok=True)
