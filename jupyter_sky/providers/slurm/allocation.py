@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_count
-from jupyter_sky.providers.slurm.login import login_node
+from jupyter_sky.providers.slurm.login import login_node, rows
 from jupyter_sky.providers.slurm.partitions import fits, gpus_of
 from jupyter_sky.providers.spec import ClusterSpec
 
@@ -71,6 +71,6 @@ async def allocation(job: str) -> Allocation:
         If the controller does not answer, or the job has ended.
     """
     said = await login_node(None).ask(["squeue", "--noheader", f"--jobs={job}", "--format=%D|%b"])
-    nodes, _, resources = said.partition("|")
+    [nodes, resources] = rows(said, 2)[0]
     gpu, gpus = gpus_of(resources)
     return Allocation(job, int(nodes), gpu, gpus)

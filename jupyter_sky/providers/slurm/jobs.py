@@ -12,7 +12,7 @@ from itertools import count
 from typing import TypeVar
 
 from jupyter_sky.providers.slurm.job_state import GONE, JobState
-from jupyter_sky.providers.slurm.login import LoginNode, SlurmError
+from jupyter_sky.providers.slurm.login import LoginNode, SlurmError, rows
 from jupyter_sky.transport.tasks import shielded
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ async def job_state(at: LoginNode, job: str) -> JobState:
     """
     if "." in job:
         said = await at.ask(["squeue", "--noheader", f"--steps={job}", "--format=%i"])
-        return JobState("RUNNING" if said == job else GONE)
+        return JobState("RUNNING" if job in said.splitlines() else GONE)
     try:
         said = await at.ask(
             ["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T|%r|%S|%P"]
@@ -40,9 +40,10 @@ async def job_state(at: LoginNode, job: str) -> JobState:
         if "Invalid job id" not in str(error):
             raise
         said = ""
-    if not said:
+    found = rows(said, 4)
+    if not found:
         return JobState(GONE)
-    state, reason, start, partition = said.splitlines()[0].split("|")
+    state, reason, start, partition = found[0]
     return JobState(state, reason, "" if start == "N/A" else start, partition)
 
 
@@ -143,9 +144,8 @@ async def jobs_ahead(at: LoginNode, job: str, partition: str) -> int:
 async def steps_of(at: LoginNode, job: str) -> list[str]:
     """Return the names of a job's running steps."""
     said = await at.ask(["squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i|%j"])
-    listed = [line.split("|", 1) for line in said.splitlines()]
     # Slurm also lists the script itself, and its step for external connections.
-    return [name for step, name in listed if step.rpartition(".")[2].isdecimal()]
+    return [name for step, name in rows(said, 2) if step.rpartition(".")[2].isdecimal()]
 
 
 async def addresses_of(at: LoginNode, hosts: Sequence[str]) -> dict[str, str]:
@@ -174,8 +174,9 @@ async def own_hosts_of(at: LoginNode, job: str) -> list[str]:
 
 
 async def _hosts(at: LoginNode, *of: str) -> list[str]:
-    said = await at.ask(["squeue", "--noheader", *of, "--format=%N"])
-    return (await at.ask(["scontrol", "show", "hostnames", said])).split() if said else []
+    found = rows(await at.ask(["squeue", "--noheader", *of, "--format=%N|"]), 2)
+    names = ",".join(nodes for nodes, _ in found)
+    return (await at.ask(["scontrol", "show", "hostnames", names])).split() if names else []
 
 
 async def cancel(at: LoginNode, job: str) -> None:

@@ -201,6 +201,15 @@ class _OverSSH:
             raise OSError(f"{self.host}: {error}") from None
 
 
+def rows(said: str, columns: int) -> list[list[str]]:
+    """Return the lines of a table of Slurm's, without what a site lets its commands print besides.
+
+    The last column may have separators in it.
+    """
+    lines = [line.split("|", columns - 1) for line in said.splitlines()]
+    return [line for line in lines if len(line) == columns]
+
+
 def missing(command: str) -> str:
     """Return advice if a Slurm command is not on this computer."""
     return (

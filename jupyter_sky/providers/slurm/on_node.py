@@ -156,7 +156,8 @@ def _said_end() -> float | None:
     """
     job = f"--jobs={os.environ['SLURM_JOB_ID']}"
     try:
-        said = _said(["squeue", "--noheader", job, "--format=%T|%e"]).strip()
+        # The last line, as a site may let its commands print something before.
+        said = "".join(_said(["squeue", "--noheader", job, "--format=%T|%e"]).splitlines()[-1:])
     except subprocess.CalledProcessError as error:
         return 0.0 if "Invalid job id" in error.stderr else None
     except OSError:

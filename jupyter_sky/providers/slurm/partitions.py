@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count, format_list
 from jupyter_sky.providers.diagnosis import CheckResult
-from jupyter_sky.providers.slurm.login import LoginNode
+from jupyter_sky.providers.slurm.login import LoginNode, rows
 from jupyter_sky.providers.spec import Accelerator
 from jupyter_sky.transport import event_loop
 
-_GPU = re.compile(r"gpu:(?:([A-Za-z][\w.-]*):)?(\d+)")
+# A part of one may be called 1g.5gb.
+_GPU = re.compile(r"gpu:(?:([\w.-]*[A-Za-z][\w.-]*):)?(\d+)")
 
 
 @dataclass(frozen=True)
@@ -91,10 +92,9 @@ async def accounts(at: LoginNode) -> list[Account]:
         said = await at.ask([*shown, "where", f"user={user}", fields])
     except SkyError:
         return []
-    rows = [line.split("|") for line in said.splitlines()]
     return [
         Account(name, partition, tuple(filter(None, qos.split(","))), limit)
-        for name, partition, qos, limit in rows
+        for name, partition, qos, limit in rows(said, 4)
     ]
 
 
@@ -107,7 +107,7 @@ async def node_kinds(at: LoginNode) -> list[NodeKind]:
         If it does not answer, or Slurm's commands are not here.
     """
     said = await at.ask(["sinfo", "--noheader", "--exact", "--format=%P|%a|%F|%c|%m|%l|%G"])
-    return [kind for line in said.splitlines() if (kind := _node_kind(line.split("|"))) is not None]
+    return [kind for fields in rows(said, 7) if (kind := _node_kind(fields)) is not None]
 
 
 def gpus_of(resources: str) -> tuple[str | None, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shlex
 import shutil
 import socket
@@ -38,6 +39,7 @@ from jupyter_sky.providers.ssh.provider import SSH
 from jupyter_sky.transport import event_loop
 
 _COMMANDS = ("sbatch", "srun", "squeue", "scancel", "scontrol")
+_OLDEST = (20, 11)
 _AT = " at "
 _JOB_OPTIONS = ("partition", "account", "qos", "time", "constraint")
 
@@ -237,7 +239,13 @@ class Slurm:
 
     def _ask_for_slurm(self) -> None:
         """Check that Slurm answers, before recording what only Slurm could report as gone."""
-        event_loop.wait(login_node(self.login).ask(["sbatch", "--version"]))
+        said = event_loop.wait(login_node(self.login).ask(["sbatch", "--version"]))
+        found = re.search(r"^slurm\D* (\d+)\.(\d+)", said, re.MULTILINE)
+        if found and (int(found[1]), int(found[2])) < _OLDEST:
+            raise UsageError(
+                f"Slurm {found[1]}.{found[2]} is too old: nodes are reached with steps beside "
+                "others (`srun --overlap`), which Slurm has since 20.11."
+            )
 
     def _own_job(self) -> str | None:
         """Return the job to start nodes in, unless a new one is to be submitted."""

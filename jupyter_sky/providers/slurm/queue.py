@@ -15,7 +15,7 @@ from pathlib import Path
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.paths import home
-from jupyter_sky.providers.slurm.login import LoginNode
+from jupyter_sky.providers.slurm.login import LoginNode, rows
 
 _MARK = "jupyter_sky"
 
@@ -113,8 +113,7 @@ async def queued_jobs(at: LoginNode) -> list[QueuedJob]:
     jobs = await at.ask([*own, "--format=%i|%T|%k"])
     steps = await at.ask([*own, "--steps", "--format=%i|RUNNING|%j"])
     found = []
-    for line in [*jobs.splitlines(), *steps.splitlines()]:
-        job, state, marked = line.split("|", 2)
+    for job, state, marked in [*rows(jobs, 3), *rows(steps, 3)]:
         match marked.split(":"):
             case [maker, cluster, name, whose, computer, start] if maker == _MARK:
                 about = (cluster, name, whose, computer, start)
