@@ -34,7 +34,7 @@ unset $(env | sed -nE 's/^(({"|".join(_VARIABLES)})_[A-Z0-9_]*)=.*/\\1/p' |
 
 _NOT_THERE = "is not there"
 _BELONGS_NOWHERE = "Could not establish a configuration source"
-_IS_FULL = "No space left on device"
+_IS_FULL = ("No space left on device", "Disk quota exceeded")
 _NOT_OF_SLURM = ("sh", "rm")
 
 NODES_EACH = 6
@@ -220,8 +220,10 @@ def missing(command: str) -> str:
 
 def _failure(command: str, said: str, slurm: str) -> SlurmError:
     """Return the error for a failed command, with its message."""
-    if _IS_FULL in said:
-        return SlurmError("the home that nodes share is full: make room in it, and run this again.")
+    if any(each in said for each in _IS_FULL):
+        return SlurmError(
+            "the home that nodes share is full, or your quota in it: make room, and run this again."
+        )
     if _BELONGS_NOWHERE in said:
         return SlurmError(
             "Slurm's commands are installed, but belong to no Slurm cluster (there is no "

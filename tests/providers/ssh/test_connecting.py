@@ -9,6 +9,7 @@ import shlex
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +32,7 @@ from jupyter_sky.providers.ssh.setup.facts import gather_facts
 from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.bridge import MARK
-from tests.lab import Lab
+from tests.lab import Lab, relay
 from tests.lab.host import make_key
 from tests.providers.ssh.conftest import impatient
 from tests.waiting import until
@@ -135,6 +136,27 @@ def test_jump_hosts_that_lead_to_each_other_are_refused(lab: Lab, client: Path) 
     write(client, config)
     with pytest.raises(sky.SkyError, match="its jump hosts lead to each other .*`ProxyJump none`"):
         connect(first.name)
+
+
+def test_a_jump_host_that_leads_nowhere_says_why(lab: Lab, client: Path) -> None:
+    first, second = lab.hosts[:2]
+    config = (client / "config").read_text()
+    write(client, f"Host {second.name}\n  ProxyJump {first.name}\n{config}")
+    with first.configured("AllowTcpForwarding no"):
+        with pytest.raises(sky.SkyError, match="lab1 may not be jumped through, by") as caught:
+            connect(second.name)
+        # What it says to write does work.
+        [command] = re.findall(r"`(ProxyCommand .*)`", str(caught.value))
+        ssh = f"ssh -F {client / 'config'} -i {client / 'id_ed25519'}"
+        ssh += f" -o UserKnownHostsFile={client / 'known_hosts'}"
+        way = command.replace("ssh", ssh, 1).replace(
+            "nc %h %p", f"{sys.executable} -S -E {relay.__file__} %h %p -"
+        )
+        write(client, f"Host {second.name}\n  {way}\n{config}")
+        assert connect(second.name) == second.name
+    write(client, f"Host {second.name}\n  ProxyJump {first.name}\n  Port 9\n{config}")
+    with pytest.raises(sky.SkyError, match="from lab1, .* port 9 cannot be reached: is the"):
+        connect(second.name)
 
 
 def test_a_jump_host_is_left_with_the_last_host_behind_it(lab: Lab, client: Path) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import last_line
 from jupyter_sky.providers.base import AgentGone
+from jupyter_sky.providers.ssh.connection import no_room
 from jupyter_sky.providers.ssh.connection.agent_channel import WINDOW, await_bridge, open_stream
 from jupyter_sky.providers.ssh.connection.channel_socket import as_socket, read, write
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError, runs_nothing
@@ -46,13 +47,6 @@ if TYPE_CHECKING:
 _TEST_WITHIN = 2.0
 _HEARD_WITHIN = 3.0  # seconds; agents give a sign of life each second
 _LAST_WORDS_WITHIN = 1.0
-_DISK_IS_FULL = "No space left on device"
-_FREE = """
-for place in "$HOME" "${XDG_CACHE_HOME:-$HOME/.cache}" "${TMPDIR:-/tmp}"; do
-    df -kP "$place" 2>/dev/null | awk -v place="$place" 'NR == 2 { print $4, place }'
-done
-"""
-_LITTLE = 16 * 1024  # kilobytes
 
 # Exceptions say what goes wrong; paramiko's own log is for users who configure it.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -218,7 +212,7 @@ class SSHConnection:
                     "direct-tcpip", where, ours, timeout=login.connect_within
                 )
             except paramiko.SSHException as error:
-                raise HostError(f"{last} does not lead to {login.where} ({error})") from None
+                raise HostError(_not_led(last, login, error)) from None
             except SkyError as error:
                 raise HostError(f"{last}, which leads to it, cannot be used: {error}") from None
             return open_transport(login, channel)
@@ -289,20 +283,10 @@ class SSHConnection:
             raise HostError(runs_nothing(last_line((first + said).decode(errors="replace"))))
         if status:
             lines = (printed + said).decode(errors="replace").strip().splitlines()
-            if any(_DISK_IS_FULL in line for line in lines):
-                raise CommandError(self._full_disk())
+            if said_of_disk := no_room.explain(lines, self.run, self.target):
+                raise CommandError(said_of_disk)
             raise CommandError("\n".join(lines[-12:]) or f"a command ended with status {status}")
         return printed.decode(errors="replace")
-
-    def _full_disk(self) -> str:
-        """Report that the host's disk is full, and where, if that can be determined."""
-        text = "its disk is full"
-        with contextlib.suppress(HostError):
-            free = [line.split(" ", 1) for line in self.run(_FREE).splitlines()]
-            places = [place for size, place in free if int(size) < _LITTLE]
-            if places:
-                text += f", there is no room left in {' and in '.join(places)}"
-        return f"{text}: make some, or see what `%sky gc --hosts {self.target}` removes"
 
     @contextlib.contextmanager
     def _command(self, command: str) -> Iterator[paramiko.Channel]:
@@ -393,3 +377,19 @@ class SSHConnection:
                 raise HostError("its agent did not answer") from None
             undone.pop_all()
             return channel
+
+
+def _not_led(jump: str, login: Login, error: paramiko.SSHException) -> str:
+    """Return why a jump host does not lead to a host."""
+    import paramiko
+
+    match getattr(error, "code", 0):
+        case paramiko.common.OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED:
+            return (
+                f"{jump} may not be jumped through, by its AllowTcpForwarding or PermitOpen: let "
+                f"`ProxyCommand ssh {jump} nc %h %p` in ~/.ssh/config take the place of ProxyJump"
+            )
+        case paramiko.common.OPEN_FAILED_CONNECT_FAILED:
+            return f"from {jump}, {login.where} cannot be reached: is the machine on?"
+        case _:
+            return f"{jump} does not lead to {login.where} ({error})"

@@ -320,6 +320,20 @@ def test_a_full_disk_is_named(lab: Lab, client: Path) -> None:
     assert "tar:" not in str(caught.value)
 
 
+def test_a_quota_that_is_used_up_is_named(lab: Lab, client: Path) -> None:
+    """What is free on the disk, and all that others could say of it, does not matter then."""
+    tar = lab.hosts[1].folder / "bin" / "tar"
+    tar.write_text("#!/bin/sh\necho 'tar: a: Cannot open: Disk quota exceeded' >&2\nexit 2\n")
+    tar.chmod(0o755)
+    try:
+        with pytest.raises(sky.SkyError) as caught:
+            sky.ComputePool(provider=sky.SSH("lab2")).__enter__()
+    finally:
+        tar.unlink()
+    assert "lab2: your quota there is used up, of bytes or of files: make room" in str(caught.value)
+    assert "or set XDG_CACHE_HOME there" in str(caught.value)
+
+
 def test_room_is_needed_where_environments_are_and_leave_to_write_and_to_run_programs(
     lab: Lab, client: Path
 ) -> None:
