@@ -78,12 +78,16 @@ say address "$3"
 vendors=$(cat /sys/bus/pci/devices/*/vendor 2>/dev/null)
 case "$vendors" in *0x10de*) ;; ?*) say bare yes ;; esac
 command -v nvidia-smi >/dev/null &&
-    nvidia-smi --query-gpu=index,name,driver_version --format=csv,noheader 2>&1 |
-    while read -r line; do say gpu "$line"; done
+    nvidia-smi --query-gpu=index,name,driver_version,memory.used --format=csv,noheader,nounits \
+        2>&1 | while read -r line; do say gpu "$line"; done
+# Ranks of a cluster that is idle may not have touched their GPUs yet.
+cat "$runtime"/*/spec.json 2>/dev/null | grep -o '"CUDA_VISIBLE_DEVICES": *"[0-9]*"' |
+    while read -r line; do say taken "$(echo "$line" | tr -dc 0-9)"; done
 true
 """
 
-_GPU = re.compile(r"\d+, (.+), ([^,]+)")
+_GPU = re.compile(r"\d+, (.+), ([^,]+), ([^,]+)")
+_LITTLE = 1024  # megabytes of a GPU that its driver and a display may take
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,8 @@ class HostFacts:
         The name of each GPU.
     driver
         The version of NVIDIA's driver.
+    gpus_in_use
+        The numbers of the GPUs that others use, or clusters of this user.
     gpu_trouble
         What ``nvidia-smi`` says where it shows no GPU, although there may be one; else empty.
     """
@@ -137,6 +143,7 @@ class HostFacts:
     address: str
     gpus: tuple[str, ...]
     driver: str | None
+    gpus_in_use: frozenset[int] = frozenset()
     gpu_trouble: str = ""
 
     @property
@@ -157,6 +164,7 @@ def gather_facts(connection: HostShell) -> HostFacts:
     said = {name: value for name, value in rows if name != "gpu"}
     listed = [value for name, value in rows if name == "gpu"]
     # What is wrong with a driver is among them, in words: nvidia-smi prints that, too.
+    taken = [int(value) for name, value in rows if name == "taken"]
     gpus = [found.groups() for each in listed if (found := _GPU.fullmatch(each))]
     if "system" not in said:
         raise HostError(runs_nothing("it did not say its system"))
@@ -178,10 +186,18 @@ def gather_facts(connection: HostShell) -> HostFacts:
         disk=1024 * int(said["disk"] or 0),
         uv=said["uv"],
         address=said["address"],
-        gpus=tuple(name for name, _ in gpus),
+        gpus=tuple(name for name, _, _ in gpus),
+        gpus_in_use=frozenset(taken).union(
+            number for number, (_, _, used) in enumerate(gpus) if _is_much(used)
+        ),
         driver=gpus[0][1] if gpus else None,
         gpu_trouble="" if gpus or "bare" in said else " ".join(listed).rstrip("."),
     )
+
+
+def _is_much(megabytes: str) -> bool:
+    # Some kinds have no number there, in words.
+    return megabytes.isdecimal() and int(megabytes) > _LITTLE
 
 
 def check_folders(facts: HostFacts) -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from jupyter_sky.formatting import format_list
 from jupyter_sky.providers.base import Node, RunningCluster
 from jupyter_sky.providers.node_defaults import thread_variables
 from jupyter_sky.providers.spec import ClusterSpec
@@ -97,9 +98,21 @@ def check_size(facts: HostFacts, spec: ClusterSpec) -> None:
             raise HostError(f"{option} {asked} was asked for, and it has {has_it} {unit}")
 
 
+def shared_gpus(facts: HostFacts, spec: ClusterSpec) -> str:
+    """Return that GPUs of a node are in use already, in words; empty if none is."""
+    devices = _devices(facts, spec)
+    shared = [f"{device}" for device in devices if device in facts.gpus_in_use]
+    if not shared:
+        return ""
+    are = "GPU {} is" if len(shared) == 1 else "GPUs {} are"
+    return f"{are.format(format_list(shared))} in use already, by others or by a cluster of yours"
+
+
 def _devices(facts: HostFacts, spec: ClusterSpec) -> tuple[int, ...]:
     wanted = spec.wanted_gpus
     every = range(len(facts.gpus))
     if wanted is None:
         return tuple(every)
-    return tuple(device for device in every if wanted.fits(facts.gpus[device]))[: wanted.count]
+    suited = [device for device in every if wanted.fits(facts.gpus[device])]
+    suited.sort(key=lambda device: device in facts.gpus_in_use)
+    return tuple(sorted(suited[: wanted.count]))

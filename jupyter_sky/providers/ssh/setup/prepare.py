@@ -16,7 +16,7 @@ from jupyter_sky.providers.ssh.setup.code_package import check_python, send_code
 from jupyter_sky.providers.ssh.setup.environment import install_system, make_environment
 from jupyter_sky.providers.ssh.setup.facts import HostFacts, check_folders, gather_facts
 from jupyter_sky.providers.ssh.setup.files import send_files, shell_values
-from jupyter_sky.providers.ssh.setup.placement import check_size
+from jupyter_sky.providers.ssh.setup.placement import check_size, shared_gpus
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,8 @@ def prepare_host(
     check_folders(facts)
     if facts.gpu_trouble and cuda is None:
         announce(f"{connection.target} goes on without GPUs (nvidia-smi says: {facts.gpu_trouble})")
+    if cuda is None and (shared := shared_gpus(facts, spec)):
+        announce(f"{connection.target}: {shared}")
     report("sending jupyter_sky", 0.2)
     code = send_code(connection, facts)
     if python is not None:

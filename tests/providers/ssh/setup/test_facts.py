@@ -54,7 +54,7 @@ def facts(host: Host) -> HostFacts:
 
 
 def test_gpus_are_those_that_the_driver_shows(host: Host, client: Path) -> None:
-    two = "0, NVIDIA A100-SXM4-80GB, 550.54.15\n1, NVIDIA H100 80GB HBM3, 550.54.15"
+    two = "0, NVIDIA A100-SXM4-80GB, 550.54.15, 4\n1, NVIDIA H100 80GB HBM3, 550.54.15, 4"
     with nvidia_smi(host, two):
         found = facts(host)
     assert found.gpus == ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3")
@@ -86,6 +86,33 @@ def test_a_machine_without_gpus_may_have_their_programs(host: Host, client: Path
 
 
 def test_what_is_no_line_of_a_gpu_is_passed_over(host: Host, client: Path) -> None:
-    with nvidia_smi(host, "WARNING: infoROM is corrupted\n0, NVIDIA L4, 535.1"):
+    with nvidia_smi(host, "WARNING: infoROM is corrupted\n0, NVIDIA L4, 535.1, [N/A]"):
         found = facts(host)
     assert (found.gpus, found.gpu_trouble) == (("NVIDIA L4",), "")
+
+
+# GPUs that others use
+
+
+USED = """0, NVIDIA A100-SXM4-80GB, 550.54.15, 61234
+1, NVIDIA A100-SXM4-80GB, 550.54.15, 4
+2, NVIDIA A100-SXM4-80GB, 550.54.15, 18
+3, NVIDIA A100-SXM4-80GB, 550.54.15, [N/A]"""
+
+WHICH = "--gather which\nimport os\nwhich = os.environ['CUDA_VISIBLE_DEVICES']"
+
+
+def test_gpus_that_nobody_uses_come_first(host: Host, notebook: LiveNotebook) -> None:
+    """Also where a cluster of this user has them and has not begun to compute."""
+    with nvidia_smi(host, USED):
+        options = "--hosts lab1 --plugin none"
+        cell = notebook.succeed(f"%%sky {options} --gpu A100:2 {WHICH}")
+        assert notebook.value("which") == ["1", "2"]
+        assert not any("in use already" in each for each in cell.shown)
+        cell = notebook.succeed(f"%%sky {options} --cluster two --gpu A100:2 {WHICH}")
+        try:
+            assert notebook.value("which") == ["0", "3"]
+            told = "lab1: GPU 0 is in use already, by others or by a cluster of yours"
+            assert any(told in each for each in cell.shown)
+        finally:
+            notebook.succeed("%sky down two")
