@@ -274,6 +274,12 @@ def call_in_waiting_thread(function: Callable[..., T], *args: object) -> T:
     return answer.result()
 
 
+def somebody_waits() -> bool:
+    """Return whether a thread waits that `call_in_waiting_thread` could ask the user in."""
+    with _waiting_lock:
+        return any(not each.is_over for each in _waiting)
+
+
 def _check_stop() -> None:
     stop: threading.Event | None = getattr(_stops, "event", None)
     if stop is not None and stop.is_set():

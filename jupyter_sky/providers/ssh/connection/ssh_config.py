@@ -29,6 +29,10 @@ paramiko does not know that, and reads ``~``, ``%n`` and ``%%`` in another way t
 there, ``ProxyJump none`` is said of jump hosts alone, and ``ProxyCommand none`` of both.
 """
 
+_ASKING = {
+    "keyboard-interactive": "kbdinteractiveauthentication",
+    "password": "passwordauthentication",
+}
 _ACCEPTING = ("accept-new", "no", "off")
 
 # Up to a number sign that begins a word, and is not in quotation marks.
@@ -56,6 +60,9 @@ class Login:
         Whether to ignore other keys of ssh-agent.
     use_agent
         Whether to use ssh-agent at all.
+    asks
+        How the user may be asked for what a host wants besides or in place of a key, as methods of
+        SSH.
     accepts_new
         Whether a host that ``known_hosts`` does not know is noted there, without a question.
     hashes_names
@@ -88,6 +95,7 @@ class Login:
     connect_within: float = CONNECT_WITHIN
     proxy_name: str = "ProxyCommand"
     proxy_advice: str = "does ssh reach it in a terminal?"
+    asks: tuple[str, ...] = ()
     accepts_new: bool = False
     hashes_names: bool = False
     agent_socket: str | None = None
@@ -174,6 +182,7 @@ def _login(target: Target, options: dict[str, Any]) -> Login:
             )
             for path in shlex.split(options.get(name, usual_files))
         ),
+        asks=tuple(_asks(options)),
         accepts_new=options.get("stricthostkeychecking", "").lower() in _ACCEPTING,
         hashes_names=options.get("hashknownhosts", "").lower() == "yes",
         agent_socket=_agent_socket(options.get("identityagent", "SSH_AUTH_SOCK")),
@@ -198,6 +207,16 @@ def _way(
         # It may come from elsewhere, and is passed to a shell.
         raise ValueError(f"{target.user} is no name of a user that a ProxyCommand may be given")
     return (), text
+
+
+def _asks(options: dict[str, Any]) -> Iterator[str]:
+    """Yield the methods of which the user is asked something."""
+    if options.get("batchmode", "").lower() == "yes":
+        return
+    wanted = options.get("preferredauthentications")
+    for method, name in _ASKING.items():
+        if options.get(name, "yes").lower() != "no" and method in (wanted or method).split(","):
+            yield method
 
 
 def _agent_socket(text: str) -> str | None:

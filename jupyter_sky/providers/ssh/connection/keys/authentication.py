@@ -1,4 +1,4 @@
-"""Public-key authentication: keys of ssh-agent and of files, certificates, passphrases."""
+"""Logging in: with keys of ssh-agent and of files, certificates, and what a host asks besides."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import contextlib
 import getpass
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jupyter_sky.providers.ssh.connection.errors import HostError, LoginError
-from jupyter_sky.providers.ssh.connection.keys import ssh_agent
+from jupyter_sky.providers.ssh.connection.keys import questions, ssh_agent
 from jupyter_sky.providers.ssh.connection.keys.certificates import certified, without_certificate
 from jupyter_sky.providers.ssh.connection.ssh_config import Login
 from jupyter_sky.transport import event_loop
@@ -20,43 +21,87 @@ if TYPE_CHECKING:
     import paramiko
 
 _TRIES = 3
-_TIMED_OUT = "Authentication timeout"  # as paramiko says it, in an error of a kind for several
 
 _unlocked: dict[Path, paramiko.PKey] = {}
 _asking = threading.Lock()
 
 
 def authenticate(transport: paramiko.Transport, login: Login) -> None:
-    """Log in with the first key that the host accepts.
+    """Log in with the first key that the host accepts, and what it asks the user.
 
     Raises
     ------
     LoginError
-        If it accepts none of them.
+        If it lets nobody in by that.
     HostError
         If it does not say whether it does.
     """
+    offered = _offer_keys(transport, login)
+    if not offered.is_let_in and not questions.answer(transport, login, offered.allowed):
+        raise LoginError(offered.trouble(login))
+
+
+@dataclass(frozen=True)
+class _Offered:
+    """What came of keys that a host was shown.
+
+    Attributes
+    ----------
+    is_let_in
+        Whether one of them was enough.
+    tried
+        How many there were.
+    allowed
+        The methods that the host allows in place of keys, or beside the one that it has accepted;
+        ``None`` if it has not said.
+    is_one_of_several
+        Whether it has accepted one, and wants something more.
+    refused
+        The keys with which ssh-agent did not sign.
+    """
+
+    is_let_in: bool
+    tried: int
+    allowed: tuple[str, ...] | None = None
+    is_one_of_several: bool = False
+    refused: tuple[str, ...] = ()
+
+    def trouble(self, login: Login) -> str:
+        """Return why the host does not let the user in, and what to do."""
+        if self.allowed is not None:
+            wants = " or ".join(self.allowed)
+            also = " besides a key" if self.is_one_of_several else ""
+            return (
+                f"it asks {login.user} for {wants}{also}, and nobody can answer at this moment: "
+                "`%sky doctor --hosts HOST` asks you for it"
+            )
+        what = f"it accepts none of {self.tried} keys" if self.tried else "there is no key to offer"
+        if self.refused:
+            what += f" (ssh-agent did not sign with {' and '.join(self.refused)})"
+        return (
+            f"{what} for {login.user}: run `ssh-copy-id -p {login.port} "
+            f"{login.user}@{login.address}` in a terminal, or name the key in ~/.ssh/config"
+        )
+
+
+def _offer_keys(transport: paramiko.Transport, login: Login) -> _Offered:
     import paramiko
 
     tried: set[bytes] = set()
-    refused: list[str] = []
     with contextlib.closing(ssh_agent.opened(login)) as agent:
         for key in _candidates(login, agent):
             tried.add(key.asbytes())
             try:
-                transport.auth_publickey(login.user, key)
+                allowed = transport.auth_publickey(login.user, key)
             except paramiko.BadAuthenticationType as error:
-                raise LoginError(
-                    f"it accepts {' or '.join(error.allowed_types)} only for {login.user}, and "
-                    f"jupyter_sky needs a key: ask its administrator"
-                ) from None
+                return _Offered(False, len(tried), tuple(error.allowed_types))
             except paramiko.AuthenticationException as error:
                 if not transport.is_active():
                     raise LoginError(
                         f"it hung up after {len(tried)} keys: name the right one in ~/.ssh/config "
                         "with IdentityFile and `IdentitiesOnly yes`"
                     ) from None
-                if _TIMED_OUT in str(error):
+                if questions.TIMED_OUT in str(error):
                     raise HostError(
                         f"{login.where} did not answer within {transport.auth_timeout:.0f} s "
                         f"whether {login.user} may log in: is it overloaded, or does a key wait "
@@ -64,16 +109,9 @@ def authenticate(transport: paramiko.Transport, login: Login) -> None:
                     ) from None
                 continue
             if transport.is_authenticated():
-                return
-            raise LoginError(f"it wants more than a key of {login.user}, which is not supported")
-        refused += agent.refused
-    what = f"it accepts none of {len(tried)} keys" if tried else "there is no key to offer"
-    if refused:
-        what += f" (ssh-agent did not sign with {' and '.join(refused)})"
-    raise LoginError(
-        f"{what} for {login.user}: run `ssh-copy-id -p {login.port} {login.user}@{login.address}` "
-        "in a terminal, or name the key in ~/.ssh/config"
-    )
+                return _Offered(True, len(tried))
+            return _Offered(False, len(tried), tuple(allowed), is_one_of_several=True)
+        return _Offered(False, len(tried), refused=tuple(agent.refused))
 
 
 def _candidates(login: Login, agent: ssh_agent.SSHAgent) -> Iterator[paramiko.PKey]:
