@@ -8,8 +8,11 @@ given up because the process on the node that leads to the agent is slow to star
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 
 from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import as_sentence
 from jupyter_sky.providers.base import AgentGone
 from jupyter_sky.transport.protocol.messages import Welcome
 
@@ -27,16 +30,26 @@ async def open_link(connection: Connection, since: int | None) -> Welcome:
 
     Raises
     ------
+    SkyError
+        When an agent that was started just now is gone, or no attempt reached it.
     AgentGone
-        When the agent is gone.
+        When another one is gone.
     OSError
-        When no attempt reached it; this is the error of the last one.
+        When another one cannot be reached.
     """
-    for _ in range(_ATTEMPTS - 1 if since == 0 else 0):
+    if since != 0:
+        return await connection.open(since)
+    for attempt in count(1):
         try:
             return await connection.open(since)
-        except AgentGone:
-            raise
-        except OSError:
+        except AgentGone as gone:
+            # As where the job of a node was cancelled at that moment.
+            raise SkyError(
+                as_sentence(f"{connection.name} was lost as it started: {gone}")
+            ) from None
+        except OSError as error:
+            if attempt == _ATTEMPTS:
+                text = f"{connection.name} has started, and cannot be reached: {error}"
+                raise SkyError(as_sentence(text)) from None
             await asyncio.sleep(_PAUSE)
-    return await connection.open(since)
+    raise AssertionError("unreachable")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_sky.errors import UsageError
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.slurm.login import login_node
 from jupyter_sky.providers.slurm.partitions import accounts, gpus_of, node_kinds
 from jupyter_sky.transport import event_loop
@@ -72,3 +73,15 @@ def test_a_slurm_that_is_too_old_is_said_to_be(slurm: Path, wrap: Wrap) -> None:
 )
 def test_names_of_gpus(resources: str, gpus: tuple[str | None, int]) -> None:
     assert gpus_of(resources) == gpus
+
+
+@pytest.mark.parametrize("seconds", ["0", "2"])
+def test_a_job_that_ends_as_its_nodes_are_there_is_said_in_a_sentence(
+    slurm: Path, wrap: Wrap, seconds: str
+) -> None:
+    """As one that is preempted or cancelled: what leads to its nodes is then gone or going."""
+    end = f"scancel --me; sleep {seconds}"
+    wrap("srun", f'[[ "$*" == *node.bridge* ]] && {{ {end}; }}; exec $real "$@"')
+    with pytest.raises(SkyError, match=r"^n1 (was lost as it started|has started, and cannot be)"):
+        start("brief")
+    assert registry.find("brief") is None
