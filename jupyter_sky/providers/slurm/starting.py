@@ -245,7 +245,7 @@ async def _await_agents(
     job: str, start: Start, folder: StartFolder, progress: Progress
 ) -> list[SlurmMachine]:
     """Wait without an end: how long a queue takes is for the user to judge."""
-    state, reason, known, ahead, is_known = "", "", 0, 0, False
+    state, reason, known, ahead, is_known, has_run = "", "", 0, 0, False, False
     since = time.monotonic()
     for look in count():
         ended = None
@@ -260,6 +260,7 @@ async def _await_agents(
                 state, since = there.state, time.monotonic()
             reason = there.reason
             ended = there if there.has_ended else None
+            has_run = has_run or not (ended or there.state == "PENDING")
             if there.state == "RUNNING" and not is_known:
                 waits, is_told = await _waits(start, job, folder)
                 if waits:
@@ -283,6 +284,8 @@ async def _await_agents(
                 raise SkyError(f"job {job}, node {node}: {answer['failed']}")
         if known == len(start.nodes):
             return [_machine(job, start, answers[task], task) for task in range(known)]
+        if ended and ended.state == "CANCELLED" and not has_run:
+            raise SkyError(f"job {job} was cancelled while it waited, by somebody or by Slurm")
         if ended or said.failed:
             last = await folder.last_line()
             if f"{start.environment.python}: No such file" in last:

@@ -195,6 +195,21 @@ def test_stop_takes_a_pending_job_back(slurm: Path) -> None:
         until(lambda: not queue())
 
 
+def test_a_job_that_is_cancelled_in_the_queue_is_said_to_be(slurm: Path) -> None:
+    said: list[str] = []
+
+    def cancel() -> None:
+        until(lambda: any("is pending" in each for each in said))
+        subprocess.run(["scancel", "--me"], check=True)
+
+    canceller = threading.Thread(target=cancel)
+    canceller.start()
+    with pytest.raises(SkyError, match=r"^job \d+ was cancelled while it waited, by somebody"):
+        start("waits", said, provider=Slurm(sbatch="--hold"))
+    canceller.join()
+    assert registry.find("waits") is None
+
+
 def test_each_rank_has_a_gpu_of_those_that_slurm_gave(slurm: Path) -> None:
     began = time.time()
     cluster = start("gpus", accelerator=Accelerator("A100", 2))
