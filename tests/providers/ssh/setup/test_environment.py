@@ -322,7 +322,9 @@ def test_a_full_disk_is_named(lab: Lab, client: Path) -> None:
 
 def test_a_quota_that_is_used_up_is_named(lab: Lab, client: Path) -> None:
     """What is free on the disk, and all that others could say of it, does not matter then."""
-    tar = lab.hosts[1].folder / "bin" / "tar"
+    host = lab.hosts[1]
+    shutil.rmtree(host.home / ".cache" / "jupyter-sky" / "code", ignore_errors=True)
+    tar = host.folder / "bin" / "tar"
     tar.write_text("#!/bin/sh\necho 'tar: a: Cannot open: Disk quota exceeded' >&2\nexit 2\n")
     tar.chmod(0o755)
     try:
