@@ -74,17 +74,26 @@ say loose "$loose"
 say uv "$(PATH="$PATH:$HOME/.local/bin:$HOME/.cargo/bin" command -v uv)"
 set -- $SSH_CONNECTION
 say address "$3"
+# It waits for ever for a GPU that hangs.
+limited() {
+    timeout -k 1 "$within" "$@"
+    [ $? != 124 ] || echo "nothing for $within s"
+}
+command -v timeout >/dev/null || limited() { "$@"; }
 # Machine images may have it for machines with and without GPUs.
 vendors=$(cat /sys/bus/pci/devices/*/vendor 2>/dev/null)
 case "$vendors" in *0x10de*) ;; ?*) say bare yes ;; esac
 command -v nvidia-smi >/dev/null &&
-    nvidia-smi --query-gpu=index,name,driver_version,memory.used --format=csv,noheader,nounits \
-        2>&1 | while read -r line; do say gpu "$line"; done
+    limited nvidia-smi --query-gpu=index,name,driver_version,memory.used \
+        --format=csv,noheader,nounits 2>&1 | while read -r line; do say gpu "$line"; done
 # Ranks of a cluster that is idle may not have touched their GPUs yet.
 cat "$runtime"/*/spec.json 2>/dev/null | grep -o '"CUDA_VISIBLE_DEVICES": *"[0-9]*"' |
     while read -r line; do say taken "$(echo "$line" | tr -dc 0-9)"; done
 true
 """
+
+NVIDIA_WITHIN = 40
+"""Seconds in which nvidia-smi has to answer; it takes many where the driver is loaded for it."""
 
 _GPU = re.compile(r"\d+, (.+), ([^,]+), ([^,]+)")
 _LITTLE = 1024  # megabytes of a GPU that its driver and a display may take
@@ -160,7 +169,8 @@ def gather_facts(connection: HostShell) -> HostFacts:
     HostError
         If it cannot be a node.
     """
-    rows = [row.split("\t", 1) for row in connection.run(_SCRIPT).splitlines() if "\t" in row]
+    script = f"within={NVIDIA_WITHIN}\n{_SCRIPT}"
+    rows = [row.split("\t", 1) for row in connection.run(script).splitlines() if "\t" in row]
     said = {name: value for name, value in rows if name != "gpu"}
     listed = [value for name, value in rows if name == "gpu"]
     # What is wrong with a driver is among them, in words: nvidia-smi prints that, too.

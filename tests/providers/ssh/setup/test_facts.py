@@ -11,6 +11,7 @@ import pytest
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection
 from jupyter_sky.providers.ssh.connection.targets import parse_one
 from jupyter_sky.providers.ssh.doctor import diagnose
+from jupyter_sky.providers.ssh.setup import facts as setup_facts
 from jupyter_sky.providers.ssh.setup.facts import HostFacts, gather_facts
 from tests.lab import Host, Lab
 from tests.notebook.kernels import LiveNotebook
@@ -89,6 +90,17 @@ def test_what_is_no_line_of_a_gpu_is_passed_over(host: Host, client: Path) -> No
     with nvidia_smi(host, "WARNING: infoROM is corrupted\n0, NVIDIA L4, 535.1, [N/A]"):
         found = facts(host)
     assert (found.gpus, found.gpu_trouble) == (("NVIDIA L4",), "")
+
+
+def test_a_gpu_that_hangs_does_not_hold_up_the_rest(
+    host: Host, client: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setup_facts, "NVIDIA_WITHIN", 1)
+    with nvidia_smi(host, "", vendor="0x10de"):
+        (host.folder / "bin" / "nvidia-smi").write_text("#!/bin/sh\nexec sleep 1000\n")
+        found = facts(host)
+    assert found.gpu_trouble == "nothing for 1 s"
+    assert not host.processes("sleep 1000")
 
 
 # GPUs that others use
