@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -19,12 +20,13 @@ from jupyter_sky.providers.ssh.relay import Relay, RelayedFile
 from jupyter_sky.providers.ssh.setup.facts import HostFacts
 
 _DOWNLOAD_WITHIN = 300.0
+_OLDEST = (0, 5)  # indexes in a pyproject.toml as it has them, and environments that can be moved
 
 
 def find_uv(
     connection: HostShell, facts: HostFacts, relay: Relay, report: Callable[[str], None]
 ) -> str:
-    """Return the path of uv on a host; where there is none it is sent.
+    """Return the path of uv on a host; where there is none that will do it is sent.
 
     Parameters
     ----------
@@ -36,7 +38,7 @@ def find_uv(
     HostError
         When there is none for this kind of machine.
     """
-    if facts.uv:
+    if facts.uv and _is_usable(connection, facts.uv):
         return facts.uv
     path = f"{facts.cache_folder}/bin/uv"
     quoted = shlex.quote(path)
@@ -63,6 +65,13 @@ def find_uv(
 
     relay.bring(connection, facts, RelayedFile("uv", digest, path), send, report)
     return path
+
+
+def _is_usable(connection: HostShell, uv: str) -> bool:
+    """Return whether the uv of a host runs there, and is not too old."""
+    said = connection.run(f"{shlex.quote(uv)} --version 2>/dev/null || true")
+    found = re.search(r"^uv (\d+)\.(\d+)", said, re.MULTILINE)
+    return found is not None and (int(found[1]), int(found[2])) >= _OLDEST
 
 
 def uv_program(machine: str) -> Path:

@@ -35,6 +35,8 @@ from jupyter_sky.providers.ssh.setup.environment import (
     _send_wheels,
     recipe_for,
 )
+from jupyter_sky.providers.ssh.setup.facts import gather_facts
+from jupyter_sky.providers.ssh.setup.uv import find_uv
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 from tests.lab import Lab, wheels
 from tests.lab.host import USERS, command
@@ -318,6 +320,26 @@ def test_a_full_disk_is_named(lab: Lab, client: Path) -> None:
         caught.value
     )
     assert "tar:" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "script", ["echo uv 0.2.10", "echo uv: version GLIBC_2.28 not found >&2; exit 1"]
+)
+def test_a_uv_that_will_not_do_is_not_used(lab: Lab, client: Path, script: str) -> None:
+    host = lab.hosts[1]
+    old = host.folder / "bin" / "uv"
+    old.write_text(f"#!/bin/sh\n{script}\n")
+    old.chmod(0o755)
+    connection = SSHConnection(parse_one("lab2"))
+    try:
+        facts = gather_facts(connection)
+        assert facts.uv == str(old)
+        used = find_uv(connection, facts, Relay(1), lambda text: None)
+        assert used == f"{facts.cache_folder}/bin/uv"
+        assert connection.run(f"{used} --version").startswith("uv ")
+    finally:
+        connection.close()
+        old.unlink()
 
 
 def test_a_quota_that_is_used_up_is_named(lab: Lab, client: Path) -> None:
