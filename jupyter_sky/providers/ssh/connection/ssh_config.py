@@ -156,7 +156,7 @@ def _login(target: Target, options: dict[str, Any]) -> Login:
     filed = options.get("hostkeyalias", address)
     user = target.user or options.get("user") or getpass.getuser()
     jumps, command = _way(target, options, {"h": address, "p": str(port), "r": user})
-    chosen = [Path(path).expanduser() for path in options.get("identityfile", ())]
+    chosen = [_path(path) for path in options.get("identityfile", ())]
     usual = [_home() / name for name in _USUAL_KEYS]
     return Login(
         address=address,
@@ -167,20 +167,19 @@ def _login(target: Target, options: dict[str, Any]) -> Login:
         identity_files=tuple(
             path for path in chosen or usual if _is_file(path) or _is_file(Path(f"{path}.pub"))
         ),
-        certificates=tuple(
-            Path(path).expanduser() for path in shlex.split(options.get("certificatefile", ""))
-        ),
+        certificates=tuple(_path(path) for path in shlex.split(options.get("certificatefile", ""))),
         only_these=options.get("identitiesonly", "no").lower() == "yes",
         use_agent=options.get("identityagent", "").lower() != "none",
         jumps=_before(jumps, address, port),
         proxy_command=command,
         known_hosts=tuple(
-            Path(path).expanduser()
+            _path(path)
             for name, usual_files in (
                 ("userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2"),
                 ("globalknownhostsfile", "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"),
             )
             for path in shlex.split(options.get(name, usual_files))
+            if path.lower() != "none"
         ),
         asks=tuple(_asks(options)),
         accepts_new=options.get("stricthostkeychecking", "").lower() in _ACCEPTING,
@@ -223,9 +222,9 @@ def _agent_socket(text: str) -> str | None:
     """Return the socket that ``IdentityAgent`` names, if it is not that of the environment."""
     if text in ("SSH_AUTH_SOCK", "none"):
         return None
-    if text.startswith("$"):
-        return os.environ.get(text.strip("${}"))
-    return str(Path(text).expanduser())
+    if re.fullmatch(r"\$\w+", text):
+        return os.environ.get(text[1:])
+    return str(_path(text))
 
 
 def _with_tokens(text: str, values: dict[str, str]) -> str:
@@ -265,6 +264,17 @@ def _seconds(text: str | None) -> float:
     units = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
     parts = re.findall(r"(\d{1,9})([smhdw]?)", (text or "").lower())
     return float(sum(int(count) * units[unit] for count, unit in parts))
+
+
+def _path(text: str) -> Path:
+    """Return the path of a file, with ``~`` and ``${NAME}`` as ssh reads them."""
+
+    def value(name: re.Match[str]) -> str:
+        if name[1] not in os.environ:
+            raise ValueError(f"{name[0]} in it is no variable here")
+        return os.environ[name[1]]
+
+    return Path(re.sub(r"\$\{(\w+)\}", value, text)).expanduser()
 
 
 def _is_file(path: Path) -> bool:

@@ -122,6 +122,23 @@ def test_a_key_that_is_known_without_a_port_holds_at_each(lab: Lab, client: Path
 # The configuration
 
 
+def test_variables_in_the_names_of_files(
+    lab: Lab, client: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = (client / "config").read_text()
+    (client / "id_ed25519").rename(client / "my key")
+    (client / "known_hosts").rename(client / "known")
+    monkeypatch.setenv("MINE", str(client))
+    lines = 'IdentityFile "${MINE}/my key"\nUserKnownHostsFile ${MINE}/known'
+    write(client, f"{lines}\n{config}")
+    assert connect("lab1") == "lab1"
+    write(client, f"{lines}\nCertificateFile ${{NOWHERE}}/x\n{config}")
+    with pytest.raises(SkyError, match=r"cannot be used: \$\{NOWHERE\} in it is no variable"):
+        connect("lab1")
+    write(client, f"UserKnownHostsFile none\n{config}")
+    assert not any("none" in str(each) for each in read_login(parse_one("lab1")).known_hosts)
+
+
 def test_names_that_are_to_be_completed_with_nothing_stay(client: Path) -> None:
     write(client, "CanonicalizeHostname yes\nHost gpu\n  Port 7\n")
     assert read_login(parse_one("gpu")).port == 7
