@@ -32,7 +32,7 @@ _LONGEST_PAUSE = 15.0
 _PATIENCE = 4  # refusals, each after several attempts
 # Refusals that end once a dependent resource is gone.
 _LATER = ("DependencyViolation", "InvalidPlacementGroup.InUse", "VolumeInUse", "IncorrectState")
-_ENDS = f" What runs without an agent ends by itself within {FIRST_SIGN_WITHIN / 60:.0f} minutes."
+_ENDS = f"; what runs without an agent ends by itself within {FIRST_SIGN_WITHIN / 60:.0f} minutes"
 _EXPECTING = "waiting until AWS would find what it was asked for last"
 
 
@@ -228,8 +228,8 @@ def _living(clients: Clients, ids: Sequence[str], request: str) -> list[str]:
 
 def _may_be_left(left: str, troubles: Sequence[AWSError], ends: str) -> AWSError:
     return AWSError(
-        f"something may still be there and cost money ({left}), type `%sky gc` to try again: "
-        f"{troubles[0] if troubles else 'it takes very long.'}{ends}"
+        f"something may still be there and cost money ({left}{ends}), type `%sky gc` to try again: "
+        f"{troubles[0] if troubles else 'it takes very long.'}"
     )
 
 

@@ -269,8 +269,10 @@ def test_who_cannot_ask_aws_is_told_what_runs_and_until_when(
     [row] = registry.rows()
     for each in rented.instances(row.id):
         assert each in said
-    assert f" of cluster {row.id} in us-east-1), type `%sky gc` to try again: {why}" in said
-    assert said.endswith("What runs without an agent ends by itself within 10 minutes.")
+    assert (
+        f" of cluster {row.id} in us-east-1; what runs without an agent ends by itself within 10 "
+        f"minutes), type `%sky gc` to try again: {why}" in said
+    )
     [rental], _ = cloud_resources.find()
     rental.remove()
     assert left() == []
