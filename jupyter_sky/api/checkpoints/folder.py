@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _MARKER = "checkpoint.json"
 _BEGUN = "begun"
+_JOINED = "joined"  # where it is not rank 0 that has begun it
 _BUCKETS = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"}
 _PARTS = ".distcp"
 _SAVE = re.compile(r"[0-9a-f]{12}")
@@ -246,7 +247,10 @@ class _Place:
     def join_save(self, save: str) -> None:
         if not self.is_local:
             raise UsageError("it does not see what rank 0 has written there")
-        Path(self._root, save).mkdir(parents=True, exist_ok=True)
+        folder = Path(self._root, save)
+        folder.mkdir(parents=True, exist_ok=True)
+        # If nothing else is written, the next save knows by it that this may be removed.
+        (folder / _JOINED).touch()
 
     def files(self, save: str) -> list[str]:
         self._files.invalidate_cache()
@@ -308,7 +312,8 @@ class _Place:
         """Return whether a folder is a save, rather than one of the user's, such as a date."""
         with suppress(FileNotFoundError, NotADirectoryError):  # another run may have removed it
             files = self.files(name)
-            return any(each in (_BEGUN, METADATA) or each.endswith(_PARTS) for each in files)
+            marks = (_BEGUN, _JOINED, METADATA)
+            return any(each in marks or each.endswith(_PARTS) for each in files)
         return False
 
     def remove(self, save: str) -> None:

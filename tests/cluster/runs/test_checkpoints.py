@@ -158,7 +158,7 @@ def disks(cells: Cells, tmp_path: Path) -> Iterator[Callable[[Sequence[object]],
 def parts_on(disk: Path) -> list[str]:
     """What the disk of a node has of the one save that is there."""
     [save] = [path for path in (disk / "run").iterdir() if path.is_dir()]
-    return sorted(path.name for path in save.iterdir() if path.name != "begun")
+    return sorted(path.name for path in save.iterdir() if path.name not in ("begun", "joined"))
 
 
 def test_each_node_keeps_its_parts_on_its_own_disk(
@@ -255,15 +255,21 @@ def test_a_rank_that_is_killed_while_others_wait_leaves_the_checkpoint(
     assert cells.ask("sky.load(path)") == [{"step": 3}] * 4
 
 
+@pytest.mark.parametrize("when", ["early", "late"])
 @pytest.mark.parametrize("where", ["shared", "own disks"])
 def test_a_rank_that_is_killed_while_it_saves_leaves_the_former_checkpoint(
-    cells: Cells, disks: Callable[[Sequence[object]], None], tmp_path: Path, where: str
+    cells: Cells,
+    disks: Callable[[Sequence[object]], None],
+    tmp_path: Path,
+    where: str,
+    when: str,
 ) -> None:
+    dying = DYING_EARLY if when == "early" else DYING
     names: Sequence[object] = range(4) if where == "own disks" else [0] * 4
     disks(names)
     cells.run(f"{FSDP2}\nsky.save('~/run', model=model, step=1)")
     with pytest.raises(RemoteError, match="rank 2 is lost"):
-        cells.run(f"{DYING}\nsky.save('~/run', model=model, step=2)")
+        cells.run(f"{dying}\nsky.save('~/run', model=model, step=2)")
     cells.run(f"{NET}\nimport os, jupyter_sky as sky\nrank = int(os.environ['RANK'])")
     disks(names)
     cells.run(FSDP2)
