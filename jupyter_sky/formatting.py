@@ -188,6 +188,12 @@ def without_secrets(text: str) -> str:
     return _ADDRESS.sub(_without_secret, text) if "://" in text else text
 
 
+def with_secrets(texts: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
+    """Return texts with the secrets that were hidden in them, where the whole text is known."""
+    whole = {without_secrets(each): each for each in known}
+    return tuple(whole.get(each, each) for each in texts)
+
+
 def _without_secret(address: re.Match[str]) -> str:
     rest = _LOGIN.sub(f"{HIDDEN}@", address[2])
     rest, mark, fragment = rest.partition("#")

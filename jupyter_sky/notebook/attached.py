@@ -14,7 +14,7 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.formatting import without_secrets
+from jupyter_sky.formatting import with_secrets
 from jupyter_sky.notebook.errors import gone, no_cluster
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import parse_cell
@@ -45,9 +45,7 @@ def attach(row: RegistryRow, timeouts: Timeouts) -> tuple[Cluster, CellOptions] 
         return None
     cluster.packages.set_image(spec.image)
     cluster.mounts.remember(spec.volumes)
-    options = attached_options(row)
-    known = cluster.variables.take_over([each for each, _ in options.variable])
-    return cluster, replace(options, variable=tuple((dict(options.variable) | known).items()))
+    return cluster, _with_values(attached_options(row), cluster)
 
 
 def take_up_additions(cluster: Cluster, started: CellOptions) -> CellOptions:
@@ -70,8 +68,7 @@ def take_up_additions(cluster: Cluster, started: CellOptions) -> CellOptions:
     cluster.packages.set_image(with_recorded_sources(cluster.spec.image, row))
     if options.volumes != started.volumes:
         cluster.mounts.remember([Volume.parse(each) for each in options.volumes])
-    known = cluster.variables.take_over([each for each, _ in options.variable])
-    return replace(options, variable=tuple((dict(options.variable) | known).items()))
+    return _with_values(options, cluster)
 
 
 def with_additions(options: CellOptions, row: RegistryRow) -> CellOptions:
@@ -80,13 +77,12 @@ def with_additions(options: CellOptions, row: RegistryRow) -> CellOptions:
     Secrets stay, which its row lacks.
     """
     there = attached_options(row)
-    known = {without_secrets(each): each for each in (*options.pip, *options.index)}
     return replace(
         options,
         nodes=there.nodes,
         hosts=there.hosts,
-        pip=tuple(known.get(each, each) for each in there.pip),
-        index=tuple(known.get(each, each) for each in there.index),
+        pip=with_secrets(there.pip, options.pip),
+        index=with_secrets(there.index, options.index),
         wheels=there.wheels,
         env=there.env,
         volumes=there.volumes,
@@ -185,6 +181,12 @@ def attached_hosts(row: RegistryRow) -> tuple[str, ...]:
         for machine in row.machines
         if "host" in machine
     )
+
+
+def _with_values(options: CellOptions, cluster: Cluster) -> CellOptions:
+    """Return options with the values of variables that nodes have."""
+    known = cluster.variables.take_over([each for each, _ in options.variable])
+    return replace(options, variable=tuple((dict(options.variable) | known).items()))
 
 
 def _line_options(row: RegistryRow) -> CellOptions:

@@ -221,12 +221,14 @@ def _has(cluster: Cluster, option: str) -> Any:
 
 def missing_packages(cluster: Cluster, options: CellOptions) -> tuple[str, ...]:
     """Return those of the packages of a cell that the cluster does not have."""
+    found = file_of(options)
+    named = updated(found.packages, options.pip)
+    if not named:  # as in most cells, for which the registry need not be read
+        return ()
     image = cluster.spec.image
     present = {*image.pins, *cluster.packages.added}
     if not has_given_environment(cluster):  # one of its own was made with them
         present.update(image.pip)
-    found = file_of(options)
-    named = updated(found.packages, options.pip)
     if not set(found.constraints) <= set(image.constraints):
         return named
     rebuilt = cluster.packages.changed(found.wheels)

@@ -5,9 +5,6 @@ from __future__ import annotations
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.network.requests.quietly import request_quietly
 from jupyter_sky.transport.event_loop import call
-from jupyter_sky.transport.tasks import BackgroundTasks
-
-_telling = BackgroundTasks()
 
 
 class News:
@@ -35,4 +32,4 @@ class News:
     def _tell(self) -> None:
         controller = self._controller
         for head in controller.connections[:1]:
-            _telling.spawn(request_quietly(head, "added", by=controller.context.client))
+            controller.spawn(request_quietly(head, "added", by=controller.context.client))

@@ -20,9 +20,7 @@ from jupyter_sky.cluster.network.requests.quietly import request_quietly
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.event_loop import call, wait
 from jupyter_sky.transport.protocol.agent_requests import VariablesAnswer
-from jupyter_sky.transport.tasks import BackgroundTasks, blocking
-
-_telling = BackgroundTasks()
+from jupyter_sky.transport.tasks import blocking
 
 
 class RankVariables:
@@ -62,7 +60,7 @@ class RankVariables:
 
     def _tell(self, new: dict[str, str]) -> None:
         for each in self._controller.connections:
-            _telling.spawn(request_quietly(each, "renew_variables", variables=new))
+            self._controller.spawn(request_quietly(each, "renew_variables", variables=new))
 
     async def _ask(self, seals: Mapping[str, str]) -> dict[str, str]:
         found: dict[str, str] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jupyter_sky.cluster.inventory import registry
-from jupyter_sky.formatting import without_secrets
+from jupyter_sky.formatting import with_secrets
 
 
 def all_added(identity: str, own: Sequence[str]) -> tuple[str, ...]:
@@ -19,7 +19,4 @@ def all_added(identity: str, own: Sequence[str]) -> tuple[str, ...]:
         Those that are known here, with passwords, which the registry does not keep.
     """
     row = registry.with_id(identity)
-    if row is None:
-        return tuple(own)
-    known = {without_secrets(each): each for each in own}
-    return tuple(known.get(each, each) for each in row.spec.get("added", ()))
+    return with_secrets(row.spec.get("added", ()), own) if row else tuple(own)

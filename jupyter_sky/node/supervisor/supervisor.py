@@ -137,7 +137,7 @@ class Supervisor:
 
     def variables(self, rank: int) -> Mapping[str, str] | None:
         """Return a rank's own environment variables; ``None`` if it is not here."""
-        return {**self._specs[rank].env, **self.renewed_variables} if rank in self.ranks else None
+        return self._env(rank) if rank in self.ranks else None
 
     def start(self) -> None:
         """Request the processes of all ranks; they are forked once the fork server is ready."""
@@ -192,10 +192,13 @@ class Supervisor:
         log = self._logs.open(rank)
         self.ranks[rank] = RankProcess(rank, log, self._on_message, self._output.forward)
 
+    def _env(self, rank: int) -> Mapping[str, str]:
+        return {**self._specs[rank].env, **self.renewed_variables}
+
     def _fork(self, rank: int) -> None:
         process = self.ranks[rank]
         try:
-            self._fork_server.fork(process, {**self._specs[rank].env, **self.renewed_variables})
+            self._fork_server.fork(process, self._env(rank))
         except OSError as error:
             self.on_not_forked(process, error.strerror or str(error))
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -173,18 +175,25 @@ def test_a_stop_that_comes_before_what_it_stops_is_heeded(tmp_path: Path) -> Non
     asyncio.run(check())
 
 
+@contextlib.asynccontextmanager
+async def stuck(node: Node) -> AsyncIterator[asyncio.Future[str]]:
+    """Begin the installation ``first``, whose index never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        index = f"http://127.0.0.1:{server.getsockname()[1]}/simple"
+        first = asyncio.ensure_future(node.install("first", "1.0", index))
+        asked, _ = await asyncio.get_running_loop().sock_accept(server)
+        yield first
+        asked.close()
+
+
 def test_one_whose_notebook_is_gone_keeps_nobody_waiting(tmp_path: Path) -> None:
     async def check() -> None:
         node = Node(tmp_path)
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            server.setblocking(False)
-            index = f"http://127.0.0.1:{server.getsockname()[1]}/simple"
-            first = asyncio.ensure_future(node.install("first", "1.0", index))
-            asked, _ = await asyncio.get_running_loop().sock_accept(server)
+        async with stuck(node) as first:
             node.notebooks = 1
             assert not await node.install("second", "2.0")
             assert await first == "it was stopped"
-            asked.close()
         assert node.word == "WORD = '2.0'\n"
 
     asyncio.run(check())
@@ -193,18 +202,13 @@ def test_one_whose_notebook_is_gone_keeps_nobody_waiting(tmp_path: Path) -> None
 def test_one_that_waits_for_its_turn_is_stopped_and_not_the_one_before_it(tmp_path: Path) -> None:
     async def check() -> None:
         node = Node(tmp_path)
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            server.setblocking(False)
-            index = f"http://127.0.0.1:{server.getsockname()[1]}/simple"
-            first = asyncio.ensure_future(node.install("first", "1.0", index))
-            asked, _ = await asyncio.get_running_loop().sock_accept(server)
+        async with stuck(node) as first:
             second = asyncio.ensure_future(node.install("second", "2.0"))
             await asyncio.sleep(0)
             node.installer.stop("second")
             assert not first.done()
             node.installer.stop("first")
             assert await first == "it was stopped"
-            asked.close()
         assert await second == "it was stopped"
         assert node.word == "nothing"
 
