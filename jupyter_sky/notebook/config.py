@@ -16,6 +16,7 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import without_secrets
 from jupyter_sky.notebook.options import types
 from jupyter_sky.notebook.options.definitions import CELL_OPTIONS, CLUSTER_OPTIONS, CellOptions
+from jupyter_sky.notebook.options.local_paths import with_absolute_paths
 from jupyter_sky.notebook.options.option_type import InvalidValue, OptionType
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import UNATTENDED
@@ -241,7 +242,7 @@ class Sky(Configurable):
             for name in names
             if getattr(options, name) == defaults[name] and getattr(self, name) is not None
         }
-        return replace(options, **changes)
+        return with_absolute_paths(replace(options, **changes))
 
     def timeouts(self) -> Timeouts:
         """Return how long things may take."""

@@ -34,6 +34,7 @@ from jupyter_sky.notebook.errors import gone, no_cluster
 from jupyter_sky.notebook.kernel import cluster_name
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
+from jupyter_sky.notebook.options.local_paths import with_absolute_paths
 from jupyter_sky.notebook.panel.manager import PanelManager
 from jupyter_sky.notebook.places import say_left_out, start_at_one, without_nodes
 from jupyter_sky.notebook.project.additions import Additions
@@ -108,8 +109,7 @@ class Session:
         SkyError
             When it does not start, or lacks packages that cannot be installed.
         """
-        given = self._given
-        choices = [replace(each, **given) if given else each for each in (options, *others)]
+        choices = list(map(self._asked, (options, *others)))
         name = choices[0].cluster or self.current_name
         if (start := self._starting.get(name)) and not start.is_over:
             start.follow(self._shell)
@@ -137,7 +137,7 @@ class Session:
         UsageError
             When nothing says what to start.
         """
-        options = replace(options, **self._given)
+        options = self._asked(options)
         name = options.cluster or self.current_name
         if (there := self._starting.get(name)) and not there.is_over:
             return there
@@ -155,6 +155,7 @@ class Session:
 
     def places(self, options: CellOptions) -> tuple[str, list[ClusterPlace]]:
         """Return the name of the cluster that options mean, and where it could come from."""
+        options = self._asked(options)
         name = options.cluster or self.current_name
         return name, self._places(name, [self._start_options(name, options)])
 
@@ -300,6 +301,10 @@ class Session:
         for cluster in self._clusters.values():
             cluster.close()
         self._clusters.clear()
+
+    def _asked(self, options: CellOptions) -> CellOptions:
+        """Return the options of a cell, with those that are given for all cells."""
+        return with_absolute_paths(replace(options, **self._given) if self._given else options)
 
     def _start_options(self, name: str, options: CellOptions) -> CellOptions:
         """Return the options to start a cluster with, for a cell with ``options``."""

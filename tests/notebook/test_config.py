@@ -191,6 +191,24 @@ def test_a_cell_adds_to_a_cluster_that_comes_back(
         notebook.run("%%sky --variable C=4\npass")
 
 
+def test_a_cluster_comes_back_with_its_files_from_another_folder(
+    notebook: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels.write(tmp_path / "packages", "greeting", "1.0", greeting="WORD = 'hello'\n")
+    (tmp_path / "requirements.txt").write_text("greeting\n")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    look = "import greeting, os\nprint(greeting.WORD)"
+    asked = "--nodes 1 --env requirements.txt --wheels packages"
+    assert notebook.run(f"%%sky {asked}\n{look}").endswith("hello\n")
+    [row] = registry.rows()
+    with pytest.raises(Exception, match="is lost"):
+        agent = row.machines[0]["pid"]
+        notebook.run(f"%%sky\nimport os, time\nos.kill({agent}, 9)\ntime.sleep(600)")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert notebook.run(f"%%sky\n{look}").endswith("hello\n")
+
+
 @pytest.mark.parametrize("cell", ["--nodes 1", ""])
 def test_a_cell_that_describes_a_cluster_starts_it_with_the_settings_of_now(
     notebook: Notebook, cell: str

@@ -15,10 +15,9 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from IPython.core.interactiveshell import ExecutionResult
 from traitlets.config import Config
@@ -28,8 +27,8 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import ScriptFailed, SkyError, UsageError, exit_status
 from jupyter_sky.formatting import format_cost, format_count, format_elapsed
 from jupyter_sky.notebook import extension
-from jupyter_sky.notebook.options import environment, types
-from jupyter_sky.notebook.options.definitions import CELL_OPTIONS, PROGRAM_DEFAULTS, CellOptions
+from jupyter_sky.notebook.options.definitions import PROGRAM_DEFAULTS, CellOptions
+from jupyter_sky.notebook.options.local_paths import with_absolute_paths
 from jupyter_sky.notebook.output import background_run
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.output.unread import discard_unread
@@ -41,7 +40,6 @@ from jupyter_sky.notebook.session import Session
 _FAILED, _MISUSED = 1, 2
 _AGAIN_AFTER = 0.05  # seconds
 _DEFAULTS = [each.removeprefix("--") for each in PROGRAM_DEFAULTS]
-_PATHS = [each.field for each in CELL_OPTIONS if each.type in types.LOCAL_PATHS]
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -76,7 +74,7 @@ def run_program(
     """
     path = Path(name).expanduser().absolute()
     cells = read_cells(path)
-    options = _from_here(options)
+    options = with_absolute_paths(options)  # from the folder of the command
     # It may belong to a notebook whose cell has started this process.
     os.environ.pop("JPY_SESSION_NAME", None)
     # Python runs a script in the folder of the command; Jupyter, and editors with `# %%`, run cells
@@ -123,20 +121,6 @@ def run_program(
             discard_unread()
             program.close(keep)
     return program.status
-
-
-def _from_here(options: CellOptions) -> CellOptions:
-    """Return options whose paths are from the folder of the command, not from the notebook's."""
-
-    def placed(name: str) -> str:
-        return name if name in environment.WORDS else str(Path(name).expanduser().absolute())
-
-    paths: dict[str, Any] = {}
-    for field in _PATHS:
-        given = getattr(options, field)
-        if given:
-            paths[field] = placed(given) if isinstance(given, str) else tuple(map(placed, given))
-    return replace(options, **paths)
 
 
 class _Program:

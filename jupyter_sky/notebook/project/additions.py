@@ -13,6 +13,7 @@ from jupyter_sky.notebook.attached import with_recorded_sources
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
+from jupyter_sky.notebook.options.local_paths import with_absolute_paths
 from jupyter_sky.notebook.output.progress import NoticeLine
 from jupyter_sky.notebook.project import install, plugins, volumes
 from jupyter_sky.notebook.project.image import file_of, names_file, with_file, with_sources
@@ -77,6 +78,7 @@ class Additions:
         SkyError
             If they cannot be installed; the cluster is then as it was.
         """
+        typed = with_absolute_paths(typed)
         image = cluster.spec.image
         if row := registry.with_id(cluster.id):  # another notebook may have added to it
             image = with_recorded_sources(image, row)

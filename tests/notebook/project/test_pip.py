@@ -267,7 +267,8 @@ def test_what_cannot_be_installed_leaves_all_as_it_was(
 
 
 def test_a_file_of_packages_that_is_not_there_starts_nothing(notebook: Notebook) -> None:
-    with pytest.raises(sky.UsageError, match=r"there is no file nothing\.lock: name a `uv.lock`"):
+    there = re.escape(str(Path("nothing.lock").absolute()))
+    with pytest.raises(sky.UsageError, match=f"there is no file {there}: name a `uv.lock`"):
         notebook.run("%%sky --nodes 1 --env nothing.lock\npass")
     with pytest.raises(sky.UsageError, match="no cluster is running"):
         notebook.run("%%sky\npass")
