@@ -131,10 +131,13 @@ class PackageInstaller:
         if uv is None:
             return _answer(lacks=platform.machine())
         overlay.prepare(self._folder)
-        new = overlay.new_folder(self._folder)
+        new, wheels = overlay.new_folder(self._folder), self._wheels_folder(request)
         try:
-            return await self._install(uv, request, new)
+            # In a thread, since CUDA's wheels have gigabytes and links have to be answered in time.
+            await asyncio.to_thread(self._lay_out, request, wheels)
+            return await self._install(uv, request, new, wheels)
         finally:
+            overlay.remove(wheels)
             if overlay.link(self._folder).resolve() != new.resolve():
                 overlay.remove(new)
 
@@ -168,12 +171,13 @@ class PackageInstaller:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    async def _install(self, uv: str, request: InstallRequest, new: Path) -> InstallAnswer:
-        wheels = self._wheels(request)
+    async def _install(
+        self, uv: str, request: InstallRequest, new: Path, wheels: Path
+    ) -> InstallAnswer:
         project = new / "pyproject.toml"
-        options = [each.replace(SENT_WHEELS, str(wheels or "")) for each in request["options"]]
+        options = [each.replace(SENT_WHEELS, str(wheels)) for each in request["options"]]
         source = ["-r", str(project), "--python", sys.executable, *options]
-        sent = quote(str(wheels or ""))
+        sent = quote(str(wheels))
         asked = [each.replace(SENT_WHEELS, sent) for each in request["requirements"]]
         project.write_text(_project(asked, request["settings"]))
         # Packages that the environment has in a suitable version are not installed again. Nothing
@@ -228,22 +232,20 @@ class PackageInstaller:
             part.replace(kept)
         return kept if kept.exists() else None
 
-    def _wheels(self, request: InstallRequest) -> Path | None:
-        """Put the wheels that were sent into a folder, by their names."""
-        if not request["wheels"]:
-            return None
-        # uv identifies a wheel by its path, and a rebuilt one has the same name: use a new folder.
+    def _wheels_folder(self, request: InstallRequest) -> Path:
+        """Return the folder for the wheels that were sent; the same for the same ones."""
+        # uv identifies a wheel by its path, and a rebuilt one has the same name.
         told = json.dumps(sorted((n, each["blob"]) for n, each in request["wheels"].items()))
         mark = hashlib.sha256(told.encode()).hexdigest()[:16]
-        folder = self._folder / "packages" / f"wheels-{mark}"
-        folder.mkdir(mode=0o700, exist_ok=True)
+        return self._folder / "packages" / f"wheels-{mark}"
+
+    def _lay_out(self, request: InstallRequest, wheels: Path) -> None:
+        """Put the wheels that were sent into a folder, by their names."""
+        wheels.mkdir(mode=0o700, exist_ok=True)
         for name, blob in request["wheels"].items():
-            place = folder / PurePath(name).name
-            if not place.exists():
-                part = place.with_suffix(".part")
-                shutil.copyfile(self._store.folder / file_name(blob["blob"]), part)
-                part.replace(place)
-        return folder
+            shutil.copyfile(
+                self._store.folder / file_name(blob["blob"]), wheels / PurePath(name).name
+            )
 
     async def _run(self, words: Sequence[str], env: dict[str, str], folder: Path) -> list[str]:
         """Run uv in the folder of the project file that names its indexes; return its output.
@@ -310,8 +312,13 @@ def what_failed(lines: Sequence[str]) -> str:
             output.append(text)
     last = output[-1:] or causes[1:][-1:]
     if full := _IS_FULL.search(": ".join(last)):
-        last = [f"the disk of {PurePath(full[1]).parent} is full"]
+        last = [f"the disk at {_mount_point(Path(full[1]))} is full"]
     return ": ".join(part.rstrip(":. ") for part in [*causes[:1], *last])[:_LINE]
+
+
+def _mount_point(path: Path) -> Path:
+    """Return the path of a file system, as `df` names it."""
+    return next(each for each in path.parents if each.is_mount())
 
 
 def _answer(

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ import pytest
 from jupyter_sky.node.blobs.store import BlobStore
 from jupyter_sky.node.packages import overlay
 from jupyter_sky.node.packages.installer import PackageInstaller, what_failed
-from jupyter_sky.transport.protocol.agent_requests import InstallRequest
+from jupyter_sky.serialization import blobs
+from jupyter_sky.transport.protocol.agent_requests import SENT_WHEELS, InstallRequest, WheelBlob
 from tests.lab import wheels
 
 TREE = """
@@ -72,9 +73,9 @@ error: Failed to download `greeting==1.0`
         (
             FULL,
             "Failed to install: greeting-1.0-py3-none-any.whl (greeting==1.0): "
-            "the disk of /agent/packages/1 is full",
+            "the disk at / is full",
         ),
-        (FULL_CACHE, "Failed to download `greeting==1.0`: the disk of /cache/a b is full"),
+        (FULL_CACHE, "Failed to download `greeting==1.0`: the disk at / is full"),
         ("error: unexpected argument", "unexpected argument"),
         ("Illegal instruction", "Illegal instruction"),
         ("", ""),
@@ -115,19 +116,29 @@ class Node:
         for version in ("1.0", "2.0"):
             wheels.write(self._shelf, "greeting", version, greeting=f"WORD = {version!r}\n")
         self.notebooks = 2
-        self.installer = PackageInstaller(
-            self._folder, BlobStore(folder / "blobs", 1_000_000), lambda: self.notebooks > 1
-        )
+        (folder / "blobs").mkdir()
+        self._store = BlobStore(folder / "blobs", 1_000_000)
+        self.installer = PackageInstaller(self._folder, self._store, lambda: self.notebooks > 1)
 
-    async def install(self, name: str, version: str, index: str = "") -> str:
+    def _sent(self, wheel: Path) -> WheelBlob:
+        content = wheel.read_bytes()
+        key = blobs.digest(content)
+        self._store.add(key, 0, memoryview(content), len(content))
+        return {"blob": key, "size": len(content)}
+
+    async def install(
+        self, name: str, version: str, index: str = "", sent: Sequence[Path] = ()
+    ) -> str:
         """Carry an installation out; return why that failed."""
         sources = ["--default-index", index] if index else ["--no-index"]
+        if sent:
+            sources += ["--find-links", SENT_WHEELS]
         request: InstallRequest = {
             "installation": name,
             "requirements": [f"greeting=={version}"],
             "settings": "",
             "options": [*sources, *([] if index else ["--find-links", str(self._shelf)])],
-            "wheels": {},
+            "wheels": {wheel.name: self._sent(wheel) for wheel in sent},
             "env": {"UV_CACHE_DIR": str(self._folder / "cache")},
             "uv": None,
         }
@@ -211,5 +222,19 @@ def test_one_that_waits_for_its_turn_is_stopped_and_not_the_one_before_it(tmp_pa
             assert await first == "it was stopped"
         assert await second == "it was stopped"
         assert node.word == "nothing"
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_wheels_that_were_sent_do_not_stay(tmp_path: Path, is_there: bool) -> None:
+    async def check() -> None:
+        node = Node(tmp_path)
+        sent = [wheels.write(tmp_path / "sent", "greeting", "3.0", greeting="WORD = '3.0'\n")]
+        failed = await node.install("first", "3.0" if is_there else "4.0", sent=sent)
+        node.installer.keep("first")
+        assert bool(failed) is not is_there
+        assert node.word == ("WORD = '3.0'\n" if is_there else "nothing")
+        assert node.folders == 1
 
     asyncio.run(check())
