@@ -34,6 +34,11 @@ LARGE = 1_000_000
 PROGRAMS = ("__main__", "__mp_main__")
 """Modules whose names are those of a program, in this process and in those that it spawns."""
 
+OF_MAIN = frozenset(
+    {"__builtins__", "__builtin__", "__name__", "__doc__", "__loader__", "__package__", "__spec__"}
+)
+"""What ``__main__`` has for Python itself, in each process its own: `multiprocessing` uses it."""
+
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _SKIPPED = {"__pycache__", "node_modules"}
 

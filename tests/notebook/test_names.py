@@ -72,6 +72,18 @@ def test_what_a_restarted_rank_lacks_and_others_have_is_said(notebook: Notebook)
     )
 
 
+@pytest.mark.parametrize("where", ["", "%%sky\n"])
+def test_ranks_spawn_processes_after_reset(notebook: Notebook, where: str) -> None:
+    spawn = (
+        "%%sky\nimport multiprocessing\ncontext = multiprocessing.get_context('spawn')\n"
+        "process = context.Process(target=print, args=('spawned',), daemon=True)\n"
+        "process.start()\nprocess.join()"
+    )
+    assert "spawned\n" in notebook.run(spawn)
+    notebook.run(f"{where}%reset -f")
+    assert notebook.run(spawn) == "spawned\n"
+
+
 def test_what_is_pushed_says_its_size_and_what_is_wrong_with_it(notebook: Notebook) -> None:
     notebook.run("large = bytes(40_000_000)")
     notebook.run("%sky push large")

@@ -18,6 +18,7 @@ from jupyter_sky.cluster.namespace.set_again import set_objects
 from jupyter_sky.notebook.ipython.hooks import without_interrupts
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.serialization.process import module_attributes
+from jupyter_sky.serialization.user_modules import OF_MAIN
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,7 @@ class AssignmentTracker:
         return module_attributes.note(cell.targets, self._shell.user_ns)
 
     def _tell(self, assigned: set[str], deleted: set[str]) -> None:
+        deleted = deleted - OF_MAIN  # `%reset` deletes them here, and ranks have their own
         for cluster in self._session.connected_clusters():
             if assigned:
                 values = {**self._shell.user_ns, **module_attributes.values()}

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from jupyter_sky.serialization.cell_sources import shell_of
+from jupyter_sky.serialization.user_modules import OF_MAIN
 
-_BY_PYTHON = frozenset(
-    {"__builtins__", "__builtin__", "__name__", "__doc__", "__loader__", "__spec__", "get_ipython"}
-)
+_BY_PYTHON = OF_MAIN | {"get_ipython"}
 _BY_IPYTHON = frozenset(
     {"In", "Out", "exit", "quit", "open", "display"}
     | {"_", "__", "___", "_i", "_ii", "_iii", "_ih", "_oh", "_dh"}

@@ -32,6 +32,7 @@ from jupyter_sky.node.rank.ipython import (
 )
 from jupyter_sky.node.rank.ipython.sentences import sentence_of
 from jupyter_sky.serialization import cell_sources
+from jupyter_sky.serialization.user_modules import OF_MAIN
 from jupyter_sky.transport.protocol.error_report import ErrorReport, is_consequence
 
 _IN_NOTEBOOK = re.compile(r"In\[(\d+)\]")
@@ -220,6 +221,12 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
             return False
         event_loop.note_use()
         return True
+
+    def reset(self, new_session: bool = True, aggressive: bool = False) -> None:
+        """Clear the user's names; IPython clears also what Python needs in ``__main__``."""
+        own = {name: self.user_ns[name] for name in OF_MAIN & self.user_ns.keys()}
+        super().reset(new_session, aggressive)
+        self.user_ns.update(own)
 
     def reset_traceback(self) -> None:
         """Forget the traceback of the previous run."""
