@@ -23,7 +23,7 @@ IPYKERNEL_6 := build/ipykernel6
 
 # Debian packages that tests use beside Python: the hosts of the test lab are network namespaces,
 # the panel is looked at in a browser.
-SYSTEM_PACKAGES := iproute2 iptables openssh-server tcpdump chromium-headless-shell fonts-dejavu-core \
+SYSTEM_PACKAGES := iproute2 iptables openssh-client openssh-server tcpdump chromium-headless-shell fonts-dejavu-core \
     slurmctld slurmd slurm-client munge slurmdbd mariadb-server-core environment-modules
 
 # What `make check` runs of the tests: quick ones of each room, and a cell on a real cluster.
