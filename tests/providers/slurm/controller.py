@@ -158,6 +158,9 @@ def _configure(folder: Path, address: str, names: Sequence[str], gpus: int) -> N
     for name, port in zip(names, ports, strict=True):
         conf += _NODE.format(name=name, port=port, gpus=gpus, **place)
     (folder / "slurm.conf").write_text(conf)
+    if int(_said("slurmd", "-V").split()[-1].partition(".")[0]) >= 24:
+        # Newer ones do not start without control groups otherwise, which a container lacks.
+        (folder / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
     devices = (f"Name=gpu Type=a100 File=/dev/{each}\n" for each in _DEVICES[:gpus])
     (folder / "gres.conf").write_text("".join(devices))
 
