@@ -13,6 +13,7 @@ from jupyter_sky.server import cluster_list
 from jupyter_sky.server.actions import CLUSTER_NAME, ClusterActions
 from jupyter_sky.server.cluster_list import NO_CLUSTER, ClusterInventory, ServerKernel
 from jupyter_sky.server.kernel_reports import KernelReports
+from jupyter_sky.server.state_events import StateEvents
 from jupyter_sky.server.status_poller import StatusPoller
 
 
@@ -32,6 +33,8 @@ class ServerContext:
         Reads the kernels' reports about their clusters.
     poller
         Asks the agents of clusters that no kernel reports on.
+    events
+        Tells pages when to ask again.
     actions
         Runs actions of the sidebar.
     """
@@ -41,6 +44,7 @@ class ServerContext:
         self.root = Path(serverapp.root_dir).resolve()
         self.reports = KernelReports(Path(serverapp.runtime_dir))
         self.poller = StatusPoller()
+        self.events = StateEvents(self.reports.runtime, serverapp.event_logger)
         self.actions = ClusterActions(self.reports)
 
     async def inventory(self) -> ClusterInventory:

@@ -25,9 +25,9 @@ from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.server import cli_process, cluster_list, kernel_environment
 from jupyter_sky.server.cluster_list import NO_CLUSTER
 from jupyter_sky.server.context import ServerContext
-from jupyter_sky.server.forwarding import ForwardHandler
 from jupyter_sky.server.log_stream import LogStreamHandler
-from jupyter_sky.server.page_ways import PageWays
+from jupyter_sky.server.pages.forwarding import ForwardHandler
+from jupyter_sky.server.pages.page_ways import PageWays
 from jupyter_sky.server.schema import Invalid, check
 
 RESOURCE = "jupyter_sky"
@@ -163,6 +163,7 @@ class ClustersHandler(Handler):
 
     @_route
     async def get(self) -> None:
+        self.context.events.keep_watching()
         inventory = await self.context.inventory()
         states = await self.context.poller.states(inventory.unattended)
         failures = self.context.actions.failures(inventory)

@@ -112,6 +112,29 @@ class KernelFile:
         return begun is not None and abs(begun - self.begun) < 1.0
 
 
+def news(file: KernelFile) -> tuple[object, ...]:
+    """Return what of a file users want to see as soon as it changes; the rest may come later.
+
+    Raises
+    ------
+    Unreadable
+        When a snapshot is none.
+    """
+    try:
+        return tuple((each.id, each.trouble, *_states(each.snapshot)) for each in file.clusters)
+    except (KeyError, TypeError):
+        raise Unreadable("its snapshot is none") from None
+
+
+def _states(snapshot: dict[str, Any]) -> tuple[object, ...]:
+    cluster, run = snapshot["cluster"], snapshot["run"]
+    return (
+        (cluster["phase"], cluster["note"]),
+        run and (run["id"], run["state"]),
+        tuple((rank["phase"], rank["outcome"]) for rank in snapshot["ranks"]),
+    )
+
+
 def folder(runtime: Path) -> Path:
     """Return where the files are, below Jupyter's runtime directory."""
     return runtime / "jupyter-sky"

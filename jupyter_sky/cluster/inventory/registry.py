@@ -13,6 +13,7 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from jupyter_sky.cluster.inventory import owed_runs
@@ -201,6 +202,11 @@ def read() -> list[RegistryRow | Broken]:
     return [parse(*each) for each in found]
 
 
+def file() -> Path:
+    """Return the file of the registry, which may not be there yet."""
+    return home() / "registry.sqlite"
+
+
 @contextlib.contextmanager
 def opened() -> Iterator[sqlite3.Connection]:
     """Give the database; what is done in it is written together, or not at all.
@@ -209,7 +215,7 @@ def opened() -> Iterator[sqlite3.Connection]:
     """
     if event_loop.is_here():
         raise RuntimeError("the registry may block: use it in a thread, with `tasks.blocking`")
-    path = home() / "registry.sqlite"
+    path = file()
     try:
         with contextlib.suppress(OSError):  # the database says what is wrong
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))

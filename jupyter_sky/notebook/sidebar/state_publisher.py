@@ -19,9 +19,9 @@ from jupyter_sky.notebook.kernel import connection_file, notebook_path
 from jupyter_sky.notebook.throttle import Throttle, call_in_thread
 
 INTERVAL = 1.0
-"""Seconds between two files, while something changes."""
+"""Seconds between two files, while output and the use of devices change."""
 
-_DELAY = 0.25  # seconds; a short run has ended by then, so that no user waits for a file
+_DELAY = 0.2  # seconds; a short run has ended by then, so that no user waits for a file
 
 
 class StatePublisher:
@@ -39,8 +39,10 @@ class StatePublisher:
         self._idle_since: dict[str, float] = {}
         self._notebook = notebook_path(shell)
         self._closed = False
+        self._news: tuple[object, ...] = ()
         # In threads: the folder may be on a slow network.
         self._throttle = Throttle(self._write, INTERVAL, _DELAY)
+        self._news_throttle = Throttle(self._write_news, _DELAY, _DELAY)
         self._writing = threading.Lock()
         # The server finds a kernel by this name; papermill's kernels and terminals have none.
         file = Path(connection_file(shell))
@@ -57,6 +59,7 @@ class StatePublisher:
         if is_new:
             self._idle_since[cluster.id] = time.time()
         cluster.listen(self._throttle.request)
+        cluster.listen(self._news_throttle.request)
         call_in_thread(0.0, self._throttle.call_now)
 
     def ending(self, cluster: Cluster) -> None:
@@ -79,6 +82,11 @@ class StatePublisher:
         if self._runtime is not None:
             kernel_files.remove(self._runtime, self._kernel)
 
+    def _write_news(self) -> None:
+        """Write the file before its time if a run or a rank is in another state than it says."""
+        if kernel_files.news(self._present()) != self._news:
+            self._throttle.call_now()
+
     def _write(self) -> None:
         with self._writing:
             self._write_present()
@@ -86,16 +94,19 @@ class StatePublisher:
     def _write_present(self) -> None:
         if self._closed or self._runtime is None:
             return
-        clusters = [each for each in list(self._clusters.values()) if each.state.phase != "down"]
-        reports = tuple(map(self._report, clusters))
+        present = self._present()
+        self._news = kernel_files.news(present)
         try:
-            kernel_files.write(
-                self._runtime, KernelFile(self._kernel, self._notebook, time.time(), reports)
-            )
+            kernel_files.write(self._runtime, present)
         except OSError:
             return  # a full disk is no reason to disturb a run
         if self._closed:  # while the file was written
             self.close()
+
+    def _present(self) -> KernelFile:
+        clusters = [each for each in list(self._clusters.values()) if each.state.phase != "down"]
+        reports = tuple(map(self._report, clusters))
+        return KernelFile(self._kernel, self._notebook, time.time(), reports)
 
     def _report(self, cluster: Cluster) -> ClusterReport:
         snapshot: dict[str, Any] = dict(cluster.snapshot())

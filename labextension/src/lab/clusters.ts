@@ -10,6 +10,9 @@ import type { Settings } from './settings.ts';
 /** How many times less often to ask the server while the sidebar is not visible. */
 const UNSEEN = 5;
 
+/** The server's event that a state has changed, as `jupyter_sky/server/state_events.py` emits it. */
+export const STATES_CHANGED = 'urn:jupyter-sky:states';
+
 /** Most milliseconds between two requests while the server does not answer. */
 const RARELY = 30_000;
 
@@ -49,8 +52,10 @@ export class Clusters implements IClusters {
   readonly #poll: Poll;
   #seen = false;
   #states = '';
+  #isAsking = false;
+  #asksAgain = false;
 
-  constructor(client: Client, settings: Settings) {
+  constructor(client: Client, settings: Settings, events: ISignal<unknown, { schema_id: string }>) {
     this.client = client;
     this.settings = settings;
     this.#poll = new Poll({
@@ -60,7 +65,8 @@ export class Clusters implements IClusters {
       standby: 'when-hidden'
     });
     this.#setFrequency();
-    settings.changed.connect(() => this.#setFrequency());
+    settings.changed.connect(this.#setFrequency, this);
+    events.connect(this.#onEvent, this);
   }
 
   get seen(): boolean {
@@ -79,28 +85,49 @@ export class Clusters implements IClusters {
   }
 
   async refresh(): Promise<void> {
-    await this.#poll.refresh();
+    await this.#askNow();
     await this.#poll.tick;
   }
 
   #setFrequency(): void {
     const interval = 1000 * this.settings.values.refresh * (this.#seen ? 1 : UNSEEN);
     this.#poll.frequency = { interval, backoff: true, max: Math.max(interval, RARELY) };
-    void this.#poll.refresh();
+    void this.#askNow();
+  }
+
+  #onEvent(_: unknown, { schema_id }: { schema_id: string }): void {
+    if (schema_id === STATES_CHANGED) {
+      void this.#askNow();
+    }
+  }
+
+  /** Asks at once; while an answer is under way, after it: that one may be of before. */
+  async #askNow(): Promise<void> {
+    if (this.#isAsking) {
+      this.#asksAgain = true;
+    } else {
+      await this.#poll.refresh();
+    }
   }
 
   async #ask(): Promise<void> {
+    this.#isAsking = true;
     try {
-      const { clusters, jupyter_sky, trouble } = await this.client.clusters();
-      this.entries = clusters;
-      this.version = jupyter_sky;
-      this.trouble = trouble || null;
+      do {
+        this.#asksAgain = false;
+        const { clusters, jupyter_sky, trouble } = await this.client.clusters();
+        this.entries = clusters;
+        this.version = jupyter_sky;
+        this.trouble = trouble || null;
+        this.#emitChanges();
+      } while (this.#asksAgain);
     } catch (trouble) {
       this.entries ??= [];
       this.trouble = (trouble as Error).message;
+      this.#emitChanges();
       throw trouble;
     } finally {
-      this.#emitChanges();
+      this.#isAsking = false;
     }
   }
 

@@ -23,7 +23,8 @@ const plugin: JupyterFrontEndPlugin<IClusters> = {
     if (registry) {
       settings.load(registry, plugin.id).catch(console.error);
     }
-    return new Clusters(new Client(app.serviceManager.serverSettings, trans), settings);
+    const { events, serverSettings } = app.serviceManager;
+    return new Clusters(new Client(serverSettings, trans), settings, events.stream);
   }
 };
 

@@ -29,7 +29,7 @@ from tornado.web import HTTPError, authenticated
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.server.context import ServerContext
-from jupyter_sky.server.page_ways import PageWay, PageWays
+from jupyter_sky.server.pages.page_ways import PageWay, PageWays
 
 _LARGEST_HEAD = 64 * 1024  # bytes
 _LARGEST_BODY = 16 * 2**30  # bytes of a piece of an answer, which is passed on piece by piece

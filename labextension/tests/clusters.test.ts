@@ -1,0 +1,59 @@
+import assert from 'node:assert/strict';
+import { mock, test } from 'node:test';
+import { Signal } from '@lumino/signaling';
+import type { Clusters as Answer } from '../src/api.ts';
+import type { Client } from '../src/lab/client.ts';
+import { Clusters, STATES_CHANGED } from '../src/lab/clusters.ts';
+import { Settings } from '../src/lab/settings.ts';
+import { sampleEntry, settled } from './page.ts';
+
+/** Lets what is due at once happen, but not what is due in seconds. */
+async function soon(): Promise<void> {
+  for (let turn = 0; turn < 5; turn++) {
+    await settled();
+    mock.timers.tick(1);
+  }
+  await settled();
+}
+
+test('the server is asked as soon as it tells of another state', async (t) => {
+  mock.timers.enable({ apis: ['setTimeout'] });
+  t.after(() => mock.timers.reset());
+  const answers: ((answer: Answer) => void)[] = [];
+  const client = { clusters: () => new Promise<Answer>((resolve) => answers.push(resolve)) };
+  const settings = new Settings();
+  const events = new Signal<unknown, { schema_id: string }>({});
+  const clusters = new Clusters(client as unknown as Client, settings, events);
+  const answer = async (state: 'running' | 'ready') => {
+    answers.shift()!({
+      version: 1,
+      jupyter_sky: '0.1.0',
+      trouble: '',
+      clusters: [sampleEntry({ state })]
+    });
+    await soon();
+    return clusters.find('c1')?.state;
+  };
+
+  await soon();
+  assert.equal(await answer('running'), 'running');
+  assert.equal(answers.length, 0, 'the next time is in seconds');
+  events.emit({ schema_id: 'https://events.jupyter.org/jupyter_server/kernel_actions/v1' });
+  await soon();
+  assert.equal(answers.length, 0);
+  events.emit({ schema_id: STATES_CHANGED });
+  await soon();
+  assert.equal(answers.length, 1);
+  // The answer that is under way may be of before the second event.
+  events.emit({ schema_id: STATES_CHANGED });
+  events.emit({ schema_id: STATES_CHANGED });
+  await soon();
+  assert.equal(answers.length, 1, 'a slow server is not asked again before it answers');
+  assert.equal(await answer('running'), 'running');
+  assert.equal(answers.length, 1);
+  const refreshed = clusters.refresh();
+  assert.equal(await answer('running'), 'running');
+  assert.equal(await answer('ready'), 'ready');
+  await refreshed;
+  assert.equal(answers.length, 0);
+});

@@ -1,0 +1,75 @@
+"""Pages hear of another state at once, and do not have to ask until there is one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tornado.httpclient import HTTPRequest
+from tornado.websocket import websocket_connect
+
+from jupyter_sky.server.state_events import EVENT
+from tests.server.jupyter import Kernel, Server
+
+Open = Callable[[str], Kernel]
+
+# A kernel writes its file so rarely here that no test would see anything that waits for it.
+RARELY = """\
+%unload_ext jupyter_sky
+from jupyter_sky.notebook.sidebar import state_publisher
+state_publisher.INTERVAL = 3600
+%load_ext jupyter_sky
+%config Sky.plugin = 'none'"""
+FAILING = """\
+%%sky
+import time
+time.sleep(1)
+if sky.instance_info().rank == 1:
+    raise ValueError("of rank 1")
+time.sleep(2)"""
+
+
+@asynccontextmanager
+async def events(server: Server) -> AsyncIterator[Callable[[], Any]]:
+    """Listen to the server's events as JupyterLab does; give what waits for one of ours."""
+    url = f"{server.address.replace('http', 'ws', 1)}api/events/subscribe"
+    request = HTTPRequest(url, headers={"Authorization": f"token {server.token}"})
+    connection = await websocket_connect(request)
+
+    async def heard() -> None:
+        while json.loads(await connection.read_message() or "")["schema_id"] != EVENT:
+            pass
+
+    try:
+        yield heard
+    finally:
+        connection.close()
+
+
+def test_a_page_hears_that_a_rank_fails_and_that_the_run_ends(server: Server, opened: Open) -> None:
+    kernel = opened("hears.ipynb")
+    kernel.run(RARELY)
+    kernel.run("%%sky --nodes 2 --cluster hears\nimport jupyter_sky as sky")
+    server.until("hears", lambda entry: entry["state"] == "ready")
+
+    async def states() -> list[object]:
+        """What a page sees that asks only when it hears something."""
+        seen: list[object] = []
+        async with events(server) as heard:
+            await asyncio.to_thread(server.clusters)  # since now it is told of changes
+            cell = kernel.start(FAILING)
+            while not seen or seen[-1][0] != "error":
+                await heard()
+                snapshot = (await asyncio.to_thread(server.clusters))["hears"]["snapshot"]
+                state = [rank["outcome"] for rank in snapshot["ranks"]]
+                seen.append((snapshot["run"]["state"], state))
+            await asyncio.to_thread(kernel.finish, cell)
+        return seen
+
+    seen = asyncio.run(states())
+    assert ("running", [None, "error"]) in seen
+    assert seen[-1] == ("error", ["ok", "error"])
+    kernel.run("%sky down hears")
