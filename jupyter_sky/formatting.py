@@ -10,6 +10,8 @@ from typing import Any
 
 HIDDEN = "****"
 """Shown in place of a secret."""
+_UP = re.compile(r"\x1b\[(\d{0,3})A")
+_MOVE = re.compile(r"(\n|\x1b\[\d{0,3}A)")
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
@@ -157,13 +159,42 @@ def last_line(text: str, otherwise: str = "it printed nothing") -> str:
 def last_terminal_line(text: str, longest: int = 300) -> str:
     """Return the last line of a program's output that is not blank, as a terminal would show it.
 
-    Text that a carriage return overwrites, colours and cursor movements are removed.
+    Text that is overwritten, colours and cursor movements are removed. Of nested progress bars it
+    is the outermost, where the cursor is between two updates.
     """
     if not text:
         return ""
-    lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
-    plain = (_CONTROL.sub("", line) for line in reversed(lines))
+    if "\x1b[" in text:
+        rows, at = terminal_rows(text)
+        lines = rows[at + 1 :] + rows[: at + 1]
+    else:
+        lines = text.split("\n")
+    plain = (_CONTROL.sub("", not_overwritten(line)) for line in reversed(lines))
     return next((line for line in plain if line.strip()), "")[:longest]
+
+
+def terminal_rows(text: str) -> tuple[list[str], int]:
+    """Return what is written into each row of a terminal, and the number of the cursor's row.
+
+    What overwrites a row begins with a carriage return.
+    """
+    rows, at = [""], 0
+    for part in _MOVE.split(text):
+        up = _UP.fullmatch(part)
+        if part != "\n" and not up:
+            rows[at] += part
+            continue
+        at = max(0, at - int(up[1] or 1)) if up else at + 1
+        if at < len(rows):
+            rows[at] += "\r"
+        else:
+            rows.append("")
+    return rows, at
+
+
+def not_overwritten(row: str) -> str:
+    """Return what was written last into a row of a terminal."""
+    return row.rstrip("\r").rpartition("\r")[2]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

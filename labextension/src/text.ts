@@ -30,13 +30,59 @@ export function plainLines(text: string): string {
   return lines.map((line) => harmless(line).slice(0, LONGEST).trimEnd()).join('\n');
 }
 
-/** Returns the lines of a text, without what carriage returns have overwritten; long ones are cut. */
+/** Returns the lines of a text as a terminal shows them, without what is overwritten; long ones are
+    cut. */
 export function linesOf(text: string): string[] {
-  return text.split('\n').map((line) => {
-    const written = line.replace(/\r+$/, '');
-    const last = written.slice(written.lastIndexOf('\r') + 1);
-    return last.length > LONGEST ? `${last.slice(0, LONGEST)}…` : last;
-  });
+  return rowsOf(text)
+    .map(lastWritten)
+    .map((line) => (line.length > LONGEST ? `${line.slice(0, LONGEST)}…` : line));
+}
+
+/** Returns what is written into each row; what overwrites it begins with a carriage return. */
+function rowsOf(text: string): string[] {
+  if (!text.includes('\x1b[')) {
+    return text.split('\n');
+  }
+  const rows = [''];
+  let at = 0;
+  for (const part of partsOf(text)) {
+    const next = rowAfter(part, at, rows.length);
+    if (next === null) {
+      rows[at] += part;
+    } else {
+      at = next;
+      rows[at] = at < rows.length ? `${rows[at]}\r` : '';
+    }
+  }
+  // A bar below another one leaves an empty row when it ends.
+  while (rows.length > at + 1 && lastWritten(rows.at(-1)!).trim() === '') {
+    rows.pop();
+  }
+  return rows;
+}
+
+/** Returns the parts of a text: what is written into one row, or moves the cursor to another. */
+export function partsOf(text: string): string[] {
+  return text.split(/(\n|\x1b\[\d{0,3}[AB])/).filter(Boolean);
+}
+
+/** Returns the row of the cursor after a part that moves it from a row, one of `count` or the next;
+    null if it does not. */
+export function rowAfter(part: string, row: number, count: number): number | null {
+  if (part === '\n') {
+    return row + 1;
+  }
+  const [, by, direction] = /^\x1b\[(\d*)([AB])$/.exec(part) ?? [];
+  if (direction === 'A') {
+    return Math.max(0, row - Number(by || 1));
+  }
+  return direction === 'B' ? Math.min(Math.max(row, count - 1), row + Number(by || 1)) : null;
+}
+
+/** Returns what was written last into a row. */
+function lastWritten(row: string): string {
+  const written = row.replace(/\r+$/, '');
+  return written.slice(written.lastIndexOf('\r') + 1);
 }
 
 /** Returns the line of code that a line of a traceback names. */

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { beforeEach, test } from 'node:test';
 import type { LogChunk, LogEntry } from '../src/api.ts';
 import { LogPane } from '../src/sidebar/log.ts';
-import { document, Event, frame, KeyboardEvent, place, texts, textOf, tools, written } from './page.ts';
+import { document, Event, frame, KeyboardEvent, NESTED, place, texts, textOf, tools, written } from './page.ts';
 
 let host: HTMLElement;
 let followed: string[];
@@ -45,6 +45,20 @@ function search(text: string): HTMLInputElement {
   field.dispatchEvent(new Event('input', { bubbles: true }));
   return field;
 }
+
+test('bars below each other stay in their lines', async () => {
+  const [outer = '', ...inner] = NESTED.split(/(?=\n)/);
+  say(written('before\n'), written(outer));
+  await frame();
+  for (const text of inner) {
+    say(written(text));
+    await frame();
+  }
+  assert.deepEqual(lines(), ['before', 'epochs 1/2', 'batches 2/2']);
+  say(written('\repochs 2/2\n'), written('\rafter\n'), written('more\n'));
+  await frame();
+  assert.deepEqual(lines(), ['before', 'epochs 2/2', 'after', 'more']);
+});
 
 test('runs are set apart, and stderr has its colour', async () => {
   assert.deepEqual(followed, ['0']);

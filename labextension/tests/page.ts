@@ -143,6 +143,10 @@ export const tools: Tools = {
   }
 };
 
+/** What tqdm writes for a bar in the loop of another one. */
+export const NESTED =
+  '\repochs 0/2\n\rbatches 0/2\x1b[A\n\rbatches 1/2\x1b[A\repochs 1/2\n\rbatches 2/2\x1b[A';
+
 /** Waits until what is drawn with the next frame is there. */
 export const frame = () => new Promise((drawn) => requestAnimationFrame(drawn));
 

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { linesOf, pieces, plain } from '../src/text.ts';
+import { NESTED } from './page.ts';
 import { duration, money, share, size, span } from '../src/words.ts';
 
 const styled = (line: string) => pieces(line).map(({ text, style }) => [text, style]);
@@ -47,6 +48,17 @@ test('control characters and changes of direction are gone', () => {
 
 test('a carriage return overwrites the line', () => {
   assert.deepEqual(linesOf('10%\r20%\r30%\ndone\r\n'), ['30%', 'done', '']);
+});
+
+test('bars below each other stay in their lines', () => {
+  assert.deepEqual(linesOf(`before\n${NESTED}`), ['before', 'epochs 1/2', 'batches 2/2']);
+  const ended = `${NESTED}\n\r           \r\x1b[A\repochs 2/2`;
+  assert.deepEqual(linesOf(ended), ['epochs 2/2']);
+  assert.deepEqual(linesOf(`${ended}\nafter\n`), ['epochs 2/2', 'after', '']);
+  // Rich draws several lines at once, and what is cut off at the top is not there to go back to.
+  assert.deepEqual(linesOf('a 1\nb 1\n\x1b[2A\r\x1b[2Ka 2\n\x1b[2Kb 2\n').map(plain), ['a 2', 'b 2', '']);
+  assert.deepEqual(linesOf('a\x1b[9Ab\x1b[999B'), ['b'], 'there is nothing above, nor below');
+  assert.deepEqual(linesOf('\x1b[31mred\x1b[0m\nblue'), ['\x1b[31mred\x1b[0m', 'blue']);
 });
 
 test('a line that is very long is cut, in no time', () => {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from jupyter_sky.transport.metrics.last_lines import LastLines
 from jupyter_sky.transport.protocol.events import Display, Output
 from jupyter_sky.transport.streams import LineJoiner
 
@@ -15,6 +16,11 @@ class OutputTail:
     ----------
     limit
         Bytes to keep; a single event may have more.
+
+    Attributes
+    ----------
+    last_lines
+        Its last lines.
     """
 
     def __init__(self, limit: int) -> None:
@@ -22,6 +28,7 @@ class OutputTail:
         self._pieces: deque[bytes] = deque()
         self._size = 0
         self._joiner = LineJoiner()
+        self.last_lines = LastLines()
 
     @property
     def text(self) -> str:
@@ -48,6 +55,7 @@ class OutputTail:
         else:
             piece = self._joiner.between((event.stream, event.call), event.data) + event.data
         self._pieces.append(piece)
+        self.last_lines.add(piece)
         self._size += len(piece)
         while self._size > self._limit and len(self._pieces) > 1:
             self._size -= len(self._pieces.popleft())

@@ -205,7 +205,7 @@ class RunRecorder:
 
     def record(self) -> RunRecord:
         """Return the record as it is at this moment."""
-        ends = {rank: tail.end(_LAST) for rank, tail in self._output.items()}
+        ends = {rank: tail.last_lines.text for rank, tail in self._output.items()}
         first = next(iter(self._output), 0)
         progress = {rank: find_progress(text) for rank, text in ends.items()}
         talk = self.run.talk
@@ -232,7 +232,7 @@ class RunRecorder:
         seconds: float | None,
     ) -> None:
         if rank in self._output:
-            line, tail = last_terminal_line(self._output[rank].end(_LAST)), ""
+            line, tail = last_terminal_line(self._output[rank].last_lines.text), ""
         else:
             line = last_terminal_line(tail) if tail else ""
         took = self._elapsed() if seconds is None else seconds

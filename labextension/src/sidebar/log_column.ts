@@ -2,7 +2,7 @@
 
 import type { LogEntry } from '../api.ts';
 import { element, setAttribute, setShown, setText } from '../dom.ts';
-import { linesOf, pieces, plain } from '../text.ts';
+import { linesOf, partsOf, pieces, plain, rowAfter } from '../text.ts';
 import type { Translation } from '../words.ts';
 
 /** Most lines to keep. */
@@ -11,6 +11,9 @@ const MOST = 5000;
 /** Most characters of an unfinished line to keep. */
 const LONGEST = 20_000;
 
+/** Most lines of a stream that its cursor can go back to. */
+const MOST_ROWS = 100;
+
 interface Line {
   rank: number;
   stream: string;
@@ -18,12 +21,18 @@ interface Line {
   element: HTMLElement | null;
 }
 
+/** The last lines of a stream, and which of them its cursor is in; one below them is not yet there. */
+interface Cursor {
+  lines: Line[];
+  at: number;
+}
+
 export class LogColumn {
   readonly element: HTMLElement;
   readonly #trans: Translation;
   readonly #labelled: boolean;
   readonly #text: HTMLElement;
-  readonly #unfinished = new Map<string, Line>();
+  readonly #cursors = new Map<string, Cursor>();
   readonly #changed = new Set<Line>();
   readonly #added: (Line | HTMLElement)[] = [];
   #run: string | null = null;
@@ -62,7 +71,7 @@ export class LogColumn {
 
   clear(): void {
     this.#text.replaceChildren();
-    this.#unfinished.clear();
+    this.#cursors.clear();
     this.#changed.clear();
     this.#added.length = 0;
     this.#run = this.#heading = null;
@@ -95,29 +104,44 @@ export class LogColumn {
 
   #write({ rank, stream, text }: LogEntry): void {
     const key = `${rank} ${stream}`;
-    const parts = text.split('\n');
-    const rest = parts.pop()!;
-    for (const part of parts) {
-      this.#extend(key, rank, stream, part);
-      this.#unfinished.delete(key);
-    }
-    if (rest) {
-      this.#extend(key, rank, stream, rest);
+    const cursor = this.#cursors.get(key) ?? { lines: [], at: 0 };
+    this.#cursors.set(key, cursor);
+    for (const part of partsOf(text)) {
+      const line = this.#lineAt(cursor, rank, stream);
+      const next = rowAfter(part, cursor.at, cursor.lines.length);
+      if (next === null) {
+        this.#extend(line, part);
+      } else {
+        cursor.at = next;
+        const overwritten = cursor.lines[next];
+        if (overwritten) {
+          this.#extend(overwritten, '\r');
+        }
+      }
     }
   }
 
-  /** Adds to the unfinished line of a stream, or begins one. */
-  #extend(key: string, rank: number, stream: string, text: string): void {
-    let line = this.#unfinished.get(key);
-    if (!line) {
-      line = { rank, stream, text: '', element: null };
-      this.#unfinished.set(key, line);
-      if (this.#heading) {
-        this.#added.push(this.#heading);
-        this.#heading = null;
-      }
-      this.#added.push(line);
+  /** Returns the line that a cursor is in, or begins it. */
+  #lineAt(cursor: Cursor, rank: number, stream: string): Line {
+    const there = cursor.lines[cursor.at];
+    if (there) {
+      return there;
     }
+    const line = { rank, stream, text: '', element: null };
+    cursor.lines.push(line);
+    if (cursor.lines.length > MOST_ROWS) {
+      cursor.lines.shift();
+    }
+    cursor.at = cursor.lines.length - 1;
+    if (this.#heading) {
+      this.#added.push(this.#heading);
+      this.#heading = null;
+    }
+    this.#added.push(line);
+    return line;
+  }
+
+  #extend(line: Line, text: string): void {
     line.text = shortened(line.text + text);
     if (line.element) {
       this.#changed.add(line);

@@ -177,3 +177,24 @@ def test_what_a_run_gave_back_is_not_kept(cells, is_over: bool) -> None:
     finally:
         gc.enable()
     assert snapshot(cells)["run"]["state"] == "ok"
+
+
+def test_each_rank_shows_the_outer_one_of_nested_bars(cells) -> None:
+    batches = f"print('\\n\\rbatches:  50%|{'#' * 50}| 5/10 [00:05<00:05]\\x1b[A', end='')\n"
+    code = (
+        "print('\\repochs:  25%|##| 1/4 [00:10<00:30]', end='')\n"
+        f"for step in range(200):\n    {batches}"
+        "time.sleep(600)"
+    )
+    run = cells.start(code, show=(0,))
+    counts = [("epochs", "1/4")] * 4
+
+    def shown() -> list[tuple[str, str]]:
+        bars = [rank["progress"] for rank in snapshot(cells)["ranks"]]
+        return [(bar["label"], bar["count"]) for bar in bars if bar]
+
+    try:
+        until(lambda: shown() == counts)
+    finally:
+        cells.cluster.interrupt_run(run.id)
+        run.follow()

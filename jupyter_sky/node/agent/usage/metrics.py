@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
 
 from jupyter_sky.formatting import last_terminal_line
 from jupyter_sky.node.supervisor.rank_process import RankProcess
+from jupyter_sky.transport.metrics.last_lines import LastLines
 from jupyter_sky.transport.protocol.agent_spec import RankSpec
 from jupyter_sky.transport.protocol.inspection import RankUsage
 
 _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
-_TAIL = 4096  # bytes in which the last line is searched
+_TAIL = 64 * 1024  # bytes in which the last line is searched
+
+
+@dataclass
+class _Printed:
+    """What a rank has printed in a run: where in its log that begins, and how far it was read."""
+
+    run: int
+    end: int
+    lines: LastLines = field(default_factory=LastLines)
 
 
 class UsageMeter:
@@ -31,6 +42,7 @@ class UsageMeter:
         self._processes: dict[int, psutil.Process] = {}
         self._total = psutil.virtual_memory().total
         self._nvml: Any = None
+        self._printed: dict[int, _Printed] = {}
         self.add(specs)
 
     def add(self, specs: Iterable[RankSpec]) -> None:
@@ -61,13 +73,23 @@ class UsageMeter:
 
     def _usage(self, process: RankProcess) -> RankUsage:
         utilisation, memory = self._utilisation_and_memory(process)
-        line = last_line(process)
         return {
             "rank": process.rank,
-            "line": line,
+            "line": self._last_line(process),
             "utilisation": utilisation,
             "memory": memory,
         }
+
+    def _last_line(self, process: RankProcess) -> str:
+        """Return the last line that a rank printed in its present or last run."""
+        known, size = self._printed.get(process.rank), process.log.size
+        if known is None or known.run != process.run_offset or known.end > size:
+            known = self._printed[process.rank] = _Printed(process.run_offset, process.run_offset)
+        if known.end < size:
+            start = max(known.end, size - _TAIL)
+            known.lines.add(process.log.read(start, size - start))
+            known.end = size
+        return last_terminal_line(known.lines.text)
 
     def _utilisation_and_memory(
         self, process: RankProcess
@@ -100,11 +122,6 @@ def gpus_of(specs: Iterable[RankSpec]) -> dict[int, str]:
     """Return the GPU, as number or UUID on the machine, of each rank that sees exactly one."""
     visible = {spec.rank: spec.env.get(_VISIBLE_GPUS, "") for spec in specs}
     return {rank: text for rank, text in visible.items() if text and "," not in text}
-
-
-def last_line(process: RankProcess) -> str:
-    """Return the last line that a rank printed in its present or last run."""
-    return last_terminal_line(process.run_output(_TAIL).decode(errors="replace"))
 
 
 def _load_nvml() -> Any:
