@@ -13,7 +13,8 @@ import { OutputPane } from './output.ts';
 import { RankList } from './ranks.ts';
 import { Strip } from './strip.ts';
 import type { Output, Snapshot } from './snapshot.ts';
-import { plain, plainLines } from './text.ts';
+import { setSentences } from './sentence.ts';
+import { plain } from './text.ts';
 import { english, type Translation } from './words.ts';
 
 export type { Action, Ask, Snapshot, Translation };
@@ -164,8 +165,8 @@ class View {
 
   /** Where the ranks are, or were when they were stopped: those of a finished run are there no more. */
   #showWhere({ run }: Snapshot): void {
-    const where = run && run.state !== 'ok' ? run.where : null;
-    setOptional(this.#where, where ? plainLines(where) : null);
+    const where = run && run.state !== 'ok' ? (run.where ?? null) : null;
+    setSentences(this.#where, where);
     setAttribute(this.#where, 'data-warns', run?.warns ? '' : null); // older notebooks do not say
   }
 

@@ -6,7 +6,7 @@ import type { Entry, IdleTimeout, LogChunk } from '../src/api.ts';
 import type { Page } from '../src/sidebar/card.ts';
 import { costOf, endOf, madeOf, span, totalOf, upOf } from '../src/sidebar/facts.ts';
 import { ClusterList } from '../src/sidebar/list.ts';
-import { setSentence } from '../src/sidebar/sentence.ts';
+import { setSentence } from '../src/sentence.ts';
 import { english } from '../src/words.ts';
 import { chunk, document, frame, place, sample, sampleEntry, texts, textOf, tools, touched } from './page.ts';
 

@@ -406,13 +406,14 @@ test('a run says where its ranks are, by itself or when it is asked', (t) => {
   assert.ok(where().hidden);
   ask().click();
   assert.deepEqual(actions, [{ kind: 'where', run: 'r1' }]);
-  const said = 'rank 0 waits in barrier #3.\n   rank 0\n      cell [7], line 2\u202e<b>\x1b[31m';
+  const said = 'rank 0 is at `f(<b>)`.\n   rank 0 `\n      cell [7], line 2\u202e<b>`\x1b[31m';
   showInCell({ ...sample(), run: { ...sample().run!, where: said } }, { open: false });
   assert.ok(!where().hidden);
   assert.equal(
     where().textContent,
-    'rank 0 waits in barrier #3.\n   rank 0\n      cell [7], line 2<b>'
+    'rank 0 is at f(<b>).\n   rank 0 `\n      cell [7], line 2<b>`'
   );
+  assert.deepEqual(texts(where(), 'code'), ['f(<b>)'], 'code is in one line');
   assert.ok(!where().hasAttribute('data-warns'), 'an answer is no warning');
   showInCell({ ...sample(), run: { ...sample().run!, where: said, warns: true } }, { open: false });
   assert.ok(where().hasAttribute('data-warns'));

@@ -33,7 +33,7 @@ def test_a_user_sees_where_a_cell_hangs(
     cell = user.start(HANG)
     said = re.compile(
         r"rank 0 waits in all_reduce #\d+ \(cell \[\d+\], line 9\) for [\d hmins]+; "
-        r"rank 1 is at `time.sleep\(600\)` \(cell \[\d+\], line 8\)"
+        r"rank 1 is at time.sleep\(600\) \(cell \[\d+\], line 8\)"
     )
     # By itself, in the strip, and there alone.
     strip = user.strip(cell)

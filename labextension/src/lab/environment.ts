@@ -2,7 +2,7 @@
 
 import { element, setShown } from '../dom.ts';
 import { wordButton } from '../sidebar/button.ts';
-import { setSentence } from '../sidebar/sentence.ts';
+import { setSentence } from '../sentence.ts';
 import type { Translation } from '../words.ts';
 import type { IClusters } from './clusters.ts';
 import type { Notebooks } from './notebooks.ts';

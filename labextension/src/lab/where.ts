@@ -5,7 +5,8 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { Widget } from '@lumino/widgets';
 import type { Entry } from '../api.ts';
 import { element } from '../dom.ts';
-import { plain, plainLines } from '../text.ts';
+import { setSentences } from '../sentence.ts';
+import { plain } from '../text.ts';
 
 /** Shows the answer of a cluster, until the user closes it. */
 export async function showWhere(
@@ -14,7 +15,7 @@ export async function showWhere(
   trans: TranslationBundle
 ): Promise<void> {
   const body = new Widget({ node: element('div', 'jsky-where jsky-where-alone', { tabindex: '0' }) });
-  body.node.textContent = plainLines(said);
+  setSentences(body.node, said);
   await showDialog({
     title: trans.__('What the ranks of %1 are doing', plain(name)),
     body,

@@ -8,7 +8,7 @@ import { plain } from '../text.ts';
 import { ActionBar, actionButton, isPossible, type Action } from './actions.ts';
 import { costOf, endOf, madeOf, stateWord, upOf } from './facts.ts';
 import { Ranks, type Follow } from './ranks.ts';
-import { setSentence } from './sentence.ts';
+import { setSentence } from '../sentence.ts';
 import type { Tools } from './tools.ts';
 
 /** What a card needs of the page. */

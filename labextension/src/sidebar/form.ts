@@ -7,7 +7,7 @@ import { plain } from '../text.ts';
 import { iconButton, wordButton } from './button.ts';
 import { Choice } from './choice.ts';
 import { OfferList } from './offers.ts';
-import { setSentence } from './sentence.ts';
+import { setSentence } from '../sentence.ts';
 import type { Tools } from './tools.ts';
 
 /** The request; an empty text means any. */

@@ -3,7 +3,7 @@
 import type { Entry } from '../api.ts';
 import { element, setAttribute, setShown } from '../dom.ts';
 import { Card, type Page } from './card.ts';
-import { setSentence } from './sentence.ts';
+import { setSentence } from '../sentence.ts';
 import type { Tools } from './tools.ts';
 
 /** More cards than this have two lines each, until they are opened. */

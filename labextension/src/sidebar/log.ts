@@ -6,7 +6,7 @@ import { span, type Translation } from '../words.ts';
 import { iconButton, wordButton } from './button.ts';
 import { Choice } from './choice.ts';
 import { LogColumn } from './log_column.ts';
-import { setSentence } from './sentence.ts';
+import { setSentence } from '../sentence.ts';
 import type { Tools } from './tools.ts';
 
 /** Most columns side by side: more would be too narrow to read. */

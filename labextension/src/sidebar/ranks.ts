@@ -8,7 +8,7 @@ import { release, render } from '../view.ts';
 import type { Translation } from '../words.ts';
 import { isPossible } from './actions.ts';
 import { LogColumn } from './log_column.ts';
-import { setSentence } from './sentence.ts';
+import { setSentence } from '../sentence.ts';
 
 /** Most characters of output to keep; the log has all of it. */
 const MOST = 100_000;

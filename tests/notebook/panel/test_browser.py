@@ -329,4 +329,4 @@ def test_a_name_is_cut_between_characters(open_page: Open, name: str, parts: lis
 def test_what_a_rank_does_hides_nothing_of_the_others(open_page: Open) -> None:
     where = "rank 0 is at `\x1b]0;a title without an end`\nrank 1 is at `step()`"
     page = open_page(Bench(changed(snapshot(), run={"where": where})))
-    page.browser.locator(".jsky-where").get_by_text("rank 1 is at `step()`").wait_for()
+    page.browser.locator(".jsky-where").get_by_text("rank 1 is at step()").wait_for()
