@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -202,9 +203,18 @@ def test_a_new_cluster_starts_from_the_form(open_notebook: Open, shots: Path) ->
     assert user.sidebar.locator("code", has_text="%%sky --nodes 2").is_visible()
     user.sidebar.get_by_role("button", name="Load it").wait_for()
     user.page.screenshot(path=shots / "sidebar-empty.png")
+    asked: list[Any] = []
+    user.page.route("**/jupyter-sky/api/offers*", lambda route: asked.append(route))
     user.sidebar.get_by_role("button", name="New Cluster").click()
     form = user.sidebar.get_by_role("form", name="New cluster")
+    form.get_by_text("Looking for nodes…").wait_for()
+    start = form.get_by_role("button", name="Start")
+    place = start.bounding_box()
+    for route in asked:
+        route.continue_()
+    user.page.unroute_all(behavior="ignoreErrors")
     form.get_by_text("%sky up --nodes 2").wait_for()
+    assert start.bounding_box() == place, "nothing moves under the pointer"
     assert user.flaws(".jsky-sidebar") == []
     for theme in ("Dark", "Light"):
         user.choose_theme(theme)

@@ -91,10 +91,15 @@ export class NewCluster {
         field(trans.__('GPU'), this.#gpu.element),
         field(trans.__('Provider'), this.#provider.element)
       ),
-      this.#offers.element,
-      this.#notes,
-      this.#reasons,
-      this.#line,
+      element(
+        'div',
+        'jsky-form-found',
+        {},
+        this.#offers.element,
+        this.#notes,
+        this.#reasons,
+        this.#line
+      ),
       this.#where,
       start,
       element(
