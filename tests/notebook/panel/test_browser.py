@@ -135,6 +135,17 @@ def test_facts_without_room_are_left_out_and_not_cut(open_page: Open) -> None:
     assert [found for found in seen.values() if "left out" in found]
 
 
+def test_stop_is_beside_the_state_however_narrow_the_cell(open_page: Open) -> None:
+    page = open_page(Bench(changed(snapshot(2, 4, "A100"), run={"progress": BAR})))
+    line = page.browser.locator(".jsky-line-of-run")
+    state, stop = line.locator(".jsky-run-state"), line.get_by_role("button", name="Stop")
+    for width in range(280, 1200, 20):
+        page.browser.set_viewport_size({"width": width, "height": 600})
+        places = state.bounding_box(), stop.bounding_box()
+        assert abs(places[0]["y"] - places[1]["y"]) < places[1]["height"], width
+        assert line.bounding_box()["height"] < 5 * places[0]["height"], width
+
+
 def test_the_bar_of_a_rank_gives_way_to_the_time_left(open_page: Open) -> None:
     page = open_page(Bench(changed(snapshot(1, 1), rank_0={"progress": BAR})))
     row = page.browser.locator(".jsky-rank > .jsky-progress")
