@@ -77,8 +77,11 @@ export class RankRow {
     ]);
     setOptional(this.#mark, this.#markOf(rank));
     setAttribute(this.#mark, 'data-quiet', rank.restarted || rank.began_empty ? null : '');
+    const isMeasured = rank.utilisation !== null || rank.memory !== null;
+    setAttribute(this.element, 'data-measured', isMeasured ? '' : null);
     const trouble = rank.error ?? rank.trouble;
-    const progress = trouble === null ? rank.progress : null;
+    const isOther = this.#isCell && waits; // what the rank prints is of another run
+    const progress = trouble === null && !isOther ? rank.progress : null;
     setShown(this.#progress.element, progress !== null);
     if (progress) {
       const left =
@@ -92,7 +95,8 @@ export class RankRow {
       setAttribute(this.#progress.element, 'data-outcome', end);
     }
     setAttribute(this.#line, 'data-trouble', trouble === null ? null : '');
-    setOptional(this.#line, progress ? null : plain(trouble ?? rank.line) || ' ');
+    const line = trouble ?? (isOther ? '' : rank.line);
+    setOptional(this.#line, progress ? null : plain(line) || ' ');
     const described = this.#described(rank, gpu, trouble);
     setAttribute(this.element, 'aria-label', described);
     setAttribute(this.element, 'title', described);

@@ -138,6 +138,7 @@ test('ranks of a run that waits for its turn wait, whatever they do for another 
   showInCell({ ...snapshot, run: { ...snapshot.run!, state: 'waiting' } });
   assert.deepEqual(texts(host, '.jsky-rank .jsky-rank-state'), ['waiting', 'gone', 'waiting', 'waiting']);
   assert.match(row(2).title, /waiting/);
+  assert.equal(texts(host, '.jsky-rank .jsky-line').join('').trim(), '', 'what they print is not of it');
   // The same ranks, once it is its turn.
   showInCell(snapshot);
   assert.deepEqual(texts(host, '.jsky-rank .jsky-rank-state'), ['running', 'gone', 'running', 'running']);
@@ -145,6 +146,7 @@ test('ranks of a run that waits for its turn wait, whatever they do for another 
   const card = place();
   render(card, waiting, () => {});
   assert.equal(texts(card, '.jsky-rank .jsky-rank-state')[0], 'running', 'a card shows the cluster');
+  assert.equal(texts(card, '.jsky-rank .jsky-line')[0], 'line of 0');
   release(card);
 });
 

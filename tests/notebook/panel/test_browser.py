@@ -146,6 +146,15 @@ def test_stop_is_beside_the_state_however_narrow_the_cell(open_page: Open) -> No
         assert line.bounding_box()["height"] < 5 * places[0]["height"], width
 
 
+def test_a_rank_that_is_not_measured_yet_says_its_state(open_page: Open) -> None:
+    new = {"phase": "idle", "utilisation": None, "memory": None, "line": "hello"}
+    page = open_page(Bench(changed(snapshot(1, 2), rank_1=new)), width=320)
+    first, second = page.browser.get_by_role("option").all()
+    assert not first.locator(".jsky-rank-state").is_visible(), "figures say more"
+    assert second.locator(".jsky-rank-state").inner_text() == "idle"
+    assert second.locator(".jsky-bar:visible").count() == 0
+
+
 def test_the_bar_of_a_rank_gives_way_to_the_time_left(open_page: Open) -> None:
     page = open_page(Bench(changed(snapshot(1, 1), rank_0={"progress": BAR})))
     row = page.browser.locator(".jsky-rank > .jsky-progress")
