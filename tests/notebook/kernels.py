@@ -210,9 +210,12 @@ class LiveNotebook:
 
     def ask(self, request: dict[str, Any]) -> str:
         """Ask what a page asks, beside the cell that runs; return how that went."""
-        message = self._client.session.msg("sky_request", request)
-        self._client.control_channel.send(message)
-        return str(self._client.get_control_msg(timeout=PATIENCE)["content"]["status"])
+        return str(self.ask_kernel("sky_request", request)["status"])
+
+    def ask_kernel(self, kind: str, request: dict[str, Any]) -> dict[str, Any]:
+        """Send a message of any type on the control channel; return the content of the reply."""
+        self._client.control_channel.send(self._client.session.msg(kind, request))
+        return dict(self._client.get_control_msg(timeout=PATIENCE)["content"])
 
     def ask_action(self, request: dict[str, Any]) -> Any:
         """Ask what a page asks over the server, and return the result."""

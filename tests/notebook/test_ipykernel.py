@@ -95,11 +95,18 @@ def test_stop_while_the_notebook_waits_for_a_background_run(notebook: LiveNotebo
 def test_a_page_is_answered_while_a_cell_runs(
     notebook: LiveNotebook, gate: Callable[[], str], tmp_path: Path
 ) -> None:
+    has_subshells = notebook.value("__import__('ipykernel').version_info[0] >= 7")
     cell = notebook.start(f"%%sky\nprint('busy')\n{gate()}")
     notebook.until(cell, lambda cell: cell.stdout)
     assert notebook.ask({"kind": "select", "run": "of another page", "rank": 1}) == "ok"
     # The kernel says after that message that it is idle, and then that it is not.
     notebook.until(cell, lambda cell: cell.said_busy == 2)
+    # So it does after what JupyterLab asks by itself, as for each new widget.
+    notebook.ask_kernel("usage_request", {})
+    notebook.until(cell, lambda cell: cell.said_busy == 3)
+    if has_subshells:
+        notebook.ask_kernel("create_subshell_request", {})
+        notebook.until(cell, lambda cell: cell.said_busy == 4)
     (tmp_path / "go").touch()
     assert notebook.finish(cell).error is None
 

@@ -4,11 +4,16 @@ What is wanted: Stop, and other requests of pages, while the main thread is busy
 does not work: messages to a widget, because they wait on the shell channel until the cell is over.
 The solution: messages of our own type on the control channel, which every version of ipykernel
 reads in a thread of its own.
+
+The kernel publishes after each message of that channel that it is idle, and pages and the server
+believe it, whatever the main thread does: a page would say so during the whole first cell of a
+cluster, since JupyterLab sends a message for each new widget. So it is corrected here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +24,9 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.inventory.kernel_files import BEGIN_BY, CONTROL_MESSAGE_TYPE
 from jupyter_sky.errors import SkyError
+
+_ENDING = ("shutdown_request", "interrupt_request")
+"""Messages after which the kernel is idle indeed, or soon."""
 
 
 class ControlChannel:
@@ -48,8 +56,13 @@ class ControlChannel:
         self._busy = False
         kernel = getattr(shell, "kernel", None)
         self._kernel: Any = kernel if hasattr(kernel, "control_handlers") else None
+        self._others: dict[str, Callable[..., Any]] = {}
         if self._kernel is not None:
-            self._kernel.control_handlers[CONTROL_MESSAGE_TYPE] = self._handle
+            handlers = self._kernel.control_handlers
+            self._others = {kind: handlers[kind] for kind in handlers if kind not in _ENDING}
+            for kind, handler in self._others.items():
+                handlers[kind] = partial(self._pass_on, handler)
+            handlers[CONTROL_MESSAGE_TYPE] = self._handle
             shell.events.register("pre_execute", self._on_pre_execute)
             shell.events.register("post_execute", self._on_post_execute)
 
@@ -57,6 +70,7 @@ class ControlChannel:
         """Handle no more messages."""
         if self._kernel is not None:
             del self._kernel.control_handlers[CONTROL_MESSAGE_TYPE]
+            self._kernel.control_handlers.update(self._others)
             self._shell.events.unregister("pre_execute", self._on_pre_execute)
             self._shell.events.unregister("post_execute", self._on_post_execute)
 
@@ -82,9 +96,18 @@ class ControlChannel:
         else:
             self._handle_panel(message["content"])
             reply({"status": "ok"})
-        # The kernel publishes after every control message that it is idle; pages and the server
-        # believe it, whatever the main thread does.
         asyncio.get_running_loop().call_soon(self._correct_status)
+
+    async def _pass_on(
+        self, handler: Callable[..., Any], stream: Any, identity: Any, message: Mapping[str, Any]
+    ) -> None:
+        """Let the kernel handle a message of another type."""
+        try:
+            handled = handler(stream, identity, message)
+            if inspect.isawaitable(handled):
+                await handled
+        finally:
+            asyncio.get_running_loop().call_soon(self._correct_status)
 
     async def _act(
         self, content: Mapping[str, Any], reply: Callable[[Mapping[str, Any]], None]
