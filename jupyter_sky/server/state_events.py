@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,8 @@ EVENT = "urn:jupyter-sky:states"
 
 _INTERVAL = 0.1  # seconds between two looks at the files
 _WATCHED = 60.0  # seconds after a page has asked; most ask again before that
+
+_REGISTRY = ""  # in place of a path
 
 _SCHEMA = {
     "$id": EVENT,
@@ -47,34 +51,42 @@ class StateEvents:
     """
 
     def __init__(self, runtime: Path, logger: Any) -> None:
-        self._runtime = runtime
+        self._folder = kernel_files.folder(runtime)
         self._logger = logger
         try:
             logger.register_event_schema({**_SCHEMA, "version": "1"})
         except ValidationError:  # before jupyter_events 0.11, a version is a number
             logger.register_event_schema({**_SCHEMA, "version": 1})
         self._until = 0.0
-        self._task: asyncio.Task[None] | None = None
-        self._stamps: dict[Path, int] = {}
-        self._news: dict[Path, object] = {}
+        self._thread: threading.Thread | None = None
+        self._stamps: dict[str, int] = {}
+        self._news: dict[str, object] = {}
 
     def keep_watching(self) -> None:
         """Watch the files for some time from now on, because a page has asked for the clusters."""
         self._until = time.monotonic() + _WATCHED
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._watch())
+        if self._thread is None or not self._thread.is_alive():
+            # The files may be on a slow network; and the server's end need not wait for it.
+            loop = asyncio.get_running_loop()
+            self._thread = threading.Thread(target=self._watch, args=(loop,), daemon=True)
+            self._thread.start()
 
-    async def _watch(self) -> None:
-        await asyncio.to_thread(self._has_news)
+    def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._has_news()
         while time.monotonic() < self._until:
-            await asyncio.sleep(_INTERVAL)
-            if await asyncio.to_thread(self._has_news):
-                self._logger.emit(schema_id=EVENT, data={})
+            time.sleep(_INTERVAL)
+            if self._has_news():
+                with contextlib.suppress(RuntimeError):  # the server ends
+                    loop.call_soon_threadsafe(self._emit)
+
+    def _emit(self) -> None:
+        self._logger.emit(schema_id=EVENT, data={})
 
     def _has_news(self) -> bool:
         """Return whether something has changed since the last call that users want to see."""
-        paths = [registry.file(), *kernel_files.paths(self._runtime)]
-        stamps = {path: stamp for path in paths if (stamp := _stamp(path))}
+        stamps = self._look()
+        if stamps == self._stamps:
+            return False
         news = {
             path: self._news[path] if self._stamps.get(path) == stamp else _read(path, stamp)
             for path, stamp in stamps.items()
@@ -83,18 +95,24 @@ class StateEvents:
         self._stamps, self._news = stamps, news
         return changed
 
+    def _look(self) -> dict[str, int]:
+        """Return when each file was written."""
+        stamps = {}
+        with contextlib.suppress(OSError):  # there is no cluster yet
+            stamps[_REGISTRY] = registry.file().stat().st_mtime_ns
+        with contextlib.suppress(OSError), os.scandir(self._folder) as files:
+            for file in files:
+                if file.name.endswith(".json"):
+                    with contextlib.suppress(OSError):  # its kernel has just ended
+                        stamps[file.path] = file.stat().st_mtime_ns
+        return stamps
 
-def _stamp(path: Path) -> int | None:
-    with contextlib.suppress(OSError):  # a kernel has just ended
-        return path.stat().st_mtime_ns
-    return None
 
-
-def _read(path: Path, stamp: int) -> object:
+def _read(path: str, stamp: int) -> object:
     """Return what users want to know of a file at once: of the registry, that it has changed."""
-    if path == registry.file():
+    if path == _REGISTRY:
         return stamp
     try:
-        return kernel_files.news(kernel_files.read(path))
+        return kernel_files.news(kernel_files.read(Path(path)))
     except (Unreadable, OSError):
         return None
