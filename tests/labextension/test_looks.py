@@ -42,7 +42,7 @@ def test_a_state_looks_the_same_in_strip_and_sidebar(open_notebook: Open) -> Non
     user.run("%load_ext jupyter_sky\n%config Sky.plugin = 'none'")
     cell = user.start(
         "%%sky --nodes 2 --cluster same\nimport time\nfrom tqdm import tqdm\n"
-        "bar = tqdm(total=400)\ntime.sleep(1)\nbar.update(104)\ntime.sleep(600)"
+        "bar = tqdm(total=400, desc='all epochs')\ntime.sleep(1)\nbar.update(104)\ntime.sleep(600)"
     )
     card = user.card("same", "running")
     card.wait_for()
@@ -65,6 +65,9 @@ def test_a_state_looks_the_same_in_strip_and_sidebar(open_notebook: Open) -> Non
     amount, left = bar.locator(".jsky-fact").all()
     assert left.bounding_box()["y"] == amount.bounding_box()["y"]
     assert bar.bounding_box()["height"] < 30, "a line"
+    label = card.locator(".jsky-line-of-run > .jsky-progress .jsky-label")
+    assert label.inner_text() == "all epochs"
+    assert label.evaluate("part => part.scrollWidth <= part.clientWidth"), "of what it is, in full"
 
     strip.get_by_role("button", name="Stop", exact=True).click()
     # Of a run that is over, only the sidebar knows how the cluster is now.
