@@ -181,6 +181,15 @@ def test_bars_of_many_ranks_stay_in_their_place_in_the_sidebar(open_page: Open) 
     assert all(bar["width"] >= 16 for bar in bars)
 
 
+def test_how_far_one_of_many_ranks_is_has_the_room_of_its_output(open_page: Open) -> None:
+    page = open_page(Bench(changed(snapshot(44), rank_0={"progress": BAR})))
+    rank = page.browser.get_by_role("option").first
+    whole = rank.bounding_box()
+    busy, far = (rank.locator(f"{part} > .jsky-bar") for part in (".jsky-busy", ".jsky-progress"))
+    assert far.bounding_box()["width"] > 2 * busy.bounding_box()["width"]
+    assert far.bounding_box()["x"] + far.bounding_box()["width"] <= whole["x"] + whole["width"]
+
+
 def test_ranks_of_many_nodes_are_seen_at_once_and_their_bars_have_names(open_page: Open) -> None:
     page = open_page(Bench(snapshot(44)))
     ranks = page.browser.get_by_role("listbox")
