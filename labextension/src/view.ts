@@ -3,7 +3,7 @@
 
 import type { Action, Ask } from './action.ts';
 import { Curves } from './curves.ts';
-import { element, setAttribute, setOptional, setShown, setText } from './dom.ts';
+import { element, setAttribute, setShown, setText } from './dom.ts';
 import { Usage } from './usage.ts';
 import { keepKeys } from './keys.ts';
 import { More } from './more.ts';
@@ -13,7 +13,7 @@ import { OutputPane } from './output.ts';
 import { RankList } from './ranks.ts';
 import { Strip } from './strip.ts';
 import type { Output, Snapshot } from './snapshot.ts';
-import { setSentences } from './sentence.ts';
+import { setSentence, setSentences } from './sentence.ts';
 import { plain } from './text.ts';
 import { english, type Translation } from './words.ts';
 
@@ -152,7 +152,7 @@ class View {
     this.#isLost = place.isLost ?? false;
     setAttribute(this.element, 'aria-label', this.#nameOf(snapshot));
     this.#strip.show(snapshot, this.#open, place);
-    setOptional(this.#note, place.note || null);
+    setSentence(this.#note, place.note ?? null);
     this.#showWhere(snapshot);
     this.#curves.show(snapshot.curves ?? []); // a notebook of an older version has none
     setShown(this.#body, this.#open);

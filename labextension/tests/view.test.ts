@@ -181,9 +181,10 @@ test('which GPU a rank has is seen and said, however long their name is', (t) =>
 
 test('what a page does not know it does not claim', (t) => {
   t.after(() => release(host));
-  showInCell(sample(), { note: 'The kernel was restarted.', isLost: true });
+  showInCell(sample(), { note: 'The kernel was restarted: `%sky attach`.', isLost: true });
   assert.equal(textOf(host, '.jsky-run-state'), 'Ended');
-  assert.equal(textOf(host, '.jsky-note'), 'The kernel was restarted.');
+  assert.equal(textOf(host, '.jsky-note'), 'The kernel was restarted: %sky attach.');
+  assert.deepEqual(texts(host, '.jsky-note code'), ['%sky attach']);
   assert.ok(stop().hidden);
   const ended = withRank(sample(), 2, { outcome: 'ok', seconds: 3.5 });
   ended.run!.progress = { label: 'epochs', part: 0.4, count: '4/10', left: 9 };

@@ -175,7 +175,7 @@ export class Keeper {
       const note = goesOn
         ? this.#trans.__(
             'The kernel was restarted, and the run goes on: %1 shows it in a new cell.',
-            '%sky attach'
+            '`%sky attach`'
           )
         : this.#trans.__('The kernel ended before this run did: how the run ended is not known.');
       this.#feed.explain(run, note, !goesOn);
