@@ -163,7 +163,7 @@ def _sentence(
     for each in waiting[:_MOST_GROUPS]:
         seconds = f" for {format_duration(each.seconds)}" if tense.has_time else ""
         where = f" ({each.place})" if each.place else ""
-        what = _name(each.collective)
+        what = name_of(each.collective)
         parts.append(f"{tense(tense.wait, each.ranks)} in {what}{where}{seconds}")
     if more := sum(len(each.ranks) for each in waiting[_MOST_GROUPS:]):
         parts.append(f"{_more(more)} {tense.wait[more > 1]} in other collectives or lines")
@@ -227,7 +227,7 @@ def _more(count: int) -> str:
     return f"{count} more ranks" if count > 1 else "one more rank"
 
 
-def _name(collective: SeenCollective) -> str:
+def name_of(collective: SeenCollective) -> str:
     number = f" #{collective['number']}" if collective["number"] else ""
     return f"{collective['operation']}{number}"
 
@@ -241,7 +241,7 @@ def _doing(seen: SeenRank, runs: Collection[str | None], wanted: Sequence[SeenCo
         if seen["ended"] not in runs:
             return "{is} not in the cell"
         # Of one that has not answered itself the collectives are not known.
-        came = seen["answered"] == "system" or any(_is_begun(one, seen) for one in wanted)
+        came = seen["answered"] == "system" or any(is_begun(one, seen) for one in wanted)
         return "{has} left the cell" if came or not wanted else "{has} left the cell without it"
     stack = seen["frames"]
     if seen.get("prompt"):
@@ -272,7 +272,7 @@ def _doing(seen: SeenRank, runs: Collection[str | None], wanted: Sequence[SeenCo
     return what
 
 
-def _is_begun(collective: SeenCollective, seen: SeenRank) -> bool:
+def is_begun(collective: SeenCollective, seen: SeenRank) -> bool:
     """Return whether a rank has come to a collective, as far as is known."""
     group, number = collective["group"], collective["number"]
     return not number or any(
@@ -301,7 +301,7 @@ def _stacks(known: Mapping[int, SeenRank], silent: Mapping[int, str]) -> Iterato
 def _lines(seen: SeenRank) -> Iterator[str]:
     for each in seen["collectives"][:3]:
         shapes = f", {each['shapes']}" if each["shapes"] else ""
-        yield f"{_name(each)}{shapes}, of {format_ranks(each['ranks'])}"
+        yield f"{name_of(each)}{shapes}, of {format_ranks(each['ranks'])}"
     own = next((at for at, frame in enumerate(seen["frames"]) if frame["own"]), 0)
     frames = seen["frames"][max(0, own - 1) :]
     shown = [frame for at, frame in enumerate(frames) if frame["own"] or not at]

@@ -17,6 +17,15 @@ _ANSWER_WITHIN = 8.0
 
 async def inspect(controller: Controller) -> Findings:
     """Return where the ranks of a cluster are."""
+    seen, silent = await look(controller)
+    if controller.state.busy_runs or any(each["run"] for each in seen):
+        return findings(seen, controller.ranks, silent)
+    stuck = [each["rank"] for each in seen if each["answered"] == "nobody"]
+    return findings(seen, sorted([*stuck, *silent]), silent, has_run=False)
+
+
+async def look(controller: Controller) -> tuple[list[SeenRank], dict[int, str]]:
+    """Return what ranks are doing, and the nodes of those of which nothing is known."""
     connections = controller.connections
     answers = await asyncio.gather(*(_ask(each, 0.0) for each in connections))
     seen = [rank for answer in answers for rank in answer or ()]
@@ -26,10 +35,7 @@ async def inspect(controller: Controller) -> Findings:
         if answer is None
         for rank in connection.ranks
     }
-    if controller.state.busy_runs or any(each["run"] for each in seen):
-        return findings(seen, controller.ranks, silent)
-    stuck = [each["rank"] for each in seen if each["answered"] == "nobody"]
-    return findings(seen, sorted([*stuck, *silent]), silent, has_run=False)
+    return seen, silent
 
 
 async def inspect_waiting(controller: Controller, after: float) -> Findings | None:

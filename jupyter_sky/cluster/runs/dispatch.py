@@ -11,7 +11,9 @@ from functools import partial
 
 from jupyter_sky.cluster.control import recovery
 from jupyter_sky.cluster.control.controller import Controller
+from jupyter_sky.cluster.control.listener import Done
 from jupyter_sky.cluster.errors import BegunInPart
+from jupyter_sky.cluster.inspection import unmatched
 from jupyter_sky.cluster.inventory import owed_runs
 from jupyter_sky.cluster.namespace import missing
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
@@ -20,13 +22,13 @@ from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.requests.answers import Answers
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.runs.task import Task
-from jupyter_sky.cluster.state import RankPhase, not_begun, running
+from jupyter_sky.cluster.state import RankPhase, not_begun, ranks_done, running
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
 from jupyter_sky.formatting import format_ranks
 from jupyter_sky.transport.frames import SharedFields
-from jupyter_sky.transport.protocol.events import RankExited
+from jupyter_sky.transport.protocol.events import RankDone, RankExited, RunBegan
 from jupyter_sky.transport.protocol.messages import NameGroup, RunRequest, Script, said
-from jupyter_sky.transport.rank_ranges import to_ranges
+from jupyter_sky.transport.rank_ranges import among, to_ranges
 
 
 def check_ranks(controller: Controller, task: Task) -> None:
@@ -179,6 +181,54 @@ async def refresh(controller: Controller, updates: Sequence[NamespaceUpdate]) ->
         for update in outdated:
             await sync.refresh(update)
             await broadcast.send(update.blobs, connections)
+
+
+def note_names(controller: Controller, task: Task, done: Sequence[RankDone]) -> None:
+    """Note what ranks have of the notebook's names after their parts of a run."""
+    sync, update = controller.sync, task.update
+    for well in (True, False):
+        these = [event for event in done if (event.outcome == "ok") is well]
+        if these:
+            sync.ran(update, {event.rank: event.bound for event in these}, well=well)
+    for event in done:
+        if event.arrived is not None and event.outcome != "ok":
+            sync.missed(update, event.rank, event.arrived)
+
+
+def may_be_unmatched(run: Run, done: Sequence[Done]) -> bool:
+    """Return whether a run is over with these parts, and ranks have begun unequal collectives."""
+    if len(done) != len(run.waiting) or run.is_ending:
+        return False
+    return unmatched.may_be_there([*run.done.values(), *(event for _, event in done)])
+
+
+async def give_up_unmatched(
+    controller: Controller, run: Run, done: Sequence[Done], then: Callable[[], object]
+) -> None:
+    """Have the group formed again if ranks have begun collectives that others never will.
+
+    Parameters
+    ----------
+    controller
+        The controller of the cluster.
+    run, done
+        The run, and its last parts.
+    then
+        Called once that is known.
+    """
+    try:
+        if said := await unmatched.find(controller, run.task.ranks):
+            run.on_notice(said)
+            broken = (replace(event, broken=True) for _, event in done)
+            controller.state = ranks_done(controller.state, broken)
+    finally:
+        then()
+
+
+def task_of(began: RunBegan, known: Sequence[int], asked: Mapping[int, Sequence[str]]) -> Task:
+    """Return the task of a run that another kernel began."""
+    ranks, show = tuple(among(began.ranks, known)), tuple(among(began.show, known))
+    return Task(ranks, values=asked, show=show, title=began.title)
 
 
 def fail_together(controller: Controller, task: Task) -> bool:

@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from jupyter_sky.cluster.control import recovery, scaling
 from jupyter_sky.cluster.control.controller import Controller
@@ -23,8 +24,12 @@ from jupyter_sky.cluster.runs.dispatch import (
     WaitingRecord,
     check_ranks,
     fail_together,
+    give_up_unmatched,
+    may_be_unmatched,
+    note_names,
     send_once_whole,
     settle,
+    task_of,
 )
 from jupyter_sky.cluster.runs.monitor import Monitor
 from jupyter_sky.cluster.runs.other_notebooks import UNKNOWN_NAMES, OtherNotebooks
@@ -47,7 +52,6 @@ from jupyter_sky.transport.protocol.events import (
     Saved,
     Told,
 )
-from jupyter_sky.transport.rank_ranges import among
 from jupyter_sky.transport.tasks import cancel_all, either
 
 _SETTLED_WITHIN = 1.0
@@ -299,19 +303,17 @@ class Scheduler(ClusterListener):
     def on_ranks_done(self, done: Sequence[Done]) -> None:
         """Tell runs which of their ranks have finished."""
         for name in dict.fromkeys([event.run for _, event in done]):
-            if run := self._runs.get(name):
-                own = [each for each in done if each[1].run == name]
-                self._on_parts_done(run, [each for each in own if run.waits_for(each[1].rank)])
+            run, own = self._runs.get(name), [each for each in done if each[1].run == name]
+            if run and may_be_unmatched(run, own):
+                then = partial(self._on_parts_done, run, own)
+                self.controller.spawn(give_up_unmatched(self.controller, run, own, then))
+            elif run:
+                self._on_parts_done(run, own)
 
     def _on_parts_done(self, run: Run, done: Sequence[Done]) -> None:
-        sync, update = self.controller.sync, run.task.update
-        for well in (True, False):
-            these = [event for _, event in done if (event.outcome == "ok") is well]
-            if these:
-                sync.ran(update, {event.rank: event.bound for event in these}, well=well)
+        done = [each for each in done if run.waits_for(each[1].rank)]
+        note_names(self.controller, run.task, [event for _, event in done])
         for connection, event in done:
-            if event.arrived is not None and event.outcome != "ok":
-                sync.missed(update, event.rank, event.arrived)
             self.monitor.on_rank_done(event)
             run.on_rank_done(event)
             if run.failed:
@@ -333,9 +335,7 @@ class Scheduler(ClusterListener):
         self, began: RunBegan, asked: Mapping[int, Sequence[str]], untold: Sequence[int]
     ) -> None:
         """Follow a run that another kernel began; called before its events."""
-        known = self.controller.ranks
-        ranks, show = tuple(among(began.ranks, known)), tuple(among(began.show, known))
-        task = Task(ranks, values=asked, show=show, title=began.title)
+        task = task_of(began, self.controller.ranks, asked)
         run = self._unseen = self._runs[began.run] = self._make_run(task, began.run)
         run.sent, run.is_recorded = True, bool(asked)
         run.started = run.began = time.monotonic() - max(0.0, began.seconds)

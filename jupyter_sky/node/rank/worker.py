@@ -126,7 +126,8 @@ class RankWorker:
                 case "reserve":
                     self._reserve_port(command)
                 case "form":
-                    self._send_event(self._group.form(command))
+                    is_idle = self._inspector.recorded.wait_until_ended(0.0)
+                    self._send_event(self._group.form(command, is_idle))
                 case "end":
                     break
         self._end()
@@ -314,7 +315,8 @@ class RankWorker:
                 self._shell.record_sentence(error)  # the user's own, of which it has no traceback
             report = self._shell.report(error)
         done = (self.rank, run, outcome, report, values, self._group.was_broken, bound, arrived)
-        return RankDone(*done, stopped=self._interrupts.was_requested)
+        begun = self._inspector.recorded.begun()
+        return RankDone(*done, stopped=self._interrupts.was_requested, begun=begun)
 
     # For the shell (`shell.ShellOwner`)
 

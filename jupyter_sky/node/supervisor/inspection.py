@@ -120,6 +120,7 @@ class Inspection:
             seen["frames"], seen["recent"] = said["frames"], said["recent"]
             seen["collectives"], seen["prompt"] = said["collectives"], said["prompt"]
             seen["failing"] = process.run is not None and said["failing"]
+            seen["beside"] = said["beside"]
         else:
             seen["answered"] = "nobody" if frames is None else "system"
             seen["frames"] = frames or []

@@ -41,7 +41,7 @@ END_WITHIN = 3.0
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 
 _KILL_EVERY = 0.1  # seconds to wait for removed ranks that have not ended: some are forked late
-_MOSTLY_EMPTY = ("error", "values", "broken", "bound", "tail", "stopped")  # of the event `RankDone`
+_MOSTLY_EMPTY = ("error", "values", "broken", "bound", "tail", "stopped", "begun")  # of `RankDone`
 
 
 class Supervisor:

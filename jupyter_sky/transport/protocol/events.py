@@ -245,10 +245,10 @@ class RankDone(Event):
         ``True`` for names that are bound to another object, ``False`` for other watched names.
     arrived
         The shipments of names that the rank bound for the run; ``None`` if it cannot tell.
-    seconds
-        How long it took, by the node's clock; ``None`` if that is not known.
-    tail
-        The end of the rank's output in the run, if that was not shown; the agent adds it.
+    seconds, tail
+        How long it took, if known, and the end of what it wrote, if not shown: the agent adds them.
+    begun
+        By group in which it began collectives: the number of the last one, and the group's size.
     """
 
     rank: int
@@ -262,6 +262,7 @@ class RankDone(Event):
     seconds: float | None = None
     tail: bytes = b""
     stopped: bool = False
+    begun: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

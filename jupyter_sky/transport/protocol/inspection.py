@@ -92,6 +92,8 @@ class SeenRank(TypedDict):
         Whether its run was stopped and has not ended yet.
     failing
         Whether an error has ended its part but is not reported yet: making a traceback takes long.
+    beside
+        Whether a thread beside the main one is in the user's code, or in torch.distributed.
     """
 
     rank: int
@@ -105,6 +107,7 @@ class SeenRank(TypedDict):
     prompt: NotRequired[str]
     stopping: NotRequired[bool]
     failing: NotRequired[bool]
+    beside: NotRequired[bool]
 
 
 class InspectRequest(TypedDict):

@@ -238,6 +238,7 @@ class Inspected(TypedDict):
     recent: list[BegunCollective]
     prompt: str
     failing: bool
+    beside: bool
 
 
 class LookCommand(LookFields):

@@ -21,7 +21,7 @@ import msgpack
 from jupyter_sky.transport.frames import Message, ProtocolError, decode_message
 from jupyter_sky.transport.protocol.events import RankDone, decode_event
 
-_COMMON = ("arrived", "bound")
+_COMMON = ("arrived", "bound", "begun")
 _RANK, _SECONDS = {int}, {float, type(None)}
 _PLAIN = frozenset({"event", "n", "run", "outcome", "rank", "seconds", *_COMMON})
 _NOTHING: Mapping[str, Any] = {}
@@ -157,9 +157,9 @@ class RanksDone:
             raise ProtocolError("ranks_done has not as many seconds as ranks")
         if (common := message.get("common")) != self._common:
             self._remember(common)
-        bound, arrived = self._example.bound, self._example.arrived
+        bound, arrived, begun = self._example.bound, self._example.arrived, self._example.begun
         return [
-            RankDone(rank, run, "ok", None, None, False, bound, arrived, took)
+            RankDone(rank, run, "ok", None, None, False, bound, arrived, took, begun=begun)
             for rank, took in zip(ranks, seconds, strict=True)
         ]
 

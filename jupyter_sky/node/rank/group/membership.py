@@ -75,8 +75,16 @@ class GroupMembership:
         self._listened: Collection[str] = ()  # at which sockets, before the group began to form
         self._peers = 0
 
-    def form(self, command: FormCommand) -> Formed:
-        """Leave the former group, and enter another."""
+    def form(self, command: FormCommand, is_idle: bool) -> Formed:
+        """Leave the former group, and enter another.
+
+        Parameters
+        ----------
+        command
+            The new group.
+        is_idle
+            Whether all collectives of the former one have ended here.
+        """
         error = None
         topology = self.topology = command["topology"]
         self._listened = collective_abort.listening_sockets()
@@ -84,7 +92,7 @@ class GroupMembership:
         self._forming = generation = topology["generation"]
         try:
             # The former group is left as a whole, uninterrupted: half would spoil the next one.
-            if self._left_collective:
+            if self._left_collective or not is_idle:
                 collective_abort.break_group(command["siblings"], command["addresses"])
             self.plugins.exit_app()
             collective_abort.close_broken()

@@ -48,11 +48,29 @@ class CollectiveRecords:
         self._since = 0
         self._numbers: Mapping[str, int] = {}
         self._called: tuple[str, int, float] | None = None
+        self._begun: Mapping[str, int] = {}
 
     def begin(self) -> None:
         """Forget the collectives of the previous group: broken ones never count as ended."""
         self._since = time.time_ns()
-        self._numbers = {}
+        self._numbers = self._begun = {}
+
+    def begun(self) -> dict[str, tuple[int, int]]:
+        """Return groups in which collectives began since the last call.
+
+        Returns
+        -------
+        dict of tuple
+            By torch's name for each: the number of the last collective of its usual backend, and
+            the number of ranks in the group.
+        """
+        before = self._begun
+        self._begun = {name: _number(group) for name, group in groups()}
+        if self._begun == before:
+            return {}  # this is asked after each run
+        sizes = {name: group.size() for name, group in groups()}
+        changed = self._begun.items() - before.items()
+        return {name: (number, sizes[name]) for name, number in changed}
 
     def has_moved(self) -> bool:
         """Return whether there were collectives since the last call."""
@@ -151,9 +169,10 @@ def _backend_for(group: Any, given: Mapping[str, Any]) -> Any:
 
 
 def _number(backend: Any) -> int:
-    with contextlib.suppress(Exception):  # a backend that does not count them
+    try:  # faster than `suppress`, and asked after each run
         return int(backend._get_sequence_number_for_group())
-    return 0
+    except Exception:  # a backend that does not count them
+        return 0
 
 
 def _numbered(group: str, backend: str) -> str:

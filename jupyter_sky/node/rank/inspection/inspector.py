@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import FrameType
 
 from jupyter_sky.node.rank.inspection.collectives import CollectiveRecords, prepare
-from jupyter_sky.node.rank.inspection.stacks import StackFile, frames_of_user
+from jupyter_sky.node.rank.inspection.stacks import StackFile, are_others_busy, frames_of_user
 from jupyter_sky.node.rank.streams import errors_printed
 from jupyter_sky.transport.protocol.rank_messages import InspectCommand, Inspected
 
@@ -58,11 +58,12 @@ class Inspector:
             "recent": [],
             "prompt": prompt,
             "failing": is_failing and not prompt,
+            "beside": False,
         }
         # Whatever goes wrong, there is an answer: without one, the agent would ask no more.
         if not command["brief"]:
             with errors_printed():
-                answer["frames"] = frames_of_user(frame)
+                answer["frames"], answer["beside"] = frames_of_user(frame), are_others_busy()
         with errors_printed():
             # If collectives come and go, the rank is making progress.
             has_moved = self.recorded.has_moved()

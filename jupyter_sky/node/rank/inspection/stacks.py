@@ -22,7 +22,7 @@ import sys
 import sysconfig
 import threading
 from asyncio import BaseEventLoop, Task
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
@@ -44,6 +44,7 @@ _LONGEST_LINE = 120  # characters
 _PACKAGE = str(Path(__file__).resolve().parents[3])
 _TITLE = re.compile(r"In\[(\d+)\]")
 _DUMPED = re.compile(r'  File "(.*)", line (\d+|\?+) in (.*)')
+_OF_TORCH = f"torch{os.sep}distributed{os.sep}"
 _WRAPPERS = ("c10d_logger.py",)  # around each call of torch.distributed
 _RUNS_LOOP = BaseEventLoop.run_until_complete.__code__
 _KNOWN_CLASSES = {"_BaseDataLoaderIter": "DataLoader"}
@@ -135,12 +136,26 @@ def frames_of_user(at: FrameType | None = None) -> list[SeenFrame]:
     return found
 
 
-def _frames(frame: FrameType | None) -> list[SeenFrame]:
-    found: list[SeenFrame] = []
+def are_others_busy() -> bool:
+    """Return whether a thread beside the main one may begin collectives of its own.
+
+    So does one that is in the user's code, or in torch.distributed, as for a checkpoint that is
+    saved in the background.
+    """
+    known = (threading.main_thread().ident, threading.get_ident())
+    others = [frame for ident, frame in sys._current_frames().items() if ident not in known]
+    files = {each.f_code.co_filename for frame in others for each in _with_callers(frame)}
+    return any(_OF_TORCH in file or is_own(file) for file in files)
+
+
+def _with_callers(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
-        found.append(_of_frame(frame))
+        yield frame
         frame = frame.f_back
-    return _down_to_cell(found)
+
+
+def _frames(frame: FrameType | None) -> list[SeenFrame]:
+    return _down_to_cell(map(_of_frame, _with_callers(frame)))
 
 
 def _of_frame(frame: FrameType) -> SeenFrame:
