@@ -24,7 +24,8 @@ def dask(
     """Run Dask's scheduler beside the head, and a worker beside each rank.
 
     ``pool.dask()`` and ``%sky dask`` return a `dask.distributed.Client`. Scheduler and workers
-    start and end with the ranks, and write to the ranks' logs.
+    start and end with the ranks, and write to the ranks' logs. Stop ends the tasks of a
+    ``compute()`` that waits for them; those of a future go on, as with Dask elsewhere.
 
     Parameters
     ----------

@@ -24,8 +24,9 @@ def joblib(version: str = "latest", *, concurrency: int = 1, memory: float | Non
 
     In the notebook, ``n_jobs=-1`` means all workers, inside the pool or while the cluster of
     ``%%sky`` cells is connected; of several clusters, all workers of the one connected last. In a
-    call or cell on a rank, it means the processors of that rank. Stop cancels the calls that have
-    not begun; ``restart()`` of Dask's client ends the others.
+    call or cell on a rank, it means the processors of that rank. Stop ends all calls: those that
+    run are interrupted at their next line of Python, and where that is long in coming, as in a
+    computation of a library, ``restart()`` of Dask's client ends them.
 
     Parameters
     ----------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import traceback
 from functools import cache
 from typing import Any
 
@@ -50,6 +52,25 @@ def client_class() -> Any:
                     f"Dask on {self._cluster_name} has ended with its cluster: type `%sky status`, "
                     "or `client = %sky dask` for the client of another one."
                 )
+
+        def end_unwanted(self) -> None:
+            """Have workers end tasks that nobody wants any more, without waiting for that."""
+            from jupyter_sky.plugins.dask_cluster.stopping import end_unwanted
+
+            async def tell() -> None:
+                with contextlib.suppress(Exception):  # of any kind: a worker may be gone
+                    await self.run(end_unwanted, wait=False)
+
+            loop: Any = self.loop
+            loop.add_callback(tell)
+
+        def get(self, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return super().get(*args, **kwargs)  # type: ignore[no-untyped-call, unused-ignore]
+            except KeyboardInterrupt as stop:
+                traceback.clear_frames(stop.__traceback__)  # they may refer to futures
+                self.end_unwanted()
+                raise
 
         def _graph_to_futures(self, *args: Any, **kwargs: Any) -> Any:
             self.check_open()

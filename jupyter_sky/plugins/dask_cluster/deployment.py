@@ -207,13 +207,14 @@ class Deployment:
         return any(each.status == "pending" for each in list(self._client.futures.values()))
 
     def _stop_tasks(self) -> None:
-        """Cancel the tasks of this notebook; those that have begun continue to their end."""
+        """Cancel the tasks of this notebook, and interrupt those that have begun."""
         from distributed import Future
 
         client = self._client
         pending = [key for key, each in list(client.futures.items()) if each.status == "pending"]
         if pending:
             client.cancel([Future(key, client) for key in pending], force=True, msg=_STOPPED)
+            client.end_unwanted()
 
     # The notebook's side
 

@@ -152,6 +152,18 @@ def _backend_class() -> Any:
                     lambda: int(parallel.n_completed_tasks), self.calls
                 )
 
+        def abort_everything(self, ensure_ready: bool = True) -> None:
+            """Let go of all calls, and interrupt those that run: joblib only forgets them."""
+            super().abort_everything(ensure_ready)
+            self.client.loop.add_callback(self._let_go)
+
+        def _let_go(self) -> None:
+            for future in list(self._results):
+                future.release()
+                for known in (self._results, self._callbacks):
+                    known.pop(future, None)
+            self.client.end_unwanted()
+
         def stop_call(self) -> None:
             super().stop_call()
             end, self._end, self.calls = self._end, None, None

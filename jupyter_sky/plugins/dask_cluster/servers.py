@@ -11,11 +11,13 @@ from distributed.comm.utils import get_tcp_server_addresses
 from distributed.http.routing import RoutingApplication
 from distributed.security import Security
 from distributed.system import MEMORY_LIMIT
+from distributed.worker_state_machine import RescheduleEvent
 from tornado.httpserver import HTTPServer
 
 from jupyter_sky.plugins.dask_cluster.counting import TaskCounter
 from jupyter_sky.plugins.dask_cluster.replicas import POLICY
 from jupyter_sky.plugins.dask_cluster.settings import ProcessSettings, security
+from jupyter_sky.plugins.dask_cluster.stopping import RunningTasks
 from jupyter_sky.providers.mtls import Credentials
 
 
@@ -41,7 +43,33 @@ class PrivateScheduler(Scheduler):
 
 
 class PrivateWorker(Worker):
-    """A worker that only answers its own scheduler, other workers and clients."""
+    """A worker that only answers its own scheduler, other workers and clients.
+
+    Attributes
+    ----------
+    running_tasks
+        The tasks that it runs, which can be ended.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.running_tasks = RunningTasks(self)
+        super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call, unused-ignore]
+
+    async def execute(self, key: Any, *, stimulus_id: str) -> Any:
+        """Carry out a task; of one that was interrupted, nobody gets to see how it ended.
+
+        Somebody may want it again since: then it begins anew.
+        """
+        done: Any = None
+        try:
+            done = await super().execute(key, stimulus_id=stimulus_id)
+        except KeyboardInterrupt:
+            if not self.running_tasks.was_interrupted(key):
+                raise
+        else:
+            if not self.running_tasks.was_interrupted(key):
+                return done
+        return RescheduleEvent(key=key, stimulus_id=f"interrupted-{stimulus_id}")
 
     def start_http_server(self, routes: Any, *args: Any, **kwargs: Any) -> None:
         """Keep the routes, to which other parts of Dask add theirs, without listening."""

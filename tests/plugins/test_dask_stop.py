@@ -1,0 +1,128 @@
+"""Stop ends what Dask runs: the workers are free for the next cell."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import jupyter_sky as sky
+from tests.installed import skip_without
+from tests.waiting import until
+
+skip_without("distributed")
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[sky.ComputePool]:
+    with sky.ComputePool(nodes=2, plugins=[sky.plugins.joblib()]) as made:
+        yield made
+
+
+def work(folder: Path, at: int) -> int:
+    """Leave a file as it begins, and another one as it is interrupted or ends."""
+    try:
+        (folder / f"begun-{at}").touch()
+        for _ in range(12_000):
+            time.sleep(0.01)
+    except KeyboardInterrupt:
+        (folder / f"interrupted-{at}").touch()
+        raise
+    (folder / f"ended-{at}").touch()
+    return at
+
+
+def by_joblib(folder: Path) -> None:
+    import joblib
+
+    joblib.Parallel(n_jobs=-1, batch_size=1)(joblib.delayed(work)(folder, at) for at in range(9))
+
+
+def by_dask(folder: Path) -> None:
+    import dask
+
+    dask.compute(*[dask.delayed(work)(folder, at) for at in range(9)])
+
+
+def press(pool: sky.ComputePool) -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def click(pool: sky.ComputePool) -> None:
+    until(pool.cluster.interrupt)
+
+
+@pytest.mark.parametrize(
+    ("run", "stop", "error"),
+    [
+        (by_joblib, press, KeyboardInterrupt),
+        (by_dask, press, KeyboardInterrupt),
+        (by_joblib, click, concurrent.futures.CancelledError),
+    ],
+    ids=["joblib", "dask", "strip"],
+)
+def test_stop_ends_calls_that_have_begun(
+    pool: sky.ComputePool,
+    tmp_path: Path,
+    run: Callable[[Path], None],
+    stop: Callable[[sky.ComputePool], None],
+    error: type[BaseException],
+) -> None:
+    import joblib
+
+    def files(kind: str) -> list[Path]:
+        return list(tmp_path.glob(f"{kind}-*"))
+
+    def stop_once_begun() -> None:
+        until(lambda: len(files("begun")) == 2)
+        stop(pool)
+
+    stopping = threading.Thread(target=stop_once_begun)
+    stopping.start()
+    with pytest.raises(error):
+        run(tmp_path)
+    stopping.join()
+    assert joblib.Parallel(n_jobs=-1)(joblib.delayed(abs)(-at) for at in range(4)) == [0, 1, 2, 3]
+    until(lambda: len(files("interrupted")) == 2)
+    assert len(files("begun")) == 2 and not files("ended")
+
+
+def counted(folder: Path) -> int:
+    """Return how often this has begun by then; the first time, it takes a Stop for an error."""
+    try:
+        (folder / f"begun-{time.monotonic_ns()}").touch()
+        count = len(list(folder.glob("begun-*")))
+        for _ in range(12_000 if count == 1 else 0):
+            time.sleep(0.01)
+    except BaseException:
+        (folder / "interrupted").touch()
+        until((folder / "wanted again").exists)
+        return -1
+    return count
+
+
+def test_a_task_that_is_wanted_again_begins_anew(pool: sky.ComputePool, tmp_path: Path) -> None:
+    client = pool.dask()
+    first = client.submit(counted, tmp_path)
+    until(lambda: list(tmp_path.glob("begun-*")))
+    first.release()
+    client.end_unwanted()
+    until((tmp_path / "interrupted").exists)
+    again = client.submit(counted, tmp_path)
+    (tmp_path / "wanted again").touch()
+    assert again.result() == 2
+
+
+def test_what_others_want_goes_on(pool: sky.ComputePool, tmp_path: Path) -> None:
+    client = pool.dask()
+    done = threading.Event()
+    wanted = client.submit(lambda: [time.sleep(0.01) for _ in range(50)] and 7)
+    wanted.add_done_callback(lambda _: done.set())
+    client.end_unwanted()
+    assert wanted.result() == 7 and done.wait()
