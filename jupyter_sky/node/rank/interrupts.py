@@ -28,7 +28,9 @@ the stack or it is not; there is no moment in between.
 Where a ``with`` statement is about to be entered, an interrupt comes again a moment later: raised
 there, it would leave a lock held that ``__enter__`` has taken, and what needs the lock next would
 wait for ever. Until Python 3.13 this was so in managers written in Python, like conditions and
-queues; since Python 3.14 also for locks themselves. So it does where a module is imported: raised
+queues; since Python 3.14 also for locks themselves. So it does where one is left: raised at the
+beginning of ``__exit__``, as it is where a collective has just been broken, it would leave torch
+without gradients for good, or JAX with another mesh. So it does where a module is imported: raised
 there, it would leave a part of a package behind, which is imported no more, and what needs the rest
 would fail until the rank is restarted. A library may take seconds, as what the first optimizer of
 torch imports. What takes longer is interrupted all the same, and a module of the user's own sooner:
@@ -69,7 +71,7 @@ _CLEANS_UP = 5.0
 _DEFERRED = signal.SIGRTMAX - 3
 
 _LONGEST_ENTERING = 0.1
-"""Seconds for which interrupts are deferred at most where a ``with`` statement is entered."""
+"""Seconds for which interrupts are deferred at most where a ``with`` statement begins or ends."""
 
 _LONGEST_IMPORT = 4.0
 """The same where a library is imported; less than ranks have until a Stop ends them."""
@@ -316,6 +318,8 @@ def _longest_deferral(frame: FrameType | None) -> tuple[float, str]:
         source, at = frame.f_code, frame.f_lasti
         code = source.co_code
         if at >= 2 and (code[at] == _BEFORE_WITH or code[at - 2 : at] == _LOAD_ENTER):
+            longest = max(longest, _LONGEST_ENTERING)
+        if source.co_name in ("__exit__", "__aexit__"):
             longest = max(longest, _LONGEST_ENTERING)
         if source.co_name == "<module>":
             is_own = _is_own(source.co_filename)

@@ -263,6 +263,12 @@ def break_group(cells: Cells, code: str = "dist.barrier() if rank else time.slee
     run.follow()
 
 
+def test_gradients_are_on_again_where_stop_ends_a_collective_without_them(cells) -> None:
+    waits = "dist.barrier(async_op=True).wait() if rank else time.sleep(600)"
+    break_group(cells, f"with torch.no_grad():\n    {waits}")
+    assert cells.ask("torch.is_grad_enabled()") == [True] * 4
+
+
 def test_a_wrapped_model_trains_on_where_the_group_was_broken(cells) -> None:
     cells.run(
         "from torch.nn.parallel import DistributedDataParallel\n"

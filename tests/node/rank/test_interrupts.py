@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import signal
@@ -11,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 
 import psutil
 import pytest
@@ -169,6 +171,35 @@ except KeyboardInterrupt:
         time.sleep(2 * _LONGEST_ENTERING)
         stopped.resume()
         assert process.communicate(timeout=PATIENCE)[0] == "free\n"
+
+
+def test_what_an_interrupt_ends_is_left_as_it_was_entered(interrupts: Interrupts) -> None:
+    # As where a collective that waits is broken: it fails, and the interrupt comes after it.
+    left = []
+
+    class Changed:
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, *error: object) -> None:
+            left.append(True)
+
+    def fail() -> None:
+        previous = sys.gettrace()
+
+        def interrupt(frame: FrameType, event: str, arg: object) -> None:
+            if frame.f_code is Changed.__exit__.__code__:
+                sys.settrace(previous)
+                signal.raise_signal(signal.SIGINT)
+
+        with contextlib.suppress(RuntimeError), Changed():
+            sys.settrace(interrupt)
+            raise RuntimeError
+        time.sleep(60)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.run_interruptible(fail)
+    assert left
 
 
 def test_wherever_it_comes_no_lock_stays_held(interrupts: Interrupts) -> None:
