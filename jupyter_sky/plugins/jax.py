@@ -30,7 +30,9 @@ def jax(version: str = "latest", cuda: str = "cuda12", *, deadline: float = 60.0
     ``jax.distributed.is_initialized()`` says that the process is not connected.
 
     JAX connects its processes only once: if a rank is lost or nodes are added, all ranks restart
-    with empty namespaces.
+    with empty namespaces. After a Stop, or the error of a rank, while others wait in a collective,
+    ranks keep their variables (on processors, not on GPUs), but further collectives fail until
+    ``%sky restart``.
 
     Parameters
     ----------

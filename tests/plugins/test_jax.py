@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import os
+import signal
 import sys
 import types
 from collections.abc import Callable
@@ -13,9 +14,11 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.plugin_lifecycle import PluginLifecycle
+from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization.process.rank_variables import for_others
 from tests.api.conftest import topology
+from tests.cluster.cells import start
 from tests.installed import skip_without
 
 
@@ -96,6 +99,55 @@ def test_what_accelerate_leaves_out_without_a_gpu_is_refused(
         life = PluginLifecycle([sky.plugins.accelerate({name: settings})])  # type: ignore[misc]
         with pytest.raises(UsageError, match=rf'config\["{name}"\] needs a GPU for each rank, and'):
             life.enter_app()
+
+
+JOINED = """
+import jax, os, sys, threading, time
+from jax.experimental.multihost_utils import process_allgather
+
+def gather():
+    return process_allgather(jax.numpy.ones(1)).sum().item()
+
+def tell_once_waiting():
+    # Once the main thread does not get on with its collective.
+    stays, at = 0, None
+    while stays < 50:
+        frame = sys._current_frames()[threading.main_thread().ident]
+        now = frame.f_code, frame.f_lasti
+        stays, at = stays + 1 if now == at else 0, now
+        time.sleep(0.01)
+    print("waits", flush=True)
+
+rank = jax.process_index()
+gathered = gather()
+"""
+
+
+@pytest.mark.parametrize("ends", ["by Stop", "by an error of a rank"])
+def test_ranks_in_a_collective_that_ends_early_keep_their_variables(ends: str) -> None:
+    skip_without("jax")
+    cells = start(2, framework=sky.plugins.jax())
+    try:
+        cells.run(JOINED)
+        pids = cells.ask("os.getpid()")
+        assert cells.ask("gathered") == [2.0] * 2
+        if ends == "by Stop":
+            run = cells.start(
+                "threading.Thread(target=tell_once_waiting).start()\n"
+                "time.sleep(600) if rank else gather()"
+            )
+            with pytest.raises(Interrupted):
+                run.follow(lambda _: os.kill(os.getpid(), signal.SIGINT))
+        else:
+            with pytest.raises(ZeroDivisionError):
+                cells.run("1 / 0 if rank else gather()")
+        assert cells.ask("(rank, os.getpid())") == [*enumerate(pids)]
+        with pytest.raises(ValueError, match="Gloo"):
+            cells.run("gather()")
+        assert "`%sky restart` connects new processes" in cells.text("stderr", 0)
+        assert cells.ask("rank") == [0, 1]
+    finally:
+        cells.cluster.down()
 
 
 def test_missing_jax_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

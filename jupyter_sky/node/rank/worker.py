@@ -25,6 +25,7 @@ from jupyter_sky.node.rank.calls.parts import RankParts
 from jupyter_sky.node.rank.calls.server import CallServer
 from jupyter_sky.node.rank.comparison.looker import Looker
 from jupyter_sky.node.rank.debugger.rank_debugger import RankDebugger
+from jupyter_sky.node.rank.group.jax_connection import CUT_OFF, is_cut_off
 from jupyter_sky.node.rank.group.membership import GroupMembership
 from jupyter_sky.node.rank.group.torch_groups import raise_failed
 from jupyter_sky.node.rank.inbox import Inbox
@@ -211,6 +212,8 @@ class RankWorker:
             drop_unfinished_steps(self._interrupts.was_requested)
         if library := self._interrupts.cut_import:
             print(_CUT_IMPORT.format(library=library), file=sys.stderr)
+        if is_cut_off(error):
+            print(CUT_OFF, file=sys.stderr)
         self._debugger.end(error)
         streams.end_of_run()
         self._metrics.end()

@@ -48,7 +48,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from jupyter_sky.node.rank.group import torch_groups
+from jupyter_sky.node.rank.group import jax_connection, torch_groups
 
 Endpoint = tuple[str, int]
 """Address and port of one end of a connection."""
@@ -79,12 +79,14 @@ def break_group(
     Returns
     -------
     bool
-        Whether there was a group to break.
+        Whether there was a group to break, which has to be formed again; JAX's cannot be.
     """
     distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not (distributed.is_initialized() or store):
+    is_formed = distributed is not None and bool(distributed.is_initialized() or store)
+    kept = None if store else jax_connection.coordinator_port()
+    if not is_formed and kept is None:
         return False
-    if distributed.is_initialized():
+    if distributed is not None and distributed.is_initialized():
         with contextlib.suppress(Exception):  # of any kind: the sockets are closed below
             torch_groups.abort_nccl()
     siblings_sockets = {inode for pid in siblings for _, inode in _sockets(pid)}
@@ -97,10 +99,12 @@ def break_group(
             ours, theirs = _endpoint(sock.getsockname()), _endpoint(sock.getpeername())
             if store in (theirs, ours):
                 sock.shutdown(socket.SHUT_RDWR)
+            elif kept in (theirs[1], ours[1]):
+                continue
             elif owners.get((theirs, ours)) in siblings_sockets or theirs[0] in remote:
                 sock.shutdown(socket.SHUT_RD)
                 _broken[inode] = sock.dup()
-    return True
+    return is_formed
 
 
 def close_broken() -> None:

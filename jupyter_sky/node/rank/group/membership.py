@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from jupyter_sky.node.rank import env_vars
-from jupyter_sky.node.rank.group import collective_abort
+from jupyter_sky.node.rank.group import collective_abort, torch_groups
 from jupyter_sky.node.rank.group.head_ports import HeadPorts
 from jupyter_sky.node.rank.group.plugin_hooks import RankPlugins
 from jupyter_sky.node.rank.interrupts import Interrupts
@@ -130,6 +130,7 @@ class GroupMembership:
         self._left_collective = self._left_collective or left_collective
         with self._ending:
             self._run = None
+            left_collective = left_collective and torch_groups.is_formed()
             self.was_broken |= left_collective or self.plugins.has_lost_group
 
     def break_collective(self, command: BreakCommand) -> None:
