@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -207,3 +208,30 @@ def test_what_was_on_a_gpu_is_on_the_processor_where_there_is_none(
     wanted = "cuda" if torch.cuda.is_available() else "cpu"
     assert storage.device.type == wanted
     assert torch.tensor([]).set_(storage.cpu(), 0, (4,)).tolist() == [0, 1, 2, 3]
+
+
+def test_an_optimizer_has_what_its_class_keeps_beside_its_state() -> None:
+    class Counting(torch.optim.SGD):
+        def __init__(self, *given: Any, **options: Any) -> None:
+            super().__init__(*given, **options)
+            self.limits, self.on_step = {"steps": [1, 2.5, None]}, lambda: None
+
+    weight = torch.nn.Parameter(torch.ones(2))
+    counting = trip(Counting([weight], lr=0.1))
+    assert counting.limits == {"steps": [1, 2.5, None]} and not hasattr(counting, "on_step")
+    for steps in (0, 2):
+        optimizer = torch.optim.LBFGS([weight], lr=0.1)
+        for _ in range(steps):
+            optimizer.step(partial(loss_of, optimizer, weight))
+        there = trip(optimizer)
+        [copy] = there.param_groups[0]["params"]
+        for own, parameter in ((optimizer, weight), (there, copy)):
+            own.step(partial(loss_of, own, parameter))
+        assert torch.equal(copy, weight) and not torch.equal(copy, torch.ones(2))
+
+
+def loss_of(optimizer: Any, weight: Any) -> Any:
+    optimizer.zero_grad()
+    loss = (weight - 3).square().sum()
+    loss.backward()
+    return loss

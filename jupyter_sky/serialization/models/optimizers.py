@@ -20,6 +20,38 @@ PARAMETERS, OPTIMIZER = MADE_FOR = (" parameters", " optimizer")
 """What optimizers and schedules are made for, which is not theirs."""
 
 
+_OF_TORCH = ("_optimizer_", "_zero_grad_", "_warned_", "_opt_called")
+"""How names begin of what torch itself keeps in each optimizer, and sets anew."""
+
+_DEEPEST = 4
+
+
+def reduce_optimizer(optimizer: Any) -> Any:
+    """Reduce an optimizer, including what its class keeps beside groups and state.
+
+    Torch leaves that out, such as the parameters that `LBFGS` lists once more: its next step would
+    fail. What is more than data is left out here as well.
+    """
+    make, arguments, state, *rest = optimizer.__reduce_ex__(5)
+    if not isinstance(state, dict):
+        return NotImplemented
+    more = {
+        name: value
+        for name, value in vars(optimizer).items()
+        if name not in state and not name.startswith(_OF_TORCH) and _is_data(value)
+    }
+    return make, arguments, state | more, *rest
+
+
+def _is_data(value: Any, depth: int = 0) -> bool:
+    if type(value) is dict:
+        value = [*value, *value.values()]
+    if type(value) in (list, tuple):
+        return depth < _DEEPEST and all(_is_data(each, depth + 1) for each in value)
+    tensor = sys.modules["torch"].Tensor
+    return value is None or isinstance(value, bool | int | float | str | tensor)
+
+
 def reduce(schedule: Any) -> Any:
     """Reduce a schedule, including whether its optimizer has stepped.
 

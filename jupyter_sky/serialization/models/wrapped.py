@@ -13,7 +13,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.serialization.models import optimizers
-from jupyter_sky.serialization.models.torch_kinds import is_schedule
+from jupyter_sky.serialization.models.torch_kinds import is_optimizer, is_schedule
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -51,6 +51,8 @@ def reduce(obj: Any) -> Any:
         return _without_workers(obj)
     if is_schedule(obj):
         return optimizers.reduce(obj)
+    if is_optimizer(obj):
+        return optimizers.reduce_optimizer(obj)
     if kind.__module__ == "torch._dynamo.eval_frame":
         return reduce_compiled(obj)
     if kind.__module__ == "torch.nn.utils.parametrize" and "parametrizations" in obj._modules:

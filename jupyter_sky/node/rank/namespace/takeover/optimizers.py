@@ -111,6 +111,9 @@ def refer_to(value: Any, others: Mapping[int, Any]) -> None:
         return
     for group in value.param_groups:
         group["params"] = [others.get(id(each), each) for each in group["params"]]
+    for name, each in [*vars(value).items()]:
+        if type(each) is list:  # parameters that are listed once more, as by LBFGS
+            vars(value)[name] = [others.get(id(one), one) for one in each]
     state = [(others.get(id(key), key), each) for key, each in value.state.items()]
     value.state.clear()
     value.state.update(state)
