@@ -171,7 +171,7 @@ def load(path: str | PathLike[str], **values: Any) -> dict[str, Any]:
 def _kinds(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the kind of each value, which decides how it is restored."""
     return {
-        name: "sharded" if _is_model(value) or _is_optimizer(value) else _kind_of_other(value)
+        name: "sharded" if _is_model(value) or _is_by_parameter(value) else _kind_of_other(value)
         for name, value in values.items()
     }
 
@@ -191,7 +191,7 @@ def _state(values: Mapping[str, Any], *, with_others: bool = True) -> dict[str, 
         for name, value in values.items():
             if name in models:
                 state[name] = state_dict.get_model_state_dict(value)
-            elif _is_optimizer(value):
+            elif _is_by_parameter(value):
                 model = _model_of(name, value, models)
                 state[name] = _optimizer_state(name, model, value)
             else:
@@ -223,7 +223,7 @@ def _restore(values: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     for name, value in values.items():
         if name in models:
             state_dict.set_model_state_dict(value, state[name])
-        elif _is_optimizer(value):
+        elif _is_by_parameter(value):
             model = _model_of(name, value, models)
             state_dict.set_optimizer_state_dict(model, value, state[name])
 
@@ -279,10 +279,20 @@ def _is_model(value: Any) -> bool:
     return isinstance(value, nn.Module)
 
 
-def _is_optimizer(value: Any) -> bool:
+def _is_by_parameter(value: Any) -> bool:
+    """Return whether this is an optimizer whose state torch tells, parameter by parameter.
+
+    Torch has a new one make a step for that, which those like `LBFGS` cannot, as they evaluate the
+    model themselves. They keep one state for all parameters.
+    """
     from torch.optim import Optimizer
 
-    return isinstance(value, Optimizer)
+    if not isinstance(value, Optimizer):
+        return False
+    closure = inspect.signature(type(value).step).parameters.get("closure")
+    parameters = [each for group in value.param_groups for each in group["params"]]
+    is_sharded = any(hasattr(each, "placements") for each in parameters)
+    return is_sharded or closure is None or closure.default is not closure.empty
 
 
 def _has_state(value: Any) -> bool:

@@ -61,6 +61,31 @@ def step_on(model, optimizer):
             torch.testing.assert_close(found["model:state"][name], value)
 
 
+def test_an_optimizer_that_evaluates_the_model_itself_goes_on_where_it_was(cells: Cells) -> None:
+    cells.run("""
+def prepared():
+    model = nn.parallel.DistributedDataParallel(nn.Linear(10, 1))
+    return model, torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
+
+def step_on(model, optimizer):
+    def loss():
+        optimizer.zero_grad()
+        loss = (model(torch.eye(10)) - torch.arange(10.0)[:, None]).square().mean()
+        loss.backward()
+        return loss
+    optimizer.step(loss)
+    return [each.tolist() for each in model.parameters()]
+
+model, optimizer = prepared()
+step_on(model, optimizer)
+sky.save(path, model=model, optimizer=optimizer)
+straight = step_on(model, optimizer)
+model, optimizer = prepared()
+sky.load(path, model=model, optimizer=optimizer)
+""")
+    assert cells.ask("step_on(model, optimizer) == straight") == [True] * 4
+
+
 def test_it_is_loaded_on_another_number_of_ranks(cells: Cells, tmp_path: Path) -> None:
     """What four ranks have saved, one loads: this process, which is in no group."""
     code = f"{FSDP2}\noptimizer = step(model)\nsky.save(path, model=model, optimizer=optimizer)"
