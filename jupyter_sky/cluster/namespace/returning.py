@@ -103,10 +103,15 @@ class _Merger:
         numbers = {identity: number for number, identity in enumerate(own)}
         own_numbers = {id(obj): numbers[identity] for identity, obj in own.items()}
         links = in_place.Links(own_numbers, numbers)
+        overlapping = in_place.overlapping(own.values())
         found = [
             (obj, change)
             for identity, obj in own.items()
-            if (change := in_place.change(obj, back[identity][1], links))
+            if (
+                change := in_place.change_of_part(obj, back[identity][1])
+                if id(obj) in overlapping
+                else in_place.change(obj, back[identity][1], links)
+            )
         ]
         # Everything that came back is copied once more, with the notebook's objects in place of
         # their copies.

@@ -13,7 +13,7 @@ import copyreg
 import pickle
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import CellType, SimpleNamespace
@@ -112,6 +112,34 @@ def change(own: Any, copy: Any, links: Links) -> Change | None:
 
 
 # Arrays and tensors
+
+
+def overlapping(objects: Iterable[Any]) -> set[int]:
+    """Return the identities of arrays that share memory with others of these, as views do."""
+    numpy: Any = sys.modules.get("numpy")
+    arrays = [each for each in objects if numpy and type(each) is numpy.ndarray and each.size]
+    found: set[int] = set()
+    if len(arrays) < 2:
+        return found
+    bounds = getattr(numpy, "byte_bounds", None) or numpy.lib.array_utils.byte_bounds
+    end, last = 0, 0
+    for (first, after), identity in sorted((bounds(each), id(each)) for each in arrays):
+        if first < end:
+            found |= {identity, last}
+        if after > end:
+            end, last = after, identity
+    return found
+
+
+def change_of_part(own: Any, copy: Any) -> Change:
+    """Return the change of what differs between an array and its copy, which has to differ now.
+
+    On a rank a view is an array of its own: what was changed in one of them is not set back by the
+    other, whichever is changed first.
+    """
+    numpy: Any = sys.modules["numpy"]
+    differs = (own != copy) & ~((own != own) & (copy != copy))  # NaN is the same as NaN
+    return Change(None, lambda own, _: numpy.copyto(own, copy, where=differs))
 
 
 def _is_plain_tensor(torch: Any, tensor: Any) -> bool:

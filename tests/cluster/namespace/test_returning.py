@@ -203,3 +203,16 @@ def test_a_change_made_here_meanwhile_is_still_sent(notebook) -> None:
     notebook.there("items", out=["items"])
     assert notebook.names["table"] == {"items": [1, 2], "here": 1}
     assert notebook.sent("table") == {"table"}
+
+
+@pytest.mark.parametrize("asked", [("array", "view"), ("view", "array")])
+def test_a_change_of_a_view_and_one_of_its_array_come_back_both(notebook, asked) -> None:
+    notebook.here(
+        "import numpy as np\n"
+        "array = np.array([0.0, 1.0, np.nan, 3.0]); view = array[1:3]; other = array[::-2]"
+    )
+    notebook.there("array[0] = 10; view[1] = 20; other[0] = 30", out=[*asked, "other"])
+    assert notebook.names["array"].tolist() == [10, 1, 20, 30]
+    assert notebook.names["view"].tolist() == [1, 20]
+    assert notebook.names["other"].tolist() == [30, 1]
+    assert notebook.names["view"].base is notebook.names["array"]
