@@ -71,6 +71,32 @@ def test_accelerate_finds_the_group_and_its_precision(torch_pool: sky.ComputePoo
 
 
 @sky.compute
+def start_processes() -> tuple[str, str, Any]:
+    import accelerate
+    from accelerate.launchers import debug_launcher
+
+    def train(*given: int) -> None:
+        alone.extend(given)
+
+    alone: list[int] = []
+    said = []
+    for launch in (accelerate.notebook_launcher, debug_launcher):
+        with pytest.raises(UsageError) as caught:
+            launch(train, (1,), num_processes=2)
+        said.append(str(caught.value))
+    accelerate.notebook_launcher(train, (1,), num_processes=1)
+    return said[0], said[1], alone
+
+
+def test_accelerate_starts_no_processes_beside_the_ranks(torch_pool: sky.ComputePool) -> None:
+    said = "starts processes, and the ranks of this cell are processes: call `train(…)` itself"
+    for notebooks, debuggers, alone in start_processes() @ torch_pool:
+        assert notebooks.startswith(f"`notebook_launcher` {said}, which each of the 2 ranks does")
+        assert debuggers.startswith(f"`debug_launcher` {said}")
+        assert alone == [1]
+
+
+@sky.compute
 def prepare_with(accelerator: Any) -> tuple[int, str, str]:
     import torch
 

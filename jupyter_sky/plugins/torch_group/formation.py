@@ -14,7 +14,7 @@ from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count
 from jupyter_sky.plugins._environment import environment_of_rank
 from jupyter_sky.plugins._install import needs
-from jupyter_sky.plugins.torch_group import former, lightning, subgroups
+from jupyter_sky.plugins.torch_group import former, launchers, lightning, subgroups
 from jupyter_sky.plugins.torch_group.agreement import Agreed, Backend, await_all_ranks
 from jupyter_sky.plugins.torch_group.comparison import compare_replicas
 from jupyter_sky.plugins.torch_group.store import make_store, torch_version
@@ -179,6 +179,7 @@ def _form(info: InstanceInfo, backend: Backend | None, deadline: float) -> None:
     store.set_timeout(normal)
     _succeed(pairs)
     lightning.install()
+    launchers.install()
 
 
 def _set_device(info: InstanceInfo) -> torch.device | None:
