@@ -127,7 +127,7 @@ def test_a_notebook_asks_in_its_cell(lab: Lab, notebook: LiveNotebook) -> None:
         assert not notebook.finish(cell).error
         # The connection breaks: nobody is asked until somebody is there, and nothing is lost.
         notebook.succeed(FORGET)
-        for server in host.processes("sshd: root"):
+        for server in host.processes("sshd(-session)?: root"):
             server.kill()
         said = "lab1: it asks root for keyboard-interactive besides a key, and nobody can answer"
         until(lambda: said in notebook.succeed("%sky status").stdout)
