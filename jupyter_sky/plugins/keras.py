@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from jupyter_sky.api.instance import InstanceInfo
@@ -16,6 +19,9 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.plugins._environment import environment
 from jupyter_sky.plugins._install import check_installed, install, needs, requirement
 from jupyter_sky.providers.spec import Image
+
+_SAVING = ("save_model", "save_weights_only")
+_FILES = (".keras", ".h5")
 
 
 def keras(backend: Literal["jax", "torch", "tensorflow"], version: str = "latest") -> Plugin:
@@ -29,7 +35,8 @@ def keras(backend: Literal["jax", "torch", "tensorflow"], version: str = "latest
     Keras draws initial weights from Python's `random`, which therefore begins alike on all ranks.
     After ranks have used it differently, as in a cell on one of them, a new model fails with
     "passed to device_put is not the same on each process": call ``keras.utils.set_random_seed(0)``
-    on all ranks first. Let one rank save a model where all have the same folder.
+    on all ranks first. All ranks may save a model in the same folder: each replaces the file by its
+    own, which is the same. Callbacks that remove folders, as `BackupAndRestore`, need one for each.
 
     Parameters
     ----------
@@ -83,6 +90,44 @@ def _data_parallel(info: InstanceInfo) -> Iterator[None]:
     )
     keras.distribution.set_distribution(everywhere)
     try:
-        yield
+        with _saving_apart(info.rank):
+            yield
     finally:
         keras.distribution.set_distribution(None)
+
+
+@contextmanager
+def _saving_apart(rank: int) -> Iterator[None]:
+    """Let each rank write a file of its own, which then takes the place of the one that is meant.
+
+    With the same file, ranks on one disk would write into each other's, or find it locked.
+    """
+    saving_lib: Any = None
+    with suppress(ImportError):  # private to Keras: another version may lack it
+        saving_lib = importlib.import_module("keras.src.saving.saving_lib")
+    functions = {name: getattr(saving_lib, name) for name in _SAVING if hasattr(saving_lib, name)}
+    for name, save in functions.items():
+        setattr(saving_lib, name, _through_own_file(save, rank))
+    try:
+        yield
+    finally:
+        for name, save in functions.items():
+            setattr(saving_lib, name, save)
+
+
+def _through_own_file(save: Any, rank: int) -> Any:
+    @functools.wraps(save)
+    def saved(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        path = Path(filepath) if isinstance(filepath, str | Path) else None
+        # It may also be open already, or stand for several files.
+        if path is None or not path.parent.is_dir() or path.suffix not in _FILES:
+            return save(model, filepath, *args, **kwargs)
+        own = path.with_name(f".rank-{rank}-{path.name}")
+        try:
+            result = save(model, str(own), *args, **kwargs)
+            own.replace(path)
+        finally:
+            own.unlink(missing_ok=True)
+        return result
+
+    return saved

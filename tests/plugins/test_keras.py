@@ -109,6 +109,24 @@ def assert_set_weights_arrive(notebook: LiveNotebook) -> None:
         assert notebook.value("there") == [here] * 2
 
 
+def test_all_ranks_save_into_one_folder(notebook: LiveNotebook, tmp_path: Path) -> None:
+    save = "model.save_weights('a.weights.h5'); model.save('a.keras')"
+    notebook.succeed(
+        "%%sky --nodes 2 --plugin jax,keras --gather loaded\nimport keras\n"
+        "model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(4)])\n"
+        f"for _ in range(40): {save}\n"
+        "model.load_weights('a.weights.h5')\nloaded = model.get_weights()[0].tolist()"
+    )
+    first, second = notebook.value("loaded")
+    assert first == second
+    assert {each.name for each in tmp_path.glob("*a.*")} == {"a.weights.h5", "a.keras"}
+    kept = notebook.succeed(
+        "%%sky --gather again\nmodel.set_weights([0 * each for each in model.get_weights()])\n"
+        "again = keras.saving.load_model('a.keras').get_weights()[0].tolist()"
+    )
+    assert notebook.value("again") == [first] * 2, kept.stdout
+
+
 def test_weights_are_set_where_keras_trains_with_torch(tmp_path: Path) -> None:
     notebook = LiveNotebook(tmp_path / "keras.ipynb", KERAS_BACKEND="torch")
     try:
