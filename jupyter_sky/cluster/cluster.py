@@ -34,7 +34,8 @@ from jupyter_sky.cluster.state import ClusterState
 from jupyter_sky.cluster.stopping.power import Power
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count, format_ranks
-from jupyter_sky.providers.base import Progress, Provider, Scalable
+from jupyter_sky.providers.base import Progress, Provider
+from jupyter_sky.providers.scaling import Scalable
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.event_loop import call, wait, wait_uninterrupted, wait_with_cleanup
 
@@ -218,8 +219,7 @@ class Cluster:
         SkyError
             If nodes do not start; the cluster is then as it was.
         """
-        provider = provider or self.provider
-        spec = replace(self.spec, nodes=nodes)
+        provider, spec = provider or self.provider, replace(self.spec, nodes=nodes)
         if nodes == (has := len(self.state.nodes)):
             raise UsageError(f"{self.name} already has {format_count(has, 'node')}.")
         if not isinstance(provider, Scalable):

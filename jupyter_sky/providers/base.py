@@ -4,13 +4,13 @@ A provider is a package beside this file, like `jupyter_sky.providers.local`. To
 
 1. ``provider.py`` has a frozen dataclass that implements `Provider`: its fields are the user's
    settings. Each method's docstring says what an author has to take care of. Also implement
-   `Scalable` if nodes can join and leave a running cluster, and
+   `jupyter_sky.providers.scaling.Scalable` if nodes can join and leave a running cluster, and
    `jupyter_sky.providers.cloud.CloudProvider` if machines cost money until they are freed.
 2. ``machine.py`` has a frozen dataclass that implements `Machine`: it says how to reach an agent. A
-machine that is reached over SSH can use `jupyter_sky.providers.ssh.machine`.
-3. To start an agent, write an `AgentSpec` (`jupyter_sky.transport.protocol.agent_spec`) into
-   ``spec.json`` of a new folder on the machine and run ``python -P -m jupyter_sky.node FOLDER``
-   there. When it listens it prints an `AgentReady` and goes into the background.
+   machine that is reached over SSH can use `jupyter_sky.providers.ssh.machine`.
+3. To start an agent, complete `RunningCluster.agent_spec` (`jupyter_sky.providers.scaling`), write
+   it into ``spec.json`` of a new folder on the machine and run ``python -P -m jupyter_sky.node
+   FOLDER`` there. When it listens it prints an `AgentStarted` and goes into the background.
 4. `jupyter_sky.providers.providers` lists the provider by its name.
 
 The methods of a provider are in the same order here and in each ``provider.py``.
@@ -20,14 +20,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
-from jupyter_sky.providers.mtls import Credentials
 from jupyter_sky.providers.progress import Preparation
 from jupyter_sky.providers.spec import ClusterSpec
-from jupyter_sky.transport.protocol.agent_spec import RankSpec
+from jupyter_sky.transport.protocol.agent_spec import AgentStarted
 from jupyter_sky.transport.protocol.topology import AgentAddress, NodePlace
 
 Progress = Callable[[str | Preparation], None]
@@ -109,37 +108,6 @@ class Provider(Protocol):
 def counts_hours(provider: Provider) -> bool:
     """Return whether the hours of a provider's nodes are counted."""
     return getattr(provider, "counts_hours", False)
-
-
-@runtime_checkable
-class Scalable(Provider, Protocol):
-    """A provider whose nodes can join and leave a running cluster."""
-
-    async def add_nodes(self, running: RunningCluster, progress: Progress) -> AddedNodes:
-        """Start the missing nodes of a cluster: all or none, like `launch`.
-
-        Existing agents are not changed: the caller tells them about the new ones.
-        """
-
-    async def release_machines(
-        self, machines: Sequence[Machine], staying: Sequence[Machine] = ()
-    ) -> None:
-        """Release machines that have left their cluster and whose agents have ended.
-
-        Providers whose machines belong to the user have nothing to do here.
-
-        Parameters
-        ----------
-        machines
-            The machines.
-        staying
-            Those of a cluster that has become smaller: what it may cost yet lasts longer for them.
-
-        Raises
-        ------
-        SkyError
-            If one may still cost something; the registry then keeps it.
-        """
 
 
 class Machine(Protocol):
@@ -276,6 +244,16 @@ class Node:
         """Return the node that `message` described."""
         return cls(**{**message, "ranks": tuple(message["ranks"])})
 
+    def reached_at(self, agent: AgentStarted) -> Node:
+        """Return the same node, with the addresses that its agent has told when it started."""
+        return replace(
+            self,
+            addr=agent["addr"],
+            interface=agent["interface"],
+            port=agent["port"],
+            fingerprint=agent["fingerprint"],
+        )
+
     def peer(self) -> AgentAddress:
         """Return the address of its agent for other agents, as data for messages."""
         return {
@@ -284,73 +262,3 @@ class Node:
             "port": self.port,
             "fingerprint": self.fingerprint,
         }
-
-
-@dataclass(frozen=True)
-class RunningCluster:
-    """A running cluster to which a provider should add nodes.
-
-    Attributes
-    ----------
-    spec
-        The target specification: ``spec.nodes`` includes the new nodes.
-    identity
-        The cluster's id.
-    preload
-        Modules that each node imports.
-    machines
-        The machines that stay.
-    lost
-        Lost nodes to replace by others with the same numbers and ranks.
-    authority
-        Certificates, in PEM, of the authorities that have signed for its agents so far; empty for a
-        single agent.
-    """
-
-    spec: ClusterSpec
-    identity: str
-    preload: Sequence[str]
-    machines: Sequence[Machine]
-    lost: Sequence[Node] = ()
-    authority: str = ""
-
-    @property
-    def nodes(self) -> list[Node]:
-        """The nodes that stay."""
-        return [node for machine in self.machines for node in machine.nodes]
-
-    @property
-    def fingerprints(self) -> list[str]:
-        """The fingerprints of the agents that stay; none for a single agent."""
-        return [node.fingerprint for node in self.nodes if node.fingerprint]
-
-    @property
-    def new_numbers(self) -> list[int]:
-        """The numbers of the nodes to add."""
-        there = {node.node for node in self.nodes}
-        return [number for number in range(self.spec.nodes) if number not in there]
-
-
-@dataclass(frozen=True)
-class AddedNodes:
-    """What a provider has added to a cluster.
-
-    Attributes
-    ----------
-    machines
-        The new machines, each with an agent that listens.
-    existing
-        The machines of `RunningCluster`, in the same order, some of them with more nodes.
-    ranks
-        The ranks for agents of existing machines to start.
-    authority
-        The certificate, in PEM, of the authority that has signed for the new agents.
-    credentials
-        For an agent that was the only one so far: its credentials from now on.
-    """
-
-    machines: Sequence[Machine]
-    existing: Sequence[Machine]
-    ranks: Sequence[RankSpec] = ()
-    authority: str = ""
-    credentials: Credentials | None = None

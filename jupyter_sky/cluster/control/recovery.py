@@ -16,7 +16,7 @@ from jupyter_sky.cluster.network import peer_checks
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import GroupBroken, NoConnection, SkyError
 from jupyter_sky.formatting import format_duration, format_ranks
-from jupyter_sky.providers.base import Scalable
+from jupyter_sky.providers.scaling import Scalable
 from jupyter_sky.transport.protocol.error_report import report
 from jupyter_sky.transport.protocol.events import RankDone, RankExited
 

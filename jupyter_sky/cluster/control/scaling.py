@@ -30,7 +30,8 @@ from jupyter_sky.cluster.state import RankPhase
 from jupyter_sky.cluster.volumes.mount import mount
 from jupyter_sky.errors import ClusterLost, SkyError
 from jupyter_sky.formatting import format_count
-from jupyter_sky.providers.base import AddedNodes, Machine, Progress, RunningCluster, Scalable
+from jupyter_sky.providers.base import Machine, Progress
+from jupyter_sky.providers.scaling import AddedNodes, RunningCluster, Scalable
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.error_report import report

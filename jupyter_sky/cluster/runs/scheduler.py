@@ -39,7 +39,8 @@ from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.runtime_env import ClusterConfig
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError, UsageError
 from jupyter_sky.formatting import format_count, format_ranks
-from jupyter_sky.providers.base import Progress, Scalable
+from jupyter_sky.providers.base import Progress
+from jupyter_sky.providers.scaling import Scalable
 from jupyter_sky.transport.protocol.events import (
     Display,
     Event,
@@ -80,8 +81,7 @@ class Scheduler(ClusterListener):
         self._runs: dict[str, Run] = {}
         self._unseen: Run | None = None
         self._interrupted: set[str] = set()
-        self._others = OtherNotebooks()
-        self._turn = asyncio.Lock()
+        self._others, self._turn = OtherNotebooks(), asyncio.Lock()
         self._requests = QuietRequests(self.controller)
 
     def has_waiting(self, beside: Run) -> bool:

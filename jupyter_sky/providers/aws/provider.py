@@ -24,9 +24,10 @@ from jupyter_sky.providers.aws.renting import choice, dry_run, rent, resume
 from jupyter_sky.providers.aws.renting.budget import Budget, money_left, share_rest, spent_at
 from jupyter_sky.providers.aws.settings import Settings
 from jupyter_sky.providers.aws.teardown import release
-from jupyter_sky.providers.base import AddedNodes, Machine, Progress, RunningCluster
+from jupyter_sky.providers.base import Machine, Progress
 from jupyter_sky.providers.cloud import CloudResources
 from jupyter_sky.providers.diagnosis import CheckResult
+from jupyter_sky.providers.scaling import AddedNodes, RunningCluster
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh.machine import in_thread
 from jupyter_sky.providers.ssh.provider import SSH

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jupyter_sky.providers.base import Node, RunningCluster
+from jupyter_sky.providers.base import Node
 from jupyter_sky.providers.local.gpus import GPU
+from jupyter_sky.providers.scaling import RunningCluster
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec
 from jupyter_sky.transport.protocol.agent_spec import RankSpec
 
@@ -34,17 +35,13 @@ def place_new_nodes(running: RunningCluster, gpus: Sequence[GPU]) -> tuple[list[
     If that takes more GPUs than there are, all ranks share them from now on, since a process group
     is of one kind.
     """
-    there, lost = running.nodes, {node.node: node for node in running.lost}
+    there, numbers = running.nodes, running.new_numbers
     like = there[0]
-    next_rank = sum(len(node.ranks) for node in [*there, *running.lost])
-    new = []
-    for number in running.new_numbers:
-        node = lost.get(number)
-        if node is None:
-            ranks = tuple(range(next_rank, next_rank + len(like.ranks)))
-            node = replace(like, node=number, ranks=ranks, port=0, fingerprint="")
-            next_rank += len(ranks)
-        new.append(node)
+    each = running.new_ranks(len(like.ranks) for _ in numbers)
+    new = [
+        replace(like, node=number, ranks=ranks, port=0, fingerprint="")
+        for number, ranks in zip(numbers, each, strict=True)
+    ]
     enough = len(gpus) >= like.accelerators * (len(there) + len(new))
     shared = bool(gpus) and (like.shared_accelerators or not enough)
     return (

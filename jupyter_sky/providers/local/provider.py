@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_count
 from jupyter_sky.paths import of_the_user, runtime, working_folder
 from jupyter_sky.providers.agent import start_agent
-from jupyter_sky.providers.base import AddedNodes, Machine, Node, Progress, RunningCluster
+from jupyter_sky.providers.base import Machine, Node, Progress
 from jupyter_sky.providers.buckets.volume import check_here
 from jupyter_sky.providers.local.bootstrap import bootstrap
 from jupyter_sky.providers.local.gpus import check_gpus, visible_gpus
@@ -28,13 +28,12 @@ from jupyter_sky.providers.local.machine import LocalMachine
 from jupyter_sky.providers.local.placement import place_new_nodes, place_nodes, rank_specs
 from jupyter_sky.providers.local.requirements import differences
 from jupyter_sky.providers.local.variables import command_path, rank_variables
-from jupyter_sky.providers.mtls import Credentials, issue_credentials
+from jupyter_sky.providers.mtls import Credentials
 from jupyter_sky.providers.node_defaults import SHARED_MEMORY, blob_folder
+from jupyter_sky.providers.scaling import AddedNodes, RunningCluster
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.serialization.user_modules import ImportPaths, is_user_code
-from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 from jupyter_sky.transport.tasks import shielded
-from jupyter_sky.transport.templates.later import wanted_soon
 
 _MEMORY_OF_RANK = 8_000_000  # bytes of private memory of a rank that has imported nothing
 _FILES_OF_RANK = 8  # file descriptors that the agent has open for a rank
@@ -92,12 +91,9 @@ class Local:
         variables = {"PATH": command_path(), **spec.image.env}
         await bootstrap(spec.image.bootstrap, working_folder(), variables, progress)
         progress(f"starting {format_count(spec.nodes, 'local node')}")
-        nodes = place_nodes(spec, visible_gpus(spec.wanted_gpus))
-        shares = _shares(nodes, self.machines)
-        names = [f"machine {index}" for index in range(len(shares))]
-        credentials = issue_credentials(names) if len(shares) > 1 else []
-        new = RunningCluster(spec, identity, preload, ())
-        return await self._start_agents(new, 0, shares, credentials)
+        shares = _shares(place_nodes(spec, visible_gpus(spec.wanted_gpus)), self.machines)
+        started = await self._start_agents(RunningCluster(spec, identity, preload), 0, shares)
+        return [*started.machines]
 
     def machine(self, row: Mapping[str, Any]) -> LocalMachine:
         """Return the machine that ``row`` describes."""
@@ -120,11 +116,8 @@ class Local:
             enlarged = last.with_nodes([*last.nodes, *added])
             return AddedNodes([], [*others, enlarged], rank_specs(new, gpus))
         shares = _shares(new, self.machines - len(machines))
-        names = [f"machine {len(machines) + index}" for index in range(len(shares))]
-        alone, *credentials = issue_credentials(["machine 0", *names])
-        trusting = [each.trusting(running.authority, running.fingerprints) for each in credentials]
-        started = await self._start_agents(running, _unused_index(), shares, trusting)
-        return AddedNodes(started, machines, (), alone.authority, alone)
+        started = await self._start_agents(running, _unused_index(), shares)
+        return replace(started, existing=machines)
 
     async def release_machines(
         self, machines: Sequence[Machine], staying: Sequence[Machine] = ()
@@ -138,14 +131,14 @@ class Local:
         cluster: RunningCluster,
         first: int,
         shares: Sequence[Sequence[Node]],
-        credentials: Sequence[Credentials],
-    ) -> list[Machine]:
+    ) -> AddedNodes:
         """Start agents, all or none, each for its share of the nodes; ``first`` is its index."""
         loop = asyncio.get_running_loop()
         ranks = len(shares[0][0].ranks) * cluster.spec.nodes
         env = await loop.run_in_executor(None, rank_variables, cluster.spec.image, ranks)
         start = partial(self._start_agent, cluster, env)
-        shown: Sequence[Credentials | None] = credentials or len(shares) * [None]
+        names = [f"machine {first + index}" for index in range(len(shares))]
+        shown, alone = cluster.issue_credentials(names)
         starts = [
             loop.run_in_executor(None, start, first + index, nodes, shown[index])
             for index, nodes in enumerate(shares)
@@ -163,7 +156,7 @@ class Local:
             for machine in machines:
                 await machine.remove()
             raise failed[0]
-        return machines
+        return AddedNodes(machines, cluster.machines, credentials=alone)
 
     def _start_agent(
         self,
@@ -179,18 +172,11 @@ class Local:
         blobs.mkdir(mode=0o700)
         machine = LocalMachine(folder, blobs, 0, (), shares_files=self.shares_files)
         try:
-            spec = AgentSpec(
-                cluster=cluster.spec.name,
-                id=cluster.identity,
+            spec = replace(
+                cluster.agent_spec(self.grace, credentials),
                 socket=str(folder / "agent.sock"),
                 blobs=str(blobs),
                 ranks=tuple(rank_specs(nodes, visible_gpus(cluster.spec.wanted_gpus))),
-                credentials=asdict(credentials) if credentials else None,
-                grace=self.grace,
-                idle_timeout=cluster.spec.idle_timeout,
-                unattended=cluster.spec.unattended,
-                preload=tuple(cluster.preload),
-                soon=wanted_soon(cluster.preload),
                 cwd=str(working_folder() if self.shares_files else folder),
                 sys_path=tuple(self._import_paths()),
                 python_path=os.environ.get("PYTHONPATH"),

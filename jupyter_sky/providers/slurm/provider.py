@@ -14,10 +14,10 @@ from typing import Any
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_duration, format_list
-from jupyter_sky.providers.base import AddedNodes, Machine, Node, Progress, RunningCluster
+from jupyter_sky.providers.base import Machine, Node, Progress
 from jupyter_sky.providers.cloud import CloudResources
 from jupyter_sky.providers.local.requirements import differences
-from jupyter_sky.providers.mtls import Credentials, issue_credentials
+from jupyter_sky.providers.scaling import AddedNodes, RunningCluster
 from jupyter_sky.providers.slurm.allocation import Allocation, allocation, own_job, own_nodes
 from jupyter_sky.providers.slurm.environment import environment
 from jupyter_sky.providers.slurm.jobs import cancel, end_of, hosts_of, job_state, number_of
@@ -136,10 +136,9 @@ class Slurm:
         self, spec: ClusterSpec, identity: str, preload: Sequence[str], progress: Progress
     ) -> list[Machine]:
         """Submit a job, and wait in the queue until the agents of all its nodes listen."""
-        cluster = RunningCluster(spec, identity, preload, ())
-        names = [f"node {number}" for number in range(spec.nodes)]
-        shown: Sequence[Credentials | None] = issue_credentials(names) if spec.nodes > 1 else [None]
-        return [*await self._start(cluster, shown, self._own_job(), self._request(), progress)]
+        new = RunningCluster(spec, identity, preload)
+        started = await self._start(new, self._own_job(), self._request(), progress)
+        return [*started.machines]
 
     def machine(self, row: Mapping[str, Any]) -> SlurmMachine:
         """Return the machine that ``row`` describes."""
@@ -149,12 +148,8 @@ class Slurm:
         """Submit another job like the first one, or use more nodes of the own job."""
         first = _node(running.machines[0])
         own = number_of(first.id) if first.is_step else None
-        names = [f"node {number}" for number in running.new_numbers]
-        alone, *issued = issue_credentials([running.nodes[0].host, *names])
-        shown = [each.trusting(running.authority, running.fingerprints) for each in issued]
         there = replace(self, login=first.login, partition=first.request.partition)
-        machines = await there._start(running, shown, own, first.request, progress)
-        return AddedNodes(machines, running.machines, (), alone.authority, alone)
+        return await there._start(running, own, first.request, progress)
 
     async def release_machines(
         self, machines: Sequence[Machine], staying: Sequence[Machine] = ()
@@ -270,13 +265,13 @@ class Slurm:
     async def _start(
         self,
         cluster: RunningCluster,
-        shown: Sequence[Credentials | None],
         own_job: str | None,
         request: JobRequest,
         progress: Progress,
-    ) -> list[SlurmMachine]:
+    ) -> AddedNodes:
         """Start an agent for each missing node of a cluster."""
         at, spec = login_node(self.login), cluster.spec
+        shown, alone = cluster.issue_credentials([f"node {each}" for each in cluster.new_numbers])
         remember_login(at.host)
         nodes = _place(cluster, *await _gpus(spec, own_job))
         wanted = spec.wanted_gpus
@@ -293,7 +288,8 @@ class Slurm:
             complete=self.complete,
             python=self.python,
         )
-        return await start_agents(start, progress)
+        machines = await start_agents(start, progress)
+        return AddedNodes(machines, cluster.machines, credentials=alone)
 
 
 def _login_of(location: str | None) -> LoginNode:
@@ -328,15 +324,11 @@ async def _gpus(spec: ClusterSpec, job: str | None) -> tuple[str | None, int]:
 
 def _place(cluster: RunningCluster, gpu: str | None, gpus: int) -> list[Node]:
     """Return the missing nodes of a cluster, with the next ranks or those of lost nodes."""
-    lost = {node.node: node for node in cluster.lost}
-    each = cluster.spec.procs_per_node or gpus or 1
-    rank = sum(len(node.ranks) for node in [*cluster.nodes, *cluster.lost])
-    placed = []
-    for number in cluster.new_numbers:
-        ranks = lost[number].ranks if number in lost else tuple(range(rank, rank + each))
-        rank += 0 if number in lost else each
-        placed.append(Node(number, "", "", ranks, gpus, 0 < gpus < each, gpu))
-    return placed
+    each, numbers = cluster.spec.procs_per_node or gpus or 1, cluster.new_numbers
+    return [
+        Node(number, "", "", ranks, gpus, 0 < gpus < each, gpu)
+        for number, ranks in zip(numbers, cluster.new_ranks(each for _ in numbers), strict=True)
+    ]
 
 
 async def _release(job: str, leaving: Sequence[SlurmMachine]) -> None:

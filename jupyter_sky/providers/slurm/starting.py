@@ -18,8 +18,9 @@ from typing import Any
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_list
-from jupyter_sky.providers.base import Node, Progress, RunningCluster
+from jupyter_sky.providers.base import Node, Progress
 from jupyter_sky.providers.mtls import Credentials
+from jupyter_sky.providers.scaling import RunningCluster
 from jupyter_sky.providers.slurm.environment import NodeEnvironment, bare
 from jupyter_sky.providers.slurm.homes.equip import WaitingNodes, equip
 from jupyter_sky.providers.slurm.homes.waiting import wait_command
@@ -49,7 +50,6 @@ from jupyter_sky.providers.slurm.start_folder import StartFolder
 from jupyter_sky.providers.spec import Image
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec, RankSpec
 from jupyter_sky.transport.tasks import shielded
-from jupyter_sky.transport.templates.later import wanted_soon
 
 _LOOK_EVERY = 0.3  # seconds
 _shared: dict[str, bool] = {}  # whether nodes of the own job see a folder
@@ -116,20 +116,11 @@ class Start:
 
     def agent_spec(self, node: Node, credentials: Credentials | None) -> AgentSpec:
         """Return what the agent of a node has to know; it adds what it finds there."""
-        spec, there = self.cluster.spec, self.cluster.machines
-        return AgentSpec(
-            cluster=spec.name,
-            id=self.cluster.identity,
-            socket="",
-            blobs="",
+        there = self.cluster.machines
+        return replace(
+            self.cluster.agent_spec(self.grace, credentials),
             ranks=tuple(RankSpec(rank) for rank in node.ranks),
             peer=there[0].host if there and isinstance(there[0], SlurmMachine) else None,
-            credentials=asdict(credentials) if credentials else None,
-            grace=self.grace,
-            idle_timeout=spec.idle_timeout,
-            unattended=spec.unattended,
-            preload=tuple(self.cluster.preload),
-            soon=wanted_soon(self.cluster.preload),
             notices="file",
             **self.environment.of_the_agent(),
         )

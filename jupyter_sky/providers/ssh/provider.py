@@ -8,13 +8,14 @@ import importlib.util
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_count
-from jupyter_sky.providers.base import AddedNodes, Machine, Progress, RunningCluster
-from jupyter_sky.providers.mtls import Credentials, issue_credentials
+from jupyter_sky.providers.base import Machine, Progress
+from jupyter_sky.providers.mtls import Credentials
+from jupyter_sky.providers.scaling import AddedNodes, RunningCluster
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh.connection import targets as ssh_targets
 from jupyter_sky.providers.ssh.connection.connection import pool
@@ -35,9 +36,7 @@ from jupyter_sky.providers.ssh.setup.files import archive, check_files
 from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
 from jupyter_sky.providers.ssh.setup.placement import PlacedNode, place_nodes
 from jupyter_sky.providers.ssh.setup.prepare import PreparedHost, prepare_host
-from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 from jupyter_sky.transport.tasks import shielded
-from jupyter_sky.transport.templates.later import wanted_soon
 
 T = TypeVar("T")
 
@@ -123,10 +122,9 @@ class SSH:
         self, spec: ClusterSpec, identity: str, preload: Sequence[str], progress: Progress
     ) -> list[Machine]:
         """Prepare all hosts in parallel, and start an agent on each."""
-        new = RunningCluster(spec, identity, preload, ())
-        targets = self.targets[: spec.nodes]
-        credentials = issue_credentials(list(map(str, targets))) if len(targets) > 1 else []
-        return await self._start_nodes(targets, new, credentials, progress)
+        new = RunningCluster(spec, identity, preload)
+        started = await self._start_nodes(self.targets[: spec.nodes], new, progress)
+        return [*started.machines]
 
     def machine(self, row: Mapping[str, Any]) -> Machine:
         """Return the machine that ``row`` describes."""
@@ -147,12 +145,7 @@ class SSH:
                 f"{format_count(count, 'more host')} {'is' if count == 1 else 'are'} needed, and "
                 f"{len(free)} named that the cluster does not have: name more with `--hosts`."
             )
-        targets = free[:count]
-        names = [str(target) for target in targets]
-        alone, *credentials = issue_credentials([running.nodes[0].host, *names])
-        trusting = [each.trusting(running.authority, running.fingerprints) for each in credentials]
-        machines = await self._start_nodes(targets, running, trusting, progress)
-        return AddedNodes(machines, running.machines, (), alone.authority, alone)
+        return await self._start_nodes(free[:count], running, progress)
 
     async def release_machines(
         self, machines: Sequence[Machine], staying: Sequence[Machine] = ()
@@ -165,11 +158,12 @@ class SSH:
         self,
         targets: Sequence[Target],
         cluster: RunningCluster,
-        credentials: Sequence[Credentials],
         progress: Progress,
-    ) -> list[Machine]:
+    ) -> AddedNodes:
         """Prepare hosts and start an agent on each: on all or none, even if cancelled."""
-        hosts_progress = HostProgress([str(target) for target in targets], progress)
+        names = [str(target) for target in targets]
+        credentials, alone = cluster.issue_credentials(names)
+        hosts_progress = HostProgress(names, progress)
         threads = HostThreads(targets, hosts_progress)
         folders: list[AgentFolders] = []
         try:
@@ -185,14 +179,14 @@ class SSH:
                 host = hosts[number]
                 hosts_progress.report(host.name, "starting", 0.9)
                 peer = known or _peer_address(number, placed)
-                shown = credentials[number] if credentials else None
                 machine = self._start_node(
-                    cluster, host, placed[number], folders[number], peer, shown
+                    cluster, host, placed[number], folders[number], peer, credentials[number]
                 )
                 hosts_progress.report(host.name, "ready", 1.0)
                 return machine
 
-            return list(await threads.on_each(start))
+            machines = await threads.on_each(start)
+            return AddedNodes(machines, cluster.machines, credentials=alone)
         except BaseException:
             hosts_progress.stop()
             await shielded(_undo(threads, targets, folders))
@@ -234,20 +228,13 @@ class SSH:
         credentials: Credentials | None,
     ) -> SSHMachine:
         spec = cluster.spec
-        agent = AgentSpec(
-            cluster=spec.name,
-            id=cluster.identity,
+        agent = replace(
+            cluster.agent_spec(self.grace, credentials),
             socket=f"{folders.folder}/agent.sock",
             blobs=folders.blobs,
             ranks=placed.rank_specs(host.facts.cpus),
             peer=peer,
             interface=self.interface,
-            credentials=asdict(credentials) if credentials else None,
-            grace=self.grace,
-            idle_timeout=spec.idle_timeout,
-            unattended=spec.unattended,
-            preload=tuple(cluster.preload),
-            soon=wanted_soon(cluster.preload),
             cwd=work_folder(spec.name, host.facts),
             python_path=host.code,
             env={**spec.image.env, **host.variables},
@@ -260,13 +247,7 @@ class SSH:
             # It may be a host that was cut off, and still has its previous agent.
             remove_agent(host.connection, *folders)
         ready = start_agent(host.connection, folders.folder, agent, host.python, host.code)
-        node = replace(
-            placed.node,
-            addr=ready["addr"],
-            interface=ready["interface"],
-            port=ready["port"],
-            fingerprint=ready["fingerprint"],
-        )
+        node = placed.node.reached_at(ready)
         return SSHMachine(host.name, *folders, host.python, host.code, (node,))
 
 

@@ -25,8 +25,9 @@ from jupyter_sky.providers.aws.ec2.login import (
     way_to,
 )
 from jupyter_sky.providers.aws.ec2.user_data import power_off_script
-from jupyter_sky.providers.base import AddedNodes, Machine, Progress, RunningCluster
+from jupyter_sky.providers.base import Machine, Progress
 from jupyter_sky.providers.progress import Preparation
+from jupyter_sky.providers.scaling import AddedNodes, RunningCluster
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh.machine import in_thread, submit
 from jupyter_sky.providers.ssh.provider import SSH

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.aws.ec2.instance import Instance
 from jupyter_sky.providers.aws.ec2.launch import RentedInstance
-from jupyter_sky.providers.base import RunningCluster
+from jupyter_sky.providers.scaling import RunningCluster
 
 WORTH_IT = 300.0
 """Seconds that the money has to last for machines to be started."""

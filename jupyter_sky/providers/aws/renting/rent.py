@@ -25,8 +25,9 @@ from jupyter_sky.providers.aws.renting import choice
 from jupyter_sky.providers.aws.renting.budget import Budget
 from jupyter_sky.providers.aws.settings import Settings
 from jupyter_sky.providers.aws.tags import REQUEST
-from jupyter_sky.providers.base import Node, RunningCluster
+from jupyter_sky.providers.base import Node
 from jupyter_sky.providers.progress import Rented
+from jupyter_sky.providers.scaling import RunningCluster
 from jupyter_sky.providers.spec import ClusterSpec
 
 

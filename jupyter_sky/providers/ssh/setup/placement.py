@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jupyter_sky.formatting import format_list
-from jupyter_sky.providers.base import Node, RunningCluster
+from jupyter_sky.providers.base import Node
 from jupyter_sky.providers.node_defaults import thread_variables
+from jupyter_sky.providers.scaling import RunningCluster
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh.connection.errors import HostError
 from jupyter_sky.providers.ssh.connection.targets import Target
@@ -46,32 +47,32 @@ class PlacedNode:
 
 
 def place_nodes(
-    targets: Sequence[Target], facts: Iterable[HostFacts], running: RunningCluster
+    targets: Sequence[Target], facts: Sequence[HostFacts], running: RunningCluster
 ) -> list[PlacedNode]:
     """Return a new node for each host, with the next ranks or with those of a lost node."""
-    placed: list[PlacedNode] = []
-    spec, lost = running.spec, {node.node: node for node in running.lost}
-    first = sum(len(node.ranks) for node in [*running.nodes, *running.lost])
-    for number, target, host in zip(running.new_numbers, targets, facts, strict=True):
-        devices = _devices(host, spec)
-        if number in lost:
-            ranks = lost[number].ranks
-        else:
-            count = target.ranks or spec.procs_per_node or max(1, len(devices))
-            ranks = tuple(range(first, first + count))
-            first += count
-        node = Node(
-            node=number,
-            addr=host.address,
-            interface="",
-            ranks=ranks,
-            accelerators=len(devices),
-            shared_accelerators=0 < len(devices) < len(ranks),
-            gpu=host.gpus[devices[0]] if devices else None,
-            name=str(target),
+    spec = running.spec
+    gpus = [_devices(host, spec) for host in facts]
+    counts = [
+        target.ranks or spec.procs_per_node or max(1, len(devices))
+        for target, devices in zip(targets, gpus, strict=True)
+    ]
+    placed = zip(running.new_numbers, running.new_ranks(counts), targets, facts, gpus, strict=True)
+    return [
+        PlacedNode(
+            Node(
+                node=number,
+                addr=host.address,
+                interface="",
+                ranks=ranks,
+                accelerators=len(devices),
+                shared_accelerators=0 < len(devices) < len(ranks),
+                gpu=host.gpus[devices[0]] if devices else None,
+                name=str(target),
+            ),
+            devices,
         )
-        placed.append(PlacedNode(node, devices))
-    return placed
+        for number, ranks, target, host, devices in placed
+    ]
 
 
 def check_size(facts: HostFacts, spec: ClusterSpec) -> None:
