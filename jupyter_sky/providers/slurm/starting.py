@@ -26,6 +26,7 @@ from jupyter_sky.providers.slurm.homes.equip import WaitingNodes, equip
 from jupyter_sky.providers.slurm.homes.waiting import wait_command
 from jupyter_sky.providers.slurm.job_state import (
     PRIORITY,
+    JobState,
     check_can_start,
     in_words,
     refusal_in_words,
@@ -141,7 +142,7 @@ async def start_agents(start: Start, progress: Progress) -> list[SlurmMachine]:
             job = await _start_step(start, start.own_job, name, folder)
         else:
             job = await _submit(start, name, folder)
-        return await _await_agents(job, start, folder, progress)
+        return await _Wait(job, start, folder, progress).agents()
     except BaseException:
         if job is not None:
             await cancel(at, job)
@@ -232,58 +233,94 @@ def seconds_of_look(waited: float) -> float:
     return min(_LONGEST_LOOK, max(2 * _LOOK_EVERY, waited / 20))
 
 
-async def _await_agents(
-    job: str, start: Start, folder: StartFolder, progress: Progress
-) -> list[SlurmMachine]:
-    """Wait without an end: how long a queue takes is for the user to judge."""
-    state, reason, known, ahead, is_known, has_run = "", "", 0, 0, False, False
-    since = time.monotonic()
-    for look in count():
-        ended = None
-        try:
-            there = await job_state(start.at, job)
-            if there.reason == PRIORITY and look % _PLACE_EVERY <= 1:
-                ahead = await jobs_ahead(start.at, job, there.partition)
-            progress(in_words(job, there, ahead))
-            if there.reason == reason:  # the first one is a guess
-                check_can_start(job, there)
-            if there.state != state:
-                state, since = there.state, time.monotonic()
-            reason = there.reason
-            ended = there if there.has_ended else None
-            has_run = has_run or not (ended or there.state == "PENDING")
-            if there.state == "RUNNING" and not is_known:
-                waits, is_told = await _waits(start, job, folder)
-                if waits:
-                    await _equip(job, start, folder, progress)
-                is_known = is_told
-            # After the queue was asked: what a job has said before it ended is not missed.
-            look_for = _READY_LOOK if is_known else seconds_of_look(time.monotonic() - since)
-            said = await folder.answers(_ANY if ended else known, look_for)
-            if said.failed and not ended:
-                # Where homes are shared over a network, its answer may be seen later than that.
-                await asyncio.sleep(_ANSWERED_WITHIN)
-                said = await folder.answers(_ANY)
-        except SlurmError as error:
-            progress(f"job {job}: {error}, asking again")
-            await asyncio.sleep(_LOOK_EVERY)
-            continue
-        answers, known = said.nodes, len(said.nodes)
-        for task, answer in answers.items():
-            if "failed" in answer:
-                node = start.nodes[task][0].node
-                raise SkyError(f"job {job}, node {node}: {answer['failed']}")
-        if known == len(start.nodes):
-            return [_machine(job, start, answers[task], task) for task in range(known)]
-        if ended and ended.state == "CANCELLED" and not has_run:
-            raise SkyError(f"job {job} was cancelled while it waited, by somebody or by Slurm")
-        if ended or said.failed:
-            last = await folder.last_line()
-            if f"{start.environment.python}: No such file" in last:
-                last += _NO_PYTHON
-            how = f" ended before its nodes were ready: {ended.state}" if ended else ""
-            raise SkyError(f"job {job}{how or f', {said.failed}'}{last}")
-    raise AssertionError("unreachable")
+class _Wait:
+    """The wait for the agents of a job, without an end: how long a queue takes is for the user.
+
+    Slurm and the folder of the start are asked in turns. What Slurm does not answer is asked again.
+    """
+
+    def __init__(self, job: str, start: Start, folder: StartFolder, progress: Progress) -> None:
+        self._job = job
+        self._start = start
+        self._folder = folder
+        self._progress = progress
+        self._state, self._since = JobState(""), time.monotonic()
+        self._ahead = 0
+        self._has_run = False
+        self._are_homes_known = False
+        self._answers: Mapping[int, Mapping[str, Any]] = {}
+
+    async def agents(self) -> list[SlurmMachine]:
+        """Return the machines when all agents listen.
+
+        Raises
+        ------
+        SkyError
+            If one does not start, or the job ends before.
+        """
+        for look in count():
+            try:
+                there = await self._ask_slurm(look)
+                # After that: what a job has said before it ended is not missed.
+                failed = await self._ask_nodes(there)
+            except SlurmError as error:
+                self._progress(f"job {self._job}: {error}, asking again")
+                await asyncio.sleep(_LOOK_EVERY)
+                continue
+            for task, answer in self._answers.items():
+                if "failed" in answer:
+                    node = self._start.nodes[task][0].node
+                    raise SkyError(f"job {self._job}, node {node}: {answer['failed']}")
+            if len(self._answers) == len(self._start.nodes):
+                return [
+                    _machine(self._job, self._start, answer, task)
+                    for task, answer in sorted(self._answers.items())
+                ]
+            if there.has_ended or failed:
+                raise SkyError(await self._trouble(there, failed))
+        raise AssertionError("unreachable")
+
+    async def _ask_slurm(self, look: int) -> JobState:
+        """Return and show the state of the job; refuse one that would wait for ever."""
+        there, before = await job_state(self._start.at, self._job), self._state
+        if there.reason == PRIORITY and look % _PLACE_EVERY <= 1:
+            self._ahead = await jobs_ahead(self._start.at, self._job, there.partition)
+        self._progress(in_words(self._job, there, self._ahead))
+        if there.reason == before.reason:  # the first one is a guess
+            check_can_start(self._job, there)
+        if there.state != before.state:
+            self._since = time.monotonic()
+        self._state = there
+        self._has_run = self._has_run or not (there.has_ended or there.state == "PENDING")
+        return there
+
+    async def _ask_nodes(self, there: JobState) -> str:
+        """Wait a while for more answers, and return what srun says of a task that has failed."""
+        if there.state == "RUNNING" and not self._are_homes_known:
+            waits, is_told = await _waits(self._start, self._job, self._folder)
+            if waits:
+                await _equip(self._job, self._start, self._folder, self._progress)
+            self._are_homes_known = is_told
+        waited = time.monotonic() - self._since
+        seconds = _READY_LOOK if self._are_homes_known else seconds_of_look(waited)
+        known = _ANY if there.has_ended else len(self._answers)
+        said = await self._folder.answers(known, seconds)
+        if said.failed and not there.has_ended:
+            # Where homes are shared over a network, its answer may be seen later than that.
+            await asyncio.sleep(_ANSWERED_WITHIN)
+            said = await self._folder.answers(_ANY)
+        self._answers = said.nodes
+        return said.failed
+
+    async def _trouble(self, there: JobState, failed: str) -> str:
+        """Return why the agents of a job do not start."""
+        if there.state == "CANCELLED" and not self._has_run:
+            return f"job {self._job} was cancelled while it waited, by somebody or by Slurm"
+        last = await self._folder.last_line()
+        if f"{self._start.environment.python}: No such file" in last:
+            last += _NO_PYTHON
+        ended = f" ended before its nodes were ready: {there.state}"
+        return f"job {self._job}{ended if there.has_ended else f', {failed}'}{last}"
 
 
 def _machine(job: str, start: Start, said: Mapping[str, Any], task: int) -> SlurmMachine:
