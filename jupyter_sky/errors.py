@@ -23,7 +23,7 @@ listed with its file::
                 CommandError providers/ssh/connection/errors.py: a command on it failed
             HostKeyError     providers/ssh/connection/errors.py: its key is not the known one
             LoginError       providers/ssh/connection/errors.py: it rejected our login
-            AWSError         providers/aws/clients.py: AWS refused a request
+            AWSError         providers/aws/errors.py: AWS refused a request
             SlurmError       providers/slurm/login.py: a Slurm command failed
             Stopped          providers/aws/retries.py: the user stopped a launch
             NoCapacity       providers/aws/ec2/launch.py: AWS is short of instances that fit

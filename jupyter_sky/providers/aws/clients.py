@@ -1,4 +1,4 @@
-"""Clients of AWS services that wait out throttling, and whose errors are single sentences."""
+"""Clients of AWS services: those of a region, with the credentials of a profile."""
 
 from __future__ import annotations
 
@@ -7,21 +7,16 @@ import functools
 import hashlib
 import importlib.util
 import os
-import re
-import time
-from collections.abc import Iterable, Iterator
-from email.utils import parsedate_to_datetime
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.formatting import format_duration, similar_names
+from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import similar_names
 from jupyter_sky.providers.aws import mfa, retries
+from jupyter_sky.providers.aws.errors import AWSError, explain_errors
 from jupyter_sky.providers.aws.local_store import cached
 from jupyter_sky.providers.boto_session import make_session
-
-UNREACHABLE = "Unreachable"
-"""The code of an error where several attempts had no answer of AWS."""
 
 _CONNECT_WITHIN = 10
 _ANSWER_WITHIN = 60
@@ -29,42 +24,6 @@ _DAY = 86400.0
 _PRICING_REGION = "us-east-1"  # one of the few regions with this service, which knows all regions
 
 _AS = " as "  # between a region and a profile
-
-_NO_CREDENTIALS = (
-    "there are no credentials for AWS here: run `aws configure` or `aws sso login` in a terminal, "
-    "or set AWS_PROFILE"
-)
-_EXPIRED = "your session with AWS has expired: run `aws sso login` in a terminal, then the cell"
-_REFUSED = (
-    "AWS does not accept these credentials: run `aws sts get-caller-identity` in a terminal; where "
-    "that works, your account has not enabled the region"
-)
-_TOO_LATE = ("ExpiredToken", "ExpiredTokenException", "RequestExpired")
-_NOT_ACCEPTED = (
-    "AuthFailure",
-    "InvalidClientTokenId",
-    "InvalidSignatureException",
-    "SignatureDoesNotMatch",
-)
-_NO_SPOT_ROLE = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
-_CLOCKS_DIFFER = 240.0  # seconds; AWS refuses requests from five minutes on, as it receives them
-
-
-class AWSError(SkyError):
-    """AWS refused a request.
-
-    Attributes
-    ----------
-    code
-        AWS's code for the reason, like ``"InsufficientInstanceCapacity"``.
-    message
-        AWS's own sentence.
-    """
-
-    def __init__(self, text: str, code: str = "", message: str = "") -> None:
-        super().__init__(text)
-        self.code = code
-        self.message = message
 
 
 class Clients:
@@ -230,103 +189,3 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str | None = None) 
     if found := similar_names(word, names, 3):
         return f"did you mean {' or '.join(found)}?"
     return otherwise or f"choose from {', '.join(names)}."
-
-
-@contextlib.contextmanager
-def explain_errors() -> Iterator[None]:
-    """Turn boto3's errors into an `AWSError` with one sentence.
-
-    Raises
-    ------
-    AWSError
-        In place of errors of boto3.
-    """
-    import botocore.exceptions as boto
-
-    try:
-        yield
-    except boto.ClientError as error:
-        raise _refusal(error) from None
-    except (boto.NoCredentialsError, boto.PartialCredentialsError, boto.CredentialRetrievalError):
-        raise AWSError(f"{_NO_CREDENTIALS}.") from None
-    except (boto.UnauthorizedSSOTokenError, boto.TokenRetrievalError, boto.SSOTokenLoadError):
-        raise AWSError(f"{_EXPIRED}.") from None
-    except boto.ProfileNotFound as error:
-        raise AWSError(
-            f"{error}: `aws configure list-profiles` in a terminal lists them."
-        ) from None
-    except boto.HTTPClientError as error:
-        raise AWSError(
-            f"AWS cannot be reached ({_one_line(error)}): is this computer online, and does the "
-            f"region exist?",
-            UNREACHABLE,
-        ) from None
-    except boto.BotoCoreError as error:
-        raise AWSError(f"AWS cannot be used: {_one_line(error)}.") from None
-
-
-def _refusal(error: Any) -> AWSError:
-    code = error.response["Error"].get("Code", "")
-    message = _one_line(error.response["Error"].get("Message", ""))
-    is_refused = code in _NOT_ACCEPTED or code.startswith("UnrecognizedClient")
-    if (is_refused or code in _TOO_LATE) and (clock := _clock(error)):
-        return AWSError(f"{clock}.", code, message)
-    if code in _TOO_LATE:
-        return AWSError(f"{_EXPIRED}.", code, message)
-    if is_refused:
-        return AWSError(f"{_REFUSED}.", code, message)
-    if code in ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException"):
-        action = re.search(r"\b[a-z0-9-]+:[A-Z]\w+", message)
-        name = action[0] if action else error.operation_name
-        if by := re.search(r"service control policy|resource control policy", message):
-            return AWSError(
-                f"a {by[0]} of your organization denies {name}: ask who manages your organization "
-                "at AWS, as no policy of your own user changes that.",
-                code,
-                message,
-            )
-        return AWSError(
-            f"your AWS user may not do {name}: ask for the policy that "
-            "`%sky doctor --provider aws` prints.",
-            code,
-            message,
-        )
-    if code == _NO_SPOT_ROLE:
-        return AWSError(
-            "the account has used no spot instances yet, and your AWS user may not make the role "
-            "that they need: ask who manages the account to run `aws iam "
-            "create-service-linked-role --aws-service-name spot.amazonaws.com` once, or leave out "
-            "--spot.",
-            code,
-            message,
-        )
-    if retries.is_throttled(code):
-        return AWSError(
-            f"AWS still says {code} to {error.operation_name}, which was tried several times: this "
-            "account makes too many requests. Try again in some minutes.",
-            code,
-            message,
-        )
-    return AWSError(
-        f"AWS says {code} to {error.operation_name}: {message.rstrip('.')}.", code, message
-    )
-
-
-def _clock(error: Any) -> str:
-    """Say that the clock of this computer is wrong, if it is: AWS only says that it refuses."""
-    date = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
-    try:
-        ahead = time.time() - parsedate_to_datetime(date).timestamp()
-    except ValueError:
-        return ""
-    if abs(ahead) < _CLOCKS_DIFFER:
-        return ""
-    how = "ahead of" if ahead > 0 else "behind"
-    return (
-        f"this computer's clock is {format_duration(abs(ahead))} {how} that of AWS, which refuses "
-        "such requests: set it, then run the cell again"
-    )
-
-
-def _one_line(text: object) -> str:
-    return " ".join(str(text).split())

@@ -16,10 +16,11 @@ from typing import Any
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.aws import local_store, rented
-from jupyter_sky.providers.aws.clients import AWSError, Clients, clients, clients_at, explain_errors
+from jupyter_sky.providers.aws.clients import Clients, clients, clients_at
 from jupyter_sky.providers.aws.ec2 import snapshots
 from jupyter_sky.providers.aws.ec2.instance import ENDED, Instance
 from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
+from jupyter_sky.providers.aws.errors import AWSError, explain_errors
 from jupyter_sky.providers.aws.tags import ID
 from jupyter_sky.providers.aws.teardown.resources import EC2Resources, look
 from jupyter_sky.providers.cloud import CloudResources

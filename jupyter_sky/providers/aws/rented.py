@@ -22,7 +22,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from jupyter_sky.providers.aws.clients import AWSError, Clients
+from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.errors import AWSError
 from jupyter_sky.providers.aws.local_store import folder
 
 KNOWN_WITHIN = 60.0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jupyter_sky.providers.aws import rented
-from jupyter_sky.providers.aws.clients import AWSError, explain_errors
+from jupyter_sky.providers.aws.errors import AWSError, explain_errors
 
 _OF_ONE = (
     "IncorrectInstanceState",

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
+from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.errors import AWSError, explain_errors
 from jupyter_sky.providers.aws.market.instance_types import InstanceType
 from jupyter_sky.providers.aws.tags import ID, tags_of
 

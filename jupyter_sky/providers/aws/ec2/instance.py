@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.providers.aws import rented
-from jupyter_sky.providers.aws.clients import AWSError, Clients, clients_at, explain_errors
+from jupyter_sky.providers.aws.clients import Clients, clients_at
 from jupyter_sky.providers.aws.ec2 import user_data
 from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
 from jupyter_sky.providers.aws.ec2.launch import describe_instance
 from jupyter_sky.providers.aws.ec2.login import connection_to, way_to
+from jupyter_sky.providers.aws.errors import AWSError, explain_errors
 from jupyter_sky.providers.aws.network import access
 from jupyter_sky.providers.base import AgentGone, Machine, MachineGone, Node, NotLetIn
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection

@@ -10,12 +10,13 @@ from typing import Any
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.aws import rented, retries
-from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
+from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2 import snapshots
 from jupyter_sky.providers.aws.ec2.ending import end_instances
 from jupyter_sky.providers.aws.ec2.images import MachineImage, find_image
 from jupyter_sky.providers.aws.ec2.key_pairs import ClusterKeys, keys_of, make_keys
 from jupyter_sky.providers.aws.ec2.launch_request import LaunchRequest, run_instances_arguments
+from jupyter_sky.providers.aws.errors import AWSError, explain_errors
 from jupyter_sky.providers.aws.market.instance_types import InstanceType
 from jupyter_sky.providers.aws.market.selection import InstanceOffer
 from jupyter_sky.providers.aws.network.address import caller_cidr
@@ -361,26 +362,18 @@ def describe_instance(clients: Clients, name: str) -> dict[str, Any]:
 
 
 def _import_key(clients: Clients, name: str, keys: ClusterKeys, tags: Mapping[str, str]) -> None:
-    try:
-        with explain_errors():
-            clients.ec2.import_key_pair(
-                KeyName=name,
-                PublicKeyMaterial=keys.public.encode(),
-                TagSpecifications=tag_specification("key-pair", tags),
-            )
-    except AWSError as error:
-        if error.code != "InvalidKeyPair.Duplicate":
-            raise
+    with explain_errors("InvalidKeyPair.Duplicate"):
+        clients.ec2.import_key_pair(
+            KeyName=name,
+            PublicKeyMaterial=keys.public.encode(),
+            TagSpecifications=tag_specification("key-pair", tags),
+        )
 
 
 def _make_placement(clients: Clients, name: str, tags: Mapping[str, str]) -> None:
-    try:
-        with explain_errors():
-            clients.ec2.create_placement_group(
-                GroupName=name,
-                Strategy="cluster",
-                TagSpecifications=tag_specification("placement-group", tags),
-            )
-    except AWSError as error:
-        if error.code != "InvalidPlacementGroup.Duplicate":
-            raise
+    with explain_errors("InvalidPlacementGroup.Duplicate"):
+        clients.ec2.create_placement_group(
+            GroupName=name,
+            Strategy="cluster",
+            TagSpecifications=tag_specification("placement-group", tags),
+        )

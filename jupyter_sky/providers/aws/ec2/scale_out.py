@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
+from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2 import launch
 from jupyter_sky.providers.aws.ec2.images import find_image
 from jupyter_sky.providers.aws.ec2.instance import Instance
 from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
 from jupyter_sky.providers.aws.ec2.launch import RentedInstance
 from jupyter_sky.providers.aws.ec2.launch_request import LaunchRequest, run_instances_arguments
+from jupyter_sky.providers.aws.errors import AWSError, explain_errors
 from jupyter_sky.providers.aws.market import prices
 from jupyter_sky.providers.aws.market.instance_types import InstanceType, catalog
 from jupyter_sky.providers.aws.market.selection import InstanceOffer

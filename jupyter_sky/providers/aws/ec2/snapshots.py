@@ -15,8 +15,9 @@ from typing import Any
 
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_dollars
-from jupyter_sky.providers.aws.clients import AWSError, Clients, did_you_mean, explain_errors
+from jupyter_sky.providers.aws.clients import Clients, did_you_mean
 from jupyter_sky.providers.aws.ec2.images import MachineImage, disks_of
+from jupyter_sky.providers.aws.errors import explain_errors
 from jupyter_sky.providers.aws.local_store import owner
 from jupyter_sky.providers.aws.market.instance_types import InstanceType
 from jupyter_sky.providers.aws.tags import (
@@ -160,20 +161,15 @@ def make(
     name = f"jupyter-sky-{wanted[:8]}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
     tags = {**cluster_tags(name, name, clients.user), "Name": name, _KEY: wanted, _USER: user}
     del tags[NAME]
-    try:
-        with explain_errors():
-            clients.ec2.create_image(
-                InstanceId=instance,
-                Name=name,
-                Description="A prepared node of jupyter_sky",
-                # It would end what runs.
-                NoReboot=True,
-                TagSpecifications=tag_specification(("image", "snapshot"), tags),
-            )
-    except AWSError as error:
-        # The answer to a first attempt was lost.
-        if error.code != "InvalidAMIName.Duplicate":
-            raise
+    with explain_errors("InvalidAMIName.Duplicate"):
+        clients.ec2.create_image(
+            InstanceId=instance,
+            Name=name,
+            Description="A prepared node of jupyter_sky",
+            # It would end what runs.
+            NoReboot=True,
+            TagSpecifications=tag_specification(("image", "snapshot"), tags),
+        )
     start = time.monotonic()
     while True:
         report(f"AWS makes the snapshot {name}; the cluster can be used meanwhile")
@@ -202,12 +198,8 @@ def remove(clients: Clients, name: str) -> NodeSnapshot:
         with explain_errors():
             clients.ec2.deregister_image(ImageId=snapshot.image)
     for disk in snapshot.disks:
-        try:
-            with explain_errors():
-                clients.ec2.delete_snapshot(SnapshotId=disk)
-        except AWSError as error:
-            if error.code != "InvalidSnapshot.NotFound":
-                raise
+        with explain_errors("InvalidSnapshot.NotFound"):
+            clients.ec2.delete_snapshot(SnapshotId=disk)
     return snapshot
 
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from jupyter_sky.providers.aws.clients import Clients, explain_errors
+from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.errors import explain_errors
 from jupyter_sky.providers.aws.local_store import cached
 
 _WEEK = 7 * 86400.0

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
+from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.errors import AWSError, explain_errors
 from jupyter_sky.providers.aws.local_store import cached
 
 _DAY = 86400.0

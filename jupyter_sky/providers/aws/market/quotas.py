@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
+from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.errors import AWSError, explain_errors
 from jupyter_sky.providers.aws.market.instance_types import InstanceType, catalog
 
 _ALIVE = {"Name": "instance-state-name", "Values": ["pending", "running"]}

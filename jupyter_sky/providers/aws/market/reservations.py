@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_count
-from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
+from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.errors import AWSError, explain_errors
 from jupyter_sky.providers.aws.market import prices
 from jupyter_sky.providers.aws.market.instance_types import catalog
 from jupyter_sky.providers.aws.market.selection import InstanceOffer, InstanceRequirements, select

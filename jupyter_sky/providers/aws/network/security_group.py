@@ -8,7 +8,8 @@ from typing import Any
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.providers.aws import retries
-from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
+from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.errors import AWSError, explain_errors
 from jupyter_sky.providers.aws.tags import ID, tag_specification
 
 _STARTER = "who started the cluster"
@@ -158,19 +159,14 @@ def _login(source: str, is_given: bool) -> dict[str, Any]:
 
 
 def _group(clients: Clients, name: str, vpc: str, tags: Mapping[str, str]) -> str:
-    try:
-        with explain_errors():
-            made = clients.ec2.create_security_group(
-                GroupName=name,
-                Description="One cluster of jupyter_sky; goes with it",
-                VpcId=vpc,
-                TagSpecifications=tag_specification("security-group", tags),
-            )
+    with explain_errors("InvalidGroup.Duplicate"):
+        made = clients.ec2.create_security_group(
+            GroupName=name,
+            Description="One cluster of jupyter_sky; goes with it",
+            VpcId=vpc,
+            TagSpecifications=tag_specification("security-group", tags),
+        )
         return str(made["GroupId"])
-    except AWSError as error:
-        # The answer to a first attempt was lost.
-        if error.code != "InvalidGroup.Duplicate":
-            raise
     filters = [{"Name": "group-name", "Values": [name]}, {"Name": "vpc-id", "Values": [vpc]}]
     for attempt in range(1, retries.ATTEMPTS):
         with explain_errors():
@@ -184,10 +180,5 @@ def _group(clients: Clients, name: str, vpc: str, tags: Mapping[str, str]) -> st
 
 def _allow(function: Callable[..., Any], group: str, rule: Mapping[str, Any]) -> None:
     """Add a rule: one at a time, so that one that is there keeps no other from being added."""
-    try:
-        with explain_errors():
-            function(GroupId=group, IpPermissions=[rule])
-    except AWSError as error:
-        # The answer to a first attempt was lost.
-        if error.code != "InvalidPermission.Duplicate":
-            raise
+    with explain_errors("InvalidPermission.Duplicate"):
+        function(GroupId=group, IpPermissions=[rule])

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.providers.aws.clients import AWSError, Clients, explain_errors
+from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.errors import AWSError, explain_errors
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jupyter_sky.providers.aws import mfa, rented
-from jupyter_sky.providers.aws.clients import UNREACHABLE, AWSError, Clients, explain_errors
+from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2.ending import end_instances, is_gone, still_unknown
 from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
 from jupyter_sky.providers.aws.ec2.user_data import FIRST_SIGN_WITHIN
+from jupyter_sky.providers.aws.errors import UNREACHABLE, AWSError, explain_errors
 from jupyter_sky.providers.aws.tags import REQUEST, name_of
 from jupyter_sky.providers.aws.teardown.resources import (
     INSTANCES,

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jupyter_sky.formatting import format_count
-from jupyter_sky.providers.aws.clients import UNREACHABLE, AWSError, Clients, explain_errors
+from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.aws.errors import UNREACHABLE, AWSError, explain_errors
 from jupyter_sky.providers.aws.tags import BY, ID, NAME, OWNER, USER, made_at, tags_of
 
 LIVING = ("pending", "running", "shutting-down", "stopping", "stopped")
