@@ -67,9 +67,9 @@ def _said(machines: Sequence[Instance]) -> dict[str, dict[str, Any]]:
         # A filter, unlike a list of ids, takes those that AWS does not know any more.
         wanted = [{"Name": "instance-id", "Values": ids}]
         with explain_errors():
-            for page in there.ec2.get_paginator("describe_instances").paginate(Filters=wanted):
-                for reservation in page["Reservations"]:
-                    said |= {each["InstanceId"]: each for each in reservation["Instances"]}
+            pages = there.ec2.get_paginator("describe_instances").paginate(Filters=wanted)
+            found = pages.search("Reservations[].Instances[]")
+            said |= {each["InstanceId"]: each for each in found}
     return said
 
 

@@ -337,12 +337,8 @@ def describe_instances(clients: Clients, ids: Sequence[str]) -> list[dict[str, A
 
 def _described(clients: Clients, **wanted: Any) -> list[dict[str, Any]]:
     with explain_errors():
-        return [
-            each
-            for page in clients.ec2.get_paginator("describe_instances").paginate(**wanted)
-            for reservation in page["Reservations"]
-            for each in reservation["Instances"]
-        ]
+        pages = clients.ec2.get_paginator("describe_instances").paginate(**wanted)
+        return [*pages.search("Reservations[].Instances[]")]
 
 
 def describe_instance(clients: Clients, name: str) -> dict[str, Any]:

@@ -130,7 +130,7 @@ def every(clients: Clients) -> list[NodeSnapshot]:
         pages = clients.ec2.get_paginator("describe_snapshots").paginate(
             OwnerIds=["self"], Filters=[{"Name": f"tag:{_KEY}", "Values": ["*"]}]
         )
-        disks = [each for page in pages for each in page["Snapshots"]]
+        disks = [*pages.search("Snapshots[]")]
     for described in disks:
         tags = tags_of(described)
         name = tags[ID]

@@ -132,11 +132,9 @@ def _ask(ec2: Any) -> list[dict[str, Any]]:
         pages = ec2.get_paginator("describe_instance_type_offerings").paginate(
             LocationType="availability-zone"
         )
-        for page in pages:
-            for offer in page["InstanceTypeOfferings"]:
-                zones.setdefault(offer["InstanceType"], []).append(offer["Location"])
-        pages = ec2.get_paginator("describe_instance_types").paginate()
-        found = [each for page in pages for each in page["InstanceTypes"]]
+        for offer in pages.search("InstanceTypeOfferings[]"):
+            zones.setdefault(offer["InstanceType"], []).append(offer["Location"])
+        found = [*ec2.get_paginator("describe_instance_types").paginate().search("InstanceTypes[]")]
     return [
         {**asdict(_read(each)), "zones": sorted(zones[each["InstanceType"]])}
         for each in found

@@ -57,7 +57,7 @@ def spot(clients: Clients, types: Iterable[str]) -> dict[tuple[str, str], float]
                 ProductDescriptions=["Linux/UNIX", "Linux/UNIX (Amazon VPC)"],
                 StartTime=datetime.now(UTC),
             )
-            rows = [row for page in pages for row in page["SpotPriceHistory"]]
+            rows = [*pages.search("SpotPriceHistory[]")]
         for row in rows:
             key = row["InstanceType"], row["AvailabilityZone"]
             new = row["Timestamp"], float(row["SpotPrice"])
@@ -75,13 +75,12 @@ def _ask(clients: Clients) -> dict[str, float]:
         pages = clients.pricing.get_paginator("get_products").paginate(
             ServiceCode="AmazonEC2", Filters=filters
         )
-        for page in pages:
-            for text in page["PriceList"]:
-                product = json.loads(text)
-                name = product["product"]["attributes"].get("instanceType")
-                price = _hourly(product)
-                if name and price:
-                    prices[name] = price
+        for text in pages.search("PriceList[]"):
+            product = json.loads(text)
+            name = product["product"]["attributes"].get("instanceType")
+            price = _hourly(product)
+            if name and price:
+                prices[name] = price
     return prices
 
 

@@ -52,21 +52,19 @@ def quota_use(clients: Clients, kind: InstanceType, nodes: int, spot: bool) -> Q
     known = catalog(clients).types
     used = 0
     with explain_errors():
-        for page in clients.ec2.get_paginator("describe_instances").paginate(Filters=[_ALIVE]):
-            for reservation in page["Reservations"]:
-                for each in reservation["Instances"]:
-                    other = known.get(each["InstanceType"])
-                    is_spot = each.get("InstanceLifecycle") == "spot"
-                    if other is not None and other.quota(is_spot) == name:
-                        used += other.cpus
+        pages = clients.ec2.get_paginator("describe_instances").paginate(Filters=[_ALIVE])
+        for each in pages.search("Reservations[].Instances[]"):
+            other = known.get(each["InstanceType"])
+            is_spot = each.get("InstanceLifecycle") == "spot"
+            if other is not None and other.quota(is_spot) == name:
+                used += other.cpus
     most, why = None, "AWS does not list it"
     try:
         with explain_errors():
             pages = clients.quotas.get_paginator("list_service_quotas").paginate(ServiceCode="ec2")
-            for page in pages:
-                for each in page["Quotas"]:
-                    if each["QuotaName"] == name:
-                        most = float(each["Value"])
+            for each in pages.search("Quotas[]"):
+                if each["QuotaName"] == name:
+                    most = float(each["Value"])
     except AWSError as error:
         why = str(error)
     return QuotaUse(name, nodes * kind.cpus, used, most, why)

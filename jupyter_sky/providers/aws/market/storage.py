@@ -27,7 +27,7 @@ def price(clients: Clients, instances: Sequence[str]) -> float | None:
     try:
         with explain_errors():
             pages = clients.ec2.get_paginator("describe_volumes").paginate(Filters=attached)
-            disks = [each for page in pages for each in page["Volumes"]]
+            disks = [*pages.search("Volumes[]")]
         for each in disks:
             total += each["Size"] * _of_kind(clients, each["VolumeType"]) / HOURS_A_MONTH
     except (AWSError, ValueError, KeyError, TypeError):

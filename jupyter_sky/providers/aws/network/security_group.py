@@ -112,7 +112,7 @@ def find_groups(clients: Clients, identity: str) -> list[dict[str, Any]]:
     ours = [{"Name": f"tag:{ID}", "Values": [identity]}]
     with explain_errors():
         pages = clients.ec2.get_paginator("describe_security_groups").paginate(Filters=ours)
-        return [each for page in pages for each in page["SecurityGroups"]]
+        return [*pages.search("SecurityGroups[]")]
 
 
 def who_may_log_in(group: Mapping[str, Any]) -> dict[str, bool]:

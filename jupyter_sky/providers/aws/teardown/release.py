@@ -211,19 +211,14 @@ class _Step:
 
 def _living(clients: Clients, ids: Sequence[str], request: str) -> list[str]:
     """Return which of some instances exist, including those made by a request."""
-    living = {"Name": "instance-state-name", "Values": list(LIVING)}
     wanted = [{"Name": "instance-id", "Values": list(ids)}] * bool(ids)
-    filters = [[each, living] for each in wanted]
-    if request:
-        filters.append([{"Name": f"tag:{REQUEST}", "Values": [request]}, living])
+    wanted += [{"Name": f"tag:{REQUEST}", "Values": [request]}] * bool(request)
+    living = {"Name": "instance-state-name", "Values": list(LIVING)}
+    found: list[str] = []
     with explain_errors():
-        found = [
-            each["InstanceId"]
-            for one in filters
-            for page in clients.ec2.get_paginator("describe_instances").paginate(Filters=one)
-            for reservation in page["Reservations"]
-            for each in reservation["Instances"]
-        ]
+        for each in wanted:
+            pages = clients.ec2.get_paginator("describe_instances").paginate(Filters=[each, living])
+            found += pages.search("Reservations[].Instances[].InstanceId")
     return list(dict.fromkeys(found))
 
 

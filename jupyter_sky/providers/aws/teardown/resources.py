@@ -123,30 +123,28 @@ _Found = Iterator[tuple[str, dict[str, Any]]]
 
 def _instances(ec2: Any, ours: _Filter) -> _Found:
     living = {"Name": "instance-state-name", "Values": list(LIVING)}
-    for page in ec2.get_paginator("describe_instances").paginate(Filters=[ours, living]):
-        for reservation in page["Reservations"]:
-            for each in reservation["Instances"]:
-                yield each["InstanceId"], each
+    pages = ec2.get_paginator("describe_instances").paginate(Filters=[ours, living])
+    for each in pages.search("Reservations[].Instances[]"):
+        yield each["InstanceId"], each
 
 
 def _spot_requests(ec2: Any, ours: _Filter) -> _Found:
     open_ones = {"Name": "state", "Values": ["open", "active"]}
     pages = ec2.get_paginator("describe_spot_instance_requests").paginate(Filters=[ours, open_ones])
-    for page in pages:
-        for each in page["SpotInstanceRequests"]:
-            yield each["SpotInstanceRequestId"], each
+    for each in pages.search("SpotInstanceRequests[]"):
+        yield each["SpotInstanceRequestId"], each
 
 
 def _volumes(ec2: Any, ours: _Filter) -> _Found:
-    for page in ec2.get_paginator("describe_volumes").paginate(Filters=[ours]):
-        for each in page["Volumes"]:
-            yield each["VolumeId"], each
+    pages = ec2.get_paginator("describe_volumes").paginate(Filters=[ours])
+    for each in pages.search("Volumes[]"):
+        yield each["VolumeId"], each
 
 
 def _groups(ec2: Any, ours: _Filter) -> _Found:
-    for page in ec2.get_paginator("describe_security_groups").paginate(Filters=[ours]):
-        for each in page["SecurityGroups"]:
-            yield each["GroupId"], each
+    pages = ec2.get_paginator("describe_security_groups").paginate(Filters=[ours])
+    for each in pages.search("SecurityGroups[]"):
+        yield each["GroupId"], each
 
 
 def _keys(ec2: Any, ours: _Filter) -> _Found:
