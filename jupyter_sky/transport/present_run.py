@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from jupyter_sky.transport.protocol.events import Saved
@@ -18,11 +19,35 @@ from jupyter_sky.transport.rank_ranges import ranks_of
 
 Tell = Callable[[Saved], object]
 
-_present: tuple[str, tuple[int, ...]] | None = None
-_ended: tuple[str, tuple[int, ...]] | None = None
-_checkpoint: str | None = None
-_forks = False
-_tell: Callable[[str, float | None], object] | None = None
+
+@dataclass
+class _Run:
+    """A run, as one of its ranks knows it.
+
+    Attributes
+    ----------
+    id, rank
+        Its id, and this rank.
+    ranks
+        Those that carry out the same code.
+    checkpoint
+        The last one that an earlier attempt has saved.
+    forks
+        Whether its calls are carried out in processes forked from this one.
+    tell
+        Reports a new checkpoint to the notebook.
+    """
+
+    id: str
+    rank: int
+    ranks: tuple[int, ...]
+    checkpoint: str | None
+    forks: bool
+    tell: Tell
+
+
+_present: _Run | None = None
+_ended: _Run | None = None  # until the others know that it is over here
 _after_cut_off: list[Callable[[], object]] = []
 
 
@@ -38,16 +63,12 @@ def begin(run: RunFields, rank: int, tell: Tell) -> None:
     tell
         Reports a new checkpoint to the notebook.
     """
-    global _present, _checkpoint, _forks, _tell
+    global _present
+    serves = run["serves"]
     # Calls that ranks take one by one are none that they do together.
-    together = [rank] if run["serves"] else ranks_of(run["everyone"])
-    _present, _checkpoint = (run["run"], tuple(together)), run["checkpoint"]
-    _forks = run["serves"] is not None and run["serves"]["executor"] == "process"
-
-    def tell_saved(path: str, step: float | None) -> None:
-        tell(Saved(rank, run["run"], path, step))
-
-    _tell = tell_saved
+    together = [rank] if serves else ranks_of(run["everyone"])
+    forks = serves is not None and serves["executor"] == "process"
+    _present = _Run(run["run"], rank, tuple(together), run["checkpoint"], forks, tell)
 
 
 @contextmanager
@@ -81,36 +102,36 @@ def tell_end(rank: int) -> None:
     """
     global _ended
     told, _ended = _ended, None
-    if told and len(told[1]) > 1 and (store := group_store()):
+    if told and len(told.ranks) > 1 and (store := group_store()):
         with suppress(Exception):  # the group is broken, and the others know that
-            store.set(_key(rank), told[0])
+            store.set(_key(rank), told.id)
 
 
 def ranks() -> tuple[int, ...]:
     """Return the ranks that carry out the same code in the present run; none outside a run."""
-    return _present[1] if _present else ()
+    return _present.ranks if _present else ()
 
 
 def identity() -> str:
     """Return the id of the present run; empty outside a run."""
-    return _present[0] if _present else ""
+    return _present.id if _present else ""
 
 
 def checkpoint() -> str | None:
     """Return the last checkpoint that an earlier attempt at the present run has saved."""
-    return _checkpoint if _present else None
+    return _present.checkpoint if _present else None
 
 
 def forks() -> bool:
     """Return whether calls of the present run are carried out in processes forked from this one."""
-    return _present is not None and _forks
+    return _present is not None and _present.forks
 
 
 def report_saved(path: str, step: float | None) -> None:
     """Report a complete checkpoint to the notebook, if this process is a rank in a run."""
-    if _present and _tell:
+    if run := _present:
         with suppress(OSError):  # the agent is gone
-            _tell(path, step)
+            run.tell(Saved(run.rank, run.id, path, step))
 
 
 def have_ended(others: Sequence[int]) -> list[int]:
@@ -121,7 +142,7 @@ def have_ended(others: Sequence[int]) -> list[int]:
     return [
         rank
         for rank in others
-        if store.check([_key(rank)]) and store.get(_key(rank)).decode() == _present[0]
+        if store.check([_key(rank)]) and store.get(_key(rank)).decode() == _present.id
     ]
 
 
