@@ -81,12 +81,11 @@ async def environment(
     if not at.host:
         return await asyncio.to_thread(_own, spec, python, is_bare)
     from jupyter_sky.providers.ssh.connection.connection import pool
-    from jupyter_sky.providers.ssh.connection.targets import parse_one
     from jupyter_sky.providers.ssh.machine import in_thread, submit
     from jupyter_sky.providers.ssh.relay import Relay
     from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
 
-    connection = pool.get(parse_one(at.host))
+    connection = pool.named(at.host)
     steps = HostProgress([str(connection.target)], progress)
     relay = Relay(1)
     preparing = submit(prepared, connection, spec, python, relay, steps)

@@ -166,7 +166,6 @@ class _OverSSH:
     async def ask(self, command: Sequence[str], data: bytes | None = None) -> str:
         from jupyter_sky.providers.ssh.connection.connection import pool
         from jupyter_sky.providers.ssh.connection.errors import CommandError
-        from jupyter_sky.providers.ssh.connection.targets import parse_one
         from jupyter_sky.providers.ssh.machine import in_thread
 
         name = command[0]
@@ -174,7 +173,7 @@ class _OverSSH:
         run = shlex.join(command) + ("" if data is not None else " </dev/null")
         script = "\n".join([FIND.format(name), check, run])
         try:
-            asked = in_thread(pool.get(parse_one(self.host)).run, script, data)
+            asked = in_thread(pool.named(self.host).run, script, data)
             return (await shielded(asyncio.ensure_future(asked))).strip()
         except CommandError as error:
             if str(error) == f"{name} {_NOT_THERE}":
@@ -190,11 +189,10 @@ class _OverSSH:
 
     def open_bridge(self, command: Sequence[str], code: str, node: int) -> socket.socket:
         from jupyter_sky.providers.ssh.connection.connection import pool
-        from jupyter_sky.providers.ssh.connection.targets import parse_one
 
         run = f"PYTHONPATH={shlex.quote(code)} exec {shlex.join(command)}"
         script = f"{FIND.format(command[0])}\n{run}"
-        connection = pool.get(parse_one(self.host), part=node // NODES_EACH)
+        connection = pool.named(self.host, part=node // NODES_EACH)
         try:
             return connection.open_bridge(shlex.join(["sh", "-c", script]))
         except SkyError as error:

@@ -15,7 +15,6 @@ from jupyter_sky.providers.base import Node, NotLetIn
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
 from jupyter_sky.providers.ssh.connection.errors import HostKeyError, LoginError
 from jupyter_sky.providers.ssh.connection.host_shell import UNSET
-from jupyter_sky.providers.ssh.connection.targets import parse_one
 from jupyter_sky.providers.ssh.setup.agent import remove_agent
 from jupyter_sky.providers.ssh.setup.facts import HostFacts, gather_facts
 
@@ -104,7 +103,7 @@ class SSHMachine:
 
     @property
     def _connection(self) -> SSHConnection:
-        return pool.get(parse_one(self.host))
+        return pool.named(self.host)
 
 
 async def in_thread(function: Callable[..., T], *args: Any) -> T:

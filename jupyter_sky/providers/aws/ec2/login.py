@@ -123,7 +123,7 @@ def hang_up(hosts: Sequence[str], jobs: Sequence[Future[Any]]) -> None:
     while not all(job.done() for job in jobs) and time.monotonic() < until:
         # Again and again: a thread may be about to connect.
         for host in hosts:
-            pool.get(parse_one(host)).abort()
+            pool.named(host).abort()
         time.sleep(_ABORT_EVERY)
 
 

@@ -92,14 +92,13 @@ class StepShell:
         except subprocess.TimeoutExpired:
             process.terminate()
             process.communicate()
-            raise CommandError(f"a command said nothing for {within:.0f} s") from None
+            raise CommandError.of_silence(within) from None
         finally:
             self._running.remove(process)
         sent(len(data or b""))
         if process.returncode:
             lines = (printed + said).decode(errors="replace").strip().splitlines()
-            status = f"a command ended with status {process.returncode}"
-            raise CommandError("\n".join(lines[-12:]) or status)
+            raise CommandError.of_end(process.returncode, lines)
         return printed.decode(errors="replace")
 
     def _run_there(
@@ -111,9 +110,8 @@ class StepShell:
         ends_with_us: bool,
     ) -> str:
         from jupyter_sky.providers.ssh.connection.connection import pool
-        from jupyter_sky.providers.ssh.connection.targets import parse_one
 
-        way = pool.get(parse_one(self._at.host), part=self._part)
+        way = pool.named(self._at.host, part=self._part)
         find, step = FIND.format("srun"), shlex.join(self._step)
         if data is not None:
             return way.run(f"{find}\nexec {step} sh -c {shlex.quote(script)}", data, within, sent)
@@ -128,6 +126,5 @@ class StepShell:
                 process.terminate()
         if self._at.host:
             from jupyter_sky.providers.ssh.connection.connection import pool
-            from jupyter_sky.providers.ssh.connection.targets import parse_one
 
-            pool.get(parse_one(self._at.host), part=self._part).abort()
+            pool.named(self._at.host, part=self._part).abort()

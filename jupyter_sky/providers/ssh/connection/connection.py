@@ -75,6 +75,10 @@ class ConnectionPool:
         there.doubt_if_unused()
         return there
 
+    def named(self, host: str, via: tuple[str, ...] = (), part: int = 0) -> SSHConnection:
+        """Return a connection to a host by its name, as `parse_one` reads it."""
+        return self.get(parse_one(host), via, part)
+
     def set_login(self, target: Target, login: Login) -> SSHConnection:
         """Return the connection to a host, using this login from now on."""
         key = str(target), (), 0
@@ -112,8 +116,6 @@ class SSHConnection:
         self._lock = threading.Lock()
         self._transport: Transport | None = None
         self._suspect, self._has_streams = False, True
-        self._asked: Transport | None = None
-        self._own_folders: set[str] = set()
         self._commands: set[paramiko.Channel] = set()
         self._users = Users(self.close)
         self._jump: SSHConnection | None = None
@@ -203,7 +205,7 @@ class SSHConnection:
 
         check_way(self.target, login)
         *before, last = login.jumps
-        jump = self._jump = pool.get(parse_one(last), tuple(before))
+        jump = self._jump = pool.named(last, via=tuple(before))
         jump._users.add(self)
         try:
             where, ours = (login.address, login.port), ("127.0.0.1", 0)
@@ -276,7 +278,7 @@ class SSHConnection:
                 if status < 0 and not channel.get_transport().is_active():
                     raise EOFError("nothing was said of how the command ended")
         except TimeoutError:
-            raise CommandError(f"a command said nothing for {within:.0f} s") from None
+            raise CommandError.of_silence(within) from None
         except (OSError, EOFError) as error:
             raise HostError(f"the connection broke ({str(error) or 'end of file'})") from None
         if not mark:
@@ -285,7 +287,7 @@ class SSHConnection:
             lines = (printed + said).decode(errors="replace").strip().splitlines()
             if said_of_disk := no_room.explain(lines, self.run, self.target):
                 raise CommandError(said_of_disk)
-            raise CommandError("\n".join(lines[-12:]) or f"a command ended with status {status}")
+            raise CommandError.of_end(status, lines)
         return printed.decode(errors="replace")
 
     @contextlib.contextmanager
@@ -354,15 +356,13 @@ class SSHConnection:
             raise
 
     def _is_own(self, transport: Transport, folder: str) -> bool:
-        """Return whether a folder of agents is the user's own; a host is asked once for each."""
-        if transport is not self._asked:
-            self._asked, self._own_folders = transport, set()
-        if folder not in self._own_folders:
+        """Return whether a folder of agents is the user's own; it is asked once for each."""
+        if folder not in transport.own_folders:
             quoted = shlex.quote(folder)
             said = self.run(f"test -O {quoted} && test ! -L {quoted} && echo own || true")
             if said.strip() != "own":
                 return False
-            self._own_folders.add(folder)
+            transport.own_folders.add(folder)
         return True
 
     def _start_bridge(self, command: str) -> paramiko.Channel:

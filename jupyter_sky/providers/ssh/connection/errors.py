@@ -11,7 +11,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from jupyter_sky.errors import SkyError
+
+_MOST_LINES = 12
 
 
 class HostError(SkyError):
@@ -20,6 +24,16 @@ class HostError(SkyError):
 
 class CommandError(HostError):
     """A command failed on a host; the message has its last lines."""
+
+    @classmethod
+    def of_end(cls, status: int, lines: Sequence[str]) -> CommandError:
+        """Return the error of a command that has printed these lines."""
+        return cls("\n".join(lines[-_MOST_LINES:]) or f"a command ended with status {status}")
+
+    @classmethod
+    def of_silence(cls, seconds: float) -> CommandError:
+        """Return the error of a command that has not ended, and printed nothing for so long."""
+        return cls(f"a command said nothing for {seconds:.0f} s")
 
 
 class HostKeyError(SkyError):

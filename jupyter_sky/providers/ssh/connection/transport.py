@@ -21,9 +21,19 @@ _TRY_EVERY = 0.02  # seconds
 
 
 class Transport(paramiko.Transport):  # type: ignore[misc]  # it has no types
-    """An SSH connection over which Unix sockets of the host can be reached."""
+    """An SSH connection over which Unix sockets of the host can be reached.
+
+    Attributes
+    ----------
+    own_folders
+        Folders of agents there that are known to be the user's own.
+    """
 
     _opening = threading.local()
+
+    def __init__(self, sock: object) -> None:
+        super().__init__(sock)
+        self.own_folders: set[str] = set()
 
     @property
     def silent_for(self) -> float:
