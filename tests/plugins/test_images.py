@@ -16,7 +16,7 @@ import jupyter_sky as sky
 from jupyter_sky.api.instance import _parse
 from jupyter_sky.api.plugin_lifecycle import PluginLifecycle
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec
-from jupyter_sky.providers.ssh.setup.environment import recipe_for
+from jupyter_sky.providers.ssh.setup.packages.recipe import recipe_for
 from tests.api.conftest import topology
 
 WHEELS = "https://download.pytorch.org/whl"

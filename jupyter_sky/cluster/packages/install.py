@@ -20,8 +20,8 @@ from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.packages import as_sent, check_secrets, package_name, sources
 from jupyter_sky.providers.progress import Preparation, Step
 from jupyter_sky.providers.spec import Image
-from jupyter_sky.providers.ssh.setup import git_logins
-from jupyter_sky.providers.ssh.setup.uv import uv_program
+from jupyter_sky.providers.ssh.setup.packages import git_logins
+from jupyter_sky.providers.ssh.setup.packages.uv import uv_program
 from jupyter_sky.serialization import blobs
 from jupyter_sky.transport.protocol.agent_requests import SENT_WHEELS, InstallAnswer, WheelBlob
 from jupyter_sky.transport.tasks import BackgroundTasks, blocking, shielded

@@ -31,9 +31,9 @@ from jupyter_sky.providers.ssh.setup.agent import (
     start_agent,
     work_folder,
 )
-from jupyter_sky.providers.ssh.setup.environment import recipe_for
 from jupyter_sky.providers.ssh.setup.files import archive, check_files
 from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
+from jupyter_sky.providers.ssh.setup.packages.recipe import recipe_for
 from jupyter_sky.providers.ssh.setup.placement import PlacedNode, place_nodes
 from jupyter_sky.providers.ssh.setup.prepare import PreparedHost, prepare_host
 from jupyter_sky.transport.tasks import shielded

@@ -12,7 +12,7 @@ import jupyter_sky as sky
 from jupyter_sky.api.environment.files import read_file
 from jupyter_sky.api.environment.resolve import resolve
 from jupyter_sky.providers.packages import base_requirements
-from jupyter_sky.providers.ssh.setup.environment import recipe_for
+from jupyter_sky.providers.ssh.setup.packages.recipe import recipe_for
 from tests.installed import skip_without
 
 HERE = ".".join(map(str, sys.version_info[:2]))

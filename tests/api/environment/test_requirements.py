@@ -14,7 +14,7 @@ from jupyter_sky.api.plugin import Plugin
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.project.image import with_file
 from jupyter_sky.providers.packages import sources_of
-from jupyter_sky.providers.ssh.setup.environment import recipe_for
+from jupyter_sky.providers.ssh.setup.packages.recipe import recipe_for
 from tests.api.environment.test_files import written
 from tests.installed import skip_without
 

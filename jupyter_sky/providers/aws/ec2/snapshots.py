@@ -31,7 +31,7 @@ from jupyter_sky.providers.aws.tags import (
     tags_of,
 )
 from jupyter_sky.providers.spec import Image
-from jupyter_sky.providers.ssh.setup.environment import recipe_for
+from jupyter_sky.providers.ssh.setup.packages.recipe import recipe_for
 
 MADE_WITHIN = 3600.0
 """Seconds for AWS to make one; a hundred gigabytes take some minutes."""

@@ -12,6 +12,9 @@ from jupyter_sky.transport.bridge import END, MARK
 ANSWER_WITHIN = 60.0
 """Seconds in which a command has to print something, unless it is known to take longer."""
 
+INSTALL_WITHIN = 3600.0
+"""The same for one that installs: CUDA has gigabytes, and nothing is printed while they come."""
+
 
 UNSET = ("PYTHONHOME", "PYTHONPLATLIBDIR")
 """Variables that no command of ours gets: for another Python, with which ours does not start."""

@@ -8,8 +8,7 @@ from pathlib import PurePosixPath
 
 from jupyter_sky.formatting import format_command
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
-from jupyter_sky.providers.ssh.connection.host_shell import HostShell
-from jupyter_sky.providers.ssh.setup.environment import INSTALL_WITHIN
+from jupyter_sky.providers.ssh.connection.host_shell import INSTALL_WITHIN, HostShell
 
 # Into a file: a daemon left behind by the command would keep the connection open.
 _SCRIPT = """

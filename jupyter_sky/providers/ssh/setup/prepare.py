@@ -13,9 +13,10 @@ from jupyter_sky.providers.ssh.relay import Relay
 from jupyter_sky.providers.ssh.setup.agent import work_folder
 from jupyter_sky.providers.ssh.setup.bootstrap import bootstrap
 from jupyter_sky.providers.ssh.setup.code_package import check_python, send_code
-from jupyter_sky.providers.ssh.setup.environment import install_system, make_environment
 from jupyter_sky.providers.ssh.setup.facts import HostFacts, check_folders, gather_facts
 from jupyter_sky.providers.ssh.setup.files import send_files, shell_values
+from jupyter_sky.providers.ssh.setup.packages.environment import make_environment
+from jupyter_sky.providers.ssh.setup.packages.system import install_system
 from jupyter_sky.providers.ssh.setup.placement import check_size, shared_gpus
 
 

@@ -29,14 +29,11 @@ from jupyter_sky.providers.ssh.connection.targets import parse_one
 from jupyter_sky.providers.ssh.relay import Relay
 from jupyter_sky.providers.ssh.setup.agent import start_agent
 from jupyter_sky.providers.ssh.setup.code_package import code_package
-from jupyter_sky.providers.ssh.setup.environment import (
-    Recipe,
-    _script,
-    _send_wheels,
-    recipe_for,
-)
 from jupyter_sky.providers.ssh.setup.facts import gather_facts
-from jupyter_sky.providers.ssh.setup.uv import find_uv
+from jupyter_sky.providers.ssh.setup.packages.environment import _script
+from jupyter_sky.providers.ssh.setup.packages.recipe import Recipe, recipe_for
+from jupyter_sky.providers.ssh.setup.packages.uv import find_uv
+from jupyter_sky.providers.ssh.setup.packages.wheels import send_wheels
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 from tests.lab import Lab, wheels
 from tests.lab.host import USERS, command
@@ -550,7 +547,7 @@ def test_two_kernels_send_the_same_wheels_at_once(tmp_path: Path) -> None:
     facts: Any = SimpleNamespace(cache_folder=str(tmp_path / "cache"), machine="x86_64")
 
     def send(shell: ShellHere) -> Path:
-        found = _send_wheels(shell, facts, recipe, Relay(1), lambda text: None)
+        found = send_wheels(shell, facts, recipe, Relay(1), lambda text: None)
         assert found is not None
         return Path(found)
 

@@ -14,7 +14,7 @@ import pytest
 
 from jupyter_sky.providers.ssh.connection.errors import HostError
 from jupyter_sky.providers.ssh.relay import Relay, RelayedFile
-from jupyter_sky.providers.ssh.setup.uv import uv_program
+from jupyter_sky.providers.ssh.setup.packages.uv import uv_program
 from tests.waiting import until
 
 

@@ -6,8 +6,10 @@ import re
 import shlex
 from collections.abc import Sequence
 
+from jupyter_sky.formatting import without_secrets
 from jupyter_sky.providers.packages import base_requirements, package_name, sources
 from jupyter_sky.providers.spec import Image
+from jupyter_sky.providers.ssh.connection.errors import CommandError
 
 _UNREACHED = re.compile(
     r"dns error|[Ff]ailed to fetch|error sending request|[Cc]ould not connect|tcp connect error"
@@ -77,3 +79,8 @@ def _ways(pin: str) -> str:
         f"`--pip '{name}>0'` takes another version, `--wheels FOLDER` takes one along from here, "
         "and `--env none` leaves out what is not named"
     )
+
+
+def indented(error: CommandError) -> str:
+    """Return the lines of an error, to be shown below a sentence about it."""
+    return without_secrets(str(error)).replace("\n", "\n    ")
