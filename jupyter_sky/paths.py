@@ -69,6 +69,11 @@ def of_the_user() -> Path:
     return _private(_own(Path(short) / f"jupyter-sky-{user}"))
 
 
+def private_opener(path: str, flags: int) -> int:
+    """Open a file that only the user can read, if it is made; for `open`."""
+    return os.open(path, flags, 0o600)
+
+
 def _own(folder: Path) -> Path:
     """Return a folder, or one with a suffix if another user already owns one of that name."""
     if not hasattr(os, "getuid"):

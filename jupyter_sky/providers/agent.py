@@ -14,6 +14,7 @@ from pathlib import Path
 import jupyter_sky
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import last_line
+from jupyter_sky.paths import private_opener
 from jupyter_sky.providers.node_defaults import NEEDED
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec, AgentStarted
 from jupyter_sky.transport.templates import asking
@@ -36,7 +37,7 @@ def start_agent(folder: Path, spec: AgentSpec, within: Sequence[str] = ()) -> Ag
     SkyError
         If it does not start, with the last line that it wrote.
     """
-    with open(folder / "spec.json", "w", opener=_private) as file:
+    with open(folder / "spec.json", "w", opener=private_opener) as file:
         file.write(spec.to_json())
     env = {**os.environ, "PYTHONPATH": _import_path()}
     python, words = [sys.executable], [str(folder)]
@@ -94,10 +95,6 @@ def _advice(said: str) -> str:
     if missing and missing[1] in NEEDED:
         return ": install `jupyter-sky` into the Python that runs there"
     return ""
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _import_path() -> str:

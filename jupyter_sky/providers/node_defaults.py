@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path, PurePosixPath
 
 NEEDED = {
@@ -21,6 +22,11 @@ ENOUGH_SHARED_MEMORY = 2**30
 
 BLOBS_OF = "jupyter-sky-{}"
 """Name of the folder in shared memory that belongs to an agent's folder of that name."""
+
+
+def free_shared_memory() -> int:
+    """Return the bytes of shared memory that are free here."""
+    return shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0
 
 
 def blob_folder(agent: str, free: int) -> str:

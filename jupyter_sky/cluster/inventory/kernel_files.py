@@ -22,7 +22,7 @@ import psutil
 
 from jupyter_sky import __version__
 from jupyter_sky.cluster.inventory.storage import processes
-from jupyter_sky.paths import home
+from jupyter_sky.paths import home, private_opener
 from jupyter_sky.transport.protocol.shape import Check, check_for
 
 VERSION = 1
@@ -146,7 +146,7 @@ def write(runtime: Path, content: KernelFile) -> None:
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = place / f"{content.kernel}.json"
     temporary = path.with_suffix(f".{content.pid}.tmp")
-    with open(temporary, "w", encoding="utf-8", opener=_private) as file:
+    with open(temporary, "w", encoding="utf-8", opener=private_opener) as file:
         json.dump({"version": VERSION, **asdict(content)}, file)
     temporary.replace(path)
 
@@ -213,7 +213,3 @@ def _finite(text: str) -> float:
 
 def _refuse(number: str) -> NoReturn:
     raise Unreadable(f"it has {number[:20]} for a number")
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from typing import Any
 
 from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.formatting import format_list
-from jupyter_sky.paths import home
+from jupyter_sky.paths import home, private_opener
 
 Asked = Mapping[int, Sequence[str]]
 """The names that each rank is asked for."""
@@ -196,7 +195,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, found: Mapping[str, Any]) -> None:
-    with open(path, "w", encoding="utf-8", opener=_private) as file:
+    with open(path, "w", encoding="utf-8", opener=private_opener) as file:
         json.dump(found, file)
 
 
@@ -213,7 +212,3 @@ def _file_name(identity: str) -> str:
     if not identity.isalnum():
         raise ValueError(f"{identity!r} is no id")
     return identity
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import errno
 import itertools
-import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_sky.node.network.acceptor import Acceptor
+from jupyter_sky.paths import private_opener
 from jupyter_sky.transport.certificates import fingerprint_of_der
 from jupyter_sky.transport.frames import (
     LARGEST_MESSAGE,
@@ -137,7 +137,7 @@ class PeerAgents:
         """Set the credentials of this agent (`jupyter_sky.providers.mtls.Credentials`)."""
         # The ssl module reads certificates from files only.
         path = self._folder / "peers.pem"
-        with open(path, "w", opener=_private) as file:
+        with open(path, "w", opener=private_opener) as file:
             file.write(credentials["certificate"] + credentials["key"])
         self.authority = credentials["authority"]
         self._members.update(credentials["peers"])
@@ -358,7 +358,3 @@ def _context(protocol: int, path: Path, authority: str) -> ssl.SSLContext:
     context.load_verify_locations(cadata=authority)
     context.load_cert_chain(path)
     return context
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

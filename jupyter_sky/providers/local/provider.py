@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
-import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -29,7 +28,7 @@ from jupyter_sky.providers.local.placement import place_new_nodes, place_nodes, 
 from jupyter_sky.providers.local.requirements import differences
 from jupyter_sky.providers.local.variables import command_path, rank_variables
 from jupyter_sky.providers.mtls import Credentials
-from jupyter_sky.providers.node_defaults import SHARED_MEMORY, blob_folder
+from jupyter_sky.providers.node_defaults import blob_folder, free_shared_memory
 from jupyter_sky.providers.scaling import AddedNodes, RunningCluster
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.serialization.user_modules import ImportPaths, is_user_code
@@ -168,7 +167,7 @@ class Local:
     ) -> LocalMachine:
         folder = runtime() / f"{cluster.identity}-{index}"
         folder.mkdir(mode=0o700)
-        blobs = Path(blob_folder(str(folder), _free_shared_memory()))
+        blobs = Path(blob_folder(str(folder), free_shared_memory()))
         blobs.mkdir(mode=0o700)
         machine = LocalMachine(folder, blobs, 0, (), shares_files=self.shares_files)
         try:
@@ -234,7 +233,3 @@ def _unused_index() -> int:
     The fork server of a killed agent removes its folders a moment later.
     """
     return time.time_ns() // 1_000_000 % 1_000_000_000
-
-
-def _free_shared_memory() -> int:
-    return shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0

@@ -28,7 +28,7 @@ from typing import Any
 from jupyter_sky.errors import SkyError
 from jupyter_sky.paths import of_the_user
 from jupyter_sky.providers.agent import start_agent
-from jupyter_sky.providers.node_defaults import SHARED_MEMORY, blob_folder, thread_variables
+from jupyter_sky.providers.node_defaults import blob_folder, free_shared_memory, thread_variables
 from jupyter_sky.providers.slurm.job_state import JobState
 from jupyter_sky.transport.protocol.agent_spec import NOTICE_FILE, AgentSpec, RankSpec
 
@@ -61,8 +61,7 @@ def main(job: Path, image: str, umask: int) -> None:
     answer = job / ANSWER.format(number)
     # Random: the rest is visible in the queue, and somebody could take the name before.
     folder = of_the_user() / f"{spec.id}-{secrets.randbelow(10**12):012}"
-    free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0
-    blobs = Path(blob_folder(str(folder), free))
+    blobs = Path(blob_folder(str(folder), free_shared_memory()))
     for sent in (signal.SIGINT, signal.SIGTERM):
         signal.signal(sent, _leave)
     try:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.paths import home
+from jupyter_sky.paths import home, private_opener
 from jupyter_sky.providers.slurm.login import LoginNode, rows
 
 _MARK = "jupyter_sky"
@@ -62,7 +62,7 @@ def owner() -> str:
         # Atomically, since the disk may be full.
         part = path.with_name(f"owner-{os.getpid()}")
         part.unlink(missing_ok=True)
-        with open(part, "x", opener=_private) as file:
+        with open(part, "x", opener=private_opener) as file:
             file.write(uuid.uuid4().hex[:12])
         with contextlib.suppress(FileExistsError):
             path.hardlink_to(part)
@@ -81,7 +81,7 @@ def remember_login(host: str) -> None:
     try:
         owner()
         if host not in known_logins():
-            with open(_logins(), "a", opener=_private) as file:
+            with open(_logins(), "a", opener=private_opener) as file:
                 file.write(f"{host}\n")
     except OSError as error:
         raise SkyError(f"{home()} cannot be written to: {error.strerror}.") from None
@@ -119,7 +119,3 @@ async def queued_jobs(at: LoginNode) -> list[QueuedJob]:
                 about = (cluster, name, whose, computer, start)
                 found.append(QueuedJob(job, *about, state.lower()))
     return found
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
