@@ -2,7 +2,7 @@
 
 What is wanted: the notebook should read the messages of a thousand agents without waking for each
 of them. A turn of an event loop costs as much as reading the messages of one agent, and whatever
-arrives in one turn is also handled together (`tasks.Batch`).
+arrives in one turn is also handled together (`tasks.Coalescer`).
 
 The solution: the connections are in an epoll object of their own, and the loop waits for that. When
 the first of many becomes readable, the loop ignores the object for a moment, and then reads all
