@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,7 +164,7 @@ def prepared(
         python,
         files,
         relay,
-        lambda text, share: steps.report(host, text, share),
+        partial(steps.report, host),
         steps.announce,
         cuda=spec.wanted_gpus is not None,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -30,13 +29,12 @@ class HostThreads:
     targets
         The hosts.
     progress
-        Shows which of them cannot be used.
+        Shows which of them cannot be used, and stops those that report to it.
     """
 
     def __init__(self, targets: Sequence[Target], progress: HostProgress) -> None:
         self._targets = targets
         self._progress = progress
-        self._stopped = threading.Event()
         self._running: list[Future[Any]] = []
 
     async def on_each(self, function: Callable[[int], T]) -> list[T]:
@@ -50,7 +48,7 @@ class HostThreads:
 
         def call(number: int) -> T:
             try:
-                self.check()
+                self._progress.check()
                 return function(number)
             except SkyError as error:
                 self._progress.fail(str(self._targets[number]), str(error))
@@ -71,14 +69,9 @@ class HostThreads:
             raise SkyError(_sentence(failed, len(self._targets)))
         return results
 
-    def check(self) -> None:
-        """Raise an error in a thread that should end; to be called before each step."""
-        if self._stopped.is_set():
-            raise SkyError("the launch was stopped")
-
     async def stop(self) -> None:
         """Hang up on all hosts, and wait until no thread works on them, within limits."""
-        self._stopped.set()
+        self._progress.stop()
         await asyncio.get_running_loop().run_in_executor(None, self._hang_up)
 
     def _hang_up(self) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from jupyter_sky.errors import UsageError
@@ -188,7 +189,6 @@ class SSH:
             machines = await threads.on_each(start)
             return AddedNodes(machines, cluster.machines, credentials=alone)
         except BaseException:
-            hosts_progress.stop()
             await shielded(_undo(threads, targets, folders))
             raise
 
@@ -203,14 +203,10 @@ class SSH:
         relay = Relay(len(targets))
 
         def prepare(number: int) -> PreparedHost:
-            target = targets[number]
-
-            def report(text: str, share: float) -> None:
-                threads.check()
-                progress.report(str(target), text, share)
-
+            connection = pool.get(targets[number])
+            report = partial(progress.report, str(targets[number]))
             return prepare_host(
-                pool.get(target), spec, self.python, files, relay, report, progress.announce
+                connection, spec, self.python, files, relay, report, progress.announce
             )
 
         try:

@@ -543,7 +543,8 @@ def test_an_interpreter_that_will_not_do(lab: Lab, client: Path) -> None:
 
 def test_what_works_on_hosts_has_ended_when_a_launch_is_stopped(lab: Lab, client: Path) -> None:
     targets = [parse_one(host.name) for host in lab.hosts[:2]]
-    threads = HostThreads(targets, HostProgress([str(each) for each in targets], lambda text: None))
+    progress = HostProgress([str(each) for each in targets], lambda text: None)
+    threads = HostThreads(targets, progress)
     begun, ended = Barrier(len(targets) + 1), list[int]()
 
     def work(number: int) -> None:
@@ -552,7 +553,7 @@ def test_what_works_on_hosts_has_ended_when_a_launch_is_stopped(lab: Lab, client
             while True:
                 with contextlib.suppress(CommandError, HostError):
                     pool.get(targets[number]).run("sleep 600")  # it connects again
-                threads.check()
+                progress.check()
         finally:
             ended.append(number)
 

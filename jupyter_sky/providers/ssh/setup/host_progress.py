@@ -32,6 +32,17 @@ class HostProgress:
         """Let the next `report` of each host raise an error."""
         self._stopped = True
 
+    def check(self) -> None:
+        """Raise an error if everything was stopped, so that there should be no next step.
+
+        Raises
+        ------
+        HostError
+            If so.
+        """
+        if self._stopped:
+            raise HostError("it was stopped")
+
     def report(self, host: str, text: str, share: float | None = None) -> None:
         """Report the next step of a host.
 
@@ -47,10 +58,9 @@ class HostProgress:
         Raises
         ------
         HostError
-            If everything was stopped, so that there should be no next step.
+            As `check` does.
         """
-        if self._stopped:
-            raise HostError("it was stopped")
+        self.check()
         with self._lock:
             before = self._steps[host]
             self._publish(Step(host, text, before.share if share is None else share))
