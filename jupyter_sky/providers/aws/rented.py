@@ -18,8 +18,10 @@ too, and nothing is taken for gone because another one does not have it.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jupyter_sky.providers.aws.clients import Clients
@@ -29,10 +31,50 @@ from jupyter_sky.providers.aws.local_store import folder
 KNOWN_WITHIN = 60.0
 """Seconds after which AWS knows what it has made, whichever of its servers is asked."""
 
+# How lines begin that are not the id of something rented.
 _ASKED = "asked:"
 _ANSWERED = "answered:"
 _DESCRIBED = "described:"
 _ACCOUNT = "account:"
+
+
+@dataclass(frozen=True)
+class _Record:
+    """The record of a cluster.
+
+    Attributes
+    ----------
+    ids
+        The ids of instances and security groups that it has had.
+    described
+        Those instances that AWS has described.
+    unanswered
+        The tokens of requests of which nothing is known.
+    accounts
+        The numbers of the accounts that it was rented in.
+    is_new
+        Whether it has changed so recently that AWS may not know all of it.
+    """
+
+    ids: list[str]
+    described: list[str]
+    unanswered: list[str]
+    accounts: list[str]
+    is_new: bool
+
+    @property
+    def instances(self) -> list[str]:
+        """The ids of instances."""
+        return [each for each in self.ids if each.startswith("i-")]
+
+    def lines(self) -> list[str]:
+        """Return the lines of its file."""
+        return [
+            *(f"{_ACCOUNT}{each}" for each in self.accounts),
+            *self.ids,
+            *(f"{_DESCRIBED}{each}" for each in self.described),
+            *(f"{_ASKED}{each}" for each in self.unanswered),
+        ]
 
 
 def note(identity: str, ids: Iterable[str]) -> None:
@@ -58,7 +100,7 @@ def check_account(identity: str, clients: Clients) -> None:
     AWSError
         If the credentials belong to another one.
     """
-    known = [each.removeprefix(_ACCOUNT) for each in _ids(identity) if each.startswith(_ACCOUNT)]
+    known = _read(identity).accounts
     if known and clients.number and clients.number not in known:
         raise AWSError(
             f"the cluster is in the AWS account {known[0]}, and your credentials are of "
@@ -77,8 +119,8 @@ def acknowledge(identity: str, ids: Iterable[str]) -> None:
 
 def unacknowledged(identity: str) -> list[str]:
     """Return the instances that are so new that AWS may not know them yet."""
-    ids, is_new = _ids(identity), _is_new(identity)
-    return [each for each in instances(identity) if is_new and f"{_DESCRIBED}{each}" not in ids]
+    record = _read(identity)
+    return [each for each in record.instances if record.is_new and each not in record.described]
 
 
 def note_request(identity: str, token: str) -> None:
@@ -94,64 +136,62 @@ def note_answer(identity: str, token: str, ids: Iterable[str] = ()) -> None:
 def stop_expecting(identity: str) -> None:
     """Record that what was asked for has been found, or would have been by now."""
     with contextlib.suppress(OSError):
-        for token in _open_requests(identity):
+        for token in _read(identity).unanswered:
             note_answer(identity, token)
 
 
 def is_expecting(identity: str) -> bool:
     """Return whether AWS may have made instances a moment ago of which nobody has heard."""
-    return _is_new(identity) and bool(_open_requests(identity))
+    record = _read(identity)
+    return record.is_new and bool(record.unanswered)
 
 
 def instances(identity: str) -> list[str]:
     """Return the ids of instances that a cluster has had."""
-    return [each for each in _ids(identity) if each.startswith("i-")]
+    return _read(identity).instances
 
 
 def groups(identity: str) -> list[str]:
     """Return the ids of security groups that a cluster has had."""
-    return [each for each in _ids(identity) if each.startswith("sg-")]
+    return [each for each in _read(identity).ids if each.startswith("sg-")]
 
 
 def forget(identity: str, ids: Iterable[str] | None = None) -> None:
     """Forget ids that are gone, or all of a cluster."""
-    gone = {each.removeprefix(_DESCRIBED) for each in (_ids(identity) if ids is None else ids)}
-    gone |= {f"{_ASKED}{each}" for each in _answered(identity)}
-    gone |= {f"{_ANSWERED}{each}" for each in _answered(identity)}
-    left = [each for each in _ids(identity) if each.removeprefix(_DESCRIBED) not in gone]
     path = _path(identity)
-    if not left:
+    lines: list[str] = []
+    if ids is not None:
+        record, gone = _read(identity), {*ids}
+        lines = replace(
+            record,
+            ids=[each for each in record.ids if each not in gone],
+            described=[each for each in record.described if each not in gone],
+        ).lines()
+    if not lines:
         path.unlink(missing_ok=True)
         return
     new = path.with_suffix(".new")
-    new.write_text("".join(f"{each}\n" for each in left))
+    new.write_text("".join(f"{each}\n" for each in lines))
     new.replace(path)
 
 
-def _open_requests(identity: str) -> list[str]:
-    asked = [each.removeprefix(_ASKED) for each in _ids(identity) if each.startswith(_ASKED)]
-    answered = _answered(identity)
-    return [token for token in asked if token not in answered]
-
-
-def _answered(identity: str) -> set[str]:
-    found = (each for each in _ids(identity) if each.startswith(_ANSWERED))
-    return {each.removeprefix(_ANSWERED) for each in found}
-
-
-def _is_new(identity: str) -> bool:
-    """Return whether the record has changed so recently that AWS may not know all of it."""
-    try:
-        age = time.time() - _path(identity).stat().st_mtime
-    except FileNotFoundError:
-        return False
-    return 0 <= age < KNOWN_WITHIN
-
-
-def _ids(identity: str) -> list[str]:
+def _read(identity: str) -> _Record:
+    path, lines, changed = _path(identity), [], -math.inf
     with contextlib.suppress(FileNotFoundError):
-        return list(dict.fromkeys(_path(identity).read_text().split()))
-    return []
+        changed = path.stat().st_mtime
+        lines = list(dict.fromkeys(path.read_text().split()))
+
+    def of(kind: str) -> list[str]:
+        return [each.removeprefix(kind) for each in lines if each.startswith(kind)]
+
+    answered = of(_ANSWERED)
+    return _Record(
+        ids=[each for each in lines if ":" not in each],
+        described=of(_DESCRIBED),
+        unanswered=[token for token in of(_ASKED) if token not in answered],
+        accounts=of(_ACCOUNT),
+        is_new=0 <= time.time() - changed < KNOWN_WITHIN,
+    )
 
 
 def _path(identity: str) -> Path:
