@@ -11,9 +11,6 @@ from jupyter_sky.providers.aws.tags import check_tags
 
 _DEFAULT_DISK = 100  # GB: the Deep Learning image takes more than half of it
 
-_SWITCHES = ("spot", "spot_or_on_demand", "placement", "ssm")
-_AMOUNTS = ("max_price", "max_cost", "ask_above", "grace", "idle_timeout")
-_COUNTS = ("disk", "watch_every")
 _RESERVATION = r"cr-[0-9a-f]+"
 
 
@@ -143,7 +140,7 @@ class Settings:
 
 
 def check_settings(settings: Settings) -> None:
-    """Refuse values of the wrong type.
+    """Refuse values of the wrong type, as the annotations tell.
 
     Raises
     ------
@@ -151,23 +148,26 @@ def check_settings(settings: Settings) -> None:
         With the name of the setting, and its type.
     """
     for each in fields(settings):
-        name, value = each.name, getattr(settings, each.name)
-        if name in _SWITCHES:
-            if not isinstance(value, bool):
-                raise UsageError(f"{name}={value!r}: type {name}=True or {name}=False.")
-        elif name in _AMOUNTS:
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not (is_number and value >= 0) and not (value is None and each.default is None):
-                if value is None and name == "idle_timeout":
-                    continue
-                raise UsageError(f"{name}={value!r} is no amount: type a number, like {name}=20.")
-        elif name in _COUNTS:
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise UsageError(f"{name}={value!r}: type a whole number, like {name}=100.")
-        elif name == "tags":
-            check_tags(value)
-        elif name == "subnet" and isinstance(value, list | tuple):
-            if not all(isinstance(one, str) for one in value):
-                raise UsageError(f"subnet={value!r}: type a list of names, each in quotes.")
-        elif value is not None and not isinstance(value, str):
-            raise UsageError(f"{name}={value!r} is no text: put it in quotes.")
+        name, value, kind = each.name, getattr(settings, each.name), str(each.type)
+        if value is None and kind.endswith(" | None"):
+            continue
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        match kind.removesuffix(" | None"):
+            case "bool":
+                fits, advice = isinstance(value, bool), f": type {name}=True or {name}=False."
+            case "float":
+                fits = is_number and value >= 0
+                advice = f" is no amount: type a number, like {name}=20."
+            case "int":
+                fits = is_number and isinstance(value, int) and value >= 1
+                advice = f": type a whole number, like {name}=100."
+            case "Mapping[str, str]":
+                check_tags(value)
+                continue
+            case "str | Sequence[str]" if isinstance(value, list | tuple):
+                fits = all(isinstance(one, str) for one in value)
+                advice = ": type a list of names, each in quotes."
+            case _:
+                fits, advice = isinstance(value, str | None), " is no text: put it in quotes."
+        if not fits:
+            raise UsageError(f"{name}={value!r}{advice}")
