@@ -203,26 +203,34 @@ class Decoder:
     def received(self, count: int) -> Iterator[tuple[Message, memoryview]]:
         """Yield the frames that are completed by ``count`` new bytes in `buffer`."""
         if self._body is not None:
-            self._filled += count
-            if self._filled == len(self._body):
-                message, self._body, self._filled = decode_message(self._body), None, 0
-                if not self._payload_size:
-                    yield message, memoryview(b"")
-                else:
-                    self._message = message
-                    self._payload = self._place(message, self._payload_size)
-            return
+            return self._more_of_message(self._body, count)
         if self._message is not None:
-            self._filled += count
-            if self._filled == len(self._payload):
-                yield self._finish()
+            return self._more_of_payload(count)
+        return self._more_frames(count)
+
+    def _more_of_message(
+        self, body: memoryview, count: int
+    ) -> Iterator[tuple[Message, memoryview]]:
+        self._filled += count
+        if self._filled < len(body):
             return
+        message, self._body = decode_message(body), None
+        if self._payload_size:
+            self._expect_payload(message, self._payload_size)
+        else:
+            yield message, memoryview(b"")
+
+    def _more_of_payload(self, count: int) -> Iterator[tuple[Message, memoryview]]:
+        self._filled += count
+        if self._filled == len(self._payload):
+            yield self._finish()
+
+    def _more_frames(self, count: int) -> Iterator[tuple[Message, memoryview]]:
+        data = self._scratch[:count]
         if self._pending:
-            self._pending += self._scratch[:count]
+            self._pending += data
             data = memoryview(bytes(self._pending))
             self._pending.clear()
-        else:
-            data = self._scratch[:count]
         position, size = 0, len(data)
         while size - position >= PREFIX.size:
             message_size, payload_size = PREFIX.unpack_from(data, position)
@@ -241,8 +249,7 @@ class Decoder:
             if not payload_size:
                 yield message, memoryview(b"")
                 continue
-            self._message = message
-            self._payload = self._place(message, payload_size)
+            self._expect_payload(message, payload_size)
             self._filled = min(payload_size, size - position)
             self._payload[: self._filled] = data[position : position + self._filled]
             position += self._filled
@@ -251,6 +258,10 @@ class Decoder:
             yield self._finish()
         if position < size:
             self._pending += data[position:]
+
+    def _expect_payload(self, message: Message, size: int) -> None:
+        self._message, self._payload = message, self._place(message, size)
+        self._filled = 0
 
     def _place(self, message: Message, size: int) -> memoryview:
         try:
