@@ -64,9 +64,15 @@ class AWS(Settings):
         work = Cancellable(progress)
         try:
             rented = await work.run(lambda: rent.rent(here, self, spec, identity, work.report))
-            is_spot = rented[0].is_spot
-            how = here.location, identity, self.bastion, self.ssm
-            bootstrap = self._bootstrap(*how, is_spot)
+            bootstrap = NodeBootstrap(
+                location=here.location,
+                identity=identity,
+                bastion=self.bastion,
+                ssm=self.ssm,
+                python=self.python,
+                grace=self.grace,
+                spot=rented[0].is_spot,
+            )
             machines = await bootstrap.launch(rented, spec, preload, work.report)
             if spec.autostop:
                 await in_thread(power.on_power_off, here, _ids(machines), "stop")
@@ -276,13 +282,16 @@ class AWS(Settings):
             raise UsageError(f"--ssm: {doctor.NO_PROFILE}.")
         session.check_tools()
 
-    def _bootstrap(
-        self, location: str, identity: str, bastion: str | None, ssm: bool, spot: bool
-    ) -> NodeBootstrap:
-        return NodeBootstrap(location, identity, bastion, ssm, self.python, self.grace, spot)
-
     def _bootstrap_like(self, like: Instance) -> NodeBootstrap:
-        return self._bootstrap(like.location, like.cluster, like.bastion, like.ssm, like.spot)
+        return NodeBootstrap(
+            location=like.location,
+            identity=like.cluster,
+            bastion=like.bastion,
+            ssm=like.ssm,
+            python=self.python,
+            grace=self.grace,
+            spot=like.spot,
+        )
 
 
 def _ids(machines: Sequence[Machine]) -> list[str]:

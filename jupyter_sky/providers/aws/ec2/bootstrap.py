@@ -7,32 +7,24 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.aws.ec2.instance import Instance
-from jupyter_sky.providers.aws.ec2.key_pairs import ClusterKeys, keys_of
+from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
 from jupyter_sky.providers.aws.ec2.launch import RentedInstance
-from jupyter_sky.providers.aws.ec2.login import (
-    LoginRoute,
-    connection_to,
-    hang_up,
-    renew_host_key,
-    send_beat,
-    wait_for_login,
-    way_to,
-)
+from jupyter_sky.providers.aws.ec2.login import InstanceLogin, hang_up
 from jupyter_sky.providers.aws.ec2.user_data import power_off_script
 from jupyter_sky.providers.base import Machine, Progress
-from jupyter_sky.providers.progress import Preparation
 from jupyter_sky.providers.scaling import AddedNodes, RunningCluster
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh.machine import in_thread, submit
 from jupyter_sky.providers.ssh.provider import SSH
 from jupyter_sky.providers.ssh.setup.agent import remove_agent
 from jupyter_sky.transport.tasks import shielded
+
+T = TypeVar("T")
 
 BEAT_EVERY = 30.0
 """Seconds between two heart beats."""
@@ -66,11 +58,21 @@ class NodeBootstrap:
         progress: Progress,
     ) -> list[Machine]:
         """Wait until instances let us in, and start an agent on each."""
-        async with self._beating() as logged_in:
-            ssh = await self._log_in(rented, progress, logged_in)
+        async with self._at_work(rented, progress) as work:
+            ssh = await self._log_in(rented, work)
             spec = _as_rented(spec, rented[0])
             machines = await ssh.launch(spec, self.identity, preload, progress)
         return self._instances(machines, rented)
+
+    async def add_nodes(
+        self, rented: Sequence[RentedInstance], running: RunningCluster, progress: Progress
+    ) -> AddedNodes:
+        """Do the same for instances that join a cluster."""
+        async with self._at_work(rented, progress) as work:
+            ssh = await self._log_in(rented, work)
+            running = replace(running, spec=_as_rented(running.spec, rented[0]))
+            added = await ssh.add_nodes(running, progress)
+        return replace(added, machines=self._instances(added.machines, rented))
 
     async def resume(
         self,
@@ -90,7 +92,6 @@ class NodeBootstrap:
         until
             When they power off because the money is spent, as ``time.monotonic`` counts.
         """
-        hosts = [f"{each.user}@{each.address}" for each in rented]
         keys = keys_of(self.identity)
         shown = keys.of_instances()
         if unknown := [each.id for each in rented if each.id not in shown]:
@@ -99,105 +100,72 @@ class NodeBootstrap:
                 "that has started it first."
             )
         keys.expect({each.address: shown[each.id] for each in rented})
-        async with self._beating() as logged_in:
-            report, stop = _stoppable(progress)
+        agents = {was.id: (was.folder, was.blobs) for was in before}
+        async with self._at_work(rented, progress) as work:
 
-            def take_up(host: str, was: Instance) -> None:
-                way = self._way(was.id)
-                wait_for_login(host, keys, way, report, False, len(hosts))
-                send_beat(host, keys, way)
-                logged_in.append((host, way))
+            def take_up(login: InstanceLogin, instance: RentedInstance) -> None:
+                work.log_in(login)
                 if until is not None:
-                    left = power_off_script(until - time.monotonic())
-                    connection_to(host, keys, way).run(left)
+                    login.connection().run(power_off_script(until - time.monotonic()))
                 # Of the agent that was cut off: its disk has its files.
-                remove_agent(connection_to(host, keys, way), was.folder, was.blobs)
+                remove_agent(login.connection(), *agents[instance.id])
 
-            jobs = [submit(take_up, *each) for each in zip(hosts, before, strict=True)]
-            await self._gather(hosts, jobs, stop)
-            ssh = SSH(hosts, python=self.python, grace=self.grace, spot=self.spot)
-            machines = await ssh.launch(
-                _as_rented(spec, rented[0]), self.identity, preload, progress
-            )
+            await work.on_each(take_up, rented)
+            ssh, spec = self._ssh(work.logins), _as_rented(spec, rented[0])
+            machines = await ssh.launch(spec, self.identity, preload, progress)
         return self._instances(machines, rented)
 
-    async def add_nodes(
-        self, rented: Sequence[RentedInstance], running: RunningCluster, progress: Progress
-    ) -> AddedNodes:
-        """Do the same for instances that join a cluster."""
-        async with self._beating() as logged_in:
-            ssh = await self._log_in(rented, progress, logged_in)
-            running = replace(running, spec=_as_rented(running.spec, rented[0]))
-            added = await ssh.add_nodes(running, progress)
-        return replace(added, machines=self._instances(added.machines, rented))
-
     @contextlib.asynccontextmanager
-    async def _beating(self) -> AsyncIterator[list[tuple[str, LoginRoute]]]:
-        """Tell hosts to stay, which are added to the list, as long as this goes on."""
-        hosts: list[tuple[str, LoginRoute]] = []
+    async def _at_work(
+        self, rented: Sequence[RentedInstance], progress: Progress
+    ) -> AsyncIterator[_Work]:
+        """Tell instances that have let us in to stay, as long as this goes on."""
+        work = _Work(self._logins(rented), progress)
 
-        def beat(host: str, way: LoginRoute) -> None:
+        def beat(login: InstanceLogin) -> None:
             with contextlib.suppress(SkyError):
-                send_beat(host, keys_of(self.identity), way)
+                login.send_beat()
 
         async def beat_all() -> None:
             while True:
-                await asyncio.gather(*(in_thread(beat, *each) for each in hosts))
+                await asyncio.gather(*(in_thread(beat, each) for each in work.logged_in))
                 await asyncio.sleep(BEAT_EVERY)
 
         beating = asyncio.get_running_loop().create_task(beat_all())
         try:
-            yield hosts
+            yield work
         finally:
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
 
-    async def _log_in(
-        self,
-        rented: Sequence[RentedInstance],
-        progress: Progress,
-        logged_in: list[tuple[str, LoginRoute]],
-    ) -> SSH:
+    async def _log_in(self, rented: Sequence[RentedInstance], work: _Work) -> SSH:
         """Wait until instances show the host key that they booted with, and renew it."""
-        hosts = [f"{each.user}@{each.address}" for each in rented]
         keys = keys_of(self.identity)
-        report, stop = _stoppable(progress)
-        ways = [self._way(each.id) for each in rented]
         _, boot_key = keys.host_key
-
-        async def each(function: Callable[..., Any], *more: Any) -> list[Any]:
-            to = zip(hosts, ways, strict=True)
-            jobs = [submit(function, host, keys, way, *more) for host, way in to]
-            return await self._gather(hosts, jobs, stop)
-
         keys.expect({each.address: boot_key for each in rented})
-
-        def log_in(host: str, keys: ClusterKeys, way: LoginRoute, *more: Any) -> None:
-            wait_for_login(host, keys, way, *more)
-            send_beat(host, keys, way)
-            logged_in.append((host, way))
-
-        await each(log_in, report, False, len(hosts))
-        shown = await each(renew_host_key)
+        await work.on_each(work.log_in)
+        shown = await work.on_each(InstanceLogin.renew_host_key)
         keys.expect({one.address: key for one, key in zip(rented, shown, strict=True)})
         keys.remember({one.id: key for one, key in zip(rented, shown, strict=True)})
-        await each(wait_for_login, report, True, len(hosts))
+        await work.on_each(work.wait_for_new_key)
+        return self._ssh(work.logins)
+
+    def _logins(self, rented: Sequence[RentedInstance]) -> list[InstanceLogin]:
+        return [
+            InstanceLogin.to(
+                f"{each.user}@{each.address}",
+                self.identity,
+                each.id,
+                self.location,
+                self.bastion,
+                self.ssm,
+            )
+            for each in rented
+        ]
+
+    def _ssh(self, logins: Sequence[InstanceLogin]) -> SSH:
+        hosts = [each.host for each in logins]
         return SSH(hosts, python=self.python, grace=self.grace, spot=self.spot)
-
-    async def _gather(
-        self, hosts: Sequence[str], jobs: Sequence[Future[Any]], stop: threading.Event
-    ) -> list[Any]:
-        """Wait for what is done on hosts; where that is given up, leave no session behind."""
-        try:
-            return list(await asyncio.gather(*map(asyncio.wrap_future, jobs)))
-        except BaseException:
-            stop.set()
-            if self.ssm:
-                await shielded(in_thread(hang_up, hosts, jobs))
-            raise
-
-    def _way(self, instance: str) -> LoginRoute:
-        return way_to(instance, self.location, self.bastion, self.ssm)
 
     def _instances(
         self, machines: Sequence[Machine], rented: Sequence[RentedInstance]
@@ -220,16 +188,59 @@ class NodeBootstrap:
         ]
 
 
-def _stoppable(progress: Progress) -> tuple[Progress, threading.Event]:
-    """Return what reports progress, and raises instead when an event is set."""
-    stop = threading.Event()
+class _Work:
+    """What is done on all instances at a time, in threads.
 
-    def report(text: str | Preparation) -> None:
-        if stop.is_set():
+    Parameters
+    ----------
+    logins
+        The logins to them.
+    progress
+        Called with each step.
+
+    Attributes
+    ----------
+    logins
+        The logins to them.
+    logged_in
+        Those that have let us in.
+    """
+
+    def __init__(self, logins: Sequence[InstanceLogin], progress: Progress) -> None:
+        self.logins = logins
+        self.logged_in: list[InstanceLogin] = []
+        self._progress = progress
+        self._stopped = threading.Event()
+
+    async def on_each(self, function: Callable[..., T], *more: Sequence[Any]) -> list[T]:
+        """Call a function with each login, and what else is its own; return the results.
+
+        Where that fails, no session is left behind.
+        """
+        jobs = [submit(function, *each) for each in zip(self.logins, *more, strict=True)]
+        try:
+            return list(await asyncio.gather(*map(asyncio.wrap_future, jobs)))
+        except BaseException:
+            self._stopped.set()
+            if any(each.session for each in self.logins):
+                hosts = [each.host for each in self.logins]
+                await shielded(in_thread(hang_up, hosts, jobs))
+            raise
+
+    def log_in(self, login: InstanceLogin) -> None:
+        """Wait until an instance lets us in, and tell it to stay."""
+        login.wait(self._report, len(self.logins))
+        login.send_beat()
+        self.logged_in.append(login)
+
+    def wait_for_new_key(self, login: InstanceLogin) -> None:
+        """Wait until an instance shows its new host key."""
+        login.wait(self._report, len(self.logins), renewed=True)
+
+    def _report(self, text: str) -> None:
+        if self._stopped.is_set():
             raise SkyError("it was stopped.")
-        progress(text)
-
-    return report, stop
+        self._progress(text)
 
 
 def _as_rented(spec: ClusterSpec, rented: RentedInstance) -> ClusterSpec:

@@ -10,9 +10,8 @@ from typing import Any
 from jupyter_sky.providers.aws import rented
 from jupyter_sky.providers.aws.clients import Clients, clients_at
 from jupyter_sky.providers.aws.ec2 import user_data
-from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
 from jupyter_sky.providers.aws.ec2.launch import describe_instance
-from jupyter_sky.providers.aws.ec2.login import connection_to, way_to
+from jupyter_sky.providers.aws.ec2.login import InstanceLogin
 from jupyter_sky.providers.aws.errors import AWSError, explain_errors
 from jupyter_sky.providers.aws.network import access
 from jupyter_sky.providers.base import AgentGone, Machine, MachineGone, Node, NotLetIn
@@ -119,8 +118,10 @@ class Instance(SSHMachine):
 
     @property
     def _connection(self) -> SSHConnection:
-        way = way_to(self.id, self.location, self.bastion, self.ssm)
-        return connection_to(self.host, keys_of(self.cluster), way)
+        login = InstanceLogin.to(
+            self.host, self.cluster, self.id, self.location, self.bastion, self.ssm
+        )
+        return login.connection()
 
     def _why_gone(self) -> str | None:
         """Return why the instance is no more, if it is."""
