@@ -68,7 +68,7 @@ class Clients:
 
     def at(self, region: str) -> Clients:
         """Return clients of another region, with the same profile."""
-        return clients_at(region + self.location.removeprefix(self.region))
+        return clients(region, self.profile)
 
     @functools.cached_property
     def ec2(self) -> Any:
@@ -115,8 +115,8 @@ class Clients:
     def account(self) -> str:
         """Describes the location and the account, to be shown with prices."""
         number = self.number or "an unknown number"
-        profile = self.location.removeprefix(self.region).removeprefix(_AS)
-        return f"in {self.region}, account {number}{f' (profile {profile})' if profile else ''}"
+        profile = f" (profile {self.profile})" if self.profile else ""
+        return f"in {self.region}, account {number}{profile}"
 
     def ask_user(self) -> str:
         """Ask AWS for the user's identity, which needs no permission."""

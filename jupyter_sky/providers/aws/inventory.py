@@ -156,12 +156,12 @@ def _other_locations(known: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _accounts(known: Sequence[str]) -> Iterator[Clients]:
     """Yield clients with each profile that was used, and the usual one."""
-    profiles = set()
+    profiles: set[str | None] = set()
     for location in (None, *known):
         with contextlib.suppress(SkyError):
             there = clients_at(location) if location else clients()
-            if (profile := there.location.partition(there.region)[2]) not in profiles:
-                profiles.add(profile)
+            if there.profile not in profiles:
+                profiles.add(there.profile)
                 yield there
 
 

@@ -66,8 +66,7 @@ _Rows = Iterator[tuple[str, str]]
 def _place(there: Clients, attempts: _Attempts) -> _Rows:
     yield "account", there.number or "unknown"
     yield "you", there.user or "AWS does not tell who you are"
-    profile = there.location.removeprefix(there.region).removeprefix(" as ")
-    yield "profile", profile or "the usual one"
+    yield "profile", there.profile or "the usual one"
     yield "region", there.region
     kinds = list(dict.fromkeys(offer.type.name for offer, _ in attempts))
     for kind in kinds:
