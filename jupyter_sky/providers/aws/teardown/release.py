@@ -47,52 +47,14 @@ def release(clients: Clients, identity: str, report: Callable[[str], None]) -> N
         If something may still be there, with what it is and what to do about it.
     """
     rented.check_account(identity, clients)
-    deadline = time.monotonic() + GONE_WITHIN
-    pause, refusals, told = _FIRST_PAUSE, 0, ""
-    known = rented.instances(identity)
-    while True:
-        # Terminate known ones again while their state cannot be queried: the answer has it.
-        ending, troubles = end_instances(clients.ec2, identity, known)
-        found, unseen = ([], {}) if _is_unreachable(troubles) else look(clients, identity)
-        resources = found[0] if found else EC2Resources(identity, clients.region)
-        left = f"{resources}" if found else _unseen_name(clients, identity, ending)
-        ends = _ENDS * bool(ending or resources.instances)
-        if _is_unreachable(lost := [*troubles, *unseen.values()]):
-            raise _may_be_left(left, lost, ends)
-        more = [each for each in resources.instances if each not in known]
-        if more:
-            rented.stop_expecting(identity)
-        is_expecting = rented.is_expecting(identity)
-        ending_more, trouble_more = end_instances(clients.ec2, identity, more)
-        goes_on = bool(ending or ending_more) and not (troubles or trouble_more)
-        troubles += trouble_more
-        if INSTANCES not in unseen:
-            known = still_unknown(identity, ending)
-        elif not troubles:
-            known = ending
-        step = _Step(clients.ec2)
-        resources = _with_unseen(resources, unseen)
-        step.release_early(resources)
-        if not resources.instances and not known and not is_expecting:
-            step.release_rest(resources)
-        troubles += step.refused
-        troubles += [error for kind, error in unseen.items() if kind in _SEEN_ONLY]
-        if not (found or known or step.waits or troubles or is_expecting):
-            keys_of(identity).remove()
-            rented.forget(identity)
-            return
-        if is_expecting and not more and told != _EXPECTING:
-            report(_EXPECTING)
-            told = _EXPECTING
-        elif found and told != left:
-            report(f"waiting until it is gone: {left}")
-            told = left
+    work, patience = _Release(clients, identity, report), _Patience()
+    while not work.attempt():
         # Wait for what is ending, even if something else was refused.
-        refusals += bool(troubles) and not goes_on
-        if refusals == _PATIENCE or time.monotonic() > deadline:
-            raise _may_be_left(left, troubles, ends)
-        time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE)
+        if patience.is_over(bool(work.troubles) and not work.goes_on):
+            raise _may_be_left(work.left, work.troubles)
+        patience.wait()
+    keys_of(identity).remove()
+    rented.forget(identity)
 
 
 @mfa.without_questions()
@@ -110,8 +72,7 @@ def terminate(clients: Clients, identity: str, instances: Sequence[str], request
         If one may still be there.
     """
     rented.check_account(identity, clients)
-    deadline = time.monotonic() + GONE_WITHIN
-    pause, refusals = _FIRST_PAUSE, 0
+    patience = _Patience()
     # A search by the request does not find those that AWS does not know yet.
     new = rented.unacknowledged(identity) if request else []
     left = known = list(dict.fromkeys([*instances, *new]))
@@ -131,15 +92,104 @@ def terminate(clients: Clients, identity: str, instances: Sequence[str], request
             rented.stop_expecting(identity)
             rented.forget(identity, known)
             return
-        refusals += bool(troubles)
-        if refusals == _PATIENCE or _is_unreachable(troubles) or time.monotonic() > deadline:
+        if patience.is_over(bool(troubles)) or _is_unreachable(troubles):
             what = ", ".join(left) or "what was asked for last"
             raise AWSError(
                 f"{what} in {clients.location} may still be there and cost money: "
                 f"type `%sky down` to end the whole cluster{_because(troubles)}"
             )
-        time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE)
+        patience.wait()
+
+
+class _Patience:
+    """How long the end of something is waited for, with pauses that grow."""
+
+    def __init__(self) -> None:
+        self._deadline = time.monotonic() + GONE_WITHIN
+        self._pause = _FIRST_PAUSE
+        self._refusals = 0
+
+    def is_over(self, is_refused: bool) -> bool:
+        """Return whether to give up, now that AWS has refused something, or has not."""
+        self._refusals += is_refused
+        return self._refusals == _PATIENCE or time.monotonic() > self._deadline
+
+    def wait(self) -> None:
+        """Wait before the next attempt."""
+        time.sleep(self._pause)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+
+class _Release:
+    """Attempts to release a cluster, each of which does all that is possible by then.
+
+    Attributes
+    ----------
+    left
+        What may be left after the last one, in words.
+    troubles
+        What AWS has refused, or does not tell.
+    goes_on
+        Whether instances are ending, and none was refused.
+    """
+
+    def __init__(self, clients: Clients, identity: str, report: Callable[[str], None]) -> None:
+        self.left = ""
+        self.troubles: list[AWSError] = []
+        self.goes_on = False
+        self._clients = clients
+        self._identity = identity
+        self._report = report
+        self._told = ""
+        # Instances that may be there, whether or not a search finds them.
+        self._known = rented.instances(identity)
+
+    def attempt(self) -> bool:
+        """Release what can be released now; return whether all is verified to be gone.
+
+        Raises
+        ------
+        AWSError
+            If AWS cannot be reached.
+        """
+        ec2, identity = self._clients.ec2, self._identity
+        # Terminate known ones again while their state cannot be queried: the answer has it.
+        ending, troubles = end_instances(ec2, identity, self._known)
+        found, unseen = ([], {}) if _is_unreachable(troubles) else look(self._clients, identity)
+        resources = found[0] if found else EC2Resources(identity, self._clients.region)
+        left = f"{resources}" if found else _unseen_name(self._clients, identity, ending)
+        ends = _ENDS * bool(ending or resources.instances)
+        if _is_unreachable(lost := [*troubles, *unseen.values()]):
+            raise _may_be_left(left + ends, lost)
+        more = [each for each in resources.instances if each not in self._known]
+        if more:
+            rented.stop_expecting(identity)
+        is_expecting = rented.is_expecting(identity)
+        ending_more, trouble_more = end_instances(ec2, identity, more)
+        self.goes_on = bool(ending or ending_more) and not (troubles or trouble_more)
+        troubles += trouble_more
+        if INSTANCES not in unseen:
+            self._known = still_unknown(identity, ending)
+        elif not troubles:
+            self._known = ending
+        step = _Step(ec2)
+        resources = _with_unseen(resources, unseen)
+        step.release_early(resources)
+        if not resources.instances and not self._known and not is_expecting:
+            step.release_rest(resources)
+        troubles += step.refused
+        troubles += [error for kind, error in unseen.items() if kind in _SEEN_ONLY]
+        if is_expecting and not more:
+            self._tell(_EXPECTING)
+        elif found:
+            self._tell(f"waiting until it is gone: {left}")
+        self.left, self.troubles = left + ends, troubles
+        return not (found or self._known or step.waits or troubles or is_expecting)
+
+    def _tell(self, text: str) -> None:
+        if text != self._told:
+            self._report(text)
+            self._told = text
 
 
 # Kinds of which there may be unrecorded resources. The others are released by name or id if they
@@ -222,9 +272,9 @@ def _living(clients: Clients, ids: Sequence[str], request: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _may_be_left(left: str, troubles: Sequence[AWSError], ends: str) -> AWSError:
+def _may_be_left(left: str, troubles: Sequence[AWSError]) -> AWSError:
     return AWSError(
-        f"something may still be there and cost money ({left}{ends}), type `%sky gc` to try again: "
+        f"something may still be there and cost money ({left}), type `%sky gc` to try again: "
         f"{troubles[0] if troubles else 'it takes very long.'}"
     )
 
