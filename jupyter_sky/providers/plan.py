@@ -38,11 +38,7 @@ def plan(image: Image, requirements: Sequence[str], python: str, cuda: bool) -> 
     base = base_requirements(image)
     known = {package_name(each) for each in (*base, *image.pip)}
     ours = [each for each in requirements if package_name(each) not in known]
-    whose = (
-        " as the notebook has them"
-        if image.like == "imports"
-        else f" of {Path(str(image.like)).name}"
-    )
+    whose = f" of {image.packages_file}" if image.packages_file else " as the notebook has them"
     parts = [f"{_named(base)}{whose}"] if base else []
     parts += [f"{_named(image.pip)} as asked for"] if image.pip else []
     parts.append(f"{len(ours)} that jupyter_sky needs")

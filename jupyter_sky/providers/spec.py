@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import without_secrets
@@ -148,6 +149,11 @@ class Image:
         object.__setattr__(self, "pip_indexes", _indexes(self.pip_indexes))
         for name in ("env", "shell_vars"):
             object.__setattr__(self, name, _variables(name, getattr(self, name)))
+
+    @property
+    def packages_file(self) -> str:
+        """The name of the file that `like` is; where it is, the user knows."""
+        return "" if self.like in (None, "imports") else Path(str(self.like)).name
 
 
 UNATTENDED = 7 * 86400.0

@@ -70,7 +70,7 @@ def take_along(image: Image, requirements: Sequence[str]) -> str:
 
 
 def _whose(image: Image) -> str:
-    return "the notebook has" if image.like == "imports" else f"{image.like} asks for"
+    return f"{image.packages_file} asks for" if image.packages_file else "the notebook has"
 
 
 def _ways(pin: str) -> str:
