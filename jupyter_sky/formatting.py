@@ -164,13 +164,18 @@ def last_terminal_line(text: str, longest: int = 300) -> str:
     """
     if not text:
         return ""
-    if "\x1b[" in text:
+    if goes_up(text):
         rows, at = terminal_rows(text)
         lines = rows[at + 1 :] + rows[: at + 1]
     else:
         lines = text.split("\n")
     plain = (_CONTROL.sub("", not_overwritten(line)) for line in reversed(lines))
     return next((line for line in plain if line.strip()), "")[:longest]
+
+
+def goes_up(text: str) -> bool:
+    """Return whether a text moves the cursor of a terminal up, as that of nested bars does."""
+    return bool(_UP.search(text))
 
 
 def terminal_rows(text: str) -> tuple[list[str], int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from jupyter_sky.formatting import not_overwritten, terminal_rows
+from jupyter_sky.formatting import goes_up, not_overwritten, terminal_rows
 
 _KEPT = 4096  # bytes
 _MOST_ROWS = 20  # more are not bars
@@ -40,7 +40,7 @@ class LastLines:
             if self._new:
                 # One character for each byte: the bytes of a character may come in two pieces.
                 text = self._text + b"".join(self._new).decode("latin-1")
-                self._text = (_drawn(text) if "\x1b[" in text else text)[-_KEPT:]
+                self._text = (_drawn(text) if goes_up(text) else text)[-_KEPT:]
                 self._new.clear()
                 self._size = 0
             return self._text.encode("latin-1").decode(errors="replace")
