@@ -16,6 +16,9 @@ from jupyter_sky.providers.aws import retries
 UNREACHABLE = "Unreachable"
 """The code of an error where several attempts had no answer of AWS."""
 
+NO_SPOT_ROLE = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
+"""The code where the account lacks what its first spot instance needs."""
+
 _NO_CREDENTIALS = (
     "there are no credentials for AWS here: run `aws configure` or `aws sso login` in a terminal, "
     "or set AWS_PROFILE"
@@ -33,7 +36,6 @@ _NOT_ACCEPTED = (
     "SignatureDoesNotMatch",
 )
 _FORBIDDEN = ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException")
-_NO_SPOT_ROLE = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
 _FIRST_SPOT = (
     "the account has used no spot instances yet, and your AWS user may not make the role that they "
     "need: ask who manages the account to run `aws iam create-service-linked-role "
@@ -126,7 +128,7 @@ def _why_refused(error: Any, code: str, message: str) -> str:
             f"your AWS user may not do {name}: ask for the policy that "
             "`%sky doctor --provider aws` prints"
         )
-    if code == _NO_SPOT_ROLE:
+    if code == NO_SPOT_ROLE:
         return _FIRST_SPOT
     if retries.is_throttled(code):
         return (

@@ -12,6 +12,7 @@ from jupyter_sky.providers.aws.ec2 import launch, scale_out, snapshots
 from jupyter_sky.providers.aws.ec2.instance import Instance
 from jupyter_sky.providers.aws.ec2.launch import RentedInstance
 from jupyter_sky.providers.aws.ec2.user_data import FIRST_SIGN_WITHIN
+from jupyter_sky.providers.aws.errors import NO_SPOT_ROLE, AWSError
 from jupyter_sky.providers.aws.market.besides import besides
 from jupyter_sky.providers.aws.market.confirmation import (
     ROUNDING,
@@ -54,7 +55,9 @@ def rent(
         return rent_of(settings)
     try:
         return rent_of(choice.on_market(settings, spot=True))
-    except (launch.NoCapacity, NotOffered) as error:
+    except (launch.NoCapacity, NotOffered, AWSError) as error:
+        if isinstance(error, AWSError) and error.code != NO_SPOT_ROLE:
+            raise
         # The price is another one: it is said again, and asked for where it is high.
         report(f"there is no spot ({str(error).splitlines()[0].rstrip('.')}): on demand")
         return rent_of(choice.on_market(settings, spot=False))

@@ -88,17 +88,30 @@ def test_spot_is_limited_where_its_price_is_not_known(
     assert left() == []
 
 
-def test_on_demand_in_place_of_spot(account: Account, subnet: str, left: Left) -> None:
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("InsufficientInstanceCapacity", "AWS has no"),
+        (
+            "AuthFailure.ServiceLinkedRoleCreationNotPermitted",
+            "the account has used no spot instances yet",
+        ),
+    ],
+)
+def test_on_demand_in_place_of_spot(
+    account: Account, subnet: str, left: Left, code: str, why: str
+) -> None:
     def no_spot(call: Call, carry_out: Callable[[], Answer]) -> Answer:
         is_spot = call.params.get("InstanceMarketOptions.MarketType") == "spot"
         if call.action == "RunInstances" and is_spot:
-            return refusal("InsufficientInstanceCapacity", "There is no Spot capacity")
+            return refusal(code, "There is no Spot capacity")
         return carry_out()
 
     account.fault = no_spot
     asked, said = launched(account, subnet, spot_or_on_demand=True, ask_above=1000.0)
     markets = [call.params.get("InstanceMarketOptions.MarketType") for call in asked]
     assert markets == ["spot", None]
+    assert any(text.startswith(f"there is no spot ({why}") for text in said)
     assert any(
         text.startswith(f"4 × p4d.24xlarge spot for $27.78 an hour {WHERE}") for text in said
     )
