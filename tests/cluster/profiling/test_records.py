@@ -23,8 +23,10 @@ from jupyter_sky.transport.protocol.profiling import TorchRecord, TraceEvent
 from tests.cluster.conftest import Cells
 
 
-def _recorded(cells: Cells, code: str) -> tuple[RunHandle, Fetched]:
-    task = Task(cells.cluster.all_ranks, code=code, records=("torch", "memory"))
+def _recorded(
+    cells: Cells, code: str, ranks: tuple[int, ...] | None = None
+) -> tuple[RunHandle, Fetched]:
+    task = Task(ranks or cells.cluster.all_ranks, code=code, records=("torch", "memory"))
     run = cells.cluster.run(task)
     run.follow()
     return run, cells.cluster.profiler.recorded(run.id, "torch", task.ranks)
@@ -184,12 +186,15 @@ if rank == 3:
 
 def test_a_collective_that_goes_on_is_not_cut_short(cells: Cells) -> None:
     # torch would write its end into memory that it has freed, and the rank would crash some time.
-    begin = "if rank == 0:\n    work = dist.all_reduce(torch.ones(1), async_op=True)"
-    run, fetched = _recorded(cells, begin)
+    begin = "work = dist.all_reduce(torch.ones(1), async_op=True)"
+    run, fetched = _recorded(cells, begin, (0,))
     run.values()
     assert "had begun and not ended" in fetched.by_rank[0]["trouble"]
-    assert [fetched.by_rank[rank]["trouble"] for rank in (1, 2, 3)] == [""] * 3
     cells.run("work.wait() if rank == 0 else dist.all_reduce(torch.ones(1))")
+    _, fetched = _recorded(cells, f"if rank == 0:\n    {begin}")
+    assert "had begun and not ended" in fetched.by_rank[0]["trouble"]
+    assert [fetched.by_rank[rank]["trouble"] for rank in (1, 2, 3)] == [""] * 3
+    cells.run("dist.barrier()")  # of a new group: in the former one, this would never end
     run, fetched = _recorded(cells, "torch.ones(3).sum()")
     run.values()
     assert {each["trouble"] for each in fetched.by_rank.values()} == {""}
