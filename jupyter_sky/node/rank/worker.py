@@ -32,7 +32,7 @@ from jupyter_sky.node.rank.inbox import Inbox
 from jupyter_sky.node.rank.inspection.inspector import Inspector
 from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.node.rank.ipython import event_loop, program
-from jupyter_sky.node.rank.ipython.forked_child import end_child
+from jupyter_sky.node.rank.ipython.forked_child import collect_nothing_inherited, end_child
 from jupyter_sky.node.rank.ipython.shell import RankShell
 from jupyter_sky.node.rank.metrics.recorder import MetricRecorder
 from jupyter_sky.node.rank.namespace.gathering import Gatherer
@@ -113,6 +113,7 @@ class RankWorker:
         self._debugger = RankDebugger(rank, shell, self._send_event, self._interrupts)
         shell.compile.on_named = inspector.write_names
         shell.attach(self)
+        collect_nothing_inherited()
 
     def serve(self) -> None:
         """Carry out commands until the agent says that this is the end, or is gone."""

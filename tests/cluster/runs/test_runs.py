@@ -109,6 +109,22 @@ def test_a_forked_child_ends_as_a_script_does(
     assert shown.rpartition("\n\n")[2].strip() == said
 
 
+def test_a_forked_child_does_not_wait_for_a_group_that_its_parent_has_left(cells: Cells) -> None:
+    cells.run(
+        "import gc\ngc.disable()\n"
+        # Such garbage is left where a group was formed again.
+        "group = dist.new_group()\ndist.destroy_process_group(group)\n"
+        "cycle = [group]\ncycle.append(cycle)\ndel cycle, group"
+    )
+    cells.run(
+        "import os, signal, warnings\nwarnings.simplefilter('ignore', DeprecationWarning)\n"
+        "if not (child := os.fork()): signal.alarm(20); gc.collect(); os._exit(0)\n"
+        "gc.enable()\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
+    )
+    assert cells.text() == "0\n"
+
+
 def test_a_signal_handler_that_raises_between_cells_is_no_end_of_the_rank(cells: Cells) -> None:
     cells.run(
         "import os, signal\ndef late(*_): raise TimeoutError('too late')\n"

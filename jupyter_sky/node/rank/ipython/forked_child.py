@@ -1,7 +1,8 @@
-"""Ends a child process that the user's code has forked and that has returned from its cell."""
+"""Child processes that the user's code forks, like the workers of a ``DataLoader``."""
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -11,8 +12,19 @@ from jupyter_sky.errors import exit_status
 from jupyter_sky.node.rank import streams
 
 
+def collect_nothing_inherited() -> None:
+    """Let children that are forked from now on keep the garbage that their parent had.
+
+    A process group of torch waits for its threads when it is collected. A child has none of them,
+    and would wait for ever, wherever its collector happens to run.
+    """
+    os.register_at_fork(after_in_child=gc.freeze)
+
+
 def end_child(error: BaseException | None, traceback: Sequence[str]) -> NoReturn:
-    """End this process as Python ends a script, with its exit status and error output.
+    """End a child that has returned from its cell as Python ends a script.
+
+    It has the exit status and the error output of a script.
 
     Parameters
     ----------
