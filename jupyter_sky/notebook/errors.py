@@ -20,10 +20,10 @@ from jupyter_sky.serialization import cell_sources
 
 
 class InvalidCell(UsageError):
-    """A cell does not compile, so it was not sent to any rank."""
+    """A cell does not compile, so it was not sent to any rank; `error` counts all lines of it."""
 
     def __init__(self, error: SyntaxError, place: CellPlace) -> None:
-        line = (error.lineno or 1) + place.above
+        line = error.lineno or 1
         super().__init__(f"{error.msg} (line {line})")
         _, *code = traceback.format_exception_only(error)
         name = cell_sources.name(place.title)

@@ -201,5 +201,11 @@ def _analysed(cell: str, place: CellPlace) -> CellNames:
     """
     try:
         return analyse(cell)
+    except SyntaxError:
+        pass
+    # Python's own sentences name lines, too ("after 'if' statement on line 2"): they count those
+    # above the cell only if it is compiled below as many.
+    try:
+        return analyse("\n" * place.above + cell)
     except SyntaxError as error:
         raise InvalidCell(error, place) from None

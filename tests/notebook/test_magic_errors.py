@@ -95,6 +95,14 @@ def test_a_traceback_has_the_numbers_of_the_notebook(pair: LiveNotebook) -> None
         f"  Cell In[{number + 3}], line 3\n    return 5\n    ^^^^^^^^\n"
         "SyntaxError: 'return' outside function"
     )
+    # Python's sentence counts the same lines.
+    inner = pair.run("%%sky\n\nif True:\nprint(1)")
+    assert inner.error["evalue"] == (
+        "expected an indented block after 'if' statement on line 3 (line 4)"
+    )
+    assert inner.traceback.startswith(f"  Cell In[{number + 4}], line 4\n    print(1)\n")
+    timed = pair.run("%%sky\n%%time\n'unterminated")
+    assert timed.error["evalue"] == "unterminated string literal (detected at line 3) (line 3)"
 
 
 def test_a_cell_that_auto_sends_has_its_own_lines(pair: LiveNotebook) -> None:
