@@ -81,6 +81,8 @@ def test_the_links() -> None:
     links = re.findall(r"\]\(([^)#:]+)\)", README)
     assert links
     assert [link for link in links if not (ROOT / link).exists()] == []
+    guides = {f"notebooks/{path.name}" for path in (ROOT / "notebooks").glob("*.ipynb")}
+    assert guides - set(links) == set()
 
 
 def test_the_commands() -> None:
