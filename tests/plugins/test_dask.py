@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -391,6 +392,21 @@ def test_a_cluster_is_not_idle_while_workers_come() -> None:
 def test_a_pool_without_dask_says_how_to_get_it() -> None:
     with pytest.raises(sky.UsageError, match=r"plugins=\[sky.plugins.dask\(\)\]"):
         sky.ComputePool(nodes=1).dask()
+
+
+def test_the_command_that_installs_it_can_be_typed_in_any_shell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)  # Python's way to say it is not there
+    with (
+        pytest.raises(sky.SkyError) as caught,
+        sky.ComputePool(nodes=1, plugins=[sky.plugins.sklearn()]),
+    ):
+        pass
+    assert str(caught.value) == (
+        "distributed is not installed where the notebook runs: "
+        "run `%pip install 'jupyter-sky[dask]'`."
+    )
 
 
 def test_bad_arguments_are_refused() -> None:

@@ -264,7 +264,7 @@ def _credentials() -> dict[Role, Credentials]:
     try:
         issued = issue_credentials([f"dask {role}" for role in _ROLES])
     except ModuleNotFoundError as error:
-        raise SkyError(f"{error.name} is not installed: pip install jupyter-sky[dask]") from None
+        raise _not_installed(error) from None
     return dict(zip(_ROLES, issued, strict=True))
 
 
@@ -273,6 +273,12 @@ def _check_installed() -> None:
         import distributed  # noqa: F401
         import joblib  # type: ignore[import-untyped, unused-ignore] # noqa: F401
     except ModuleNotFoundError as error:
-        raise SkyError(
-            f"{error.name} is not installed where the notebook runs: pip install jupyter-sky[dask]"
-        ) from None
+        raise _not_installed(error) from None
+
+
+def _not_installed(error: ModuleNotFoundError) -> SkyError:
+    # In quotes: shells such as zsh take the brackets for a pattern of file names.
+    return SkyError(
+        f"{error.name} is not installed where the notebook runs: "
+        "run `%pip install 'jupyter-sky[dask]'`."
+    )
