@@ -214,6 +214,8 @@ def test_help_of_a_cell_names_every_option(line: str) -> None:
         parse_cell(line)
     for option in CELL_OPTIONS:
         assert option.name in help.value.text
+    # What `--out model:state` binds is a name that the user has not typed.
+    assert "as model_state" in " ".join(help.value.text.split())
 
 
 @pytest.mark.parametrize("line", ["", "-h", "--help"])
