@@ -224,6 +224,6 @@ def auto(context: CommandContext, options: Namespace) -> None:
     name = context.session.current_name
     print(
         f"auto is on: from now on cells run on {name}, except those that begin with `# local` or "
-        f"with a cell magic, and those that have only lines with `%` or `!`; `%sky auto off` turns "
-        f"it off"
+        f"with a cell magic, and those that have only lines with `%`, `!` or `?`; `%sky auto off` "
+        f"turns it off"
     )

@@ -78,6 +78,7 @@ def test_it_says_what_it_does(notebook: Notebook) -> None:
     said = notebook.run("%sky auto on")
     assert said.startswith("auto is on: from now on cells run on ipython-")
     assert "`# local`" in said and "`%sky auto off`" in said
+    assert "only lines with `%`, `!` or `?`" in said  # `name?` is of the notebook's own name
     assert notebook.run("%sky auto") == said
 
 
