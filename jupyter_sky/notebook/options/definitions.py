@@ -218,7 +218,7 @@ RUN_OPTIONS = tuple(
             "NAME",
             types.RESULTS,
             "model,losses",
-            "bring back variables of the head; model:state brings a state dictionary, as model_state",
+            "bring back variables of the head; a state dictionary, model:state, as model_state",
         ),
         (
             ("--gather",),
