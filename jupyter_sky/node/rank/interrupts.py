@@ -36,6 +36,10 @@ would fail until the rank is restarted. A library may take seconds, as what the 
 torch imports. What takes longer is interrupted all the same, and a module of the user's own sooner:
 it may be a program that trains.
 
+What is raised in a finalizer, like ``__del__``, Python prints and ignores, and the code around it
+goes on. The end of each epoch is such a place: there a ``DataLoader`` waits for its workers. So it
+comes again there as well, until it is raised where it ends something.
+
 See https://github.com/python-trio/trio/blob/main/src/trio/_core/_ki.py
 """
 
@@ -72,6 +76,9 @@ _DEFERRED = signal.SIGRTMAX - 3
 
 _LONGEST_ENTERING = 0.1
 """Seconds for which interrupts are deferred at most where a ``with`` statement begins or ends."""
+
+_AFTER_FINALIZER = 0.001
+"""Seconds after which one comes again that was raised in a finalizer."""
 
 _LONGEST_IMPORT = 4.0
 """The same where a library is imported; less than ranks have until a Stop ends them."""
@@ -125,6 +132,9 @@ class Interrupts:
         signal.signal(_DEFERRED, self._on_deferred)
         self._deferred_for, self._comes_again = 0.0, False
         self._deferred: Handler = self._on_interrupt
+        self._raised_by: Handler | None = None
+        self._usual_hook = sys.unraisablehook
+        sys.unraisablehook = self._on_ignored
 
     def run_interruptible(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function in which interrupts are raised."""
@@ -133,7 +143,7 @@ class Interrupts:
             _set_handler(number, handler)
         self.was_requested = self.was_raised = self._is_pending = self._force = False
         self._deferred_for, self._comes_again = 0.0, False
-        self.cut_import = ""
+        self._raised_by, self.cut_import = None, ""
         return function(*args, **kwargs)
 
     def run_step(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -239,7 +249,7 @@ class Interrupts:
         elif self._defer(frame, self._on_interrupt):
             self._force = force
         else:
-            self.was_raised = True
+            self.was_raised, self._raised_by = True, self._on_interrupt
             raise KeyboardInterrupt
 
     def _defer(self, frame: FrameType | None, handler: Handler) -> bool:
@@ -250,19 +260,24 @@ class Interrupts:
         """
         longest, library = _longest_deferral(frame)
         moment = longest / 100
-        if self._deferred_for < longest:
-            if self._comes_again:  # one that is repeated meanwhile makes the time no shorter
-                if handler == self._on_interrupt:
-                    self._deferred = handler
-                return True
-            # Not `threading`, whose own locks may be what is about to be entered.
-            with contextlib.suppress(RuntimeError):  # no thread can be started
-                _thread.start_new_thread(self._send_deferred, (moment,))
-                self._deferred_for, self._comes_again = self._deferred_for + moment, True
-                self._deferred = handler
-                return True
+        if self._deferred_for < longest and self._come_again(handler, moment):
+            return True
         self._deferred_for, self._comes_again = 0.0, False
         self.cut_import = library
+        return False
+
+    def _come_again(self, handler: Handler, moment: float) -> bool:
+        """Have a handler called again in a moment; return whether it will be."""
+        if self._comes_again:  # one that is repeated meanwhile makes the time no shorter
+            if handler == self._on_interrupt:
+                self._deferred = handler
+            return True
+        # Not `threading`, whose own locks may be what is about to be entered.
+        with contextlib.suppress(RuntimeError):  # no thread can be started
+            _thread.start_new_thread(self._send_deferred, (moment,))
+            self._deferred_for, self._comes_again = self._deferred_for + moment, True
+            self._deferred = handler
+            return True
         return False
 
     def _send_deferred(self, delay: float) -> None:
@@ -283,8 +298,16 @@ class Interrupts:
         if self._over.is_set() or _is_interruptible(frame) is False:
             return
         if not self._defer(frame, self._on_limit):
-            self.is_late = True
+            self.is_late, self._raised_by = True, self._on_limit
             raise KeyboardInterrupt
+
+    def _on_ignored(self, ignored: sys.UnraisableHookArgs) -> None:
+        """Have an interrupt come again that was raised in a finalizer, in vain."""
+        is_interrupt = isinstance(ignored.exc_value, KeyboardInterrupt)
+        if not is_interrupt or self._raised_by is None or threading.get_ident() != self._main:
+            self._usual_hook(ignored)
+        elif not self._come_again(self._raised_by, _AFTER_FINALIZER):
+            self.was_raised = False  # the agent repeats it
 
     def _raise_pending(self) -> None:
         if self._is_pending:
@@ -319,7 +342,7 @@ def _longest_deferral(frame: FrameType | None) -> tuple[float, str]:
         code = source.co_code
         if at >= 2 and (code[at] == _BEFORE_WITH or code[at - 2 : at] == _LOAD_ENTER):
             longest = max(longest, _LONGEST_ENTERING)
-        if source.co_name in ("__exit__", "__aexit__"):
+        if source.co_name in ("__exit__", "__aexit__") or source is _ON_IGNORED:
             longest = max(longest, _LONGEST_ENTERING)
         if source.co_name == "<module>":
             is_own = _is_own(source.co_filename)
@@ -346,4 +369,5 @@ _IMPORTING = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-d
 _INTERRUPTIBLE = Interrupts.run_interruptible.__code__
 _STEP = Interrupts.run_step.__code__
 _PROTECTED = Interrupts.run_protected.__code__
+_ON_IGNORED = Interrupts._on_ignored.__code__
 _IGNORING = Interrupts.run_ignoring.__code__

@@ -165,6 +165,8 @@ def stop_at(run: RunHandle, text: bytes, shown: bytearray | None = None) -> Inte
         "!sleep 600",
         "for _ in range(600):\n    !sleep 1",
         "dist.barrier() if rank else time.sleep(600)",
+        # Python ignores what is raised there.
+        "class Loader:\n    def __del__(self): time.sleep(600)\nLoader()\ntime.sleep(600)",
     ],
 )
 def test_stop(cells, code: str) -> None:

@@ -21,6 +21,12 @@ from jupyter_sky.node.rank.interrupts import _LONGEST_ENTERING, Interrupts
 from tests.waiting import PATIENCE, until
 
 
+@pytest.fixture(autouse=True)
+def own_hook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the hook of this process again after each test."""
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+
+
 @pytest.fixture
 def interrupts() -> Iterator[Interrupts]:
     before = signal.getsignal(signal.SIGINT)
@@ -72,6 +78,26 @@ def test_it_waits_for_the_end_of_what_holds_it(interrupts: Interrupts) -> None:
             lambda: interrupts.run_interruptible(lambda: interrupts.run_protected(outer))
         )
     assert done == ["inner", "outer"]
+
+
+def test_it_comes_again_after_a_finalizer(
+    interrupts: Interrupts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Loader:
+        def __del__(self) -> None:
+            interrupt()
+            finalizers.append("went on")
+
+    def cell() -> None:
+        loader: Loader | None = Loader()
+        other: Loader | None = Loader()
+        loader = other = None  # noqa: F841
+        until(lambda: False)
+
+    finalizers: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.run_interruptible(cell)
+    assert not finalizers and capsys.readouterr().err == ""
 
 
 def test_it_is_put_off_until_it_is_repeated(interrupts: Interrupts) -> None:
