@@ -42,6 +42,7 @@ def redirect(out: int, err: int) -> None:
     sys.stdout = _streams[1] = _text_stream(1, order)
     sys.stderr = _streams[2] = _text_stream(2, order)
     vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
+    _aside.keep_from_forks()
 
 
 def flush() -> None:
@@ -51,6 +52,14 @@ def flush() -> None:
     with contextlib.suppress(Exception):
         sys.stderr.flush()
     _flush_of_c(None)
+
+
+def flush_aside() -> None:
+    """Flush standard output in a thread of ours, beside the user's code."""
+    stream = sys.stdout
+    # What the user has put there may start processes when it is flushed.
+    with _aside.lock if stream is _streams[1] else contextlib.nullcontext():
+        stream.flush()
 
 
 def end_of_run() -> None:
@@ -151,6 +160,41 @@ def relay(fd: int, data: bytes, call: int) -> None:
     stream = _streams.get(fd)
     if stream is not None and stream.order is not None:
         stream.order.write(stream, data, call)
+
+
+class _Aside:
+    """Keeps forks waiting while a thread of ours flushes.
+
+    A child that is forked meanwhile would inherit the lock of the stream as it is, and wait for
+    ever when it prints; and what is being written would be written by both.
+
+    Attributes
+    ----------
+    lock
+        Held while flushing, and by whoever forks.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._is_held = False
+
+    def keep_from_forks(self) -> None:
+        """Have all forks from now on wait."""
+        os.register_at_fork(
+            before=self._acquire, after_in_parent=self._release, after_in_child=self._renew
+        )
+
+    def _acquire(self) -> None:
+        # A Stop that comes meanwhile lets the fork go on.
+        self._is_held = self.lock.acquire()
+
+    def _release(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            self.lock.release()
+
+    def _renew(self) -> None:
+        self.lock, self._is_held = threading.RLock(), False
 
 
 class _Order:
@@ -276,3 +320,4 @@ _streams: dict[int, _TextStream] = {}
 _kept: dict[int, int] = {}
 """The pipe of each stream once more, for where the user's code closes its descriptor."""
 _authors: set[Author] = set()
+_aside = _Aside()

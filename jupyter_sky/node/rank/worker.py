@@ -143,7 +143,7 @@ class RankWorker:
             if not there and not select.select([self._side.sock], [], [], _FLUSH_EVERY)[0]:
                 # So that a line without an end, like a prompt, is seen too.
                 with contextlib.suppress(Exception):  # the user may have put something else there
-                    sys.stdout.flush()
+                    streams.flush_aside()
                     self._inspector.write_names()
                 continue
             message = self._side.receive()

@@ -125,6 +125,31 @@ def test_a_forked_child_does_not_wait_for_a_group_that_its_parent_has_left(cells
     assert cells.text() == "0\n"
 
 
+def test_a_forked_child_prints_though_its_parent_was_being_flushed(cells: Cells) -> None:
+    # The pipe has room for a part of an unfinished line: whoever flushes it then waits.
+    cells.run(
+        "import fcntl, signal, struct, termios, threading\n"
+        "usual, (ours, theirs), read = os.dup(1), os.pipe(), b''\n"
+        "size = fcntl.fcntl(theirs, fcntl.F_GETPIPE_SZ)\n"
+        "def held(): return struct.unpack('i', fcntl.ioctl(ours, termios.FIONREAD, bytes(4)))[0]\n"
+        "def read_all():\n"
+        "    global read\n"
+        "    forks.wait()\n"
+        "    while data := os.read(ours, size): read += data\n"
+        "forks = threading.Event()\n"
+        "os.register_at_fork(before=forks.set)\n"
+        "reader = threading.Thread(target=read_all); reader.start()\n"
+        "os.write(theirs, b'.' * (size - 4096)); os.dup2(theirs, 1); os.close(theirs)\n"
+        "print('x' * 8000, end='')\n"
+        "while held() < size: time.sleep(0.01)\n"
+        "if not (child := os.fork()): signal.alarm(20); print('child'); os._exit(0)\n"
+        "status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])\n"
+        "os.dup2(usual, 1); os.close(usual); reader.join(); os.close(ours)\n"
+        "print(status, read.strip(b'.') == b'x' * 8000 + b'child\\n')"
+    )
+    assert cells.text() == "0 True\n"
+
+
 def test_a_signal_handler_that_raises_between_cells_is_no_end_of_the_rank(cells: Cells) -> None:
     cells.run(
         "import os, signal\ndef late(*_): raise TimeoutError('too late')\n"
