@@ -29,12 +29,13 @@ def connection_file(shell: InteractiveShell) -> str:
     return str(config.get("connection_file") or "" if config else "")
 
 
-def running_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the event loop that runs this thread's cells, if one does."""
+def has_running_loop() -> bool:
+    """Return whether an event loop runs this thread's cells."""
     try:
-        return asyncio.get_running_loop()
+        asyncio.get_running_loop()
     except RuntimeError:
-        return None
+        return False
+    return True
 
 
 def cell_id(shell: InteractiveShell) -> str | None:

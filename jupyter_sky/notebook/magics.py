@@ -22,7 +22,7 @@ from jupyter_sky.notebook.commands.dispatch import Dispatcher
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.errors import InvalidCell, advise, not_brought
 from jupyter_sky.notebook.ipython.assignment_tracker import AssignmentTracker
-from jupyter_sky.notebook.kernel import cell_id, lines_above, running_loop
+from jupyter_sky.notebook.kernel import cell_id, lines_above
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import parse_cell
 from jupyter_sky.notebook.options.parser import HelpRequested
@@ -102,9 +102,7 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         place = _cell_place(self.shell, cell)
         names = _analysed(cell, place)
         needed = self._needed(options, names)
-        # Without an event loop nobody would begin a run that waits for its cluster.
-        loop = running_loop() if options.background else None
-        start = self._session.start_behind(options) if loop else None
+        start = self._session.start_behind(options)
         cluster = None if start else self._session.cluster(options)
         self._assignments.flush()
         namespace = self.shell.user_ns
@@ -123,9 +121,9 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
             records=records,
             debugging=self._debugging(options),
         )
-        if start and loop:
+        if start:
             begin = partial(begin_in_background, work, self._session.panels)
-            return QueuedRun(start, f"{start.name} · {work.title}", begin, loop)
+            return QueuedRun(start, work.title, begin)
         assert cluster
         if options.background:
             return begin_in_background(work, self._session.panels, cluster)

@@ -20,18 +20,13 @@ from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_list
 from jupyter_sky.notebook import cluster_factory
-from jupyter_sky.notebook.attached import (
-    attach,
-    take_up_additions,
-    visit,
-    with_additions,
-)
+from jupyter_sky.notebook.attached import attach, take_up_additions, visit, with_additions
 from jupyter_sky.notebook.cells.cluster_start import ClusterStart
 from jupyter_sky.notebook.client_plugins import SessionObserver
 from jupyter_sky.notebook.cluster_factory import ClusterFactory, ClusterPlace
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.errors import gone, no_cluster
-from jupyter_sky.notebook.kernel import cluster_name
+from jupyter_sky.notebook.kernel import cluster_name, has_running_loop
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.options.local_paths import with_absolute_paths
@@ -125,18 +120,21 @@ class Session:
         return cluster
 
     def start_behind(self, options: CellOptions) -> ClusterStart | None:
-        """Start the cluster that a cell means, and wait for nothing, if its nodes are queued for.
+        """Start a background run's cluster, and wait for nothing, if its nodes are queued for.
 
         Returns
         -------
         ClusterStart or None
-            ``None`` if it is up, or its nodes come at once or not at all.
+            ``None`` if it is up, if its nodes come at once or not at all, or in the foreground.
 
         Raises
         ------
         UsageError
             When nothing says what to start.
         """
+        # Without an event loop nobody would begin a run that waits for its cluster.
+        if not options.background or not has_running_loop():
+            return None
         options = self._asked(options)
         name = options.cluster or self.current_name
         if (there := self._starting.get(name)) and not there.is_over:

@@ -14,7 +14,6 @@ from IPython.display import DisplayHandle, display
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.notebook.cells.cluster_start import ClusterStart
-from jupyter_sky.notebook.kernel import running_loop
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.session import Session
@@ -37,21 +36,18 @@ class QueuedRun:
         The title of the run.
     begin
         Begins the run, with its strip in place of a display; called in the user's thread.
-    loop
-        The event loop of the user's thread.
     """
 
-    def __init__(
-        self, start: ClusterStart, title: str, begin: Begin, loop: asyncio.AbstractEventLoop
-    ) -> None:
+    def __init__(self, start: ClusterStart, title: str, begin: Begin) -> None:
         self._start = start
-        self._title = title
+        self._title = f"{start.name} · {title}"
         self._begin = begin
         self._run: BackgroundRun | None = None
         self._trouble: BaseException | None = None
         self._is_cancelled = False
         self._places: tuple[DisplayHandle, DisplayHandle] | None = None
         self._lock = threading.Lock()
+        loop = asyncio.get_running_loop()
         start.listen(self._update)
         start.future.add_done_callback(lambda done: _call_in(loop, self._begin_between_cells))
 
@@ -174,11 +170,8 @@ def when_up(
     begin
         Called with the cluster, and a display for the run's strip to replace, if any.
     """
-    # Without an event loop nobody would begin a run that waits for its cluster.
-    loop = running_loop() if options.background else None
-    start = session.start_behind(options) if loop else None
-    if start and loop:
-        return QueuedRun(start, f"{start.name} · {title}", begin, loop)
+    if start := session.start_behind(options):
+        return QueuedRun(start, title, begin)
     return begin(session.cluster(options), None)
 
 
