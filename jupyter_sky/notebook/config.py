@@ -223,6 +223,10 @@ class Sky(Configurable):
         """Return hosts, with the names of groups replaced by the hosts in them."""
         return tuple(each for host in hosts for each in self.groups.get(host, [host]))
 
+    def size_limit(self, allow_large: bool) -> float | None:
+        """Return the most bytes that are sent; ``None`` for no limit."""
+        return None if allow_large else self.large
+
     def run_defaults(self) -> CellOptions:
         """Return the options of a run that a cell leaves out."""
         return _run_defaults(

@@ -115,7 +115,7 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
             needed=needed,
             # A retry uses the values of the time when the cell was run.
             namespace=dict(namespace) if options.retry or start else namespace,
-            limit=None if options.allow_large else self._settings.large,
+            limit=self._settings.size_limit(options.allow_large),
             folder=folder,
             workdirs=self._workdirs,
             records=records,

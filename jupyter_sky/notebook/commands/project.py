@@ -32,7 +32,7 @@ def put(context: CommandContext, options: Namespace) -> None:
     """Send files and folders to all nodes."""
     cluster, session = context.cluster(options.cluster), context.session
     named = format_list(options.paths)
-    limit = None if options.allow_large else session.settings.large
+    limit = session.settings.size_limit(options.allow_large)
     contents = files.read_sources(options.paths, options.to, limit, options.force)
     if cluster.sync.shares_files:
         print(f"{cluster.name}: its nodes see the files of this computer, {_uncopied(options)}")
@@ -59,7 +59,7 @@ def get(context: CommandContext, options: Namespace) -> None:
         print(f"{cluster.name}: its nodes write to this computer, {_uncopied(options)}")
         return
     ranks = first_ranks(cluster, chosen)
-    limit = None if options.allow_large else context.session.settings.large
+    limit = context.session.settings.size_limit(options.allow_large)
     files.bring(context.shell, cluster, options.paths, ranks, options.to, limit, options.force)
 
 

@@ -49,12 +49,13 @@ def torchrun(context: CommandContext, line: Namespace) -> BackgroundRun | Queued
     """Run a script under torchrun."""
     folder, script = find_script(line)
     session, made = context.session, torchrun_script(line, script)
+    limit = session.settings.size_limit(line.options.allow_large)
 
     def begin(cluster: Cluster, handle: DisplayHandle | None) -> BackgroundRun | None:
         # torchrun decides which node gets its rank 0, so the output of all nodes is shown.
         ranks = choose_nodes(cluster, "--nnodes", line.nnodes)
         options = replace(line.options, ranks=ranks, stdout=line.options.stdout or "all")
-        placed = inside(folder, cluster, session, options, made)
+        placed = inside(folder, cluster, limit, made)
         return run_script(context.shell, session, cluster, options, placed, handle)
 
     return when_up(session, line.options, made.title, begin)
@@ -79,6 +80,7 @@ def launch(context: CommandContext, line: Namespace) -> BackgroundRun | QueuedRu
     for key in task.not_used:
         print(f"{line.file}: {key} is not used here", file=sys.stderr)
     choices, session = _combined(task, line.options), context.session
+    limit = session.settings.size_limit(line.options.allow_large)
     is_up = session.find(choices[0].cluster) is not None
     setup = "" if line.no_setup else task.setup
     named = (setup, f"{task.name}: setup"), (task.run, task.name)
@@ -94,8 +96,8 @@ def launch(context: CommandContext, line: Namespace) -> BackgroundRun | QueuedRu
             script = NodeScript(text, title, task.env)
             with task.saying_names():
                 if folder is not None:
-                    script = inside(folder, cluster, session, options, script)
-                return mounted(mounts, session, options, script)
+                    script = inside(folder, cluster, limit, script)
+                return mounted(mounts, limit, script)
 
         first, *rest = [made(*part) for part in parts]
         return run_script(context.shell, session, cluster, options, first, handle, *rest)

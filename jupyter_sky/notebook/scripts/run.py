@@ -86,12 +86,13 @@ def run_shell_cell(
     if options.pdb:
         raise UsageError("--pdb is for cells of Python: leave it out beside --sh.")
     folder = find_folder(options.workdir) if options.workdir is not None else None
+    limit = session.settings.size_limit(options.allow_large)
     # As editors of Windows end lines, which a shell takes for a part of each last word.
     cell = cell.replace("\r\n", "\n")
     script = NodeScript(cell, shell_title(cell))
 
     def begin(cluster: Cluster, handle: DisplayHandle | None) -> BackgroundRun | None:
-        placed = inside(folder, cluster, session, options, script) if folder else script
+        placed = inside(folder, cluster, limit, script) if folder else script
         return run_script(shell, session, cluster, options, placed, handle)
 
     return when_up(session, options, without_secrets(script.title), begin)
@@ -111,10 +112,10 @@ def find_folder(name: str) -> Path:
     return folder
 
 
-def inside(
-    folder: Path, cluster: Cluster, session: Session, options: CellOptions, script: NodeScript
-) -> NodeScript:
+def inside(folder: Path, cluster: Cluster, limit: float | None, script: NodeScript) -> NodeScript:
     """Return a script that runs in a folder of this computer, which is sent if nodes lack it.
+
+    ``limit`` is as of `Sky.size_limit`.
 
     Raises
     ------
@@ -123,7 +124,6 @@ def inside(
     """
     if cluster.sync.shares_files:
         return replace(script, cwd=str(folder))
-    limit = None if options.allow_large else session.settings.large
     return replace(script, cwd="", folders=(*script.folders, read_folder(folder, limit=limit)))
 
 
@@ -144,19 +144,15 @@ def find_mounts(task: TaskFile) -> dict[str, Path]:
     return found
 
 
-def mounted(
-    mounts: Mapping[str, Path], session: Session, options: CellOptions, script: NodeScript
-) -> NodeScript:
+def mounted(mounts: Mapping[str, Path], limit: float | None, script: NodeScript) -> NodeScript:
     """Return a script that finds files of this computer at other places of its node.
 
     Parameters
     ----------
     mounts
         Where they are to be, from the folder that the script runs in, and where they are here.
-    session
-        The clusters of the notebook.
-    options
-        Whether they may be large.
+    limit
+        As of `Sky.size_limit`.
     script
         The script.
 
@@ -165,7 +161,6 @@ def mounted(
     UsageError
         When one of them cannot be sent.
     """
-    limit = None if options.allow_large else session.settings.large
     folders = list(script.folders)
     for target, source in mounts.items():
         base = "" if target.startswith("~") else script.cwd or ""
