@@ -102,6 +102,12 @@ def shown_ranks(cluster: Cluster, chosen: Any, ranks: Sequence[int]) -> tuple[in
     return choose_ranks(cluster, chosen, "--stdout")
 
 
+def first_ranks(cluster: Cluster, ranks: Sequence[int]) -> tuple[int, ...]:
+    """Return the first of these ranks on each node."""
+    nodes = (set(node.ranks).intersection(ranks) for node in cluster.state.nodes)
+    return tuple(min(here) for here in nodes if here)
+
+
 def check_names(
     names: Sequence[str], namespace: Mapping[str, Any], option: str, cluster: Cluster | None
 ) -> None:

@@ -18,6 +18,7 @@ from jupyter_sky.formatting import format_list
 from jupyter_sky.notebook.output.progress import NoticeLine, SendingLine
 from jupyter_sky.notebook.project.sending import send_ahead, task_that_sends
 from jupyter_sky.serialization import blobs, pickling
+from jupyter_sky.notebook.validation import first_ranks
 from jupyter_sky.serialization.folders import FolderIndex, read_folder
 
 _NAMED = 5  # files that a run has written
@@ -59,7 +60,7 @@ class Workdirs:
         mark = hashlib.sha256(text.encode()).hexdigest()
         if mark == self._kept.get(cluster.id):
             return
-        first = tuple(min(node.ranks) for node in cluster.state.nodes)
+        first = first_ranks(cluster, cluster.all_ranks)
         [content] = send_ahead(shell, cluster, [content], first)
         leaving = sum(content.blobs[key].nbytes for key in cluster.lacking(content.blobs))
         sending = SendingLine(shell, cluster.name, {folder.name: leaving})
@@ -79,8 +80,7 @@ def say_written(shell: InteractiveShell, cluster: Cluster, ranks: Sequence[int])
     """Say which files the last run has written on nodes, and how they come here."""
     if cluster.sync.shares_files:
         return
-    nodes = [sorted(set(node.ranks) & set(ranks)) for node in cluster.state.nodes]
-    said = cluster.files.written([there[0] for there in nodes if there])
+    said = cluster.files.written(first_ranks(cluster, ranks))
     found = {rank: [each for each in names if _is_shown(each)] for rank, names in said.items()}
     every = list(dict.fromkeys(name for names in found.values() for name in names))
     if not every:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -26,7 +26,7 @@ from jupyter_sky.notebook.output.progress import SendingLine
 from jupyter_sky.notebook.project.sending import send_ahead
 from jupyter_sky.notebook.scripts.task_file import TaskFile
 from jupyter_sky.notebook.session import Session
-from jupyter_sky.notebook.validation import choose_ranks, shown_ranks
+from jupyter_sky.notebook.validation import choose_ranks, first_ranks, shown_ranks
 from jupyter_sky.serialization.folders import FolderContent, read_folder
 from jupyter_sky.transport.protocol.messages import Script
 
@@ -290,9 +290,3 @@ def _task(
         program=program_words(shell),
     )
     return task, SendingLine(shell, cluster.name, {"files": leaving})
-
-
-def first_ranks(cluster: Cluster, ranks: Sequence[int]) -> tuple[int, ...]:
-    """Return the first of these ranks on each node: beside it, the node's part of a script runs."""
-    nodes = (set(node.ranks).intersection(ranks) for node in cluster.state.nodes)
-    return tuple(min(here) for here in nodes if here)
