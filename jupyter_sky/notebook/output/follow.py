@@ -11,7 +11,6 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.api.prompts.prompter import Prompter
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.network.transfer import TransferProgress
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import HangNotice
 from jupyter_sky.errors import SkyError
@@ -47,7 +46,7 @@ def follow(
     timeout
         Seconds after which the run is stopped.
     sending
-        Shows how much data has arrived.
+        Shows how much data has arrived; ``None`` if it was sent before.
     leaves_on_interrupt
         Returns after Ctrl-C whether to leave the run running; by default, whether the kernel is
         ending.
@@ -88,7 +87,7 @@ def follow(
                 lambda event: renderer.render(event, flush=run.nothing_waits),
                 begun=strip.show,
                 timeout=timeout,
-                sending=sending.update if sending else _show_no_sending,
+                sending=sending.update if sending else lambda progress: None,
                 notice=on_notice,
                 hang=on_hang,
                 ask=ask,
@@ -125,7 +124,3 @@ def _completing(renderer: Renderer) -> Iterator[None]:
 def _is_of_output(error: BaseException | None) -> bool:
     """Return whether an error means that output cannot be written; some of ours are `OSError`s."""
     return isinstance(error, OSError) and not isinstance(error, SkyError)
-
-
-def _show_no_sending(progress: TransferProgress) -> None:
-    """Do nothing: the data of this run was sent before."""

@@ -6,19 +6,20 @@ import hashlib
 import json
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.network.transfer import TransferProgress
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.formatting import format_list
 from jupyter_sky.notebook.output.progress import NoticeLine, SendingLine
 from jupyter_sky.notebook.project.sending import send_ahead, task_that_sends
-from jupyter_sky.serialization import blobs, pickling
 from jupyter_sky.notebook.validation import first_ranks
+from jupyter_sky.serialization import blobs, pickling
 from jupyter_sky.serialization.folders import FolderIndex, read_folder
 
 _NAMED = 5  # files that a run has written
@@ -52,7 +53,7 @@ class Workdirs:
             if mark != self._kept.get(cluster.id):
                 go = pickling.dump(partial(os.chdir, str(folder)), "the folder")
                 call, parts = blobs.pack(go)
-                self._run(cluster, Task(cluster.all_ranks, call=call, blobs=parts, show=()))
+                _run(cluster, Task(cluster.all_ranks, call=call, blobs=parts, show=()))
                 self._kept[cluster.id] = mark
             return
         content = read_folder(folder, limit=limit, index=self._index)
@@ -64,16 +65,18 @@ class Workdirs:
         [content] = send_ahead(shell, cluster, [content], first)
         leaving = sum(content.blobs[key].nbytes for key in cluster.lacking(content.blobs))
         sending = SendingLine(shell, cluster.name, {folder.name: leaving})
-        self._run(cluster, task_that_sends(content, first, f"send {folder.name}"), sending)
+        _run(cluster, task_that_sends(content, first, f"send {folder.name}"), sending.update)
         self._kept[cluster.id] = mark
 
-    def _run(self, cluster: Cluster, task: Task, sending: SendingLine | None = None) -> None:
-        run = cluster.run(task)
-        if sending:
-            run.follow(sending=sending.update)
-        else:
-            run.follow()
-        run.check()
+
+def _run(
+    cluster: Cluster,
+    task: Task,
+    sending: Callable[[TransferProgress], object] = lambda progress: None,
+) -> None:
+    run = cluster.run(task)
+    run.follow(sending=sending)
+    run.check()
 
 
 def say_written(shell: InteractiveShell, cluster: Cluster, ranks: Sequence[int]) -> None:
