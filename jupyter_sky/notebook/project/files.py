@@ -177,7 +177,7 @@ def _sources(names: Sequence[str]) -> Iterator[Path]:
 
 def _find(cluster: Cluster, patterns: Sequence[str], rank: int) -> FindAnswer:
     found = cluster.files.find(rank, patterns)
-    host = _host(cluster, rank)
+    host = cluster.state.node_of(rank).host
     if found["missing"]:
         raise UsageError(
             f"there is no {format_list(found['missing'])} on {host}, where rank {rank} is: "
@@ -200,16 +200,12 @@ def about_variables(cluster: Cluster, names: Sequence[str], rank: int) -> str:
 def _downloads(
     cluster: Cluster, found: FindAnswer, patterns: Sequence[str], rank: int, folder: Path
 ) -> Iterator[Download]:
-    host = _host(cluster, rank)
+    host = cluster.state.node_of(rank).host
     inside: set[Path] = set()
     for file in found["files"]:
         if file["size"] < 0 or not any(matches(file["name"], each) for each in patterns):
             raise SkyError(f"{host} has given {file['name']!r}, which was not asked for.")
         yield Download(file, place_in(folder, file["name"], inside))
-
-
-def _host(cluster: Cluster, rank: int) -> str:
-    return next(node.host for node in cluster.state.nodes if rank in node.ranks)
 
 
 def _is_here(place: Download) -> bool:
