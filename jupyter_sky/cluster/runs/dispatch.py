@@ -291,10 +291,8 @@ async def _send(
         raise
 
 
-class WaitingRecord:
-    """Records that a run waits for its turn, for a kernel that attaches after the end of this one.
-
-    One in the background may wait for no other: its cell is over before it is sent.
+def record_waiting(cluster: str, run: Run, has_others: bool) -> asyncio.Task[None] | None:
+    """Record that a run waits for its turn, for a kernel that attaches after the end of this one.
 
     Parameters
     ----------
@@ -302,21 +300,18 @@ class WaitingRecord:
         The cluster's id.
     run
         The run; what has no title, as a command, is not recorded.
-    turn
-        Held while it is another run's turn.
+    has_others
+        Whether it waits for others; in the background its cell is over before it is sent anyway.
+
+    Returns
+    -------
+    asyncio.Task or None
+        To be awaited before more is recorded of the run, which replaces this.
     """
-
-    def __init__(self, cluster: str, run: Run, turn: asyncio.Lock) -> None:
-        self._recording: asyncio.Task[None] | None = None
-        if run.task.title and (turn.locked() or run.in_background):
-            self._recording = asyncio.create_task(_record(cluster, run, waits=True))
-        else:
-            run.kept.set()
-
-    async def is_over(self) -> None:
-        """Wait until it is recorded, so that what is recorded next replaces it."""
-        if self._recording:
-            await self._recording
+    if run.task.title and (has_others or run.in_background):
+        return asyncio.create_task(_record(cluster, run, waits=True))
+    run.kept.set()
+    return None
 
 
 async def settle(cluster: str, run: Run) -> None:

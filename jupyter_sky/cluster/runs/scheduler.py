@@ -20,17 +20,7 @@ from jupyter_sky.cluster.errors import BegunInPart
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.transfer import Transfer
-from jupyter_sky.cluster.runs.dispatch import (
-    WaitingRecord,
-    check_ranks,
-    fail_together,
-    give_up_unmatched,
-    may_be_unmatched,
-    note_names,
-    send_once_whole,
-    settle,
-    task_of,
-)
+from jupyter_sky.cluster.runs import dispatch
 from jupyter_sky.cluster.runs.monitor import Monitor
 from jupyter_sky.cluster.runs.other_notebooks import UNKNOWN_NAMES, OtherNotebooks
 from jupyter_sky.cluster.runs.run import Run
@@ -210,17 +200,18 @@ class Scheduler(ClusterListener):
         A run takes its place in the queue before its data is sent, so that it is not overtaken:
         later runs count on what it does.
         """
-        waiting = WaitingRecord(self.controller.id, run, self._turn)
+        recording = dispatch.record_waiting(self.controller.id, run, self._turn.locked())
         async with self._turn:
-            await waiting.is_over()
+            if recording:
+                await recording
             if sending:
                 await either(sending, run.over.wait())
             if not run.finished and not run.sent:  # another kernel has sent its own
                 await self._check(run)
                 await self._others.say_missed(self.controller.id, self._unseen, run)
-                await send_once_whole(self.controller, run, self.monitor.begin)
+                await dispatch.send_once_whole(self.controller, run, self.monitor.begin)
             elif run.finished:  # perhaps before it was recorded that it waits
-                await settle(self.controller.id, run)
+                await dispatch.settle(self.controller.id, run)
             await recovery.until_over(self.controller, run.over, lambda: run.waiting, run.on_notice)
 
     async def _check(self, run: Run) -> None:
@@ -233,7 +224,7 @@ class Scheduler(ClusterListener):
                 f"cluster {name} is busy with a run that another kernel began: follow it "
                 "with `%sky attach`, or stop it with `%sky interrupt`."
             )
-        check_ranks(controller, run.task)
+        dispatch.check_ranks(controller, run.task)
 
     @property
     def _foreign_runs(self) -> set[str]:
@@ -304,15 +295,15 @@ class Scheduler(ClusterListener):
         """Tell runs which of their ranks have finished."""
         for name in dict.fromkeys([event.run for _, event in done]):
             run, own = self._runs.get(name), [each for each in done if each[1].run == name]
-            if run and may_be_unmatched(run, own):
+            if run and dispatch.may_be_unmatched(run, own):
                 then = partial(self._on_parts_done, run, own)
-                self.controller.spawn(give_up_unmatched(self.controller, run, own, then))
+                self.controller.spawn(dispatch.give_up_unmatched(self.controller, run, own, then))
             elif run:
                 self._on_parts_done(run, own)
 
     def _on_parts_done(self, run: Run, done: Sequence[Done]) -> None:
         done = [each for each in done if run.waits_for(each[1].rank)]
-        note_names(self.controller, run.task, [event for _, event in done])
+        dispatch.note_names(self.controller, run.task, [event for _, event in done])
         for connection, event in done:
             self.monitor.on_rank_done(event)
             run.on_rank_done(event)
@@ -321,7 +312,7 @@ class Scheduler(ClusterListener):
 
     def _interrupt_peers(self, run: Run, connection: Connection) -> None:
         """Interrupt the other ranks of a run in which one has failed, if they fail together."""
-        if run.failed and fail_together(self.controller, run.task):
+        if run.failed and dispatch.fail_together(self.controller, run.task):
             # The agent of the failed rank has done so itself.
             others = [each for each in self.controller.connections if each is not connection]
             self._requests.interrupt(run.id, others)
@@ -335,7 +326,7 @@ class Scheduler(ClusterListener):
         self, began: RunBegan, asked: Mapping[int, Sequence[str]], untold: Sequence[int]
     ) -> None:
         """Follow a run that another kernel began; called before its events."""
-        task = task_of(began, self.controller.ranks, asked)
+        task = dispatch.task_of(began, self.controller.ranks, asked)
         run = self._unseen = self._runs[began.run] = self._make_run(task, began.run)
         run.sent, run.is_recorded = True, bool(asked)
         run.started = run.began = time.monotonic() - max(0.0, began.seconds)
@@ -383,7 +374,7 @@ class Scheduler(ClusterListener):
         self.monitor.end(run)
         self._runs.pop(run.id, None)
         if run.is_recorded and (run.failed or run.stopped or not run.task.values):
-            controller.spawn(settle(controller.id, run))
+            controller.spawn(dispatch.settle(controller.id, run))
         controller.wake()
         if controller.alive and not controller.visits and not controller.state.group:
             # So that the next cell need not wait for the group.
