@@ -100,7 +100,7 @@ def _compared(
         first = next(iter(seen.values()))
         line = _all_alike(ask, name, format_ranks(seen), min(seen), first)
         return "; ".join(filter(None, [where, line])), not missing
-    line = _difference(ask, name, seen, [ranks[0] for ranks in groups.values()], groups)
+    line = _difference(ask, name, seen, groups)
     return "; ".join(filter(None, [where, line])), False
 
 
@@ -150,18 +150,14 @@ def _all_parts(ask: Ask, name: str, ranks: Sequence[int], count: int) -> dict[in
 
 
 def _difference(
-    ask: Ask,
-    name: str,
-    seen: dict[int, SeenName],
-    chosen: Sequence[int],
-    groups: dict[str, list[int]],
+    ask: Ask, name: str, seen: dict[int, SeenName], groups: dict[str, list[int]]
 ) -> str:
-    """Say where ranks first differ; ``chosen`` has one rank of each kind."""
+    """Say where ranks first differ; ``groups`` has those with equal digests."""
     alike = {ranks[0]: ranks for ranks in groups.values()}
     count = max(each["parts"] for each in seen.values())
     tables = {
         rank: {part["path"]: part for part in parts}
-        for rank, parts in _all_parts(ask, name, chosen, count).items()
+        for rank, parts in _all_parts(ask, name, list(alike), count).items()
     }
     paths = dict.fromkeys(path for table in tables.values() for path in table)
     different = [path for path in paths if len(_kinds(path, tables)) > 1]
@@ -172,22 +168,17 @@ def _difference(
     ranks = {kind: sorted(r for rep in reps for r in alike[rep]) for kind, reps in kinds.items()}
     order = sorted(kinds, key=lambda kind: (-len(ranks[kind]), ranks[kind][0]))
     line = _who([ranks[kind] for kind in order], _short(path))
-    whats = {(tables[kinds[kind][0]].get(path) or _NOTHING)["what"] for kind in order}
-    if len(whats) > 1:
-        said = [
-            f"{(tables[kinds[kind][0]].get(path) or _NOTHING)['what'] or 'nothing'} on "
-            f"{format_ranks(ranks[kind])}"
-            for kind in order
-        ]
+    parts = (tables[kinds[kind][0]].get(path) for kind in order)
+    whats = [part["what"] if part else "" for part in parts]
+    if len(set(whats)) > 1:
+        pairs = zip(whats, order, strict=True)
+        said = [f"{what or 'nothing'} on {format_ranks(ranks[kind])}" for what, kind in pairs]
         line += f" ({'; '.join(said[:4])}{'; …' * (len(said) > 4)})"
     elif apart := _apart(ask, name, path, kinds[order[0]][0], kinds[order[1]][0]):
         line += f" ({apart})"
     if len(different) > 1:
         line += f", and in {len(different) - 1:,} more of {len(paths):,} parts"
     return line
-
-
-_NOTHING: SeenPart = {"path": "", "what": "", "digest": "", "sharded": False}
 
 
 def _kinds(path: str, tables: dict[int, dict[str, SeenPart]]) -> dict[tuple[str, str], list[int]]:
