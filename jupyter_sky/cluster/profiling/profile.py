@@ -148,13 +148,13 @@ class Profile:
             return f"{text}: calls into C let no other Python code run, or the machine was busy"
         return text
 
-    def hot_lines(self, most: int = 10) -> list[HotLine]:
+    def hot_lines(self) -> list[HotLine]:
         """Return the user's lines that take the most time, the hottest first."""
-        return self._hottest(most, beside=False)
+        return self._hottest(10, beside=False)
 
-    def thread_lines(self, most: int = 5) -> list[HotLine]:
+    def thread_lines(self) -> list[HotLine]:
         """Return the lines at which other threads are, beside the one that runs the cell."""
-        return self._hottest(most, beside=True)
+        return self._hottest(5, beside=True)
 
     def _hottest(self, most: int, beside: bool) -> list[HotLine]:
         counts: dict[Frame, dict[int, Counter[str]]] = {}

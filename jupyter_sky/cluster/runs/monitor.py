@@ -149,7 +149,7 @@ class Monitor:
             self._controller.wake()
         return found
 
-    def shown_rank(self, run: str | None = None) -> int:
+    def shown_rank(self, run: str | None) -> int:
         """Return the rank whose output a run's snapshot has; by default the present run's."""
         record = self._record(run or self._current)
         return record.output["rank"] if record else 0

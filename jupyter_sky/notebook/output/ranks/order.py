@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from jupyter_sky.transport.protocol.events import Display, Output
 
@@ -23,12 +23,9 @@ class RankOrder:
     ----------
     ranks
         The ranks that are shown.
-    clock
-        The time, for tests.
     """
 
-    def __init__(self, ranks: Sequence[int], clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, ranks: Sequence[int]) -> None:
         self._counts = dict.fromkeys(sorted(ranks), 0)
         self._held: dict[int, deque[Shown]] = {rank: deque() for rank in self._counts}
         self._since: float | None = None
@@ -41,12 +38,12 @@ class RankOrder:
             return
         held.append(event)
         if self._since is None:
-            self._since = self._clock()
+            self._since = time.monotonic()
         yield from self._release()
 
     def overdue(self) -> Iterator[Shown]:
         """Yield everything that was held back for too long; to be called repeatedly."""
-        if self._since is not None and self._clock() > self._since + PATIENCE:
+        if self._since is not None and time.monotonic() > self._since + PATIENCE:
             yield from self.finish()
 
     def finish(self) -> Iterator[Shown]:
