@@ -123,9 +123,8 @@ class Transfer:
         self._on_changed()
 
     def _on_changed(self) -> None:
-        arrived, total = (
-            sum(getattr(each, at) for each in self._hosts) for at in ("arrived", "total")
-        )
+        arrived = sum(each.arrived for each in self._hosts)
+        total = sum(each.total for each in self._hosts)
         percent = 100 * arrived // total if total else 100
         if percent > self._percent:
             self._percent = percent
