@@ -206,7 +206,7 @@ class BackgroundRun:
 
     def _on_end(self) -> None:
         following = self._again if self._run.loss else None
-        if not (self._run.failed or self._run.stopped or self._run.trouble):
+        if not (self._run.failed or self._run.stopped):
             following, self._then = self._then, None
         if following is None or self._is_cancelled:
             self._finish()
@@ -300,8 +300,7 @@ class BackgroundRun:
 
     @property
     def _has_succeeded(self) -> bool:
-        is_troubled = self._trouble or self._run.trouble
-        return self.done and not (is_troubled or self._run.failed or self._run.stopped)
+        return self.done and not (self._trouble or self._run.failed or self._run.stopped)
 
     def _bundle(self) -> dict[str, str]:
         return {"text/plain": "\n".join(self._lines())}
