@@ -179,10 +179,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
     ),
     "start": ("start a stopped cluster again", (_NAME, _MAX_PRICE, _NEW_LIMIT)),
     "status": ("show clusters, their ranks and runs", (_JSON,)),
-    "logs": (
-        "show the output of ranks",
-        (_LOG_RANKS, _FOLLOW, _TAIL, _SAVE, _JSON, _CLUSTER),
-    ),
+    "logs": ("show the output of ranks", (_LOG_RANKS, _FOLLOW, _TAIL, _SAVE, _JSON, _CLUSTER)),
     "push": ("send variables to all ranks", (_NAMES,)),
     "pull": ("bring variables back from the ranks", (_RESULTS, _SOURCE_RANKS)),
     "vars": ("show what names stand for on the ranks", (_ALL_NAMES, _CLUSTER)),
@@ -195,10 +192,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
         "install packages on all nodes of a cluster that is up; variables stay",
         (_ACTION, _PACKAGES, _WHEELS, _INDEX, _CLUSTER),
     ),
-    "put": (
-        "send files and folders to all nodes",
-        (_PATHS, _TO, _FORCE, _LARGE, _CLUSTER),
-    ),
+    "put": ("send files and folders to all nodes", (_PATHS, _TO, _FORCE, _LARGE, _CLUSTER)),
     "get": (
         "bring files and folders from a node",
         (_NODE_PATHS, _FROM, _TO, _FORCE, _LARGE, _CLUSTER),
@@ -231,10 +225,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
             _NO_SETUP,
         ),
     ),
-    "shell": (
-        "open a shell on the node of a rank, in a terminal",
-        (_SHELL_RANK, _HOLD, _CLUSTER),
-    ),
+    "shell": ("open a shell on the node of a rank, in a terminal", (_SHELL_RANK, _HOLD, _CLUSTER)),
     "run": (
         "run a notebook or script in a terminal; options replace those of cells",
         (_PROGRAM, *CLUSTER_OPTIONS, *_DEFAULTS, _KEEP),
