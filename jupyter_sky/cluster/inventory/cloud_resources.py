@@ -24,7 +24,7 @@ class RentedCluster:
 
     Attributes
     ----------
-    holding
+    resources
         What it is.
     provider
         Where it is rented.
@@ -131,13 +131,14 @@ def _of(provider: CloudProvider, holdings: Sequence[CloudResources]) -> list[Ren
     with_row = {*recorded, *broken}
     found = []
     for held in holdings:
-        is_known = held.is_ours or held.id in with_row
+        has_row, is_dead = held.id in with_row, held.id in dead
+        is_known, is_readable = held.is_ours or has_row, held.id not in broken
+        strays = () if is_dead else _strays(held, recorded.get(held.id))
         # A row that was copied says nothing of a cluster that goes on where it was started.
-        is_orphaned = held.is_ours and (held.id in dead or held.id not in with_row)
-        is_orphaned = is_orphaned or (held.is_abandoned and held.id not in with_row)
-        strays = _strays(held, recorded.get(held.id)) if held.id not in dead else ()
-        is_orphaned = is_orphaned or bool(strays)
-        is_readable = held.id not in broken
+        is_gone = (held.is_ours and is_dead) or (
+            not has_row and (held.is_ours or held.is_abandoned)
+        )
+        is_orphaned = is_gone or bool(strays)
         found.append(RentedCluster(held, provider, is_known, is_orphaned, strays, is_readable))
     for row in gone:
         if row.id not in {held.id for held in holdings}:
