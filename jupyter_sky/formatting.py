@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 HIDDEN = "****"
 """Shown in place of a secret."""
@@ -124,6 +127,14 @@ def as_sentence(text: str) -> str:
     """Return a text with a full stop, unless it ends with another end of a sentence."""
     text = text.rstrip(".")
     return text if text.endswith(("?", "!")) else f"{text}."
+
+
+def keys_by_value(values: Mapping[K, V]) -> dict[V, list[K]]:
+    """Return which keys have the same value, as ranks of which one sentence says the same."""
+    found: dict[V, list[K]] = {}
+    for key, value in values.items():
+        found.setdefault(value, []).append(key)
+    return found
 
 
 def join_reasons(sentences: Iterable[str]) -> list[str]:

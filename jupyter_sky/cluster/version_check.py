@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import jupyter_sky
 from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import keys_by_value
 from jupyter_sky.transport.protocol.messages import Welcome
 from jupyter_sky.transport.protocol.versions import PACKAGES, versions
 
@@ -55,9 +56,7 @@ def check(nodes: Mapping[str, Versions]) -> tuple[str, ...]:
         If a node has another minor version of Python.
     """
     here = versions()
-    groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
-    for host, there in nodes.items():
-        groups.setdefault(tuple(sorted(there.items())), []).append(host)
+    groups = keys_by_value({host: tuple(sorted(there.items())) for host, there in nodes.items()})
     return tuple(
         warning
         for there, hosts in groups.items()

@@ -13,7 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from jupyter_sky.formatting import format_bytes, format_count, format_list, format_ranks
+from jupyter_sky.formatting import (
+    format_bytes,
+    format_count,
+    format_list,
+    format_ranks,
+    keys_by_value,
+)
 from jupyter_sky.transport.protocol.inspection import (
     PARTS_COMPARED,
     RANDOM,
@@ -93,9 +99,7 @@ def _compared(
         where = f"{format_ranks(seen)} {have}{format_ranks(missing)} {does}"
     if len(seen) == 1:
         return where or f"there is only {format_ranks(seen)}", not missing
-    groups: dict[str, list[int]] = {}
-    for rank, each in seen.items():
-        groups.setdefault(each["digest"], []).append(rank)
+    groups = keys_by_value({rank: each["digest"] for rank, each in seen.items()})
     if len(groups) == 1:
         first = next(iter(seen.values()))
         line = _all_alike(ask, name, format_ranks(seen), min(seen), first)

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from jupyter_sky.formatting import format_list, format_ranks
+from jupyter_sky.formatting import format_list, format_ranks, keys_by_value
 from jupyter_sky.transport.protocol.events import Prompted
 
 _LONGEST = 200  # characters of a place
@@ -58,9 +58,8 @@ class Prompts:
     @property
     def sentence(self) -> str:
         """Describes which ranks wait for the user, and where; empty if none does."""
-        groups: dict[tuple[str, str], list[int]] = {}
-        for rank, event in self.open.items():
-            groups.setdefault((event.kind, event.place[:_LONGEST]), []).append(rank)
+        places = {rank: (each.kind, each.place[:_LONGEST]) for rank, each in self.open.items()}
+        groups = keys_by_value(places)
         parts = [_waiting(ranks, *key) for key, ranks in list(groups.items())[:_MOST_NAMED]]
         return f"{format_list(parts)}." if parts else ""
 

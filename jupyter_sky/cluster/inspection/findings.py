@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from jupyter_sky.formatting import format_duration, format_list, format_ranks
+from jupyter_sky.formatting import format_duration, format_list, format_ranks, keys_by_value
 from jupyter_sky.transport.protocol.inspection import SeenCollective, SeenFrame, SeenRank
 
 _MOST_LINES = 12  # of a stack
@@ -215,10 +215,7 @@ def _wrong(waiting: Sequence[_Waiting], known: Mapping[int, SeenRank]) -> Iterat
 
 
 def _by(said: Mapping[int, str]) -> list[str]:
-    groups: dict[str, list[int]] = {}
-    for rank, what in said.items():
-        groups.setdefault(what, []).append(rank)
-    shown = [f"{what} on {format_ranks(each)}" for what, each in groups.items()]
+    shown = [f"{what} on {format_ranks(each)}" for what, each in keys_by_value(said).items()]
     left = len(shown) - _MOST_GROUPS
     return shown if left <= 0 else [*shown[:_MOST_GROUPS], f"{left} others"]
 
@@ -287,9 +284,7 @@ def _line(seen: SeenRank) -> str:
 
 def _stacks(known: Mapping[int, SeenRank], silent: Mapping[int, str]) -> Iterator[str]:
     """Yield where each rank is, in lines; equal ones once."""
-    alike: dict[tuple[str, ...], list[int]] = {}
-    for rank, each in sorted(known.items()):
-        alike.setdefault(tuple(_lines(each)), []).append(rank)
+    alike = keys_by_value({rank: tuple(_lines(each)) for rank, each in sorted(known.items())})
     stacks = [(lines, ranks) for lines, ranks in alike.items() if lines]
     for lines, ranks in stacks[:_MOST_STACKS]:
         yield f"   {format_ranks(ranks)}"

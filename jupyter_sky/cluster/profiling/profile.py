@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from jupyter_sky.formatting import format_ranks
+from jupyter_sky.formatting import format_ranks, keys_by_value
 from jupyter_sky.transport.protocol.profiling import RankProfile
 
 ACTIVITIES = {
@@ -128,9 +128,7 @@ class Profile:
     @property
     def without(self) -> list[str]:
         """Phrases about ranks that are not in it."""
-        by_reason: dict[str, list[int]] = {}
-        for rank, why in self.silent.items():
-            by_reason.setdefault(why, []).append(rank)
+        by_reason = keys_by_value(self.silent)
         return [f"{format_ranks(ranks)}: {why}" for why, ranks in by_reason.items()]
 
     @property

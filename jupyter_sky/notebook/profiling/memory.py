@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from jupyter_sky.cluster.profiling.records import Fetched
-from jupyter_sky.formatting import aligned, format_bytes, format_ranks, format_share
+from jupyter_sky.formatting import aligned, format_bytes, format_ranks, format_share, keys_by_value
 from jupyter_sky.transport.protocol.profiling import MemoryRecord
 
 _MOST_ROWS = 64
@@ -38,9 +38,7 @@ def _lines(
                 )
         yield from _table(rows)
     if others:
-        reasons: dict[str, list[int]] = {}
-        for rank, record in others.items():
-            reasons.setdefault(record["why_no_gpu"], []).append(rank)
+        reasons = keys_by_value({rank: each["why_no_gpu"] for rank, each in others.items()})
         why = "; ".join(f"{reason} on {format_ranks(ranks)}" for reason, ranks in reasons.items())
         yield (
             f"{title}: {why}, so this is the memory of their processes. {_nearest_machine(others)}"
