@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import psutil
-
+from jupyter_sky.cluster.inventory.storage import processes
 from tests.lab.host import HAS_IPV6, Host, command, make_key
 
 _PLACE = Path("/var/lib/sky-lab")
@@ -92,7 +93,7 @@ class Lab:
         new = self.folder.with_name(f"new-{self.index}")
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir()
-        (new / "owner").write_text("" if keep else _mark(os.getpid()))
+        (new / "owner").write_text(json.dumps(None if keep else processes.describe()))
         new.rename(self.folder)
 
     def _make(self, count: int) -> None:
@@ -205,7 +206,9 @@ class Lab:
         if not any((lab.folder / "forwarded").exists() for lab in labs()):
             _FORWARDING.write_text(text)
         for host in self.hosts:
-            (host.folder / "etc" / "resolv.conf").write_text("")
+            # The files of a host are in memory: they are gone if this machine was switched off.
+            with contextlib.suppress(FileNotFoundError):
+                (host.folder / "etc" / "resolv.conf").write_text("")
 
     @property
     def _gate(self) -> list[list[str]]:
@@ -232,16 +235,16 @@ class Lab:
     @property
     def is_left_over(self) -> bool:
         """Whether nobody will ever stop it: who started it is gone."""
-        with contextlib.suppress(OSError):
-            owner = (self.folder / "owner").read_text()
-            return bool(owner) and owner != _mark(int(owner.split()[0]))
+        with contextlib.suppress(OSError, ValueError):
+            started = json.loads((self.folder / "owner").read_text())
+            return started is not None and not processes.is_there(started, since=time.time())
         return self.folder.exists()
 
     @property
     def is_kept(self) -> bool:
         """Whether it was started to stay."""
         with contextlib.suppress(OSError):
-            return not (self.folder / "owner").read_text()
+            return (self.folder / "owner").read_text() == "null"
         return False
 
     def stop(self) -> None:
@@ -250,9 +253,9 @@ class Lab:
             self._remove()
 
     def _remove(self) -> None:
+        self._close_gate()
         for folder in self.folder.glob("lab*"):
             self._host(int(folder.name.removeprefix("lab"))).remove()
-        self._close_gate()
         self.remove_network()
         subprocess.run(["ip", "link", "delete", self.bridge], capture_output=True)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -290,14 +293,6 @@ def _first_free() -> Lab:
         if not lab.folder.exists() and not subprocess.run(words, capture_output=True).returncode:
             return lab
     raise RuntimeError(f"there are {_MOST} labs already: `python -m tests.lab down` ends them")
-
-
-def _mark(pid: int) -> str:
-    """Return what no other process has: its id, and when it started."""
-    try:
-        return f"{pid} {psutil.Process(pid).create_time()}"
-    except psutil.NoSuchProcess:
-        return "gone"
 
 
 def _public_key(host: Host) -> str:

@@ -131,6 +131,7 @@ def world(lab: Lab, shelf: Path) -> Iterator[str]:
         f"with wheels.serve(pathlib.Path({str(shelf)!r}), '{network}.2') as index:\n"
         "    print(index, flush=True); sys.stdin.read()"
     )
+    command(["ip", "netns", "delete", name], check=False)  # of a test that was killed
     command(["ip", "netns", "add", name])
     command(["ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name])
     command(["ip", "address", "add", f"{network}.1/24", "dev", name])
@@ -141,8 +142,8 @@ def world(lab: Lab, shelf: Path) -> Iterator[str]:
     process = subprocess.Popen(
         [*inside, sys.executable, "-c", serve], stdin=-1, stdout=-1, text=True
     )
-    lab.open_gate()
     try:
+        lab.open_gate()
         yield process.stdout.readline().strip()
     finally:
         lab.close_gate()
