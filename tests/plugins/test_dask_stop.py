@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import gc
 import os
 import signal
 import threading
@@ -91,6 +92,25 @@ def test_stop_ends_calls_that_have_begun(
     assert joblib.Parallel(n_jobs=-1)(joblib.delayed(abs)(-at) for at in range(4)) == [0, 1, 2, 3]
     until(lambda: len(files("interrupted")) == 2)
     assert len(files("begun")) == 2 and not files("ended")
+
+
+def test_stop_says_where_the_cell_waited_and_nothing_else(
+    pool: sky.ComputePool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stop_once_begun() -> None:
+        until(lambda: list(tmp_path.glob("begun-*")))
+        press(pool)
+
+    stopping = threading.Thread(target=stop_once_begun)
+    stopping.start()
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        by_dask(tmp_path)
+    stopping.join()
+    assert "threading.py" not in {entry.path.name for entry in stopped.traceback}
+    # What was not told of an error is logged when it is let go, in the loop of the client's.
+    assert pool.dask().submit(abs, -7).result() == 7
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 def counted(folder: Path) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
-import traceback
 from functools import cache
 from typing import Any
 
@@ -33,6 +33,8 @@ def client_class() -> Any:
             self._pages, self._modules = cluster.pages, UserModules(cluster)
             self._cluster_name = cluster.name
             super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call, unused-ignore]
+            loop: Any = self.loop
+            loop.asyncio_loop.set_exception_handler(_report)
 
         @property
         def dashboard_link(self) -> str | None:
@@ -68,7 +70,7 @@ def client_class() -> Any:
             try:
                 return super().get(*args, **kwargs)  # type: ignore[no-untyped-call, unused-ignore]
             except KeyboardInterrupt as stop:
-                traceback.clear_frames(stop.__traceback__)  # they may refer to futures
+                stop.__traceback__ = None  # its frames are Dask's, and may refer to futures
                 self.end_unwanted()
                 raise
 
@@ -82,3 +84,14 @@ def client_class() -> Any:
             return _OTHER_LINKS.sub("", str(super()._repr_html_()))  # type: ignore[no-untyped-call, unused-ignore]
 
     return Client
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report an error of Dask's event loop, except how it wakes what waits for a released task.
+
+    Nothing waits for that any more after a Stop, which would show a traceback of each task.
+    """
+    from distributed.client import AllExit
+
+    if not isinstance(context.get("exception"), AllExit):
+        loop.default_exception_handler(context)
