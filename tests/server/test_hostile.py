@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from jupyter_sky import __version__
 from jupyter_sky.cluster.inventory import kernel_files, registry
 from jupyter_sky.cluster.inventory.kernel_files import ClusterReport, KernelFile, Unreadable
+from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.server.kernel_reports import KernelReports
 from tests.notebook.panel import samples
 from tests.notebook.panel.samples import HOSTILE
@@ -187,10 +189,18 @@ def test_a_file_under_the_name_of_another_kernel_is_left_out(
 def test_a_file_of_a_process_whose_id_went_to_another_is_stale(
     server: Server, told: Callable[..., Path]
 ) -> None:
-    told(samples.snapshot(), pid=os.getpid(), begun=psutil.Process().create_time() - 1000)
+    told(samples.snapshot(), mark=processes.describe(os.getppid())["mark"])
     entry = server.clusters()["shown"]
     assert entry["kernels"] == []
     assert "has ended" in entry["note"]
+
+
+def test_a_clock_that_is_set_ends_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = KernelFile("k", "", time.time())
+    began = psutil.Process().create_time()
+    # What the system says of the time of day at which it began changes with the clock.
+    monkeypatch.setattr(psutil.Process, "create_time", lambda process: began + 3600)
+    assert file.is_live
 
 
 def test_a_kernel_on_another_computer_is_named_and_its_file_stays(

@@ -18,8 +18,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, get_type_hints
 
-import psutil
-
 from jupyter_sky import __version__
 from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.paths import home, private_opener
@@ -80,8 +78,8 @@ class KernelFile:
         Path of the notebook, or empty.
     home
         Where the kernel has its registry.
-    computer, pid, begun
-        The process that wrote it, and when that began.
+    computer, pid, mark
+        The process that wrote it, as `processes.describe` says it.
     seen
         When it was written, in seconds since the epoch.
     clusters
@@ -96,7 +94,7 @@ class KernelFile:
     home: str = field(default_factory=lambda: str(home()))
     computer: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
-    begun: float = field(default_factory=lambda: psutil.Process().create_time())
+    mark: str | None = field(default_factory=lambda: processes.describe()["mark"])
 
     @property
     def is_elsewhere(self) -> bool:
@@ -106,10 +104,8 @@ class KernelFile:
     @property
     def is_live(self) -> bool:
         """Whether the process that wrote it is there, on this computer."""
-        if self.is_elsewhere:
-            return False
-        begun = processes.began(self.pid)
-        return begun is not None and abs(begun - self.begun) < 1.0
+        process = {"computer": self.computer, "pid": self.pid, "mark": self.mark}
+        return processes.is_there(process, since=self.seen)
 
 
 def news(file: KernelFile) -> tuple[object, ...]:
