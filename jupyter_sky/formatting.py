@@ -117,10 +117,14 @@ def format_some(words: Sequence[str], most: int) -> str:
 
 
 def similar_names(word: str, known: Iterable[str], most: int = 1, cutoff: float = 0.6) -> list[str]:
-    """Return those of the known names that ``word`` may have been meant for, the nearest first."""
+    """Return those of the known names that ``word`` may have been meant for, the nearest first.
+
+    Capital letters make no difference.
+    """
     import difflib  # only errors need it, and it would take a part of each start
 
-    return difflib.get_close_matches(word, [*known], most, cutoff)
+    names = {name.casefold(): name for name in known}
+    return [names[each] for each in difflib.get_close_matches(word.casefold(), names, most, cutoff)]
 
 
 def as_sentence(text: str) -> str:

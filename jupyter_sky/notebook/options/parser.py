@@ -233,7 +233,7 @@ class Parser(argparse.ArgumentParser):
             return f"{self.prog} takes packages: a cell with `{line}` installs those of a file."
         if word.startswith(_DASHES):
             name = word.partition("=")[0].lstrip("".join(_DASHES))
-            similar = _ELSEWHERE.get(name)
+            similar = _ELSEWHERE.get(name.casefold())
             if similar not in self.by_name:
                 similar = self._similar_option(name, cutoff=0.65)
             instead = f"did you mean `{similar}`?" if similar else f"`{self._help}` lists them."

@@ -104,6 +104,7 @@ TIMES = "a time in seconds, or with s, m, h or d behind it, as in `--timeout 10m
         ("--nodes=4 8", '--nodes takes one value, as in `--nodes 4`: leave out "8".'),
         ("--nodes 4 --num-nodes 8", "--nodes is given 2 times: keep one of them."),
         ("--node 4", "--node is not an option of %%sky: did you mean `--nodes`?"),
+        ("--NODES 4", "--NODES is not an option of %%sky: did you mean `--nodes`?"),
         ("--idletimeout=5m", "did you mean `--idle-timeout`?"),
         ("\N{EM DASH}nodes 4", "did you mean `--nodes`?"),
         ("--zzz", "--zzz is not an option of %%sky: `%sky -h` lists them."),
@@ -292,6 +293,7 @@ def test_up_takes_the_options_of_a_cluster() -> None:
     ("line", "sentence"),
     [
         ("statsu", "%sky has no command statsu: did you mean `%sky status`?"),
+        ("STATUS", "%sky has no command STATUS: did you mean `%sky status`?"),
         ("pulls", "%sky has no command pulls: did you mean `%sky pull model`?"),
         ("pulls loss", "%sky has no command pulls: did you mean `%sky pull loss`?"),
         ("fly", "%sky has no command fly: `%sky -h` lists them."),
