@@ -48,7 +48,8 @@ def by_joblib(folder: Path) -> None:
 def by_dask(folder: Path) -> None:
     import dask
 
-    dask.compute(*[dask.delayed(work)(folder, at) for at in range(9)])
+    # So many that others would begin if they were let go one after the other.
+    dask.compute(*[dask.delayed(work)(folder, at) for at in range(400)])
 
 
 def press(pool: sky.ComputePool) -> None:

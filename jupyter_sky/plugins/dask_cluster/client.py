@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, partial
 from typing import Any
 
 from jupyter_sky.cluster.cluster import Cluster
@@ -13,6 +14,9 @@ from jupyter_sky.errors import SkyError
 
 PAGE = "dask"
 """The name of the scheduler's pages among those of a cluster."""
+
+_SENT_WITHIN = 0.02
+"""Seconds in which a client sends what it has to say: it does so every 10 ms."""
 
 _OTHER_LINKS = re.compile(
     r'<strong>Dashboard: ?</strong> *<a href="(?:None|http[^"]*)"[^>]*>[^<]*</a>'
@@ -23,6 +27,8 @@ _OTHER_LINKS = re.compile(
 def client_class() -> Any:
     """Return the class of clients, which is Dask's own except for the link."""
     import distributed
+
+    futures_of: Any = distributed.futures_of
 
     class Client(distributed.Client):  # type: ignore[misc, unused-ignore]
         """A client of Dask on a cluster of jupyter_sky."""
@@ -66,13 +72,38 @@ def client_class() -> Any:
             loop: Any = self.loop
             loop.add_callback(tell)
 
-        def get(self, *args: Any, **kwargs: Any) -> Any:
+        def get(  # type: ignore[override, unused-ignore]
+            self, dsk: Any, keys: Any, *, sync: bool = True, **options: Any
+        ) -> Any:
+            waiting = {name: options.pop(name, None) for name in ("asynchronous", "direct")}
+            get = partial(super().get, dsk, keys, sync=False, **options)
+            if not sync:
+                return get()
+            found: Any = ()
             try:
-                return super().get(*args, **kwargs)  # type: ignore[no-untyped-call, unused-ignore]
+                found = get()
+                return self.gather(found, **waiting)  # type: ignore[no-untyped-call, unused-ignore]
             except KeyboardInterrupt as stop:
-                stop.__traceback__ = None  # its frames are Dask's, and may refer to futures
-                self.end_unwanted()
+                stop.__traceback__ = None  # its frames are Dask's own, and may refer to futures
+                with contextlib.suppress(Exception):  # of any kind: it may be closed by now
+                    self.sync(self._let_go, futures_of(found))  # type: ignore[no-untyped-call, unused-ignore]
                 raise
+            finally:
+                for future in futures_of(found):
+                    future.release()
+
+        async def _let_go(self, futures: Sequence[Any]) -> None:
+            """Have the scheduler forget tasks, all at once, and workers end those that have begun.
+
+            Dask releases one after the other as futures are let go, for thousands of tasks over
+            seconds, and begins others in place of the first.
+            """
+            keys = [each.key for each in futures if self.refcount[each.key] == 1]
+            self._send_to_scheduler(  # type: ignore[no-untyped-call, unused-ignore]
+                {"op": "client-releases-keys", "keys": keys, "client": self.id}
+            )
+            self.end_unwanted()
+            await asyncio.sleep(_SENT_WITHIN)  # before this thread is busy with letting them go
 
         def _graph_to_futures(self, *args: Any, **kwargs: Any) -> Any:
             self.check_open()
