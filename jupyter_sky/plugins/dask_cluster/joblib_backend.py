@@ -119,14 +119,15 @@ def _count_calls(backend_class: Any) -> Callable[[], None]:
 
 @cache
 def _backend_class() -> Any:
-    from joblib._dask import DaskDistributedBackend  # type: ignore[import-untyped, unused-ignore]
     from joblib.parallel import (  # type: ignore[import-untyped, unused-ignore]
         FallbackToBackend,
         SequentialBackend,
     )
 
-    class Backend(DaskDistributedBackend):  # type: ignore[misc, unused-ignore]
-        """joblib's own backend for Dask, which leaves sequential work to this process."""
+    from jupyter_sky.plugins.dask_cluster.joblib_calls import EndingCalls
+
+    class Backend(EndingCalls):
+        """The backend of the notebook, which leaves sequential work to this process."""
 
         progress: DaskProgress | None = None
         calls: CountedCalls | None = None
@@ -152,16 +153,9 @@ def _backend_class() -> Any:
                     lambda: int(parallel.n_completed_tasks), self.calls
                 )
 
-        def abort_everything(self, ensure_ready: bool = True) -> None:
+        def let_go(self) -> None:
             """Let go of all calls, and interrupt those that run: joblib only forgets them."""
-            super().abort_everything(ensure_ready)
-            self.client.loop.add_callback(self._let_go)
-
-        def _let_go(self) -> None:
-            for future in list(self._results):
-                future.release()
-                for known in (self._results, self._callbacks):
-                    known.pop(future, None)
+            super().let_go()
             self.client.end_unwanted()
 
         def stop_call(self) -> None:

@@ -1,0 +1,98 @@
+"""joblib's calls on Dask end, however they fail, and their errors say so."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import jupyter_sky as sky
+from tests.installed import skip_without
+from tests.waiting import PATIENCE
+
+skip_without("distributed")
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[sky.ComputePool]:
+    with sky.ComputePool(nodes=2, plugins=[sky.plugins.joblib()]) as made:
+        yield made
+
+
+class OfTwoWords(Exception):
+    """An error that pickle takes apart and cannot make again."""
+
+    def __init__(self, one: str, other: str) -> None:
+        super().__init__(f"{one} {other}")
+
+
+def fail(_: object) -> None:
+    raise OfTwoWords("no", "luck")
+
+
+def fail_inside(_: object) -> None:
+    import joblib
+
+    joblib.Parallel(n_jobs=2, timeout=PATIENCE)(joblib.delayed(fail)(at) for at in range(2))
+
+
+def die(_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def lock(_: object) -> Any:
+    return threading.Lock()
+
+
+class NeverAgain:
+    """What is pickled, but cannot be made again."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, ("never",)
+
+
+def never_again(_: object) -> NeverAgain:
+    return NeverAgain()
+
+
+@pytest.mark.parametrize(
+    ("function", "argument", "error", "words"),
+    [
+        (fail, 0, OfTwoWords, "no luck"),
+        (fail_inside, 0, OfTwoWords, "no luck"),
+        (die, 0, Exception, "workers died"),
+        (lock, 0, TypeError, "lock"),
+        (never_again, 0, ValueError, "never"),
+        (abs, threading.Lock(), TypeError, "serialize"),
+        (abs, NeverAgain(), RuntimeError, "deserialization"),
+    ],
+    ids=["error", "nested", "death", "result", "made again", "argument", "read there"],
+)
+def test_a_call_that_fails_ends_all(
+    pool: sky.ComputePool,
+    function: Callable[[Any], Any],
+    argument: object,
+    error: type[Exception],
+    words: str,
+) -> None:
+    import joblib
+
+    with pytest.raises(error, match=words) as caught:
+        joblib.Parallel(n_jobs=-1, timeout=PATIENCE)(
+            joblib.delayed(function)(argument) for _ in range(3)
+        )
+    assert not isinstance(caught.value, TimeoutError)
+    assert joblib.Parallel(n_jobs=-1)(joblib.delayed(abs)(-at) for at in range(4)) == [0, 1, 2, 3]
+
+
+def test_an_error_says_in_which_line_of_the_call(pool: sky.ComputePool) -> None:
+    import joblib
+
+    with pytest.raises(OfTwoWords) as caught:
+        joblib.Parallel(n_jobs=-1, timeout=PATIENCE)([joblib.delayed(fail)(0)])
+    assert "in fail" in str(caught.value.__cause__)
+    assert "in _carry_out" not in str(caught.value.__cause__)
