@@ -11,6 +11,7 @@ import inspect
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -27,6 +28,8 @@ from jupyter_sky.serialization import pickling
 from jupyter_sky.serialization.user_modules import ImportPaths, SourceTree, source_trees
 
 _NAME = "jupyter-sky-modules"
+_ATTEMPTS = 10
+_PAUSE = 0.1  # seconds
 
 Installable = ImportPaths | SourceTree
 
@@ -56,7 +59,7 @@ class UserModules:
             if sent == self._sent:
                 return
             client.register_plugin(_ForScheduler(found), name=f"{_NAME}-{_digest(sent)}")
-            client.register_plugin(_ForWorkers(found), name=_NAME)
+            _register_on_workers(client, found)
             self._sent = sent
 
     def _find(self) -> Sequence[Installable]:
@@ -69,6 +72,18 @@ class UserModules:
             if isinstance(name, str):
                 names.add(name.partition(".")[0])
         return list(source_trees(names))
+
+
+def _register_on_workers(client: Any, found: Sequence[Installable]) -> None:
+    """Have workers install modules, also while one of them ends, which fails for all."""
+    for left in reversed(range(_ATTEMPTS)):
+        try:
+            client.register_plugin(_ForWorkers(found), name=_NAME)
+            return
+        except OSError:
+            if not left:
+                raise
+            time.sleep(_PAUSE)  # until the scheduler has noticed
 
 
 def _identity(each: Installable) -> object:
