@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import gc
 import os
 import signal
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,8 +97,38 @@ def test_stop_ends_calls_that_have_begun(
     assert len(files("begun")) == 2 and not files("ended")
 
 
+@contextlib.contextmanager
+def futures(folder: Path) -> Iterator[list[Any]]:
+    """Tasks that go on after a Stop, as with Dask elsewhere, until they are cancelled."""
+    from distributed import default_client
+
+    client: Any = default_client()
+    made = client.map(work, [folder] * 2, range(2), pure=False)
+    try:
+        yield made
+    finally:
+        client.cancel(made, force=True)
+        client.end_unwanted()
+
+
+def by_gather(folder: Path) -> None:
+    with futures(folder) as made:
+        made[0].client.gather(made)
+
+
+def by_wait(folder: Path) -> None:
+    from distributed import wait
+
+    with futures(folder) as made:
+        wait(made)
+
+
+@pytest.mark.parametrize("run", [by_dask, by_gather, by_wait])
 def test_stop_says_where_the_cell_waited_and_nothing_else(
-    pool: sky.ComputePool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    pool: sky.ComputePool,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    run: Callable[[Path], None],
 ) -> None:
     def stop_once_begun() -> None:
         until(lambda: list(tmp_path.glob("begun-*")))
@@ -105,7 +137,7 @@ def test_stop_says_where_the_cell_waited_and_nothing_else(
     stopping = threading.Thread(target=stop_once_begun)
     stopping.start()
     with pytest.raises(KeyboardInterrupt) as stopped:
-        by_dask(tmp_path)
+        run(tmp_path)
     stopping.join()
     assert "threading.py" not in {entry.path.name for entry in stopped.traceback}
     # What was not told of an error is logged when it is let go, in the loop of the client's.

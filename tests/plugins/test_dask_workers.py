@@ -48,8 +48,15 @@ def test_workers_share_what_memory_there_is_and_a_restart_ends_tasks_that_run(
         after = workers(pool)
         assert set(after) == set(before)
         assert not {*after.values()} & {*before.values()}
-    with pytest.raises(sky.SkyError, match=ENDED):
-        client.submit(len, "abc")
+    uses = (
+        lambda: client.submit(len, "abc"),
+        lambda: client.gather([task]),
+        lambda: client.run(len, "abc"),
+        task.result,
+    )
+    for use in uses:
+        with pytest.raises(sky.SkyError, match=ENDED):
+            use()
 
 
 def test_joblib_says_that_its_cluster_was_ended_by_others() -> None:

@@ -18,6 +18,9 @@ PAGE = "dask"
 _SENT_WITHIN = 0.02
 """Seconds in which a client sends what it has to say: it does so every 10 ms."""
 
+_DATA_IS_LOST = {"already forgotten", "lost dependencies"}
+"""Why the scheduler cancels tasks whose data cannot be made again; before 2025 it does not say."""
+
 _OTHER_LINKS = re.compile(
     r'<strong>Dashboard: ?</strong> *<a href="(?:None|http[^"]*)"[^>]*>[^<]*</a>'
 )
@@ -60,6 +63,19 @@ def client_class() -> Any:
                     f"Dask on {self._cluster_name} has ended with its cluster: type `%sky status`, "
                     "or `client = %sky dask` for the client of another one."
                 )
+
+        def sync(self, func: Any, *args: Any, **options: Any) -> Any:
+            """Wait for what Dask's own thread does; all of the client's methods wait here."""
+            if self.status == "closed":
+                self.check_open()
+            try:
+                return super().sync(func, *args, **options)  # type: ignore[no-untyped-call, unused-ignore]
+            except KeyboardInterrupt as stop:
+                stop.__traceback__ = None  # its frames are those of Dask's threads
+                raise
+            except Exception as error:
+                say_where_to_look(error)
+                raise
 
         def end_unwanted(self) -> None:
             """Have workers end tasks that nobody wants any more, without waiting for that."""
@@ -115,6 +131,24 @@ def client_class() -> Any:
             return _OTHER_LINKS.sub("", str(super()._repr_html_()))  # type: ignore[no-untyped-call, unused-ignore]
 
     return Client
+
+
+def say_where_to_look(error: Exception) -> None:
+    """Add to an error of Dask that workers have ended where they may have said why."""
+    from distributed.scheduler import KilledWorker
+
+    if isinstance(error, KilledWorker):
+        rank = str(getattr(error.last_worker, "name", "")).removeprefix("rank-")
+        note = f"`%sky logs {rank}` shows what the last of them said; they may have lacked memory."
+    elif getattr(error, "reason", None) in _DATA_IS_LOST:
+        note = (
+            "All workers that had data for it have ended; they may have lacked memory: "
+            "`%sky logs 0`, and so for each rank, shows what they said."
+        )
+    else:
+        return
+    if note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

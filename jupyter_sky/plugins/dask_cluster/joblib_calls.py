@@ -15,6 +15,8 @@ from joblib import register_parallel_backend  # type: ignore[import-untyped, unu
 from joblib._dask import DaskDistributedBackend  # type: ignore[import-untyped, unused-ignore]
 from joblib._utils import _ExceptionWithTraceback  # type: ignore[import-untyped, unused-ignore]
 
+from jupyter_sky.plugins.dask_cluster.client import say_where_to_look
+
 
 class EndingCalls(DaskDistributedBackend):  # type: ignore[misc, unused-ignore]
     """Has Dask carry out calls, and tells joblib how each of them ended.
@@ -63,9 +65,10 @@ class EndingCalls(DaskDistributedBackend):  # type: ignore[misc, unused-ignore]
             self.open_futures.add(future)
             ended = await future
         except Exception as error:
-            if future is not None and future.status == "error":
+            say_where_to_look(error)
+            if future is not None and future.status != "finished":
                 error.__traceback__ = await future.traceback()  # without the frames of this side
-            ended = _ExceptionWithTraceback(error)
+            ended = _ExceptionWithTraceback(error) if error.__traceback__ else error
         finally:
             self.open_futures.discard(future)
         callback(ended)
