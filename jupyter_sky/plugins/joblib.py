@@ -63,6 +63,6 @@ def on_cluster(pool: Any, cluster: Any, options: WorkerOptions) -> Iterator[Depl
 
     with (
         deployed(cluster, options) as deployment,
-        used_everywhere(deployment.client, deployment.progress),
+        used_everywhere(lambda: deployment.client, deployment.progress),
     ):
         yield deployment

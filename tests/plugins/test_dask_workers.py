@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import threading
 from collections.abc import Iterator
@@ -69,3 +70,22 @@ def test_joblib_says_that_its_cluster_was_ended_by_others() -> None:
         with pytest.raises(sky.SkyError, match=ENDED):
             joblib.Parallel(n_jobs=-1)([joblib.delayed(len)("abc")])
     assert joblib.Parallel(n_jobs=1)([joblib.delayed(len)("abc")]) == [3]
+
+
+def test_a_client_that_its_user_has_closed_is_replaced() -> None:
+    import joblib
+
+    def there() -> int:
+        [found] = joblib.Parallel(n_jobs=-1)([joblib.delayed(os.getppid)()])
+        return int(found)
+
+    with sky.ComputePool(nodes=1, plugins=[sky.plugins.joblib()]) as pool:
+        rank = pool.cluster.state.ranks[0].pid
+        with pool.dask() as client:
+            assert client.submit(os.getppid).result() == rank
+        with pytest.raises(sky.SkyError, match="is closed: type `client = %sky dask`"):
+            client.submit(len, "abc")
+        assert there() == rank
+        pool.dask().close()
+        assert pool.dask().submit(os.getppid).result() == rank
+        assert there() == rank

@@ -40,7 +40,7 @@ def client_class() -> Any:
             from jupyter_sky.plugins.dask_cluster.modules import UserModules
 
             self._pages, self._modules = cluster.pages, UserModules(cluster)
-            self._cluster_name = cluster.name
+            self._sky_cluster = cluster
             super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call, unused-ignore]
             loop: Any = self.loop
             loop.asyncio_loop.set_exception_handler(_report)
@@ -51,18 +51,25 @@ def client_class() -> Any:
             return self._pages.link(PAGE)
 
         def check_open(self) -> None:
-            """Refuse to go on without a cluster, where Dask would fail on what it has closed.
+            """Refuse to go on once it is closed, where Dask would fail on what it has closed.
 
             Raises
             ------
             SkyError
-                If the cluster has ended.
+                If the cluster has ended, or the user has closed the client.
             """
-            if self.status == "closed":
+            if self.status != "closed":
+                return
+            dask = f"Dask on {self._sky_cluster.name}"
+            if self._sky_cluster.alive:
                 raise SkyError(
-                    f"Dask on {self._cluster_name} has ended with its cluster: type `%sky status`, "
-                    "or `client = %sky dask` for the client of another one."
+                    f"this client of {dask} is closed: type `client = %sky dask`, or use "
+                    "`pool.dask()`, for an open one."
                 )
+            raise SkyError(
+                f"{dask} has ended with its cluster: type `%sky status`, or `client = %sky dask` "
+                "for the client of another one."
+            )
 
         def sync(self, func: Any, *args: Any, **options: Any) -> Any:
             """Wait for what Dask's own thread does; all of the client's methods wait here."""

@@ -98,6 +98,7 @@ class Deployment:
         self._served: dict[int, int | None] = {}  # process ids of the ranks that have a worker
         self._head: int | None = None
         self._starting = threading.Lock()
+        self._connecting = threading.Lock()
         self._changed = threading.Event()
         self._over = False
         self._forward: Forward | None = None
@@ -131,9 +132,12 @@ class Deployment:
 
     @property
     def client(self) -> Client:
-        """The client of this notebook."""
-        assert self._client is not None
-        client: Client = self._client
+        """The client of this notebook: a new one if its user has closed the last one."""
+        with self._connecting:
+            assert self._client is not None
+            if self._client.status == "closed" and not self._over and self._cluster.alive:
+                self._connect()
+            client: Client = self._client
         return client
 
     def close(self) -> None:
@@ -226,9 +230,10 @@ class Deployment:
         connect: Any = distributed  # without types
 
         assert self._place is not None
-        self._forward = self._cluster.forward(
-            _HEAD, self._place.host, self._place.port, READY_WITHIN
-        )
+        if self._forward is None:
+            self._forward = self._cluster.forward(
+                _HEAD, self._place.host, self._place.port, READY_WITHIN
+            )
         secure = connect.Security(**security(self._place.credentials["client"], "client"))
         address = f"tls://127.0.0.1:{self._forward.port}"
         if self._place.pages:

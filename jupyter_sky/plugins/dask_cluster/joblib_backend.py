@@ -37,7 +37,7 @@ _before: list[Callable[[], None]] = []
 
 
 @contextmanager
-def used_everywhere(client: Any, progress: DaskProgress) -> Iterator[None]:
+def used_everywhere(client: Callable[[], Any], progress: DaskProgress) -> Iterator[None]:
     """Let joblib use Dask, and show its progress.
 
     In this thread, which runs the notebook's cells, Dask is set like a user's choice. In other
@@ -50,8 +50,8 @@ def used_everywhere(client: Any, progress: DaskProgress) -> Iterator[None]:
     make = _backend_class()
 
     def backend(nesting_level: int | None = None, **options: Any) -> Any:
-        made = make(client=client, **options)
-        made.nesting_level, made.progress = nesting_level, progress
+        made = make(client=client(), **options)
+        made.nesting_level, made.progress, made.find_client = nesting_level, progress, client
         return made
 
     if not _uses:
@@ -130,6 +130,7 @@ def _backend_class() -> Any:
         """The backend of the notebook, which leaves sequential work to this process."""
 
         progress: DaskProgress | None = None
+        find_client: Callable[[], Any] | None = None
         calls: CountedCalls | None = None
         _end: Any = None
 
@@ -141,6 +142,8 @@ def _backend_class() -> Any:
         def effective_n_jobs(self, n_jobs: int) -> int:
             if n_jobs == 1:
                 return 1
+            if self.find_client:
+                self.client = self.find_client()  # its user may have closed the last one
             self.client.check_open()
             # joblib does the work of a single job here, which is not where that worker is.
             return max(2, int(super().effective_n_jobs(n_jobs)))
