@@ -109,3 +109,19 @@ def test_data_that_ended_with_all_workers_is_said(pool: sky.ComputePool) -> None
     with pytest.raises(Exception, match="cancelled") as caught:
         client.submit(len, data).result()
     assert any("that had data for it have ended" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    ("function", "argument"),
+    [(abs, threading.Lock()), (lock, 0), (never_again, 0)],
+    ids=["argument", "result", "made again"],
+)
+def test_what_cannot_be_sent_is_said_once(
+    pool: sky.ComputePool,
+    caplog: pytest.LogCaptureFixture,
+    function: Callable[[Any], Any],
+    argument: object,
+) -> None:
+    with pytest.raises((TypeError, ValueError), match="lock|serialize|never"):
+        pool.dask().submit(function, argument, pure=False).result()
+    assert not [record.name for record in caplog.records if record.exc_info]

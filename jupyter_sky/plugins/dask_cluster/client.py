@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import re
 from collections.abc import Sequence
 from functools import cache, partial
@@ -20,6 +21,9 @@ _SENT_WITHIN = 0.02
 
 _DATA_IS_LOST = {"already forgotten", "lost dependencies"}
 """Why the scheduler cancels tasks whose data cannot be made again; before 2025 it does not say."""
+
+_LOG_WHAT_THEY_RAISE = ("distributed.protocol.pickle", "distributed.protocol.core")
+"""Loggers that write an error before it is raised, which would fill the cell with it twice."""
 
 _OTHER_LINKS = re.compile(
     r'<strong>Dashboard: ?</strong> *<a href="(?:None|http[^"]*)"[^>]*>[^<]*</a>'
@@ -44,6 +48,8 @@ def client_class() -> Any:
             super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call, unused-ignore]
             loop: Any = self.loop
             loop.asyncio_loop.set_exception_handler(_report)
+            for name in _LOG_WHAT_THEY_RAISE:
+                logging.getLogger(name).addFilter(_has_no_error)
 
         @property
         def dashboard_link(self) -> str | None:
@@ -156,6 +162,10 @@ def say_where_to_look(error: Exception) -> None:
         return
     if note not in getattr(error, "__notes__", ()):
         error.add_note(note)
+
+
+def _has_no_error(record: logging.LogRecord) -> bool:
+    return not record.exc_info
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
