@@ -148,8 +148,7 @@ def _run(words: Sequence[str]) -> int:
     if command == "run":
         given = options.arguments, options.options, options.keep
         return run_program(options.file, *given, _settings())
-    # A shell without a kernel prints as lines what a notebook shows as displays.
-    shell = InteractiveShell.instance(config=_settings())
+    shell = _CommandShell.instance(config=_settings())
     session = Session(shell, Sky(parent=shell))
     is_new = False
     handlers = {**HANDLERS, "up": _up, "scale": _scale, "attach": _attach, "shell": _shell}
@@ -169,6 +168,18 @@ def _run(words: Sequence[str]) -> int:
         event_loop.finish()
         session.close()
     return _status_of(done)
+
+
+class _CommandShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
+    """A shell without a kernel: it prints as lines what a notebook shows as displays.
+
+    Attributes
+    ----------
+    words
+        As of `ProgramShell`: a terminal or a file takes more of what scripts print than a page.
+    """
+
+    words: tuple[str, ...] = ()
 
 
 def _status_of(done: object) -> int:

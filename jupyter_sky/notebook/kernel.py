@@ -48,7 +48,10 @@ def cell_id(shell: InteractiveShell) -> str | None:
 
 
 def program_words(shell: InteractiveShell) -> tuple[str, ...] | None:
-    """Return name and arguments of the program of ``jupyter sky run``; else ``None``."""
+    """Return name and arguments of the program of ``jupyter sky run``; ``None`` in a notebook.
+
+    They are empty for the other commands of a terminal.
+    """
     return getattr(shell, "words", None)
 
 

@@ -19,6 +19,15 @@ def test_all_of_what_a_program_prints_arrives(terminal: Terminal, tmp_path: Path
     assert "not shown" not in done.stdout
 
 
+def test_all_of_what_a_task_prints_arrives(terminal: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "task.yaml").write_text("run: seq 200000")
+    try:
+        done = terminal.sky("launch", "task.yaml", "--cluster", "flood")
+    finally:
+        terminal.sky("down", "flood")
+    assert done.stdout.splitlines() == [str(number) for number in range(1, 200_001)]
+
+
 def test_the_notice_of_a_flood_says_what_to_type_in_a_terminal(
     terminal: Terminal, tmp_path: Path
 ) -> None:
