@@ -104,6 +104,11 @@ class DebuggerQuit(SkyError):
     """The user left the debugger in the middle of a cell, which ends the cell."""
 
 
+RUN_AGAIN = "Run the cell again to start a new one"
+RESTARTS_TOO = " (`%sky restart` does so too)"
+"""What to do about a lost cluster, in a notebook; a terminal has no cell with its options."""
+
+
 class ClusterLost(SkyError):
     """The cluster, or a part that a run needs, is gone.
 

@@ -28,7 +28,7 @@ from jupyter_sky.cluster.errors import Interrupted, RemoteError
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
 from jupyter_sky.cluster.runs.handle import STOPPED_WITHIN
-from jupyter_sky.errors import ScriptFailed, SkyError, UsageError
+from jupyter_sky.errors import RESTARTS_TOO, RUN_AGAIN, ScriptFailed, SkyError, UsageError
 from jupyter_sky.formatting import format_ranks
 from jupyter_sky.notebook.commands import control
 from jupyter_sky.notebook.commands.context import CommandContext
@@ -361,7 +361,9 @@ def _overview() -> str:
 
 def _for_terminal(text: str) -> str:
     """Return a text with the commands of a notebook, like ``%sky down``, as a terminal has them."""
-    text = text.replace(STARTED_BY, "`jupyter sky up --cluster NAME --nodes 4`")
+    up = "`jupyter sky up --cluster NAME --nodes 4`"
+    text = text.replace(STARTED_BY, up).replace(f"{RUN_AGAIN}{RESTARTS_TOO}", RUN_AGAIN)
+    text = text.replace(RUN_AGAIN, f"To start a new one, say where and how large, as in {up}")
     return _TERMINAL_COMMAND.sub("jupyter sky", text)
 
 

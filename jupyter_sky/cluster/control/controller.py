@@ -36,7 +36,7 @@ from jupyter_sky.cluster.state import (
     reduce,
 )
 from jupyter_sky.cluster.work import Work
-from jupyter_sky.errors import ClusterLost, SkyError
+from jupyter_sky.errors import RUN_AGAIN, ClusterLost, SkyError
 from jupyter_sky.formatting import format_ranks
 from jupyter_sky.providers.base import Machine, counts_hours
 from jupyter_sky.transport import event_loop
@@ -56,7 +56,6 @@ from jupyter_sky.transport.protocol.events import (
 from jupyter_sky.transport.protocol.messages import Welcome
 from jupyter_sky.transport.tasks import BackgroundTasks, Changes, Coalescer
 
-_RUN_AGAIN = "Run the cell again to start a new one."
 _LEFT_WITHIN = 1.0  # most seconds that the user waits for tasks to end
 
 
@@ -283,7 +282,7 @@ class Controller(ConnectionListener):
                     self.mark_lost(f"cluster {self.spec.name} was ended from elsewhere.")
             case Ending(reason=reason):
                 name, stops = self.spec.name, self.spec.autostop
-                then = f"`%sky start {name}` starts it again." if stops else _RUN_AGAIN
+                then = f"`%sky start {name}` starts it again." if stops else f"{RUN_AGAIN}."
                 done = "stopped" if stops else "ended"
                 self.mark_lost(f"cluster {name} has {done} itself: {reason}.", then)
             case RankExited(rank=rank, reason=reason):
@@ -338,7 +337,9 @@ class Controller(ConnectionListener):
             return self.loss
         return ClusterLost(lost_agent(connection))
 
-    def mark_lost(self, reason: str, then: str = _RUN_AGAIN, nodes: Iterable[str] = ()) -> None:
+    def mark_lost(
+        self, reason: str, then: str = f"{RUN_AGAIN}.", nodes: Iterable[str] = ()
+    ) -> None:
         """Mark the cluster as lost, and tell the listener why."""
         self.state = replace(self.state, phase=ClusterPhase.LOST)
         self.loss = ClusterLost(reason, nodes, then)

@@ -14,7 +14,7 @@ from jupyter_sky.cluster.control.shutdown import origin
 from jupyter_sky.cluster.inventory import owed_ends, scalers
 from jupyter_sky.cluster.network import peer_checks
 from jupyter_sky.cluster.network.connection import Connection
-from jupyter_sky.errors import GroupBroken, NoConnection, SkyError
+from jupyter_sky.errors import RESTARTS_TOO, RUN_AGAIN, GroupBroken, NoConnection, SkyError
 from jupyter_sky.formatting import format_duration, format_ranks
 from jupyter_sky.providers.scaling import Scalable
 from jupyter_sky.transport.protocol.error_report import report
@@ -231,7 +231,7 @@ def agent_lost(controller: Controller, connection: Connection) -> bool:
     lost = lost_agent(connection, ranks=connection.ranks)
     controller.mark_lost(
         f"cluster {controller.spec.name} is lost: {lost}.",
-        f"Run the cell again to start a new one{_advice(controller)}.",
+        f"{RUN_AGAIN}{_advice(controller)}.",
         _hosts([connection]),
     )
     return False
@@ -323,4 +323,4 @@ def _advice(controller: Controller) -> str:
     """Return advice for a cluster that ends because a node was not replaced."""
     if len(controller.connections) < 2 or not isinstance(controller.provider, Scalable):
         return ""
-    return " (`%sky restart` does so too); with `--replace` it goes on with another node"
+    return f"{RESTARTS_TOO}; with `--replace` it goes on with another node"

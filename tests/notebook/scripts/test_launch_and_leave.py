@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_sky.cluster.inventory import registry
 from tests.notebook.programs.conftest import Terminal
 from tests.waiting import until
 
@@ -63,3 +64,19 @@ def test_ctrl_c_stops_the_setup(terminal: Terminal, cluster: str, tmp_path: Path
     assert program.returncode == 130 and "Task was destroyed" not in err
     until(lambda: "nothing is running" in terminal.sky("attach", cluster).stdout)
     assert not list(tmp_path.glob("ran-*"))
+
+
+def test_a_lost_cluster_is_started_again_by_what_a_terminal_has(
+    terminal: Terminal, cluster: str, tmp_path: Path
+) -> None:
+    row = registry.find(cluster)
+    assert row
+    (tmp_path / "task.yaml").write_text(f"run: kill -9 {row.machines[0]['pid']}; sleep 600")
+    lost = terminal.sky("launch", "task.yaml", "--cluster", cluster)
+    assert lost.returncode == 1
+    assert f"cluster {cluster} is lost: the agent of" in lost.stderr
+    assert (
+        "ended. To start a new one, say where and how large, as in `jupyter sky up --cluster NAME "
+        "--nodes 4`."
+    ) in lost.stderr
+    assert "cell" not in lost.stderr
