@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.formatting import format_bytes, format_list
+from jupyter_sky.formatting import format_bytes, format_count, format_list
 from jupyter_sky.serialization import blobs
 from jupyter_sky.serialization.selected_files import IGNORE_FILE, entries
 from jupyter_sky.transport.sent_folders import (
@@ -318,13 +318,15 @@ def _check_size(source: Path, sizes: dict[str, int], limit: float | None) -> Non
     for path, size in sizes.items():
         parts.setdefault(path.partition("/")[0], []).append(size)
     by_size = total > limit
+    most = format_bytes(limit) if by_size else f"{MOST_FILES:,} files"
     largest = sorted(parts, key=lambda part: -(sum(parts[part]) if by_size else len(parts[part])))
     shown = [f"{part} ({_extent(parts[part])})" for part in largest[:3]]
     raise UsageError(
-        f"{source} has {_extent(list(sizes.values()))}, in {format_list(shown)}: leave out what "
-        f"the script does not need with lines in {IGNORE_FILE}, or add `--allow-large`."
+        f"{source} has {_extent(list(sizes.values()))}, more than the {most} that are sent by "
+        f"themselves, in {format_list(shown)}: leave out what the script does not need with lines "
+        f"in {IGNORE_FILE}, or add `--allow-large`."
     )
 
 
 def _extent(sizes: Sequence[int]) -> str:
-    return f"{format_bytes(sum(sizes))} in {len(sizes):,} files"
+    return f"{format_bytes(sum(sizes))} in {format_count(len(sizes), 'file')}"

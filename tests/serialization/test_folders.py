@@ -84,8 +84,18 @@ def test_a_link_that_leads_out_is_refused(tmp_path: Path) -> None:
 def test_what_is_too_large_is_named(tmp_path: Path) -> None:
     write(tmp_path, "data/a", "data/b", text="x" * 1000)
     write(tmp_path, "train.py")
-    with pytest.raises(UsageError, match=r"2 kB in 3 files, in data \(2 kB in 2 files\)"):
+    too_large = (
+        r"2 kB in 3 files, more than the 1 kB that are sent by themselves, in data \(2 kB in 2 "
+        r"files\) and train.py \(1 B in 1 file\): leave out"
+    )
+    with pytest.raises(UsageError, match=too_large):
         read_folder(tmp_path, limit=1000)
+
+
+def test_too_many_files_are_named_with_how_many_may_be_sent(tmp_path: Path) -> None:
+    write(tmp_path, *(f"data/{number}" for number in range(20_000)), "train.py")
+    with pytest.raises(UsageError, match=r"in 20,001 files, more than the 20,000 files that are"):
+        read_folder(tmp_path, limit=1_000_000_000)
 
 
 def test_a_single_file(tmp_path: Path) -> None:
