@@ -298,7 +298,7 @@ def what_failed(lines: Sequence[str]) -> str:
     """Return uv's error message, in one line.
 
     uv names what it could not do and then the causes, the last of which is the most specific; if
-    the output of a build follows, its last line is.
+    the output of a build follows, its last line is. A cause between them says which index it is.
     """
     causes: list[str] = []
     output: list[str] = []
@@ -313,7 +313,8 @@ def what_failed(lines: Sequence[str]) -> str:
     last = output[-1:] or causes[1:][-1:]
     if full := _IS_FULL.search(": ".join(last)):
         last = [f"the disk at {_mount_point(Path(full[1]))} is full"]
-    return ": ".join(part.rstrip(":. ") for part in [*causes[:1], *last])[:_LINE]
+    asked = [each for each in causes[1:-1] if each.startswith("Failed to fetch")][:1]
+    return ": ".join(part.rstrip(":. ") for part in [*causes[:1], *asked, *last])[:_LINE]
 
 
 def _mount_point(path: Path) -> Path:

@@ -68,7 +68,8 @@ error: Failed to download `greeting==1.0`
         (BUILD, "Failed to build `bad @ file:///x/bad`: RuntimeError: needs a compiler"),
         (
             NETWORK,
-            "Request failed after 3 retries in 7.4s: Connection refused (os error 111)",
+            "Request failed after 3 retries in 7.4s: Failed to fetch: https://index/nosuch/: "
+            "Connection refused (os error 111)",
         ),
         (
             FULL,
