@@ -57,8 +57,15 @@ class EnvironmentFile:
         return (*self.requirements, *self.needed)
 
     def add(self, requirement: str, path: Path) -> None:
-        """Include a requirement of a file; it may name a file or folder of this computer."""
+        """Include a requirement of a file; it may name a file or folder of this computer.
+
+        Raises
+        ------
+        UsageError
+            If it is none.
+        """
         if not (found := _OF_HERE.fullmatch(requirement)):
+            _check(requirement, path)
             self.requirements.append(requirement)
             return
         place = _here(found["place"], path)
@@ -132,6 +139,16 @@ _OF_HERE = re.compile(
 )
 _LOCAL = re.compile(r"(?:file:)?(?P<place>[^;]+?)(?P<extras>\[[^][]*\])?\s*(?P<marker>;.*)?")
 _EXTRA = re.compile(r"\s*(?:\band\b)?\s*\(?\bextra\s*==\s*['\"]([\w.-]+)['\"]\)?")
+
+
+def _check(requirement: str, path: Path) -> None:
+    try:
+        Requirement(requirement)
+    except InvalidRequirement:
+        raise UsageError(
+            f"{path}: `{without_secrets(requirement)}` is no requirement that pip takes, like "
+            "`numpy>=2`: correct the line, or take it out."
+        ) from None
 
 
 def required_by(distribution: Distribution, extras: str) -> list[str]:

@@ -58,6 +58,14 @@ def test_a_line_is_read_as_pip_reads_it(
     assert found.left_out == []
 
 
+@pytest.mark.parametrize("line", ["numpy=2.1", "this is $$ not", "dist/gone-1.2.whl", "1: six"])
+def test_a_line_that_is_no_requirement_is_named(tmp_path: Path, line: str) -> None:
+    file = written(tmp_path, "requirements.txt", f"six\n{line}  # or so\n")
+    with pytest.raises(sky.UsageError) as refused:
+        read_file(file)
+    assert str(refused.value).startswith(f"{file}: `{line}` is no requirement that pip takes, ")
+
+
 def test_a_file_is_joined_to_what_the_image_has(tmp_path: Path) -> None:
     """In the same way where a cluster starts and where one is up."""
     kept, former = (written(tmp_path, f"{each}-1.0-py3-none-any.whl", "") for each in ("a", "own"))
