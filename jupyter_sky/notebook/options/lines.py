@@ -169,6 +169,7 @@ def _torchrun_line(parser: Parser, words: Sequence[str]) -> Namespace:
         nnodes=values.get("nnodes"),
         standalone="standalone" in values,
         is_file=not {"module", "no_python"} & values.keys(),
+        rdzv_backend=values.get("rdzv_backend"),
         rdzv_conf=values.get("rdzv_conf"),
         torchrun=as_words({name: values[name] for name in values if name != "rdzv_conf"}),
         script=values["script"],

@@ -25,6 +25,8 @@ meet=(
   --local-addr="${{addresses[SKYPILOT_NODE_RANK]}}"
 )
 """
+# Without it, each node takes itself for the first; other rendezvous say that they ignore it.
+_NUMBER = 'meet+=(--node-rank="$SKYPILOT_NODE_RANK")\n'
 _RUN = """\
 exec python -m torch.distributed.run --nnodes={nodes} \
 --nproc-per-node="$SKYPILOT_NUM_GPUS_PER_NODE" "${{meet[@]}}" {words}
@@ -33,6 +35,8 @@ exec python -m torch.distributed.run --nnodes={nodes} \
 
 def find_script(line: Namespace) -> tuple[Path, str]:
     """Return the working folder of a line of torchrun, and its script from there.
+
+    As for Python, that may be a folder with a ``__main__.py``.
 
     Raises
     ------
@@ -43,7 +47,12 @@ def find_script(line: Namespace) -> tuple[Path, str]:
     if not line.is_file:
         return folder, line.script
     script = Path(os.path.normpath(folder / Path(line.script).expanduser()))
-    if not script.is_file():
+    if script.is_dir() and not (script / "__main__.py").is_file():
+        raise UsageError(
+            f"{line.script} is a folder without a `__main__.py`: name a script in it, or a module "
+            "with `-m`."
+        )
+    if not script.exists():
         similar = similar_names(script.name, _scripts(script.parent))
         instead = f"did you mean {similar[0]}?" if similar else "name one that is there."
         raise UsageError(f"there is no file {line.script} in {folder}: {instead}")
@@ -65,6 +74,8 @@ def torchrun_script(line: Namespace, script: str) -> NodeScript:
     nodes = "1" if line.standalone else '"$SKYPILOT_NUM_NODES"'
     more = shlex.quote(f",{line.rdzv_conf}") if line.rdzv_conf else ""
     meet = "meet=()\n" if line.standalone else _MEET.format(more=more)
+    if line.rdzv_backend == "static" and not line.standalone:
+        meet += _NUMBER
     text = meet + _RUN.format(nodes=nodes, words=words)
     return NodeScript(text, f"torchrun {line.script}", together=not _is_elastic(line.nnodes))
 

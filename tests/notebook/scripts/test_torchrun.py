@@ -146,6 +146,19 @@ def test_how_it_fails_and_is_stopped(notebook: Notebook, project: Path) -> None:
     assert "in a world of 1" in run.output
 
 
+def test_a_static_rendezvous_numbers_nodes_as_the_cluster_does(
+    notebook: Notebook, project: Path
+) -> None:
+    (project / "package").mkdir()  # a folder can be a script, as for Python
+    (project / "package" / "__main__.py").write_text(
+        "import os, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+        "print(f'{dist.get_rank()} is node ' + os.environ['SKYPILOT_NODE_RANK'], flush=True)\n"
+        "dist.barrier()\ndist.destroy_process_group()\n"
+    )
+    out = notebook.run("%sky torchrun --nodes 2 --rdzv-backend static package")
+    assert sorted(out.splitlines()) == ["0 │ 0 is node 0", "1 │ 1 is node 1"]
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -156,6 +169,10 @@ def test_how_it_fails_and_is_stopped(notebook: Notebook, project: Path) -> None:
             "../above.py is not in .*, which is what nodes get: add `--workdir FOLDER`",
         ),
         ("nothing.xyz", "there is no file nothing.xyz in .*: name one that is there"),
+        (
+            "package",
+            "package is a folder without a `__main__.py`: name a script in it, or a module",
+        ),
         ("--max-restart 1 train.py", "did you mean `--max-restarts`?"),
         ("--max-restarts few train.py", 'takes a whole number, .*; "few" is not one'),
         ("--node-rank 1 train.py", "--node-rank differs from node to node, and .*: leave it out"),
@@ -166,5 +183,6 @@ def test_what_cannot_be_is_one_line(
     notebook: Notebook, project: Path, words: str, sentence: str
 ) -> None:
     (project.parent / "above.py").touch()
+    (project / "package").mkdir()
     with pytest.raises(UsageError, match=sentence):
         notebook.run(f"%sky torchrun {words}")
