@@ -6,6 +6,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 K = TypeVar("K")
@@ -125,6 +126,18 @@ def similar_names(word: str, known: Iterable[str], most: int = 1, cutoff: float 
 
     names = {name.casefold(): name for name in known}
     return [names[each] for each in difflib.get_close_matches(word.casefold(), names, most, cutoff)]
+
+
+def similar_file(path: Path, otherwise: str) -> str:
+    """Return a question for the file beside ``path`` that was meant, or what to say otherwise."""
+    try:
+        if path.exists():
+            return otherwise
+        beside = [each.name for each in path.parent.iterdir() if each.is_file()]
+    except OSError:
+        return otherwise
+    similar = similar_names(path.name, beside)
+    return f"did you mean {similar[0]}?" if similar else otherwise
 
 
 def as_sentence(text: str) -> str:

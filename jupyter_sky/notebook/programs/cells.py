@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import similar_file
 
 _MARK = re.compile(r"#\s*(%%(\s.*)?|In\[[ \d]*\]:?)$")
 """What is above each cell: for Jupytext and editors, and, as nbconvert writes it, ``# In[1]:``."""
@@ -64,7 +65,8 @@ def read_cells(path: Path) -> list[SourceCell]:
         text = _text_of_script(path) if path.suffix == ".py" else path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError, SyntaxError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise UsageError(f"{path} cannot be read ({why}): name a notebook or a script.") from None
+        instead = similar_file(path, "name a notebook or a script.")
+        raise UsageError(f"{path} cannot be read ({why}): {instead}") from None
     is_script = False
     match path.suffix:
         case ".ipynb":

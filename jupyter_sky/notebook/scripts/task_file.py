@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.formatting import format_list, similar_names
+from jupyter_sky.formatting import format_list, similar_file, similar_names
 from jupyter_sky.notebook.options import types
 from jupyter_sky.notebook.options.option_type import InvalidValue, OptionType
 
@@ -145,7 +145,8 @@ def _load(path: Path) -> dict[str, Any]:
         text = path.read_text()
         documents = [each for each in yaml.safe_load_all(text) if each is not None]
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+        instead = similar_file(path, "name a task file.")
+        raise UsageError(f"{path} cannot be read ({error.strerror}): {instead}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         where = getattr(error, "problem_mark", None)
         line = f", line {where.line + 1}" if where else ""

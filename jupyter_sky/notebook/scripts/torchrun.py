@@ -8,7 +8,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from jupyter_sky.errors import UsageError
-from jupyter_sky.formatting import similar_names
+from jupyter_sky.formatting import similar_file
 from jupyter_sky.notebook.scripts.run import NodeScript, find_folder
 
 # The head keeps the store at which nodes meet. Each says itself at which address others reach it:
@@ -53,8 +53,7 @@ def find_script(line: Namespace) -> tuple[Path, str]:
             "with `-m`."
         )
     if not script.exists():
-        similar = similar_names(script.name, _scripts(script.parent))
-        instead = f"did you mean {similar[0]}?" if similar else "name one that is there."
+        instead = similar_file(script, "name one that is there.")
         raise UsageError(f"there is no file {line.script} in {folder}: {instead}")
     if not script.is_relative_to(folder):
         raise UsageError(
@@ -62,10 +61,6 @@ def find_script(line: Namespace) -> tuple[Path, str]:
             "with a folder that has it, and name it from there."
         )
     return folder, str(script.relative_to(folder))
-
-
-def _scripts(folder: Path) -> list[str]:
-    return [path.name for path in folder.iterdir()] if folder.is_dir() else []
 
 
 def torchrun_script(line: Namespace, script: str) -> NodeScript:

@@ -495,6 +495,7 @@ def test_a_cluster_may_stay(terminal: Terminal, tmp_path: Path) -> None:
     ("words", "said"),
     [
         (["none.ipynb"], "none.ipynb cannot be read (No such file or directory)"),
+        (["heer.py"], "heer.py cannot be read (No such file or directory): did you mean here.py?"),
         (["broken.ipynb"], "broken.ipynb is no notebook of today's format"),
         (["data.csv"], "data.csv is neither a notebook (.ipynb) nor a script (.py)"),
         ([], "takes the name of a file, as in `jupyter sky run train.ipynb`"),

@@ -264,8 +264,10 @@ def test_a_secret_is_no_argument(notebook: Notebook, folder: Path) -> None:
         notebook.run("%sky launch task.yaml --secret NOT_SET")
     with pytest.raises(UsageError, match="leaves TOKEN without a value: .*`--secret TOKEN`"):
         notebook.run("%sky launch task.yaml")
-    with pytest.raises(UsageError, match=r"nothing.yaml cannot be read: No such file"):
+    with pytest.raises(UsageError, match=r"nothing.yaml cannot be read \(No such file .*: name a"):
         notebook.run("%sky launch nothing.yaml")
+    with pytest.raises(UsageError, match=r"tsak.yaml cannot .*: did you mean task.yaml\?"):
+        notebook.run("%sky launch tsak.yaml")
     (folder / "lost.yaml").write_text("file_mounts: {data: lost.txt}\nrun: cat data")
     with pytest.raises(UsageError, match=r"file_mounts data: there is no .*lost.txt\."):
         notebook.run("%sky launch lost.yaml --cluster of-lost")
