@@ -76,7 +76,8 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         return _run_or_help(words)
     except RemoteError as error:
-        print("\n".join(error._render_traceback_()), file=sys.stderr)
+        said = "\n".join(error._render_traceback_())
+        print(said if set(words[:1]) & set(_QUOTE) else _for_terminal(said), file=sys.stderr)
         if isinstance(error, ScriptFailed):
             return error.status
     except UsageError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,8 @@ def test_files_go_there_and_come_back(lab: Lab, over_ssh: LiveNotebook, tmp_path
     (project / "table.csv").write_text("changed here\n")
     refused = over_ssh.run("%sky put table.csv")
     assert "`%sky put --force table.csv` replaces it" in refused.traceback
+    in_a_terminal = over_ssh.run(f"!{sys.executable} -m jupyter_sky put table.csv --cluster files")
+    assert "`jupyter sky put --force table.csv` replaces it" in in_a_terminal.stdout
     assert (work[1] / "table.csv").read_text() == "changed there\n"
     over_ssh.succeed("%sky put table.csv --force")
     assert (work[1] / "table.csv").read_text() == "changed here\n"
