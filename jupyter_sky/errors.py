@@ -17,6 +17,7 @@ listed with its file::
             BegunInPart      cluster/errors.py: some ranks were lost before they began a run
             TimedOut         cluster/errors.py: the run took longer than `--timeout`
             RegistryError    cluster/inventory/registry.py: the registry cannot be used
+            UnreadableRow    cluster/inventory/machines.py: another version may have written it
             ClusterStopped   cluster/inventory/stops.py: its machines are off, and can be started
             VersionMismatch  cluster/version_check.py: the node's Python or jupyter_sky differs
             HostError        providers/ssh/connection/errors.py: a host cannot be used

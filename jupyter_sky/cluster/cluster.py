@@ -21,6 +21,7 @@ from jupyter_sky.cluster.control.listener import ClusterListener
 from jupyter_sky.cluster.control.shells import NodeShells
 from jupyter_sky.cluster.control.signals import as_interrupt
 from jupyter_sky.cluster.inspection.findings import Findings
+from jupyter_sky.cluster.inventory.machines import every_machine_of
 from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.metrics.curves import Curves
 from jupyter_sky.cluster.network.forward import Forward
@@ -136,8 +137,7 @@ class Cluster:
         """
         config = lifecycle.config_of(row, provider, RuntimeEnv(life=None))
         controller = Controller(config, ClusterListener())
-        machines = [provider.machine(each) for each in [*row.machines, *row.leaving]]
-        return wait_uninterrupted(lifecycle.down(controller, machines))
+        return wait_uninterrupted(lifecycle.down(controller, every_machine_of(row, provider)))
 
     # Runs
 

@@ -140,7 +140,7 @@ def attached_spec(row: RegistryRow) -> tuple[ClusterSpec, RuntimeEnv]:
     image = with_recorded_sources(image, row)
     volumes = tuple(Volume.parse(each) for each in typed.volumes)
     spec = ClusterSpec(
-        name=row.name, accelerator=row.spec["accelerator"], image=image, volumes=volumes
+        name=row.name, accelerator=row.spec.get("accelerator"), image=image, volumes=volumes
     )
     spec, runtime_env = assemble(spec, make_plugins(_attached_plugins(row)))
     return spec, replace(runtime_env, added=tuple(row.spec.get("added", ())))
@@ -159,10 +159,10 @@ def attached_options(row: RegistryRow) -> CellOptions:
     return replace(
         typed,
         nodes=row.spec["nodes"],
-        gpu=row.spec["accelerator"],
-        cpus=row.spec["cpus"],
-        memory=row.spec["memory"],
-        procs_per_node=row.spec["procs_per_node"],
+        gpu=row.spec.get("accelerator"),
+        cpus=row.spec.get("cpus"),
+        memory=row.spec.get("memory"),
+        procs_per_node=row.spec.get("procs_per_node"),
         plugin=_attached_plugins(row),
         provider=row.provider,
         hosts=typed.hosts or (attached_hosts(row) if row.provider == "ssh" else ()),

@@ -10,6 +10,8 @@ from typing import Any
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RemoteError
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory.machines import find_broken
+from jupyter_sky.cluster.inventory.storage.row import unreadable
 from jupyter_sky.cluster.namespace.items.predefined import is_predefined
 from jupyter_sky.cluster.runs.task import CellPlace
 from jupyter_sky.errors import UsageError
@@ -162,6 +164,8 @@ NONE_RUNNING = f"no cluster is running: {STARTED_BY} starts one."
 
 def no_cluster(name: str | None, to: str = "") -> str:
     """Return a sentence that there is no such cluster, listing those that exist."""
+    if name and find_broken(name):
+        return unreadable(name)
     rows = registry.rows()
     if there := next((row for row in rows if row.name == name), None):
         if there.is_starting:

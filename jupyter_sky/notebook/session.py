@@ -16,6 +16,7 @@ from jupyter_sky.api.display.progress_line import ProgressLine
 from jupyter_sky.cluster import stopped
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import cloud_resources, owed_ends, registry, row_updates
+from jupyter_sky.cluster.inventory.machines import find_broken
 from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_list
@@ -259,7 +260,7 @@ class Session:
             if (stopped := start.future.exception()) is not None:
                 return str(stopped)
             start.cluster()
-        if broken := registry.find_broken(name):
+        if broken := find_broken(name):
             return cloud_resources.end_unreadable(broken)
         row = registry.find(name)
         if row and (known := self._clusters.get(name)) and known.id != row.id:

@@ -15,9 +15,10 @@ from jupyter_sky.cluster.control.attach import restore
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.shutdown import end
 from jupyter_sky.cluster.inventory import orphans, owed_ends, probe, registry, row_updates, stops
+from jupyter_sky.cluster.inventory.machines import UnreadableRow, every_machine_of, find_broken
 from jupyter_sky.cluster.inventory.owed_ends import Origin
 from jupyter_sky.cluster.inventory.stops import ClusterStopped
-from jupyter_sky.cluster.inventory.storage.row import RegistryRow
+from jupyter_sky.cluster.inventory.storage.row import RegistryRow, unreadable
 from jupyter_sky.cluster.network import health
 from jupyter_sky.cluster.runtime_env import ClusterConfig, RuntimeEnv, Timeouts, deadline
 from jupyter_sky.cluster.state import ClusterPhase
@@ -84,7 +85,7 @@ async def _record(controller: Controller) -> None:
     if there and not await probe.has_agent(there, provider):
         await _refuse_elsewhere(provider, there)
         await stops.refuse(there, provider)
-        machines = [provider.machine(each) for each in [*there.machines, *there.leaving]]
+        machines = every_machine_of(there, provider)
         await owed_ends.remove_machines(Origin.of_row(there, provider), machines)
         await probe.record_end(there.id, provider)
         if there.id != controller.id:
@@ -97,6 +98,8 @@ async def _record(controller: Controller) -> None:
     try:
         await blocking(registry.record, controller.id, spec.name, provider.name, row)
     except KeyError:
+        if await blocking(find_broken, spec.name):
+            raise UnreadableRow(unreadable(spec.name)) from None
         raise SkyError(
             f"there is a cluster {spec.name} already: use it with "
             f"`--cluster {spec.name}`, or end it with `%sky down {spec.name}`."
@@ -259,8 +262,8 @@ async def attach(controller: Controller, row: RegistryRow) -> bool:
     provider = controller.provider
     if row.is_stopped:
         raise ClusterStopped(stops.sentence(row.name))
-    machines = [provider.machine(machine) for machine in row.machines]
-    leaving = [provider.machine(machine) for machine in row.leaving]
+    every = every_machine_of(row, provider)
+    machines, leaving = every[: len(row.machines)], every[len(row.machines) :]
     try:
         await restore(controller, machines, leaving)
     except (VersionMismatch, asyncio.CancelledError):
@@ -282,7 +285,7 @@ async def attach(controller: Controller, row: RegistryRow) -> bool:
         except SkyError:
             controller.close()
             raise
-        await down(controller, [*machines, *leaving])
+        await down(controller, every)
         return False
     except (OSError, ClusterLost) as error:
         # It may be busy, or asleep.

@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil
 
 from jupyter_sky.cluster.inventory import owed_ends, registry
+from jupyter_sky.cluster.inventory.machines import every_machine_of
 from jupyter_sky.cluster.inventory.owed_ends import Origin
 from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
 from jupyter_sky.cluster.inventory.storage.row import START_WITHIN, RegistryRow
@@ -153,10 +154,9 @@ def _gone_elsewhere(rows: Sequence[RegistryRow]) -> Iterator[Orphan]:
     others = [row for row in rows if row.provider in known]
     for row, result in zip(others, probe(others, every), strict=True):
         if result.phase is ProbePhase.GONE:
-            machines = [
-                every[row.provider].machine(machine) for machine in [*row.machines, *row.leaving]
-            ]
-            origin = Origin.of_row(row, every[row.provider])
+            provider = every[row.provider]
+            machines = every_machine_of(row, provider)
+            origin = Origin.of_row(row, provider)
             yield Orphan(row.id, row.name, recorded=True, machines=machines, origin=origin)
 
 

@@ -14,9 +14,10 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory.machines import machine_of
 from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.formatting import format_duration
 from jupyter_sky.providers import providers
@@ -24,6 +25,7 @@ from jupyter_sky.providers.base import Machine, Provider
 from jupyter_sky.providers.cloud import CloudProvider
 from jupyter_sky.providers.spec import UNATTENDED
 from jupyter_sky.transport import event_loop
+from jupyter_sky.transport.protocol.shape import check_for
 from jupyter_sky.transport.tasks import blocking
 
 REMOVE_WITHIN = 10.0
@@ -169,10 +171,26 @@ def read() -> list[OwedEnd]:
         found = database.execute(
             "SELECT number, cluster, name, provider, machine, since FROM owed_ends ORDER BY number"
         ).fetchall()
-    return [
-        OwedEnd(number, cluster, name, provider, json.loads(machine), since)
-        for number, cluster, name, provider, machine, since in found
-    ]
+    return [owed for each in found if (owed := _parse(*each))]
+
+
+class _Node(TypedDict):
+    addr: str
+
+
+class _Machine(TypedDict):
+    nodes: list[_Node]
+
+
+def _parse(
+    number: int, cluster: str, name: str, provider: str, machine: str, since: float
+) -> OwedEnd | None:
+    """Return a row of the table; ``None`` for one that another version understands, or nobody."""
+    with contextlib.suppress(TypeError, ValueError, RecursionError):
+        described = json.loads(machine)
+        if check_for(_Machine)(described) and check_for(float)(since):
+            return OwedEnd(number, cluster, name, provider, described, since)
+    return None
 
 
 # Telling them
@@ -181,7 +199,9 @@ def read() -> list[OwedEnd]:
 async def settle(owed: OwedEnd) -> bool:
     """Try to end what is left on a machine; say whether nothing is owed there any more."""
     provider = providers().get(owed.provider)
-    if provider is None or not await try_to_remove(provider.machine(owed.machine)):
+    if provider is None or not (machine := machine_of(owed.machine, provider)):
+        return False  # another version knows how to reach it
+    if not await try_to_remove(machine):
         return False
     await blocking(_delete, owed.number)
     return True

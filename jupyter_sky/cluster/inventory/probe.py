@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from jupyter_sky.cluster.inventory import registry, row_updates, stops
+from jupyter_sky.cluster.inventory.machines import UnreadableRow, machines_of
 from jupyter_sky.cluster.inventory.stops import ClusterStopped
 from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
@@ -33,8 +34,8 @@ class ProbePhase(StrEnum):
 
     ``STOPPED`` is one whose machines are off and whose disks are there; ``GONE`` one of which an
     agent has ended; ``UNREACHABLE`` one of which an agent does not answer; ``ELSEWHERE`` one on
-    another computer that shares this registry; ``UNKNOWN`` one whose provider this version does not
-    know; ``DOWN`` one that this process has ended.
+    another computer that shares this registry; ``UNKNOWN`` one whose provider or machines this
+    version does not know; ``DOWN`` one that this process has ended.
     """
 
     STARTING = "starting"
@@ -108,9 +109,13 @@ async def has_agent(row: RegistryRow, provider: Provider) -> bool:
     """Return whether any agent of a cluster is there, or may be where that cannot be seen."""
     if row.provider != provider.name or row.is_elsewhere:
         return True
-    for machine in row.machines:
+    try:
+        machines = machines_of(row, provider)
+    except UnreadableRow:
+        return True
+    for machine in machines:
         try:
-            (await provider.machine(machine).open()).close()
+            (await machine.open()).close()
         except AgentGone:
             continue
         except OSError:
@@ -127,7 +132,10 @@ async def _probe(row: RegistryRow, providers: Mapping[str, Provider]) -> ProbeRe
     if row.is_elsewhere:
         return ProbeResult(ProbePhase.ELSEWHERE)
     provider = providers[row.provider]
-    machines = [provider.machine(each) for each in row.machines]
+    try:
+        machines = machines_of(row, provider)
+    except UnreadableRow:
+        return ProbeResult(ProbePhase.UNKNOWN)
     if row.is_stopped and isinstance(provider, Stoppable):
         return ProbeResult(await _probe_stopped(row, provider, machines))
     answers: Sequence[Welcome | BaseException] = [TimeoutError()] * len(machines)
@@ -192,10 +200,10 @@ async def record_end(identity: str, provider: Provider) -> float | None:
     float or None
         In seconds since the epoch; ``None`` if one has not, or that cannot be determined.
     """
-    with contextlib.suppress(registry.RegistryError):
+    with contextlib.suppress(registry.RegistryError, UnreadableRow):
         row = await blocking(registry.with_id, identity)
         if row and row.provider == provider.name:
-            await _ended(row, provider, [provider.machine(each) for each in row.machines])
+            await _ended(row, provider, machines_of(row, provider))
             row = await blocking(registry.with_id, identity)
         return row.ended if row else None
     return None

@@ -175,11 +175,6 @@ def find(name: str) -> RegistryRow | None:
     return next((row for row in rows() if row.name == name), None)
 
 
-def find_broken(name: str) -> Broken | None:
-    """Return the row of that name if it cannot be read."""
-    return next((row for row in read() if isinstance(row, Broken) and row.name == name), None)
-
-
 def rows() -> list[RegistryRow]:
     """Return all clusters, oldest first."""
     return [row for row in read() if isinstance(row, RegistryRow)]

@@ -10,6 +10,7 @@ from typing import Any
 
 from jupyter_sky.cluster.cost_meter import CostMeter
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory.machines import machines_of
 from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.errors import SkyError, UsageError
@@ -65,7 +66,7 @@ async def refuse(row: RegistryRow, provider: Provider) -> None:
         raise ClusterStopped(sentence(row.name))
     if not isinstance(provider, Stoppable) or row.provider != provider.name:
         return
-    machines = [provider.machine(each) for each in row.machines]
+    machines = machines_of(row, provider)
     if not machines:
         return
     if any(await provider.stopped_at(machines)):

@@ -12,6 +12,7 @@ from jupyter_sky.cluster.control import lifecycle
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.signals import as_interrupt
 from jupyter_sky.cluster.inventory import registry, stops
+from jupyter_sky.cluster.inventory.machines import machines_of
 from jupyter_sky.cluster.inventory.stops import ClusterStopped, DiskCost
 from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.state import ClusterPhase
@@ -155,7 +156,7 @@ async def _start(
     provider = _stoppable(controller.provider)
     if row.is_starting:
         raise UsageError(f"cluster {row.name} is being started by another notebook: wait for it.")
-    machines = [provider.machine(each) for each in row.machines]
+    machines = machines_of(row, provider)
     is_off = await stops.find_stopped(row, provider, machines) or row.is_stopped
     if not is_off and not any(await provider.stopped_at(machines)):
         raise UsageError(f"cluster {row.name} is not stopped: `%sky status` shows how it is.")

@@ -15,7 +15,7 @@ from jupyter_sky.cluster.inventory import owed_ends, registry, stops
 from jupyter_sky.cluster.inventory.probe import ProbePhase, ProbeResult, probe
 from jupyter_sky.cluster.inventory.stops import ClusterStopped
 from jupyter_sky.cluster.inventory.storage import ledger
-from jupyter_sky.cluster.inventory.storage.row import RegistryRow
+from jupyter_sky.cluster.inventory.storage.row import Broken, RegistryRow
 from jupyter_sky.cluster.snapshot import RunState
 from jupyter_sky.cluster.state import ClusterState
 from jupyter_sky.errors import SkyError, UsageError
@@ -128,7 +128,7 @@ def _entries(clusters: Iterable[Cluster]) -> list[StatusEntry]:
             "name": row.name,
             "provider": row.provider,
             "nodes": row.spec["nodes"],
-            "ranks": sum(len(node["ranks"]) for each in row.machines for node in each["nodes"]),
+            "ranks": sum(len(node.get("ranks", ())) for node in row.nodes),
             "created": row.created,
             "state": each.phase,
             "busy": list(each.busy),
@@ -148,12 +148,14 @@ def _table(clusters: Iterable[Cluster], current: str) -> str:
         The name of the cluster that cells use.
     """
     now = time.time()
-    rows = registry.rows()
-    if not rows:
+    every = registry.read()
+    rows = [row for row in every if isinstance(row, RegistryRow)]
+    if not every:
         return f"N{NONE_RUNNING[1:]}"
     known = {cluster.id: cluster for cluster in clusters}
     statuses = {row.id: each for row, each in zip(rows, _statuses(rows, known), strict=True)}
-    rows = registry.rows()
+    # Some have ended meanwhile, or what they cost has; one that has begun is in the next table.
+    rows = [row for row in registry.rows() if row.id in statuses]
     lines = [
         (
             "*" if row.name == current else "",
@@ -168,6 +170,11 @@ def _table(clusters: Iterable[Cluster], current: str) -> str:
             _running(row, known.get(row.id), statuses[row.id]),
         )
         for row in rows
+    ]
+    lines += [
+        ("", row.name, "", "", ProbePhase.UNKNOWN, "", "", _of_another_version(row.name))
+        for row in every
+        if isinstance(row, Broken)
     ]
     text = "\n".join(aligned([_HEAD, *lines]))
     here = next((each for each in known.values() if each.name == current), None)
@@ -187,8 +194,8 @@ def _statuses(rows: Sequence[RegistryRow], known: Mapping[str, Cluster]) -> list
 
 
 def _size(row: RegistryRow) -> str:
-    ranks = [len(node["ranks"]) for machine in row.machines for node in machine["nodes"]]
-    ranks = ranks or [row.spec["procs_per_node"] or 1]
+    ranks = [len(node.get("ranks", ())) for node in row.nodes]
+    ranks = ranks or [row.spec.get("procs_per_node") or 1]
     each = f"{min(ranks)}-{max(ranks)}" if min(ranks) < max(ranks) else f"{ranks[0]}"
     return f"{row.spec['nodes']} × {each}"
 
@@ -213,6 +220,10 @@ def _cost(row: RegistryRow, now: float) -> str:
     return f"{format_dollars(cost)}, {format_dollars(row.price or 0.0)} an hour"
 
 
+def _of_another_version(name: str) -> str:
+    return f"another version of jupyter_sky may have started it, where `%sky down {name}` ends it"
+
+
 def _running(row: RegistryRow, cluster: Cluster | None, now: ProbeResult) -> str:
     if now.phase is ProbePhase.STOPPED:
         return f"`%sky start {row.name}` starts it again"
@@ -223,6 +234,8 @@ def _running(row: RegistryRow, cluster: Cluster | None, now: ProbeResult) -> str
         )
     if now.phase is ProbePhase.STARTING:
         return row.progress
+    if now.phase is ProbePhase.UNKNOWN:
+        return _of_another_version(row.name)
     if now.phase is ProbePhase.GONE and row.progress and not row.machines:
         return f"{row.progress}; its cell goes on with it, `%sky gc` removes it"
     if not now.busy:

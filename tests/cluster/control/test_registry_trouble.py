@@ -17,6 +17,7 @@ import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory.machines import find_broken
 from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.cluster.inventory.storage.row import EndsBy
 from jupyter_sky.cluster.runtime_env import Timeouts
@@ -231,7 +232,7 @@ def test_a_row_that_is_damaged_keeps_no_other_away(column: str, content: str) ->
     with registry.opened() as database:
         database.execute(f"UPDATE clusters SET {column} = ? WHERE id = '0000000d'", (content,))
     assert [row.id for row in registry.rows()] == ["0000000e"]
-    assert registry.find_broken("c-0000000d")
+    assert find_broken("c-0000000d")
     assert registry.all_spent() == []
     for identity in ("0000000d", "0000000e"):
         registry.remove(identity)

@@ -236,6 +236,14 @@ class RegistryRow:
         return processes.is_there(process, process.get("since", self.created))
 
 
+def unreadable(name: str) -> str:
+    """Return what is said of a cluster whose row cannot be read where it was to be used."""
+    return (
+        f"the entry of cluster {name} in the registry cannot be read: use it with the version of "
+        f"jupyter_sky that started it, or remove it with `%sky down {name}`."
+    )
+
+
 @dataclass(frozen=True)
 class Broken:
     """A row that cannot be read: half-written, or of another version."""
@@ -277,6 +285,31 @@ class _Spec(TypedDict):
     meter: NotRequired[tuple[float, float] | None]
     rent: NotRequired[_Rent | None]
     ends_by: NotRequired[_EndsBy | None]
+    leaving: NotRequired[list[_Machine]]
+    starter: NotRequired[_Process | None]
+    starting: NotRequired[_Process | None]
+    grower: NotRequired[_Process | None]
+    scaler: NotRequired[_Process | None]
+    stopped: NotRequired[_Stopped | None]
+    started: NotRequired[float | None]
+    ended: NotRequired[float | None]
+    limit: NotRequired[float | None]
+    unattended: NotRequired[float]
+    place: NotRequired[str | None]
+    line: NotRequired[str]
+    base: NotRequired[dict[str, Any] | None]
+
+
+class _Process(TypedDict):
+    computer: str
+    pid: int
+    mark: NotRequired[str | None]
+    since: NotRequired[float]
+
+
+class _Stopped(TypedDict):
+    since: float
+    price: float | None
 
 
 class _Node(TypedDict):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from jupyter_sky.api.display.description import describe
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory.machines import every_machine_of
 from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.errors import SkyError, UsageError
@@ -91,7 +92,7 @@ def _forget(session: Session, row: RegistryRow, provider: Forgettable) -> str:
     registry.remove(row.id)
     session.drop(row.name)
     session.started.pop(row.name, None)
-    machines = [provider.machine(each) for each in [*row.machines, *row.leaving]]
+    machines = every_machine_of(row, provider)
     return provider.left_behind(row.name, machines, row.spec.get("place"))
 
 

@@ -1,0 +1,67 @@
+"""The machines of a cluster, as its row in the registry describes them.
+
+What describes a machine is its provider's, which may say more or less of it in another version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory.storage.row import Broken, RegistryRow, unreadable
+from jupyter_sky.errors import SkyError
+from jupyter_sky.providers import providers
+from jupyter_sky.providers.base import Machine, Provider
+
+
+class UnreadableRow(SkyError):
+    """The row of a cluster cannot be read: another version may have written it."""
+
+
+def machines_of(row: RegistryRow, provider: Provider) -> list[Machine]:
+    """Return the machines that belong to a cluster.
+
+    Raises
+    ------
+    UnreadableRow
+        If this version cannot tell how one of its machines is reached.
+    """
+    return every_machine_of(row, provider)[: len(row.machines)]
+
+
+def every_machine_of(row: RegistryRow, provider: Provider) -> list[Machine]:
+    """Return the machines of a cluster, then those that do not belong to it yet, or no longer.
+
+    Raises
+    ------
+    UnreadableRow
+        As `machines_of`.
+    """
+    found = []
+    for each in [*row.machines, *row.leaving]:
+        if (machine := machine_of(each, provider)) is None:
+            raise UnreadableRow(unreadable(row.name))
+        found.append(machine)
+    return found
+
+
+def machine_of(described: Mapping[str, Any], provider: Provider) -> Machine | None:
+    """Return a machine, or ``None`` if this version cannot tell how it is reached."""
+    try:
+        return provider.machine(described)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def find_broken(name: str) -> Broken | None:
+    """Return the row of that name if it, or what it says of its machines, cannot be read."""
+    row = next((each for each in registry.read() if each.name == name), None)
+    if not isinstance(row, RegistryRow):
+        return row
+    try:
+        if row.provider in providers():
+            every_machine_of(row, providers()[row.provider])
+    except UnreadableRow:
+        return Broken(row.id, row.name)
+    return None
