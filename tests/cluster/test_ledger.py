@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime
 from typing import Any
 
 import pytest
 
-from jupyter_sky.cluster.cost_meter import CostRate, Unit
-from jupyter_sky.cluster.inventory import registry, row_updates
+from jupyter_sky.cluster.cost_meter import CostMeter, CostRate, Unit
+from jupyter_sky.cluster.inventory import registry, row_updates, stops
+from jupyter_sky.cluster.inventory.stops import DiskCost
 from jupyter_sky.cluster.inventory.storage import ledger
 from jupyter_sky.cluster.inventory.storage.ledger import Spent
 from tests.notebook.conftest import Notebook, notebook
@@ -77,6 +80,46 @@ def test_it_is_kept_through_changes_of_size_and_the_end() -> None:
     rent("c", "here", None, hours_ago=5)
     registry.remove("c")
     assert dollars("here") == 0
+
+
+@pytest.mark.parametrize("ends", ["down", "stop"])
+def test_what_several_notebooks_see_end_at_once_counts_once(ends: str) -> None:
+    at_once = threading.Barrier(4)
+
+    def see() -> None:
+        at_once.wait()
+        if ends == "down":
+            registry.remove("a")
+        else:
+            stops.record_stop("a", time.time(), DiskCost(0.0))
+
+    for _ in range(5):
+        rent("a", "train", 2.0, hours_ago=1)
+        before = dollars("train")
+        with ThreadPoolExecutor(4) as threads:
+            for seen in [threads.submit(see) for _ in range(4)]:
+                seen.result()
+        assert dollars("train") == pytest.approx(before, abs=ABOUT)
+        registry.remove("a")
+
+
+def test_of_two_notebooks_that_start_a_stopped_cluster_at_once_one_does() -> None:
+    rent("a", "train", 2.0, hours_ago=1)
+    stops.record_stop("a", time.time(), DiskCost(0.1))
+    row, at_once = registry.with_id("a"), threading.Barrier(2)
+    assert row
+
+    def start() -> CostMeter:
+        at_once.wait()
+        return stops.record_begin(row)
+
+    with ThreadPoolExecutor(2) as threads:
+        failed = [each.exception() for each in [threads.submit(start) for _ in range(2)]]
+    assert {str(each) for each in failed if each} == {
+        "cluster train is being started by another notebook: wait for it."
+    }
+    assert None in failed
+    registry.remove("a")
 
 
 def test_what_ended_while_nobody_was_there_costs_no_more_than_it_can() -> None:

@@ -11,8 +11,8 @@ import os
 import socket
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -103,16 +103,43 @@ def change(
     spent
         The time that is over because it costs something else from now on.
     """
+    update(identity, lambda row: RowChange(changes, machines, spent))
+
+
+@dataclass(frozen=True)
+class RowChange:
+    """A change of a row; attributes as the parameters of `change`."""
+
+    changes: Mapping[str, object]
+    machines: Sequence[dict[str, Any]] | None = None
+    spent: Spent | None = None
+
+
+def update(identity: str, decide: Callable[[RegistryRow | None], RowChange | None]) -> None:
+    """Change the row of a cluster by what is in it, which no other process changes meanwhile.
+
+    Parameters
+    ----------
+    decide
+        Is given the row, or ``None`` if that is gone or cannot be read; it must not block. It
+        returns the change, or ``None`` for none; what it raises changes nothing.
+    """
+    with _alone() as database:
+        if change := decide(_row(database, identity)):
+            _write(database, identity, change)
+
+
+def _write(database: sqlite3.Connection, identity: str, change: RowChange) -> None:
+    changes, machines = change.changes, change.machines
     places = ", ".join(f"'$.{name}', json(?)" for name in changes)
     values = [*changes.values()] if machines is None else [*changes.values(), machines]
     also = "" if machines is None else ", machines = ?"
-    with opened() as database:
-        if spent:
-            ledger.write(database, spent)
-        database.execute(
-            f"UPDATE clusters SET spec = json_set(spec, {places}){also} WHERE id = ?",
-            (*map(json.dumps, values), identity),
-        )
+    if change.spent:
+        ledger.write(database, change.spent)
+    database.execute(
+        f"UPDATE clusters SET spec = json_set(spec, {places}){also} WHERE id = ?",
+        (*map(json.dumps, values), identity),
+    )
 
 
 def record_machines(
@@ -141,13 +168,17 @@ def record_size(
     leaving
         Machines that do not belong to it yet, or no longer, and that may be there.
     """
-    now = time.time()
-    row = with_id(identity)
-    # From now on its rate is another.
-    meter = None if row is None or row.rate.amount is None else [row.cost(now), now]
-    scaler = {**processes.describe(), "since": now} if leaving else None
-    changes = {"nodes": nodes, "leaving": leaving, "meter": meter, "scaler": scaler}
-    change(identity, changes, machines, row.spent(now) if row else None)
+    scaler = processes.describe()
+
+    def decide(row: RegistryRow | None) -> RowChange:
+        now = time.time()
+        # From now on its rate is another.
+        meter = None if row is None or row.rate.amount is None else [row.cost(now), now]
+        by = {**scaler, "since": now} if leaving else None
+        changes = {"nodes": nodes, "leaving": leaving, "meter": meter, "scaler": by}
+        return RowChange(changes, machines, row.spent(now) if row else None)
+
+    update(identity, decide)
 
 
 def clear_starter(identity: str) -> None:
@@ -157,9 +188,9 @@ def clear_starter(identity: str) -> None:
 
 def remove(identity: str) -> None:
     """Remove the row of a cluster of which nothing is left; what it has cost is kept."""
-    row = with_id(identity)
-    with opened() as database:
-        if row:
+    with _alone() as database:
+        # Of two that end it at once, only the first counts what it has cost.
+        if row := _row(database, identity):
             ledger.write(database, row.spent(time.time()))
         database.execute("DELETE FROM clusters WHERE id = ?", (identity,))
     owed_runs.forget(identity)
@@ -191,10 +222,25 @@ def all_spent() -> list[Spent]:
 def read() -> list[RegistryRow | Broken]:
     """Return all rows, oldest first, also those that cannot be read."""
     with opened() as database:
-        found = database.execute(
-            "SELECT id, name, provider, spec, machines, created FROM clusters ORDER BY created"
-        ).fetchall()
+        found = database.execute(f"{_SELECT} ORDER BY created").fetchall()
     return [parse(*each) for each in found]
+
+
+_SELECT = "SELECT id, name, provider, spec, machines, created FROM clusters"
+
+
+def _row(database: sqlite3.Connection, identity: str) -> RegistryRow | None:
+    found = database.execute(f"{_SELECT} WHERE id = ?", (identity,)).fetchone()
+    row = parse(*found) if found else None
+    return row if isinstance(row, RegistryRow) else None
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[sqlite3.Connection]:
+    """Give the database as `opened` does; no other process writes between what is done in it."""
+    with opened() as database:
+        database.execute("BEGIN IMMEDIATE")
+        yield database
 
 
 def file() -> Path:

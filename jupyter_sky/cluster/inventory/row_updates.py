@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Protocol
 
-from jupyter_sky.cluster.inventory.registry import RegistryError, change, with_id
+from jupyter_sky.cluster.inventory.registry import RegistryError, RowChange, change, update
 from jupyter_sky.cluster.inventory.seals import seal
-from jupyter_sky.cluster.inventory.storage.row import EndsBy, Rent
+from jupyter_sky.cluster.inventory.storage.row import EndsBy, RegistryRow, Rent
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.state import ClusterPhase, ClusterState
 from jupyter_sky.errors import ClusterLost
@@ -109,15 +109,16 @@ def record_end(identity: str, when: float) -> None:
     when
         Infinite if only that they have is known: they have cost something until `ends_by` at most.
     """
-    row = with_id(identity)
-    if row is None or row.ended:
-        return
-    if when == math.inf:
+
+    def decide(row: RegistryRow | None) -> RowChange | None:
+        if row is None or row.ended:
+            return None
+        if when < math.inf:
+            return RowChange({"ended": when})
         by = row.ends_by
-        known = {"ended_unseen": not by.is_idle, "ended": min(by.time, time.time())}
-    else:
-        known = {"ended": when}
-    change(identity, known)
+        return RowChange({"ended_unseen": not by.is_idle, "ended": min(by.time, time.time())})
+
+    update(identity, decide)
 
 
 def record_packages(identity: str, added: Sequence[str]) -> None:
@@ -128,8 +129,11 @@ def record_packages(identity: str, added: Sequence[str]) -> None:
 def record_variables(identity: str, new: Mapping[str, str]) -> None:
     """Record the seals of new values of environment variables."""
     sealed = {name: seal(value) for name, value in new.items()}
-    if row := with_id(identity):
-        change(identity, {"seals": {**row.spec.get("seals", {}), **sealed}})
+
+    def decide(row: RegistryRow | None) -> RowChange | None:
+        return RowChange({"seals": {**row.spec.get("seals", {}), **sealed}}) if row else None
+
+    update(identity, decide)
 
 
 def record_plugins(identity: str, plugins: Sequence[str]) -> None:

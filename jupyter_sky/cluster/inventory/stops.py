@@ -11,6 +11,7 @@ from typing import Any
 from jupyter_sky.cluster.cost_meter import CostMeter
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.inventory.machines import machines_of
+from jupyter_sky.cluster.inventory.registry import RowChange
 from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.errors import SkyError, UsageError
@@ -133,16 +134,20 @@ def record_stop(identity: str, when: float, cost: DiskCost) -> None:
     cost
         What their disks cost; without ``left``, the limit stays the one that is known.
     """
-    row = registry.with_id(identity)
-    if row is None or row.spec.get("stopped"):
-        return
-    when = max(when, row.meter.since)
-    changes: dict[str, Any] = {"stopped": {"since": when, "price": cost.price}, "starting": None}
-    changes["ends_by"] = None  # disks stay
-    if cost.left is not None:
-        # All that it may cost in its life, so that disks count, and starts that fail.
-        changes["limit"] = (row.cost(when) or row.meter.spent) + cost.left
-    _write(row, when, changes)
+
+    def decide(row: RegistryRow | None) -> RowChange | None:
+        # Others may have seen it at the same time.
+        if row is None or row.spec.get("stopped"):
+            return None
+        since = max(when, row.meter.since)
+        changes: dict[str, Any] = {"stopped": {"since": since, "price": cost.price}}
+        changes |= {"starting": None, "ends_by": None}  # disks stay
+        if cost.left is not None:
+            # All that it may cost in its life, so that disks count, and starts that fail.
+            changes["limit"] = (row.cost(since) or row.meter.spent) + cost.left
+        return _at_another_price(row, since, changes)
+
+    registry.update(identity, decide)
 
 
 def record_begin(row: RegistryRow, money: float | None = None) -> CostMeter:
@@ -157,14 +162,32 @@ def record_begin(row: RegistryRow, money: float | None = None) -> CostMeter:
     -------
     CostMeter
         What it has cost until now.
+
+    Raises
+    ------
+    UsageError
+        If another process is about to.
     """
-    row, now = registry.with_id(row.id) or row, time.time()
-    changes: dict[str, Any] = {"stopped": None, "starting": {**processes.describe(), "since": now}}
-    spent = row.cost(now) or row.meter.spent
-    if money is not None:
-        changes["limit"] = spent + money
-    _write(row, now, changes)
-    return CostMeter(spent, now)
+    starter, meters = processes.describe(), list[CostMeter]()
+
+    def decide(now_there: RegistryRow | None) -> RowChange:
+        there, now = now_there or row, time.time()
+        if there.spec.get("starting") and there.is_starting:
+            raise UsageError(being_started(row.name))
+        spent = there.cost(now) or there.meter.spent
+        changes: dict[str, Any] = {"stopped": None, "starting": {**starter, "since": now}}
+        if money is not None:
+            changes["limit"] = spent + money
+        meters.append(CostMeter(spent, now))
+        return _at_another_price(there, now, changes)
+
+    registry.update(row.id, decide)
+    return meters[0]
+
+
+def being_started(name: str) -> str:
+    """Return what is said of a stopped cluster that another process starts."""
+    return f"cluster {name} is being started by another notebook: wait for it."
 
 
 def record_start(identity: str, machines: Sequence[dict[str, Any]]) -> None:
@@ -173,7 +196,7 @@ def record_start(identity: str, machines: Sequence[dict[str, Any]]) -> None:
     registry.change(identity, changes, machines)
 
 
-def _write(row: RegistryRow, when: float, changes: dict[str, Any]) -> None:
-    """Write changes after which a cluster has another price."""
+def _at_another_price(row: RegistryRow, when: float, changes: dict[str, Any]) -> RowChange:
+    """Return changes after which a cluster has another price."""
     meter = [row.cost(when) or row.meter.spent, when]
-    registry.change(row.id, {**changes, "meter": meter}, spent=row.spent(when))
+    return RowChange({**changes, "meter": meter}, spent=row.spent(when))

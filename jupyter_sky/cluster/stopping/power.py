@@ -155,7 +155,7 @@ async def _start(
 ) -> None:
     provider = _stoppable(controller.provider)
     if row.is_starting:
-        raise UsageError(f"cluster {row.name} is being started by another notebook: wait for it.")
+        raise UsageError(stops.being_started(row.name))
     machines = machines_of(row, provider)
     is_off = await stops.find_stopped(row, provider, machines) or row.is_stopped
     if not is_off and not any(await provider.stopped_at(machines)):
