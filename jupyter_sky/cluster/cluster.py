@@ -22,7 +22,7 @@ from jupyter_sky.cluster.control.shells import NodeShells
 from jupyter_sky.cluster.control.signals import as_interrupt
 from jupyter_sky.cluster.inspection.findings import Findings
 from jupyter_sky.cluster.inventory.machines import every_machine_of
-from jupyter_sky.cluster.inventory.storage.row import RegistryRow
+from jupyter_sky.cluster.inventory.storage.row import RegistryRow, runs_elsewhere
 from jupyter_sky.cluster.metrics.curves import Curves
 from jupyter_sky.cluster.network.forward import Forward
 from jupyter_sky.cluster.profiling.profiler import Profiler
@@ -111,11 +111,7 @@ class Cluster:
             If it exists, but cannot be used from here or now.
         """
         if row.is_elsewhere:
-            raise SkyError(
-                f"cluster {row.name} runs on {row.machines[0]['computer']}, which shares its "
-                "registry with this computer: use it there, or another name here with "
-                "`--cluster NAME`."
-            )
+            raise SkyError(runs_elsewhere(row))
         if row.is_being_scaled and not visits:
             raise SkyError(f"cluster {row.name} is being scaled by another notebook: wait for it.")
         cluster = cls(lifecycle.config_of(row, provider, runtime_env, timeouts, visits))

@@ -253,8 +253,8 @@ def _notes(
         yield "Its entry in the registry cannot be read: another version may have written it."
     elif row and row.is_elsewhere:
         yield (
-            f"It runs on {row.machines[0].get('computer')}, which shares its registry with this "
-            f"computer."
+            f"It runs on {row.elsewhere}, which shares its registry with this computer; if "
+            f"{row.elsewhere} is gone, `%sky down --discard {row.name}` forgets it."
         )
     elif row and not live and state == "lost" and row.machines:
         yield "Its nodes are gone: end it to remove what is left of it."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -189,7 +188,7 @@ def test_a_file_under_the_name_of_another_kernel_is_left_out(
 def test_a_file_of_a_process_whose_id_went_to_another_is_stale(
     server: Server, told: Callable[..., Path]
 ) -> None:
-    told(samples.snapshot(), mark=processes.describe(os.getppid())["mark"])
+    told(samples.snapshot(), mark=processes.describe(1)["mark"])
     entry = server.clusters()["shown"]
     assert entry["kernels"] == []
     assert "has ended" in entry["note"]
@@ -206,7 +205,7 @@ def test_a_clock_that_is_set_ends_no_kernel(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_kernel_on_another_computer_is_named_and_its_file_stays(
     server: Server, told: Callable[..., Path]
 ) -> None:
-    path = told(samples.snapshot(), computer="another")
+    path = told(samples.snapshot(), computer="another", mark="another 1")
     entry = server.clusters()["shown"]
     assert entry["kernels"] == []
     assert entry["note"].startswith("/somewhere/n.ipynb is on another; what is shown is ")

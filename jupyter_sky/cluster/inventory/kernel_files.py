@@ -99,7 +99,7 @@ class KernelFile:
     @property
     def is_elsewhere(self) -> bool:
         """Whether the kernel is on another computer, which shares the folder with this one."""
-        return self.computer != socket.gethostname()
+        return self.computer != socket.gethostname() and not self.is_live
 
     @property
     def is_live(self) -> bool:

@@ -129,18 +129,20 @@ def find() -> list[Orphan]:
 
 
 def forget_old() -> None:
-    """Remove the rows of clusters of this computer that have ended long ago by themselves.
+    """Remove the rows of clusters on the user's computers that have ended long ago by themselves.
 
     Only the row is left of these, which would stay in all lists. Of others the user decides, with
     `%sky gc`.
     """
     until = time.time() - _FORGOTTEN_AFTER
     for row in registry.rows():
-        is_here = row.provider == "local" and row.machines and not row.is_elsewhere
-        if not is_here or row.ends_by.time > until or row.is_starting:
+        has_ended = row.provider == "local" and row.machines and row.ends_by.time < until
+        if not has_ended or row.is_starting:
             continue
         named = [machine.get(name) for machine in row.machines for name in ("folder", "blobs")]
-        if not any(Path(folder).exists() for folder in filter(None, named)):
+        # On another computer, they are as gone as its agents.
+        here = [] if row.is_elsewhere else filter(None, named)
+        if not any(Path(folder).exists() for folder in here):
             registry.remove(row.id)
 
 

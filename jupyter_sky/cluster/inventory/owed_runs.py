@@ -169,7 +169,7 @@ def _by() -> dict[str, Any]:
 def _may_be_there(by: Mapping[str, Any], shared: bool) -> bool:
     """Return whether the kernel that has recorded something may still be there."""
     is_here = by["computer"] == processes.describe()["computer"]
-    return processes.is_there(by, by["at"]) if is_here else shared
+    return processes.is_there(by, by["at"]) or (shared and not is_here)
 
 
 def _records(cluster: str) -> Iterator[tuple[Path, dict[str, Any]]]:

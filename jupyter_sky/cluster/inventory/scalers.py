@@ -77,9 +77,10 @@ def begin(identity: str) -> bool:
 def end(identity: str) -> None:
     """Record that this is over, unless another process does so."""
     here = processes.describe()
+    known_by = "mark" if here["mark"] else "computer"  # whose name can change
     with registry.opened() as database:
         database.execute(
             "UPDATE clusters SET spec = json_set(spec, '$.grower', json('null')) WHERE id = ? "
-            "AND json_extract(spec, '$.grower.computer', '$.grower.pid') = json_array(?, ?)",
-            (identity, here["computer"], here["pid"]),
+            f"AND json_extract(spec, '$.grower.{known_by}', '$.grower.pid') = json_array(?, ?)",
+            (identity, here[known_by], here["pid"]),
         )

@@ -25,7 +25,8 @@ _DISCARD = Argument(
     "",
     None,
     "",
-    "lose what of volumes could not be written back, or forget a Slurm that does not answer",
+    "lose what of volumes could not be written back, or forget a cluster whose Slurm does not "
+    "answer, or whose computer is gone",
 )
 _NAME = Argument(("name",), "NAME", types.CLUSTER, "train", "the cluster (the current or only one)")
 _CLUSTER = Argument(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_sky.providers.base import AgentGone, Node
+from jupyter_sky.providers.local.computer import boot, is_this
 from jupyter_sky.transport.bridge import NOT_OURS, is_of_another_user, is_trusted
 
 
@@ -30,8 +31,9 @@ class LocalMachine:
         Its process id; 0 if it did not start.
     nodes
         The nodes that it stands for.
-    computer
-        The computer: several can share a home folder, and with it the registry.
+    computer, booted
+        The computer: several can share a home folder, and with it the registry. Its name can
+        change, but not what `computer.boot` says.
     shares_files
         Whether its ranks import the user's own modules from their original place.
     """
@@ -41,6 +43,7 @@ class LocalMachine:
     pid: int
     nodes: tuple[Node, ...]
     computer: str = field(default_factory=socket.gethostname)
+    booted: str | None = field(default_factory=boot)
     shares_files: bool = True
 
     @property
@@ -49,7 +52,7 @@ class LocalMachine:
         with contextlib.suppress(OSError):
             found = self.blobs.lstat()
             is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-            if is_own and self.computer == socket.gethostname():
+            if is_own and is_this(self.computer, self.booted):
                 return self.blobs
         return None
 
@@ -106,6 +109,7 @@ class LocalMachine:
             "blobs": str(self.blobs),
             "pid": self.pid,
             "computer": self.computer,
+            "booted": self.booted,
             "shares_files": self.shares_files,
             "nodes": [node.message() for node in self.nodes],
         }
@@ -119,6 +123,7 @@ class LocalMachine:
             row["pid"],
             tuple(map(Node.from_message, row["nodes"])),
             row["computer"],
+            row.get("booted"),
             row.get("shares_files", True),
         )
 

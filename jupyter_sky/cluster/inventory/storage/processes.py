@@ -18,7 +18,7 @@ def describe(pid: int | None = None) -> dict[str, Any]:
 
 
 def is_there(process: Mapping[str, Any], since: float) -> bool:
-    """Return whether a process is on this computer, and still there.
+    """Return whether a process is on this computer, whatever it is called now, and still there.
 
     Parameters
     ----------
@@ -28,12 +28,12 @@ def is_there(process: Mapping[str, Any], since: float) -> bool:
         When that was written, in seconds since the epoch: on systems without marks, whatever began
         later is another process with the same id.
     """
-    if process.get("computer") != socket.gethostname():
+    mark = process.get("mark")
+    if mark is None and process.get("computer") != socket.gethostname():
         return False
     begun = began(process["pid"])
     if begun is None:
         return False
-    mark = process.get("mark")
     return begun < since if mark is None else _mark(process["pid"]) == mark
 
 

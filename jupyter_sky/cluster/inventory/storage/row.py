@@ -15,6 +15,7 @@ from typing import Any, NotRequired, TypedDict
 from jupyter_sky.cluster.cost_meter import CostMeter, CostRate, gpus_of, rate_of, total_price
 from jupyter_sky.cluster.inventory.storage import ledger, processes
 from jupyter_sky.cluster.inventory.storage.ledger import Spent
+from jupyter_sky.providers.local.computer import is_this
 from jupyter_sky.transport.protocol.shape import check_for
 
 START_WITHIN = 600.0
@@ -91,8 +92,14 @@ class RegistryRow:
     @property
     def is_elsewhere(self) -> bool:
         """Whether it consists of processes on another computer, which shares this registry."""
-        here = socket.gethostname()
-        return any(machine.get("computer", here) != here for machine in self.machines)
+        return bool(self.elsewhere)
+
+    @property
+    def elsewhere(self) -> str:
+        """The name of the other computer that it is on, if it is on one."""
+        named = [each for each in self.machines if each.get("computer")]
+        others = [each for each in named if not is_this(each["computer"], each.get("booted"))]
+        return str(others[0]["computer"]) if others else ""
 
     # Its life
 
@@ -181,7 +188,7 @@ class RegistryRow:
         """Whether a process may be starting it: it has no machines yet, or stopped ones."""
         if self.machines:
             return self._is_there("starting")
-        if self._is_here("starter"):
+        if self.has_starter or self._is_here("starter"):
             return self.has_starter
         within = RENT_WITHIN if self.spec.get("place") else START_WITHIN
         return time.time() - self.created < within
@@ -194,13 +201,16 @@ class RegistryRow:
     @property
     def was_started_here(self) -> bool:
         """Whether this process has started it, or begun to."""
-        return self._is_here("starter") and self._is_this("starter")
+        return self.has_starter and self._is_this("starter")
 
     @property
     def may_grow(self) -> bool:
         """Whether machines may be coming of which the row does not know."""
-        is_recorded = bool(self._process("grower"))
-        return is_recorded and (not self._is_here("grower") or self._is_there("grower"))
+        grower = self._process("grower")
+        if not grower or self._is_here("grower") or self._is_there("grower"):
+            return self._is_there("grower")
+        # On another computer, which may be gone by now, as containers are.
+        return bool(time.time() - grower.get("since", self.created) < RENT_WITHIN)
 
     @property
     def is_changed_elsewhere(self) -> bool:
@@ -241,6 +251,16 @@ def unreadable(name: str) -> str:
     return (
         f"the entry of cluster {name} in the registry cannot be read: use it with the version of "
         f"jupyter_sky that started it, or remove it with `%sky down {name}`."
+    )
+
+
+def runs_elsewhere(row: RegistryRow) -> str:
+    """Return what is said of a cluster on another computer where it was to be used."""
+    there = row.elsewhere
+    return (
+        f"cluster {row.name} runs on {there}, which shares its registry with this computer: use it "
+        f"there, or another name here with `--cluster NAME`; if {there} is gone, "
+        f"`%sky down --discard {row.name}` forgets it."
     )
 
 

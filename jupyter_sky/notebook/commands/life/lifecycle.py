@@ -73,6 +73,10 @@ def down(context: CommandContext, options: Namespace) -> None:
     name = options.name or session.current_name
     line = NoticeLine(context.shell, name)
     row = registry.find(name)
+    if options.discard and row and row.is_elsewhere:
+        registry.remove(row.id)
+        print(f"{name}: forgotten; its nodes end by themselves if {row.elsewhere} is still there")
+        return
     try:
         print(session.down(options.name, line.update))
     except SkyError as error:
