@@ -43,8 +43,11 @@ def _digits(value: float) -> str:
 
 def format_duration(seconds: float) -> str:
     """Format a duration as the sidebar does: ``"12 s"``, ``"3 min"``, ``"2 h 05 min"``, ``"7
-    d"``."""
-    whole = int(seconds)
+    d"``.
+
+    One that a clock which was set back makes negative is none.
+    """
+    whole = max(0, int(seconds))
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:

@@ -47,6 +47,7 @@ def test_shares() -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
+        (-7200.0, "0 s"),
         (0.4, "0 s"),
         (59.9, "59 s"),
         (3599, "59 min"),

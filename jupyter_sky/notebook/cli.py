@@ -29,7 +29,7 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
 from jupyter_sky.cluster.runs.handle import STOPPED_WITHIN
 from jupyter_sky.errors import RESTARTS_TOO, RUN_AGAIN, ScriptFailed, SkyError, UsageError
-from jupyter_sky.formatting import format_ranks
+from jupyter_sky.formatting import format_ranks, format_some
 from jupyter_sky.notebook.commands import control
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.commands.dispatch import HANDLERS, Dispatcher
@@ -57,6 +57,8 @@ _NOTEBOOK_COMMANDS = ("push", "pull", "metrics", "panel", "auto", "dask", "debug
 
 _QUOTE = ("logs", "attach", "shell", "export", *SCRIPT_COMMANDS)
 """Commands that print what ranks or users wrote, in which nothing is replaced."""
+
+_LISTED = 8  # clusters in a sentence
 
 _FAILED, _MISUSED, _STOPPED, _TERMINATED = 1, 2, 130, 143
 """Exit statuses."""
@@ -251,8 +253,8 @@ def _only_cluster(command: str, argument: Argument) -> str:
     if len(names) > 1:
         example = f"{argument.name} {names[0]}" if argument.is_option else names[0]
         raise UsageError(
-            f"several clusters are running ({', '.join(names)}): name one, as in `%sky {command} "
-            f"{example}`."
+            f"several clusters are running ({format_some(names, _LISTED)}): name one, as in "
+            f"`%sky {command} {example}`."
         )
     return names[0]
 

@@ -152,7 +152,7 @@ _KNOWN = {
         "`await asyncio.sleep(0)`"
     ),
 }
-_LISTED = 8  # names of a rank
+_LISTED = 8  # names of a rank, or of clusters
 _OUTPUTS = ("_", "__", "___")
 
 
@@ -175,7 +175,9 @@ def no_cluster(name: str | None, to: str = "") -> str:
     is_notebook = typed_command() == "%sky"
     own = "of this notebook" if is_notebook else "of this program"
     # These were not contacted: one of them may be gone, and wait for `%sky gc`.
-    known = f"there {'is' if len(names) == 1 else 'are'} {format_list(names)}"
+    more = [f"{len(names) - _LISTED} more"] if len(names) > _LISTED + 1 else names[_LISTED:]
+    listed = format_list([*names[:_LISTED], *more])
+    known = f"there {'is' if len(names) == 1 else 'are'} {listed}"
     known = known if names else "none is running"
     if names and not name:
         it = "it" if len(names) == 1 else "one of them"

@@ -335,7 +335,9 @@ def _idle(
     if state == "running":
         left = timeout
     elif live and live[0].cluster.idle_since is not None:
-        left = max(0.0, timeout - (time.time() - live[0].cluster.idle_since))
+        # A clock that was set back gives nobody more time.
+        idle = max(0.0, time.time() - live[0].cluster.idle_since)
+        left = max(0.0, timeout - idle)
     return {"timeout": timeout, "left": left, "keeps_disks": spec.get("autostop") is True}
 
 

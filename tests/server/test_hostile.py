@@ -20,6 +20,7 @@ from jupyter_sky import __version__
 from jupyter_sky.cluster.inventory import kernel_files, registry
 from jupyter_sky.cluster.inventory.kernel_files import ClusterReport, KernelFile, Unreadable
 from jupyter_sky.cluster.inventory.storage import processes
+from jupyter_sky.server import cluster_list
 from jupyter_sky.server.kernel_reports import KernelReports
 from tests.notebook.panel import samples
 from tests.notebook.panel.samples import HOSTILE
@@ -200,6 +201,20 @@ def test_a_clock_that_is_set_ends_no_kernel(monkeypatch: pytest.MonkeyPatch) -> 
     # What the system says of the time of day at which it began changes with the clock.
     monkeypatch.setattr(psutil.Process, "create_time", lambda process: began + 3600)
     assert file.is_live
+
+
+def test_a_clock_that_is_set_back_gives_an_idle_cluster_no_more_time(tmp_path: Path) -> None:
+    registry.record("0000000c", "quiet", "local", {"nodes": 1, "idle_timeout": 60.0})
+    snapshot = samples.snapshot()
+    snapshot["run"] = None
+    later = time.time() + 3600
+    report = ClusterReport("0000000c", snapshot, idle_since=later)
+    kernel_files.write(tmp_path, KernelFile("k", "/n.ipynb", later, (report,)))
+    inventory = cluster_list.read_inventory(KernelReports(tmp_path))
+    shown = cluster_list.answer(inventory, {}, {}, {}, tmp_path)["clusters"]
+    registry.remove("0000000c")
+    [idle] = [each["idle"] for each in shown if each["name"] == "quiet"]
+    assert idle == {"timeout": 60.0, "left": 60.0, "keeps_disks": False}
 
 
 def test_a_kernel_on_another_computer_is_named_and_its_file_stays(
