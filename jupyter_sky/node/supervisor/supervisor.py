@@ -218,7 +218,10 @@ class Supervisor:
             if process.pid is None or process.is_ending or is_other:
                 return f"rank {process.rank} is being started again: run it again"
             if process.run:
-                return f"rank {process.rank} is busy with another run"
+                return (
+                    f"rank {process.rank} is busy with a run that another kernel began: follow it "
+                    "with `%sky attach`, or stop it with `%sky interrupt`."
+                )
         self.stopper.run_begins(request["together"], request["deadline"])
         shared = shared_fields(request)
         for process in processes:
