@@ -203,7 +203,8 @@ def test_a_cluster_of_another_computer_is_not_taken_for_a_dead_one() -> None:
     try:
         row = registry.find("shared")
         assert row is not None
-        away = [{**machine, "computer": "another-host"} for machine in row.machines]
+        other = {"computer": "another-host", "booted": "at another time"}
+        away = [{**machine, **other} for machine in row.machines]
         registry.record_machines(row.id, away)
         with pytest.raises(SkyError, match="runs on another-host"):
             Cluster.attach(replace(row, machines=away), Local(), cluster.runtime_env)
