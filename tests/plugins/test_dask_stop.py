@@ -62,6 +62,20 @@ def click(pool: sky.ComputePool) -> None:
     until(pool.cluster.interrupt)
 
 
+@contextlib.contextmanager
+def stopping(begun: Callable[[], object], stop: Callable[[], None]) -> Iterator[None]:
+    """Stop, from another thread, what is done inside, once it has begun."""
+
+    def stop_once_begun() -> None:
+        until(begun)
+        stop()
+
+    thread = threading.Thread(target=stop_once_begun)
+    thread.start()
+    yield
+    thread.join()
+
+
 @pytest.mark.parametrize(
     ("run", "stop", "error"),
     [
@@ -83,15 +97,9 @@ def test_stop_ends_calls_that_have_begun(
     def files(kind: str) -> list[Path]:
         return list(tmp_path.glob(f"{kind}-*"))
 
-    def stop_once_begun() -> None:
-        until(lambda: len(files("begun")) == 2)
-        stop(pool)
-
-    stopping = threading.Thread(target=stop_once_begun)
-    stopping.start()
-    with pytest.raises(error):
+    begun = stopping(lambda: len(files("begun")) == 2, lambda: stop(pool))
+    with begun, pytest.raises(error):
         run(tmp_path)
-    stopping.join()
     assert joblib.Parallel(n_jobs=-1)(joblib.delayed(abs)(-at) for at in range(4)) == [0, 1, 2, 3]
     until(lambda: len(files("interrupted")) == 2)
     assert len(files("begun")) == 2 and not files("ended")
@@ -130,15 +138,9 @@ def test_stop_says_where_the_cell_waited_and_nothing_else(
     caplog: pytest.LogCaptureFixture,
     run: Callable[[Path], None],
 ) -> None:
-    def stop_once_begun() -> None:
-        until(lambda: list(tmp_path.glob("begun-*")))
-        press(pool)
-
-    stopping = threading.Thread(target=stop_once_begun)
-    stopping.start()
-    with pytest.raises(KeyboardInterrupt) as stopped:
+    begun = stopping(lambda: list(tmp_path.glob("begun-*")), lambda: press(pool))
+    with begun, pytest.raises(KeyboardInterrupt) as stopped:
         run(tmp_path)
-    stopping.join()
     assert "threading.py" not in {entry.path.name for entry in stopped.traceback}
     # What was not told of an error is logged when it is let go, in the loop of the client's.
     assert pool.dask().submit(abs, -7).result() == 7

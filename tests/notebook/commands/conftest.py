@@ -19,3 +19,9 @@ def alone() -> Iterator[None]:
     with (Path(tempfile.gettempdir()) / "jupyter-sky-tests.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@pytest.fixture
+def own_registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let a test have a registry of its own."""
+    monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path / "sky"))

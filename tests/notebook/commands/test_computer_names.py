@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import time
-from pathlib import Path
 
 import pytest
 
@@ -14,10 +13,7 @@ from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.errors import SkyError
 from tests.notebook.conftest import Notebook
 
-
-@pytest.fixture(autouse=True)
-def _of_this_test_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path / "sky"))
+pytestmark = pytest.mark.usefixtures("own_registry")
 
 
 def rename(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from jupyter_sky.cluster.inventory import registry
@@ -13,8 +11,7 @@ from tests.notebook.conftest import Notebook
 
 
 @pytest.fixture(autouse=True)
-def _of_this_test_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path / "sky"))
+def _many(own_registry: None) -> None:
     for number in range(200):
         row = {"nodes": 1, "procs_per_node": None}
         registry.record(f"{number:08x}", f"c{number:03}", "local", row)

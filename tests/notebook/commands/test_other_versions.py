@@ -14,14 +14,11 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import SkyError
 from tests.notebook.conftest import Notebook
 
+pytestmark = pytest.mark.usefixtures("own_registry")
+
 NODE = {"node": 0, "addr": "127.0.0.1", "interface": "lo", "ranks": [0]}
 NODE |= {"accelerators": 0, "shared_accelerators": False, "gpu": None, "name": "gpu1"}
 HOST = {"host": "gpu1", "folder": "/a", "blobs": "/b", "python": "python3", "code": "/c"}
-
-
-@pytest.fixture(autouse=True)
-def _of_this_test_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path / "sky"))
 
 
 def record(name: str, provider: str, machines: Any, spec: str = "") -> None:
