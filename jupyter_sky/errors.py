@@ -105,6 +105,12 @@ class DebuggerQuit(SkyError):
     """The user left the debugger in the middle of a cell, which ends the cell."""
 
 
+OTHERS_RUN = (
+    "is busy with a run that another kernel began: follow it with `%sky attach`, or stop it with "
+    "`%sky interrupt`."
+)
+"""What is said of a cluster, or a rank of it, that can begin no run; its name comes before."""
+
 RUN_AGAIN = "Run the cell again to start a new one"
 RESTARTS_TOO = " (`%sky restart` does so too)"
 """What to do about a lost cluster, in a notebook; a terminal has no cell with its options."""

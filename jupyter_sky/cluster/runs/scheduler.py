@@ -27,7 +27,7 @@ from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.runs.talk import QuietRequests, Talk
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.runtime_env import ClusterConfig
-from jupyter_sky.errors import ClusterLost, NoConnection, SkyError, UsageError
+from jupyter_sky.errors import OTHERS_RUN, ClusterLost, NoConnection, SkyError, UsageError
 from jupyter_sky.formatting import format_count, format_ranks
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.scaling import Scalable
@@ -220,10 +220,7 @@ class Scheduler(ClusterListener):
         if not controller.alive:
             raise controller.loss.anew()
         if self._foreign_runs and not await self._holds_soon(lambda: not self._foreign_runs):
-            raise SkyError(
-                f"cluster {name} is busy with a run that another kernel began: follow it "
-                "with `%sky attach`, or stop it with `%sky interrupt`."
-            )
+            raise SkyError(f"cluster {name} {OTHERS_RUN}")
         dispatch.check_ranks(controller, run.task)
 
     @property

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
+from jupyter_sky.errors import OTHERS_RUN
 from jupyter_sky.node.supervisor.forgery import is_forged
 from jupyter_sky.node.supervisor.inspection import Inspection
 from jupyter_sky.node.supervisor.looking import Looking
@@ -218,10 +219,7 @@ class Supervisor:
             if process.pid is None or process.is_ending or is_other:
                 return f"rank {process.rank} is being started again: run it again"
             if process.run:
-                return (
-                    f"rank {process.rank} is busy with a run that another kernel began: follow it "
-                    "with `%sky attach`, or stop it with `%sky interrupt`."
-                )
+                return f"rank {process.rank} {OTHERS_RUN}"
         self.stopper.run_begins(request["together"], request["deadline"])
         shared = shared_fields(request)
         for process in processes:

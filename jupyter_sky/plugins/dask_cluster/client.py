@@ -79,8 +79,7 @@ def client_class() -> Any:
 
         def sync(self, func: Any, *args: Any, **options: Any) -> Any:
             """Wait for what Dask's own thread does; all of the client's methods wait here."""
-            if self.status == "closed":
-                self.check_open()
+            self.check_open()
             try:
                 return super().sync(func, *args, **options)  # type: ignore[no-untyped-call, unused-ignore]
             except KeyboardInterrupt as stop:

@@ -10,14 +10,24 @@ import socket
 from pathlib import Path
 
 
+def boot_id() -> str:
+    """Return what no other computer has, and this one only until it is started again.
+
+    Raises
+    ------
+    OSError
+        On systems other than Linux.
+    """
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
 def boot() -> str | None:
     """Return what no other computer has, nor another container on this one; only on Linux.
 
     It changes with each start of the computer, after which none of its processes is left.
     """
     with contextlib.suppress(OSError):
-        started = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{started} {Path('/proc/self/ns/pid').readlink()}"
+        return f"{boot_id()} {Path('/proc/self/ns/pid').readlink()}"
     return None
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import psutil
 
+from jupyter_sky.providers.local.computer import boot_id
+
 
 def describe(pid: int | None = None) -> dict[str, Any]:
     """Return what identifies a process of this computer, by default this one."""
@@ -57,9 +59,8 @@ def _mark(pid: int) -> str | None:
     set, as when a virtual machine wakes up.
     """
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         # The program's name, in parentheses, may have any characters.
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        return f"{boot} {int(fields[19])}"
+        return f"{boot_id()} {int(fields[19])}"
     except (OSError, ValueError, IndexError):
         return None
