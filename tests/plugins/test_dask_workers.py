@@ -6,6 +6,8 @@ import os
 import resource
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +62,21 @@ def test_workers_share_what_memory_there_is_and_a_restart_ends_tasks_that_run(
             use()
 
 
-def test_joblib_says_that_its_cluster_was_ended_by_others() -> None:
+def test_who_waits_for_dask_reads_that_its_cluster_was_ended_by_others(tmp_path: Path) -> None:
     import joblib
 
-    with sky.ComputePool(nodes=1, plugins=[sky.plugins.joblib()]) as pool:
+    with (
+        sky.ComputePool(nodes=1, plugins=[sky.plugins.joblib()]) as pool,
+        ThreadPoolExecutor() as elsewhere,
+    ):
         client = pool.dask()
+        task = client.submit(begin_and_wait, tmp_path / "begun")
+        waits = [elsewhere.submit(wait) for wait in (task.result, partial(client.gather, [task]))]
+        until((tmp_path / "begun").exists)
         pool.cluster.down()
+        for each in waits:
+            with pytest.raises(sky.SkyError, match=ENDED):
+                each.result(20)
         until(lambda: client.status == "closed")
         with pytest.raises(sky.SkyError, match=ENDED):
             joblib.Parallel(n_jobs=-1)([joblib.delayed(len)("abc")])

@@ -64,15 +64,17 @@ def client_class() -> Any:
             SkyError
                 If the cluster has ended, or the user has closed the client.
             """
-            if self.status != "closed":
-                return
+            if self.status == "closed":
+                raise self._why_closed()
+
+        def _why_closed(self) -> SkyError:
             dask = f"Dask on {self._sky_cluster.name}"
             if self._sky_cluster.alive:
-                raise SkyError(
+                return SkyError(
                     f"this client of {dask} is closed: type `client = %sky dask`, or use "
                     "`pool.dask()`, for an open one."
                 )
-            raise SkyError(
+            return SkyError(
                 f"{dask} has ended with its cluster: type `%sky status`, or `client = %sky dask` "
                 "for the client of another one."
             )
@@ -84,6 +86,11 @@ def client_class() -> Any:
                 return super().sync(func, *args, **options)  # type: ignore[no-untyped-call, unused-ignore]
             except KeyboardInterrupt as stop:
                 stop.__traceback__ = None  # its frames are those of Dask's threads
+                raise
+            except distributed.CancelledError:
+                # What waits when a client closes is cancelled, "for reason: unknown".
+                if self.status in ("closing", "closed"):
+                    raise self._why_closed() from None
                 raise
             except Exception as error:
                 say_where_to_look(error)
