@@ -26,13 +26,13 @@ from jupyter_sky.providers.buckets.volume import Volume
 from jupyter_sky.providers.spec import ClusterSpec, Image
 
 
-def attach(row: RegistryRow, timeouts: Timeouts) -> tuple[Cluster, CellOptions] | None:
+def attach(row: RegistryRow, timeouts: Timeouts) -> tuple[Cluster | None, CellOptions]:
     """Return the cluster of a row, and the options with which it would be started again.
 
     Returns
     -------
-    tuple or None
-        ``None`` if it is gone; its row is removed then.
+    tuple
+        With ``None`` for the cluster if it is gone; its row is removed then.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def attach(row: RegistryRow, timeouts: Timeouts) -> tuple[Cluster, CellOptions] 
     spec, runtime_env = attached_spec(row)
     cluster = Cluster.attach(row, attached_provider(row), runtime_env, timeouts)
     if cluster is None:
-        return None
+        return None, attached_options(row)
     cluster.packages.set_image(spec.image)
     cluster.mounts.remember(spec.volumes)
     return cluster, _with_values(attached_options(row), cluster)

@@ -13,6 +13,7 @@ from jupyter_sky.api.environment.resolve import able_to_complete, makes_environm
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runtime_env import RuntimeEnv
 from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import format_count
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.errors import no_cluster
 from jupyter_sky.notebook.options.definitions import CellOptions
@@ -91,14 +92,21 @@ class ClusterFactory:
     def __init__(self, settings: Sky) -> None:
         self._settings = settings
 
-    def complete(self, options: CellOptions) -> CellOptions:
+    def complete(self, options: CellOptions, ended: CellOptions | None = None) -> CellOptions:
         """Return options to start a cluster with: a cell's options, completed by the settings.
+
+        Parameters
+        ----------
+        options
+            The options of the cell.
+        ended
+            Those of the cluster that had its name before, if that was found to be gone just now.
 
         Raises
         ------
         UsageError
-            If neither describes the cluster, or the cell has options that do not apply to the
-            provider.
+            If neither describes the cluster, the cell has options that do not apply to the
+            provider, or it would start elsewhere than before without anyone having said so.
         """
         completed = self._settings.with_cluster_defaults(options)
         if not describes_cluster(options) and not (
@@ -109,6 +117,8 @@ class ClusterFactory:
                 raise UsageError(f"{no_cluster(options.cluster)[:-1]}. To start one, {start}.")
             raise UsageError(f"no cluster is running: {start}.")
         check_provider_options(options, completed)
+        if ended is not None:
+            _check_is_meant(options, completed, ended)
         return completed
 
     def places(
@@ -269,6 +279,19 @@ def check_provider_options(options: CellOptions, completed: CellOptions) -> None
             raise UsageError(
                 f"{option} does not apply to {' or '.join(named)} nodes: leave it out."
             )
+
+
+def _check_is_meant(options: CellOptions, completed: CellOptions, ended: CellOptions) -> None:
+    """Refuse to start a cluster elsewhere than the one that was there, unless a cell says where."""
+    [instead, *others] = _provider_names(completed)
+    if options.provider or options.hosts or ended.provider in (instead, *others):
+        return
+    before = f"--hosts {','.join(ended.hosts)}" if ended.hosts else f"--provider {ended.provider}"
+    raise UsageError(
+        f"the last cluster of this name had {format_count(ended.nodes or 1, 'node')} of the "
+        f"provider {ended.provider}, and {instead} nodes would take their place: add `{before}` to "
+        f"start there again, or `--provider {instead}`."
+    )
 
 
 def of_provider(options: CellOptions, name: str) -> CellOptions:

@@ -87,6 +87,7 @@ class Session:
         self._clusters: dict[str, Cluster] = {}
         self._current: str | None = None
         self._starting: dict[str, ClusterStart] = {}
+        self._found_gone: dict[str, CellOptions] = {}
 
     def cluster(self, options: CellOptions, *others: CellOptions) -> Cluster:
         """Return the cluster that a cell means; start it if it is not up.
@@ -273,9 +274,8 @@ class Session:
             if row is None or row.provider not in providers() or row.is_elsewhere:
                 raise
             cluster = None
-        unattended = UNATTENDED
+        unattended = cluster.spec.unattended if cluster else UNATTENDED
         if cluster is not None:
-            unattended = cluster.spec.unattended
             for observer in self.observers:
                 observer.ending(cluster)
             say_written_back(self._shell, cluster)
@@ -312,7 +312,7 @@ class Session:
             completed = start_again_with(options, self.started[name])
             cluster_factory.check_provider_options(options, completed)
             return completed
-        return self.factory.complete(options)
+        return self.factory.complete(options, self._found_gone.get(name))
 
     def _is_lost(self, name: str, options: CellOptions) -> bool:
         """Return whether options mean the cluster of a name that is not up any more."""
@@ -363,11 +363,11 @@ class Session:
         row = registry.find(name)
         if row is None or not row.machines:
             return None
-        found = attach(row, self.settings.timeouts())
-        if found is None:
+        cluster, options = attach(row, self.settings.timeouts())
+        if cluster is None:
+            self._found_gone[name] = options
             print(gone(name), file=sys.stderr)
             return None
-        cluster, options = found
         if name not in self.started:
             # What the ranks have of these names is of another kernel, so it is not up to date.
             cluster.sync.assigned(self._shell.user_ns, self._shell.user_ns)
@@ -379,6 +379,7 @@ class Session:
         owed_ends.settle_in_background()
         self._clusters[cluster.name] = cluster
         self.started[cluster.name] = options
+        self._found_gone.pop(cluster.name, None)
         for observer in self.observers:
             observer.connected(cluster, is_new)
         for warning in cluster.warnings:

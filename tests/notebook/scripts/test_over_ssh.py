@@ -6,6 +6,7 @@ import re
 import sys
 from pathlib import Path
 
+from jupyter_sky.cluster.inventory import registry
 from tests.lab import Lab
 from tests.notebook.kernels import LiveNotebook
 
@@ -65,6 +66,24 @@ def test_a_program_finds_the_files_beside_it_where_its_folder_was_sent(
     command = f"{sys.executable} -m jupyter_sky run src/train.py --hosts lab1,lab2"
     cell = over_ssh.succeed(f"!cd {tmp_path} && IPYTHONDIR={profile.parent} {command}")
     assert "0 │ found True" in cell.stdout and "1 │ found True" in cell.stdout
+
+
+def test_a_terminal_does_not_start_here_what_was_lost_over_ssh(
+    over_ssh: LiveNotebook, lab: Lab, tmp_path: Path
+) -> None:
+    over_ssh.succeed("%sky up --hosts lab1 --plugin none --cluster lost")
+    [row] = [row for row in registry.rows() if row.name == "lost"]
+    for process in lab.hosts[0].processes(row.id):
+        process.kill()
+    (tmp_path / "task.yaml").write_text("num_nodes: 1\nrun: touch ran")
+    command = f"{sys.executable} -m jupyter_sky launch task.yaml --cluster lost"
+    said = over_ssh.succeed(f"!cd {tmp_path} && {command}").stdout
+    assert "cluster lost is gone, with what its ranks had" in said
+    assert (
+        "the last cluster of this name had 1 node of the provider ssh, and local nodes would take "
+        "their place: add `--hosts lab1` to start there again, or `--provider local`."
+    ) in said
+    assert not (tmp_path / "ran").exists()
 
 
 # Shards a model with FSDP2, and another one with tensor parallelism.
