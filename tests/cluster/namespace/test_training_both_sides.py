@@ -123,7 +123,7 @@ def notebook(shared, monkeypatch) -> Notebook:
 
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(chosen=st.lists(choices, min_size=2, max_size=8))
 def test_each_side_keeps_what_the_other_did(notebook, chosen) -> None:
