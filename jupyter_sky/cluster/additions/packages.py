@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from zipfile import BadZipFile
 
 from jupyter_sky.cluster.control.controller import Controller
-from jupyter_sky.cluster.inventory import row_updates
+from jupyter_sky.cluster.errors import Interrupted
+from jupyter_sky.cluster.inventory import row_updates, turns
+from jupyter_sky.cluster.inventory.registry import RegistryError
 from jupyter_sky.cluster.packages.added import all_added
 from jupyter_sky.cluster.packages.install import install
 from jupyter_sky.formatting import without_secrets
@@ -22,8 +25,10 @@ from jupyter_sky.providers.packages import (
     with_cuda,
 )
 from jupyter_sky.providers.spec import Image
-from jupyter_sky.transport.event_loop import wait_with_cleanup
+from jupyter_sky.transport.event_loop import wait_uninterrupted, wait_with_cleanup
 from jupyter_sky.transport.tasks import blocking
+
+_LOOK_EVERY = 0.2  # seconds
 
 
 class Packages:
@@ -57,6 +62,35 @@ class Packages:
         return frozenset(
             name for name, content in _by_name(wheels).items() if self._sent.get(name) != content
         )
+
+    @contextlib.contextmanager
+    def turn(self, waiting: Callable[[], object]) -> Iterator[None]:
+        """Keep other notebooks from installing packages: nodes would keep the last ones alone.
+
+        Parameters
+        ----------
+        waiting
+            Called again and again as long as another notebook installs some.
+
+        Raises
+        ------
+        Interrupted
+            If Ctrl-C has ended the wait.
+        """
+        identity, name = self._controller.id, self._controller.spec.name
+        try:
+            try:
+                while not turns.begin(identity, "installer"):
+                    waiting()
+                    time.sleep(_LOOK_EVERY)
+            except KeyboardInterrupt:
+                raise Interrupted(
+                    f"the wait for another notebook was stopped; {name} is as it was."
+                ) from None
+            yield
+        finally:
+            with contextlib.suppress(RegistryError):
+                wait_uninterrupted(blocking(turns.end, identity, "installer"))
 
     def add(
         self,

@@ -11,7 +11,7 @@ from jupyter_sky.cluster.control import process_group, scaling
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.listener import lost_agent
 from jupyter_sky.cluster.control.shutdown import origin
-from jupyter_sky.cluster.inventory import owed_ends, scalers
+from jupyter_sky.cluster.inventory import owed_ends, turns
 from jupyter_sky.cluster.network import peer_checks
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import RESTARTS_TOO, RUN_AGAIN, GroupBroken, NoConnection, SkyError
@@ -246,7 +246,7 @@ async def replace_lost(controller: Controller) -> None:
         names = ", ".join(connection.name for connection in lost)
         controller.activity = f"replacing {names}"
         try:
-            async with scalers.turn(controller.id, waits=True):
+            async with turns.turn(controller.id, waits=True):
                 if not controller.formation.outdated:
                     await _replace(controller, lost, names)
         except Exception as error:  # whatever the error, all waiting tasks must be told

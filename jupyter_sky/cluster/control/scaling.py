@@ -18,7 +18,7 @@ from jupyter_sky.cluster.control import process_group
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.listener import lost_agent
 from jupyter_sky.cluster.control.shutdown import end, origin
-from jupyter_sky.cluster.inventory import owed_ends, registry, scalers
+from jupyter_sky.cluster.inventory import owed_ends, registry, turns
 from jupyter_sky.cluster.network import health
 from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
 from jupyter_sky.cluster.network.first_link import open_link
@@ -69,7 +69,7 @@ async def scale(
     SkyError
         If nodes do not start; the cluster is then as it was.
     """
-    async with scalers.turn(controller.id):
+    async with turns.turn(controller.id):
         if controller.formation.outdated:
             raise SkyError("another notebook has changed its nodes meanwhile: try again.")
         if nodes < len(controller.state.nodes):
@@ -85,7 +85,7 @@ async def grow(
     progress: Progress,
     lost: Sequence[Connection] = (),
 ) -> None:
-    """Add nodes until the cluster matches ``spec``, in this process's `scalers.turn`.
+    """Add nodes until the cluster matches ``spec``, in this process's `turns.turn`.
 
     Parameters
     ----------

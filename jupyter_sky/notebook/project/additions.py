@@ -8,8 +8,8 @@ from dataclasses import replace
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.inventory import registry, row_updates
-from jupyter_sky.notebook.attached import with_recorded_sources
+from jupyter_sky.cluster.inventory import row_updates
+from jupyter_sky.notebook.attached import take_up_additions
 from jupyter_sky.notebook.config import Sky
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
@@ -19,6 +19,8 @@ from jupyter_sky.notebook.project import install, plugins, volumes
 from jupyter_sky.notebook.project.image import file_of, names_file, with_file, with_sources
 from jupyter_sky.notebook.validation import further_plugins, missing_packages
 from jupyter_sky.providers.packages import package_name, updated
+
+_WAITING = "waiting for another notebook, which installs packages on it"
 
 
 class Additions:
@@ -79,22 +81,22 @@ class Additions:
             If they cannot be installed; the cluster is then as it was.
         """
         typed = with_absolute_paths(typed)
-        image = cluster.spec.image
-        if row := registry.with_id(cluster.id):  # another notebook may have added to it
-            image = with_recorded_sources(image, row)
-        image, left_out = with_file(with_sources(image, typed), typed)
-        install.install(self._shell, cluster, requirements, image)
-        for sentence in left_out:
-            NoticeLine(self._shell, cluster.name).update(sentence)
-        started = self._started[cluster.name]
-        started = replace(
-            started,
-            pip=updated(_without_file(started.pip, typed), typed.pip),
-            wheels=tuple(dict.fromkeys([*started.wheels, *typed.wheels])),
-            index=tuple(dict.fromkeys([*started.index, *typed.index])),
-            env=typed.env or started.env,
-        )
-        self._remember(cluster, started)
+        line = NoticeLine(self._shell, cluster.name)
+        with cluster.packages.turn(lambda: line.update(_WAITING)):
+            # Another notebook may have added to it.
+            before = take_up_additions(cluster, self._started[cluster.name])
+            image, left_out = with_file(with_sources(cluster.spec.image, typed), typed)
+            install.install(self._shell, cluster, requirements, image)
+            for sentence in left_out:
+                NoticeLine(self._shell, cluster.name).update(sentence)
+            started = replace(
+                before,
+                pip=updated(_without_file(before.pip, typed), typed.pip),
+                wheels=tuple(dict.fromkeys([*before.wheels, *typed.wheels])),
+                index=tuple(dict.fromkeys([*before.index, *typed.index])),
+                env=typed.env or before.env,
+            )
+            self._remember(cluster, started)
 
     def _remember_file(self, cluster: Cluster, typed: CellOptions) -> None:
         """Remember a file of packages for a cluster's next start; it has all of them already."""

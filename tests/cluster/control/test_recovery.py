@@ -17,7 +17,7 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RankLost
-from jupyter_sky.cluster.inventory import registry, scalers
+from jupyter_sky.cluster.inventory import registry, turns
 from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.cluster.runtime_env import RuntimeEnv
 from jupyter_sky.providers.local import Local
@@ -75,7 +75,7 @@ def test_who_comes_while_a_node_is_lost_takes_nothing_away(new, visits: bool) ->
 
 def test_of_two_kernels_only_one_adds_nodes(new, monkeypatch) -> None:
     """Each would pay for machines of which the other, and the registry, know nothing."""
-    monkeypatch.setattr(scalers, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(turns, "LOOK_EVERY", 0.01)
     cells = new(nodes=2, framework=False, provider=Local(machines=2), replace=True)
     cluster, looked = cells.cluster, threading.Event()
     prepare(cells)
@@ -84,8 +84,8 @@ def test_of_two_kernels_only_one_adds_nodes(new, monkeypatch) -> None:
         looked.set()
         return usual(identity)
 
-    usual = scalers.begin
-    monkeypatch.setattr(scalers, "begin", begin)
+    usual = turns.begin
+    monkeypatch.setattr(turns, "begin", begin)
     other = {**processes.describe(os.getppid()), "since": time.time()}
     registry.change(cluster.id, {"grower": other})
     with pytest.raises(sky.SkyError, match="stays with 2 nodes: another notebook is adding or"):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import re
 import shlex
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +17,8 @@ import psutil
 import pytest
 
 import jupyter_sky as sky
-from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory import registry, turns
+from jupyter_sky.cluster.inventory.storage import processes
 from tests.lab import wheels
 from tests.notebook.conftest import Notebook
 from tests.notebook.kernels import LiveNotebook
@@ -88,6 +91,31 @@ def test_a_cell_with_pip_installs_and_goes_on(notebook: Notebook, shelf: Path) -
     [row] = registry.rows()
     assert row.spec["added"] == ["greeting==1.0", "numpy"]
     assert "greeting==1.0,numpy" in row.spec["line"]
+
+
+def test_what_two_notebooks_install_at_the_same_time_is_all_there(
+    notebook: Notebook, shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notebook.run("%%sky --nodes 1\nx = 1")
+    [row] = registry.rows()
+    other = {**processes.describe(os.getppid()), "since": time.time()}
+    registry.change(row.id, {"installer": other})
+    begin = turns.begin
+
+    def begin_and_let_the_other_end(identity: str, role: turns.Role) -> bool:
+        begun = begin(identity, role)
+        line = f"{row.spec['line']} --pip greeting==1.0"
+        registry.change(row.id, {"installer": None, "added": ["greeting==1.0"], "line": line})
+        return begun
+
+    monkeypatch.setattr(turns, "begin", begin_and_let_the_other_end)
+    notebook.run("%sky pip install numpy")
+    assert "waiting for another notebook, which installs packages on it" in notebook.stderr
+    assert notebook.run(f"%%sky\n{WORD}") == "hello 1.0\n"
+    [row] = registry.rows()
+    assert row.spec["added"] == ["greeting==1.0", "numpy"]
+    assert "greeting==1.0,numpy" in row.spec["line"]
+    assert not row.spec["installer"]
 
 
 def test_what_is_imported_stays_until_ranks_begin_anew(notebook: Notebook, shelf: Path) -> None:

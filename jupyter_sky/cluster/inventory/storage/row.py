@@ -181,7 +181,7 @@ class RegistryRow:
         rent = self.rent
         return min(now, self.ended or now, rent.until if rent else now)
 
-    # Processes that change it: its starter, its grower that adds machines, its scaler
+    # Processes that change it: its starter, its grower that adds machines, its scaler and installer
 
     @property
     def is_starting(self) -> bool:
@@ -217,6 +217,11 @@ class RegistryRow:
         """Whether another process of this computer is adding or removing machines."""
         is_grown = self._is_there("grower") and not self._is_this("grower")
         return is_grown or self.is_being_scaled
+
+    @property
+    def is_installed_elsewhere(self) -> bool:
+        """Whether another process of this computer is installing packages on it."""
+        return self._is_there("installer") and not self._is_this("installer")
 
     @property
     def is_being_scaled(self) -> bool:
@@ -310,6 +315,7 @@ class _Spec(TypedDict):
     starting: NotRequired[_Process | None]
     grower: NotRequired[_Process | None]
     scaler: NotRequired[_Process | None]
+    installer: NotRequired[_Process | None]
     stopped: NotRequired[_Stopped | None]
     started: NotRequired[float | None]
     ended: NotRequired[float | None]

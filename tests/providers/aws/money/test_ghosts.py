@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_sky.cluster.inventory import cloud_resources, registry, scalers
+from jupyter_sky.cluster.inventory import cloud_resources, registry, turns
 from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
 from jupyter_sky.cluster.inventory.storage.row import Broken
 from jupyter_sky.errors import SkyError
@@ -90,9 +90,9 @@ def test_an_answer_that_is_lost_while_it_grows(
         SubnetId=first["SubnetId"],
         TagSpecifications=specification,
     )
-    assert scalers.begin(cells.cluster.id)
+    assert turns.begin(cells.cluster.id)
     assert not [each for each in cloud_resources.find()[0] if each.is_orphaned]
-    scalers.end(cells.cluster.id)
+    turns.end(cells.cluster.id)
     [rental] = [each for each in cloud_resources.find()[0] if each.is_orphaned]
     assert "1 instance of which it does not know in us-east-1" in str(rental)
     rental.remove()

@@ -1,7 +1,8 @@
-"""Which process adds or removes machines of a cluster: one at a time, as its row says.
+"""Which process changes a cluster: one at a time adds or removes machines, one installs packages.
 
-Two that did so at once would each record machines of which the other knows nothing: they would go
-on costing money.
+Its row says which. Two that added machines at once would each record some of which the other knows
+nothing, and which go on costing money; of two that installed at once, nodes would keep what one of
+them knows of.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator
+from typing import Literal
 
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.tasks import blocking
+
+Role = Literal["grower", "installer"]
+"""What a process does to a cluster: it adds or removes machines, or installs packages."""
 
 LOOK_EVERY = 1.0
 """Seconds between two looks at whether another process is done."""
@@ -49,8 +54,8 @@ async def turn(identity: str, waits: bool = False) -> AsyncIterator[None]:
             await blocking(end, identity)
 
 
-def begin(identity: str) -> bool:
-    """Record that this process is about to add or remove machines of a cluster.
+def begin(identity: str, role: Role = "grower") -> bool:
+    """Record that this process is about to do something to a cluster, by default to its machines.
 
     Returns
     -------
@@ -60,27 +65,27 @@ def begin(identity: str) -> bool:
     row = registry.with_id(identity)
     if row is None:
         return True
-    if row.is_changed_elsewhere:
+    if row.is_installed_elsewhere if role == "installer" else row.is_changed_elsewhere:
         return False
-    since = (row.spec.get("grower") or {}).get("since", 0.0)
-    grower = json.dumps({**processes.describe(), "since": time.time()})
+    since = (row.spec.get(role) or {}).get("since", 0.0)
+    process = json.dumps({**processes.describe(), "since": time.time()})
     with registry.opened() as database:
         # Only one of two that have read the row at the same time is the first.
         done = database.execute(
-            "UPDATE clusters SET spec = json_set(spec, '$.grower', json(?)) "
-            "WHERE id = ? AND coalesce(json_extract(spec, '$.grower.since'), 0.0) = ?",
-            (grower, identity, since),
+            f"UPDATE clusters SET spec = json_set(spec, '$.{role}', json(?)) "
+            f"WHERE id = ? AND coalesce(json_extract(spec, '$.{role}.since'), 0.0) = ?",
+            (process, identity, since),
         )
         return done.rowcount == 1
 
 
-def end(identity: str) -> None:
+def end(identity: str, role: Role = "grower") -> None:
     """Record that this is over, unless another process does so."""
     here = processes.describe()
     known_by = "mark" if here["mark"] else "computer"  # whose name can change
     with registry.opened() as database:
         database.execute(
-            "UPDATE clusters SET spec = json_set(spec, '$.grower', json('null')) WHERE id = ? "
-            f"AND json_extract(spec, '$.grower.{known_by}', '$.grower.pid') = json_array(?, ?)",
+            f"UPDATE clusters SET spec = json_set(spec, '$.{role}', json('null')) WHERE id = ? "
+            f"AND json_extract(spec, '$.{role}.{known_by}', '$.{role}.pid') = json_array(?, ?)",
             (identity, here[known_by], here["pid"]),
         )
