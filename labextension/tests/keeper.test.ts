@@ -9,6 +9,7 @@ const { Keeper } = await import('../src/cells/keeper.ts');
 const { Feed } = await import('../src/cells/feed.ts');
 
 type Arguments = ConstructorParameters<typeof Keeper>;
+type Panel = Parameters<InstanceType<typeof Keeper>['closed']>[0];
 type Strip = Parameters<InstanceType<typeof Keeper>['add']>[0];
 
 test('the end of a run is asked for again, unless nobody knows it', async (t) => {
@@ -59,6 +60,11 @@ test('a run whose end only the kernel tells of can have missing output', (t) => 
   assert.ok(!keeper.isIncomplete(strip));
   feed.take(ended, 'kernel');
   assert.ok(keeper.isIncomplete(strip), 'the notebook was saved before that');
-  keeper.comesHere('r1');
+  const panel = { context: {} } as Panel;
+  keeper.comesHere('r1', panel);
   assert.ok(!keeper.isIncomplete(strip));
+  keeper.closed({ context: {} } as Panel);
+  assert.ok(!keeper.isIncomplete(strip), 'another notebook was closed');
+  keeper.closed(panel);
+  assert.ok(keeper.isIncomplete(strip));
 });

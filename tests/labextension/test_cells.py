@@ -212,6 +212,33 @@ def test_the_run_is_there_after_a_reload_however_seldom_the_server_is_asked(
         cell.locator(".jp-RenderedText").get_by_text(text).wait_for()
 
 
+CLOSE = "() => jupyterapp.shell.currentWidget.dispose()"
+OPEN = "path => jupyterapp.commands.execute('docmanager:open', { path }).then(() => {})"
+
+
+def test_a_notebook_that_is_closed_and_opened_again_misses_nothing(
+    open_notebook: Open, server: Server, tmp_path: Path
+) -> None:
+    user = open_notebook("lab", "closed")
+    user.run(LOAD)
+    for is_over in (False, True):
+        end = tmp_path / f"end-{is_over}"
+        cell = user.start(ENDLESS.format(end=str(end)), save=True)
+        cell.locator(".jp-RenderedText").get_by_text("step 3").wait_for()
+        user.saved()
+        user.page.evaluate(CLOSE)
+        if is_over:
+            end.touch()
+            until(lambda: last_run(server)[1] == "ok")
+        user.page.evaluate(OPEN, user.notebook.name)
+        cell = user.cell(f"end-{is_over}")
+        if not is_over:
+            user.strip(cell).get_by_role("button", name="Show missing output").wait_for()
+            end.touch()
+        user.wait_for_state(cell, "Finished")
+        cell.locator(".jp-RenderedText").get_by_text("step 12").wait_for()
+
+
 HEAR_LATE = """() => {
   const socket = jupyterapp.shell.currentWidget.sessionContext.session.kernel._ws;
   const hear = socket.onmessage;

@@ -25,8 +25,8 @@ export class Keeper {
   readonly #cells: Cells;
   readonly #trans: TranslationBundle;
   readonly #strips = new Set<RunStrip>();
-  /** Runs whose messages come to this page, and go into their cells. */
-  readonly #here = new Set<string>();
+  /** Runs whose messages come to this page and go into their cells, with their notebooks. */
+  readonly #here = new Map<string, NotebookPanel['context']>();
   /** Runs whose text was restored, so that later text is wanted as well. */
   readonly #restored = new Set<string>();
   readonly #asked = new Set<string>();
@@ -80,9 +80,18 @@ export class Keeper {
     }
   }
 
-  /** Notes that the messages of a run come to this page. */
-  comesHere(run: string): void {
-    this.#here.add(run);
+  /** Notes that the messages of a run come to a notebook of this page. */
+  comesHere(run: string, { context }: NotebookPanel): void {
+    this.#here.set(run, context);
+  }
+
+  /** Notes that a notebook was closed: what still comes goes into no cell, even if it is opened again. */
+  closed({ context }: NotebookPanel): void {
+    for (const [run, of] of this.#here) {
+      if (of === context) {
+        this.#here.delete(run);
+      }
+    }
   }
 
   /** Notes that the kernel of a notebook, whose messages came to this page, has ended. */

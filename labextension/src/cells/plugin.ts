@@ -81,7 +81,7 @@ function listen(panel: NotebookPanel, keeper: Keeper): void {
       const { data } = content as { data: PartialJSONObject };
       const run = runOf({ output_type: 'display_data', data });
       if (run && header.msg_type === 'display_data') {
-        keeper.comesHere(run);
+        keeper.comesHere(run, panel);
       } else if (run && keeper.takesMessages(run)) {
         updateOutputs(panel, run, data);
       }
@@ -92,6 +92,7 @@ function listen(panel: NotebookPanel, keeper: Keeper): void {
       keeper.kernelEnded(panel);
     }
   });
+  panel.disposed.connect(() => keeper.closed(panel));
 }
 
 /** The notebooks of a page, as strips use them. */
