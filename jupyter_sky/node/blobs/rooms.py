@@ -6,7 +6,8 @@ system knows whether it is mapped: it grants a write lease only for a file that 
 open, and a mapping counts as open, even in processes that a rank has started.
 
 If nothing has run for a while, such pages are returned to the system: a notebook that needs one of
-these blobs again writes it once more, without using a link.
+these blobs again writes it once more, without using a link. Where the machine lacks memory, all
+that nobody maps is returned at once, before a process is killed for it.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import math
 import os
 import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
+
+import psutil
 
 from jupyter_sky.node.blobs.store import BlobStore
 from jupyter_sky.transport.frames import Message
@@ -26,6 +28,18 @@ from jupyter_sky.transport.protocol.agent_requests import FillRoomRequest, MakeR
 
 KEPT = 300.0
 """Seconds without a run after which pages that nobody uses go back to the system."""
+
+_MAPPED_WITHIN = 60.0
+"""Seconds in which ranks have mapped what a run that began needs."""
+
+_SPARE = 0.15
+"""Fraction of the machine's memory that should stay available."""
+
+
+def memory_is_short() -> bool:
+    """Return whether this machine is about to lack memory."""
+    memory = psutil.virtual_memory()
+    return bool(memory.available < _SPARE * memory.total)
 
 
 class BlobRooms:
@@ -39,6 +53,8 @@ class BlobRooms:
         Returns whether any rank is busy, and so may be about to map a blob.
     on_forgotten
         Called with the blobs that are gone because their pages were reused or returned.
+    is_short
+        Returns whether the machine is about to lack memory.
     """
 
     def __init__(
@@ -46,8 +62,10 @@ class BlobRooms:
         store: BlobStore,
         is_busy: Callable[[], bool],
         on_forgotten: Callable[[list[str]], None],
+        is_short: Callable[[], bool] = memory_is_short,
     ) -> None:
         self._store = store
+        self._is_short = is_short
         self._is_busy = is_busy
         self._on_forgotten = on_forgotten
         self._writers: dict[str, int] = {}
@@ -111,15 +129,17 @@ class BlobRooms:
         Parameters
         ----------
         idle
-            Seconds for which nothing has run; before `KEPT`, all pages stay.
+            Seconds for which nothing has run; before `KEPT`, all pages stay, unless memory is
+            short.
         """
         self._filled = {key for key in self._filled if key in self._store}
-        if idle < KEPT:
+        is_short = bool(self._store.used()) and self._is_short()
+        if idle < KEPT and not is_short:
             return
         parts, gone = [], []
-        for key in self._store.used(0, math.inf):
+        for key in self._store.used(since=_MAPPED_WITHIN if idle < KEPT else 0.0):
             part = self._store.folder / f"{os.getpid()}-{uuid.uuid4().hex}.part"
-            if key in self._filled and self._take([key], part):
+            if (is_short or key in self._filled) and self._take([key], part):
                 parts.append(part)
                 gone.append(key)
         self._on_forgotten(gone)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import math
 import os
 import shutil
 import stat
@@ -51,7 +52,7 @@ class BlobStore:
         self._spill = _Spill(folder, disk, disk_limit)
         self._partial: dict[str, PartialBlob] = {}
         self._waiting: dict[str, list[asyncio.Future[bool]]] = {}
-        self._used: set[str] = set()
+        self._used: dict[str, float] = {}  # by when a run began to use them, at last
         self._refused: set[str] = set()  # until they come again
 
     def __contains__(self, key: str) -> bool:
@@ -178,7 +179,7 @@ class BlobStore:
         file_name(key)
         if key not in self._spill.sizes:
             self._count(key, size)
-        self._used.discard(key)
+        self._used.pop(key, None)
         self._refused.discard(key)
         self.touch([key])
         self._wake_readers(key)
@@ -201,19 +202,30 @@ class BlobStore:
 
     def note_used(self, keys: Iterable[str]) -> None:
         """Remember that a run uses these blobs: once no rank maps one any more, it is unused."""
-        self._used.update(keys)
+        self._used.update(dict.fromkeys(keys, time.monotonic()))
 
-    def used(self, least: int, most: float) -> list[str]:
-        """Return used blobs in memory of at least that size, the least recently used first."""
-        self._used.intersection_update(self._sizes)
+    def used(self, least: int = 0, most: float = math.inf, since: float = 0.0) -> list[str]:
+        """Return used blobs in memory, the least recently used first.
+
+        Parameters
+        ----------
+        least, most
+            Their sizes.
+        since
+            Seconds for which no run must have begun to use them.
+        """
+        self._used = {key: began for key, began in self._used.items() if key in self._sizes}
+        before = time.monotonic() - since
         return [
-            key for key, size in self._sizes.items() if least <= size <= most and key in self._used
+            key
+            for key, size in self._sizes.items()
+            if least <= size <= most and self._used.get(key, math.inf) <= before
         ]
 
     def forget(self, key: str) -> None:
         """Forget a blob whose file is reused for another one."""
         self._uncount(key)
-        self._used.discard(key)
+        self._used.pop(key, None)
 
     def drop_unfinished(self, pid: int) -> None:
         """Remove what a rank was writing into the folder when its process ended."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,10 +29,13 @@ class Rooms:
 
     store: BlobStore
     is_busy: bool = False
+    is_short: bool = False
     gone: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.rooms = BlobRooms(self.store, lambda: self.is_busy, self.gone.extend)
+        self.rooms = BlobRooms(
+            self.store, lambda: self.is_busy, self.gone.extend, lambda: self.is_short
+        )
 
     def make(self, size: int, writer: int | None = None) -> str:
         request = {"blob": "ab", "size": size, "writer": writer or os.getpid()}
@@ -107,6 +111,29 @@ def test_pages_go_back_to_the_system_when_nothing_has_run_for_a_while(store: Blo
     assert rooms.fill(second) == []
     assert store.has_room_in_memory(SIZE - len(sent))
     assert not store.has_room_in_memory(SIZE)
+
+
+def test_all_that_nobody_maps_goes_back_at_once_where_memory_is_short(
+    store: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rooms, folder = Rooms(store, is_busy=True), store.folder
+    mapped, unmapped = values(2)
+    sent = b"sent"
+    store.add(digest(sent), 0, memoryview(sent), len(sent))
+    for value in (mapped, unmapped):
+        rooms.fill(value)
+    mapping = map_privately(folder / digest(mapped), SIZE)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    store.note_used([digest(each) for each in (mapped, unmapped, sent)])
+    rooms.is_short = True
+    asyncio.run(rooms.rooms.give_back(0))
+    assert len(list(folder.iterdir())) == 3, "a run has just begun, and may map them yet"
+    now += 100
+    asyncio.run(rooms.rooms.give_back(0))
+    assert sorted(rooms.gone) == sorted([digest(unmapped), digest(sent)])
+    assert {path.name for path in folder.iterdir()} == {digest(mapped)}
+    mapping.close()
 
 
 def test_a_file_is_the_users_own_and_goes_with_its_writer(store: BlobStore) -> None:
