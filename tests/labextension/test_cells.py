@@ -216,14 +216,15 @@ CLOSE = "() => jupyterapp.shell.currentWidget.dispose()"
 OPEN = "path => jupyterapp.commands.execute('docmanager:open', { path }).then(() => {})"
 
 
+@pytest.mark.parametrize("option", ["", " --background"])
 def test_a_notebook_that_is_closed_and_opened_again_misses_nothing(
-    open_notebook: Open, server: Server, tmp_path: Path
+    open_notebook: Open, server: Server, tmp_path: Path, option: str
 ) -> None:
-    user = open_notebook("lab", "closed")
+    user = open_notebook("lab", f"closed{option.strip()}")
     user.run(LOAD)
     for is_over in (False, True):
         end = tmp_path / f"end-{is_over}"
-        cell = user.start(ENDLESS.format(end=str(end)), save=True)
+        cell = user.start(ENDLESS.format(end=str(end)).replace("\n", f"{option}\n", 1), save=True)
         cell.locator(".jp-RenderedText").get_by_text("step 3").wait_for()
         user.saved()
         user.page.evaluate(CLOSE)
@@ -232,11 +233,16 @@ def test_a_notebook_that_is_closed_and_opened_again_misses_nothing(
             until(lambda: last_run(server)[1] == "ok")
         user.page.evaluate(OPEN, user.notebook.name)
         cell = user.cell(f"end-{is_over}")
+        text = cell.locator(".jp-RenderedText").get_by_text(re.compile("^step 0"))
         if not is_over:
-            user.strip(cell).get_by_role("button", name="Show missing output").wait_for()
+            if option:
+                text.get_by_text("step 13").wait_for()
+            else:
+                user.strip(cell).get_by_role("button", name="Show missing output").wait_for()
             end.touch()
         user.wait_for_state(cell, "Finished")
-        cell.locator(".jp-RenderedText").get_by_text("step 12").wait_for()
+        text.get_by_text("step 12").wait_for()
+        assert text.count() == 1
 
 
 HEAR_LATE = """() => {

@@ -96,6 +96,8 @@ class BackgroundRun:
         self._future.set_running_or_notify_cancel()
         self._output = PlainOutput(run.task.show)
         self._handles: list[DisplayHandle] = []
+        # A page finds its output by this, once JupyterLab no longer knows it as this display.
+        self._metadata = {"jupyter_sky": {"background": run.id}}
         self._throttle = Throttle(
             self._update, interval=0.0, delay=_UPDATE_DELAY, later=call_in_loop
         )
@@ -195,7 +197,7 @@ class BackgroundRun:
             return
         self._strip.show()
         handle = DisplayHandle()
-        handle.display(self._bundle(), raw=True)
+        handle.display(self._bundle(), raw=True, metadata=self._metadata)
         self._handles.append(handle)
 
     # In the background thread
@@ -266,7 +268,7 @@ class BackgroundRun:
 
     def _update(self) -> None:
         for handle in self._handles:
-            handle.update(self._bundle(), raw=True)
+            handle.update(self._bundle(), raw=True, metadata=self._metadata)
 
     # What it shows
 

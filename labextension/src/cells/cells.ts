@@ -2,12 +2,15 @@
    outputs, the lines of its code. */
 
 import type { CodeCell } from '@jupyterlab/cells';
-import type { IOutput } from '@jupyterlab/nbformat';
+import type { IDisplayData, IOutput } from '@jupyterlab/nbformat';
 import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import { JSONExt, type PartialJSONObject } from '@lumino/coreutils';
 import type { Record as RunRecord } from '../api.ts';
 import type { Place } from '../action.ts';
 import { MIME, toSaved, type RunOutput } from './record.ts';
+
+/** Lines of a run in the background that its cell shows, as the kernel does. */
+const BACKGROUND_LINES = 40;
 
 export class Cells {
   readonly #tracker: INotebookTracker;
@@ -71,6 +74,39 @@ export function updateOutputs({ content }: NotebookPanel, run: string, data: Par
       });
     }
   }
+}
+
+/** Returns the mark of an output that has what a run in the background prints. */
+export function backgroundOf(output: IOutput): string | null {
+  const { metadata } = output as { metadata?: { jupyter_sky?: { background?: string } } };
+  return metadata?.jupyter_sky?.background ?? null;
+}
+
+/** Updates what a run in the background has printed where JupyterLab has not: after a reload of the
+    page it no longer knows the display. */
+export function updateBackground({ content }: NotebookPanel, shown: IDisplayData): void {
+  for (const { model } of content.widgets) {
+    if (model.type === 'code') {
+      const { outputs } = model as CodeCell['model'];
+      outputs.toJSON().forEach((output, at) => {
+        const isSame = backgroundOf(output) === backgroundOf(shown);
+        if (isSame && !JSONExt.deepEqual(output.data as PartialJSONObject, shown.data)) {
+          outputs.set(at, shown);
+        }
+      });
+    }
+  }
+}
+
+/** Shows the end of what a run in the background has printed, unless its kernel has shown it. */
+export function endBackground({ model: { outputs } }: CodeCell, text: string): void {
+  const lines = text.trimEnd().split('\n').slice(-BACKGROUND_LINES);
+  outputs.toJSON().forEach((output, at) => {
+    const shown = (output.data as { 'text/plain'?: string } | undefined)?.['text/plain'] ?? '';
+    if (backgroundOf(output) && !shown.includes(lines.at(-1)!)) {
+      outputs.set(at, { ...output, data: { 'text/plain': lines.join('\n') } });
+    }
+  });
 }
 
 /** Returns printed outputs, those before the first of them, and the rest. */

@@ -9,7 +9,7 @@ import type { RequestError } from '../lab/client.ts';
 import type { IClusters } from '../lab/clusters.ts';
 import type { Run } from '../snapshot.ts';
 import { plain } from '../text.ts';
-import { hasBeginning, hasRun, replaceOutputs, type Cells } from './cells.ts';
+import { endBackground, hasBeginning, hasRun, replaceOutputs, type Cells } from './cells.ts';
 import { isOver, type Feed } from './feed.ts';
 import type { RunStrip } from './strip.ts';
 
@@ -225,10 +225,14 @@ export class Keeper {
     try {
       const record = await this.#clusters.client.record(snapshot.cluster.id, run);
       if (isOver(record.snapshot)) {
-        if (hasBeginning(cell, record.text)) {
+        const { background } = record.snapshot.run!;
+        if (!background && hasBeginning(cell, record.text)) {
           this.#restored.add(run);
         }
         replaceOutputs(cell, record, this.#restored.has(run) ? record.text : null);
+        if (background) {
+          endBackground(cell, record.text);
+        }
       }
     } catch (error) {
       const { status, message } = error as RequestError;

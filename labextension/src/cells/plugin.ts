@@ -3,6 +3,7 @@
 import type { JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { Notification } from '@jupyterlab/apputils';
 import { PageConfig } from '@jupyterlab/coreutils';
+import type { IDisplayData } from '@jupyterlab/nbformat';
 import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
@@ -15,7 +16,7 @@ import { SHOW } from '../lab/sidebar.ts';
 import { CHANGED } from '../panel.ts';
 import type { Snapshot } from '../snapshot.ts';
 import { plain } from '../text.ts';
-import { Cells, runOf, updateOutputs } from './cells.ts';
+import { backgroundOf, Cells, runOf, updateBackground, updateOutputs } from './cells.ts';
 import { Feed, isOver } from './feed.ts';
 import { Keeper } from './keeper.ts';
 import { takeBackQuestions } from './questions.ts';
@@ -78,12 +79,15 @@ export default plugin;
 function listen(panel: NotebookPanel, keeper: Keeper): void {
   panel.sessionContext.iopubMessage.connect((_, { header, content }) => {
     if (header.msg_type === 'display_data' || header.msg_type === 'update_display_data') {
-      const { data } = content as { data: PartialJSONObject };
-      const run = runOf({ output_type: 'display_data', data });
+      const { data, metadata } = content as Pick<IDisplayData, 'data' | 'metadata'>;
+      const output: IDisplayData = { output_type: 'display_data', data, metadata };
+      const run = runOf(output);
       if (run && header.msg_type === 'display_data') {
         keeper.comesHere(run, panel);
       } else if (run && keeper.takesMessages(run)) {
-        updateOutputs(panel, run, data);
+        updateOutputs(panel, run, data as PartialJSONObject);
+      } else if (backgroundOf(output) && header.msg_type === 'update_display_data') {
+        updateBackground(panel, output);
       }
     }
   });
