@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from jupyter_sky.cluster import rank_log
 from jupyter_sky.cluster.additions.mounts import Mounts
@@ -269,7 +270,7 @@ class Cluster:
 
     def forward(self, rank: int, addr: str, port: int, patience: float = 0.0) -> Forward:
         """Forward a port here to one that the node of a rank can reach; see `Forward`."""
-        return Forward(self._controller.connection(rank).machine, addr, port, patience)
+        return Forward(partial(self._controller.connection, rank), addr, port, patience)
 
     # State
 

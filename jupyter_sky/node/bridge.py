@@ -1,8 +1,7 @@
-"""Connects standard input and output to the socket of an agent, or to a port.
+"""Connects standard input and output to the socket of an agent.
 
-The notebook runs ``python -m jupyter_sky.node.bridge SOCKET`` or ``ADDRESS PORT`` on a node over
-SSH. It ends when either side does. One is started for each connection, so it imports next to
-nothing.
+The notebook runs ``python -m jupyter_sky.node.bridge SOCKET`` on a node over SSH. It ends when
+either side does. One is started for each connection, so it imports next to nothing.
 """
 
 from __future__ import annotations
@@ -12,17 +11,9 @@ import socket
 import sys
 import threading
 
-from jupyter_sky.transport.bridge import (
-    MARK,
-    NO_AGENT,
-    NO_ANSWER,
-    NOT_OURS,
-    is_of_another_user,
-    is_trusted,
-)
+from jupyter_sky.transport.bridge import MARK, NO_AGENT, NOT_OURS, is_trusted
 
 _PIECE = 256 * 1024
-_CONNECT_WITHIN = 10.0  # seconds
 
 
 def to_agent(path: str) -> int:
@@ -36,20 +27,6 @@ def to_agent(path: str) -> int:
     if not is_trusted(sock):
         sys.stderr.write(f"the agent is gone, and {NOT_OURS}")
         return NO_AGENT
-    return _carry(sock)
-
-
-def to_port(addr: str, port: int) -> int:
-    """Connect to an address."""
-    try:
-        sock = socket.create_connection((addr, port), _CONNECT_WITHIN)
-    except OSError as error:
-        sys.stderr.write(f"nothing answers at port {port}: {error.strerror or error}")
-        return NO_ANSWER
-    if is_of_another_user(sock):
-        sys.stderr.write(f"nothing of yours answers at port {port}: {NOT_OURS}")
-        return NO_ANSWER
-    sock.settimeout(None)
     return _carry(sock)
 
 
@@ -79,10 +56,6 @@ def _write(data: bytes) -> None:
 
 if __name__ == "__main__":
     try:
-        match sys.argv[1:]:
-            case [path]:
-                sys.exit(to_agent(path))
-            case [addr, port]:
-                sys.exit(to_port(addr, int(port)))
+        sys.exit(to_agent(sys.argv[1]))
     except OSError:
         sys.exit(1)

@@ -143,15 +143,6 @@ class Machine(Protocol):
             If it cannot be reached now.
         """
 
-    async def connect(self, addr: str, port: int) -> socket.socket:
-        """Return a new connection to an address that the machine can reach.
-
-        Raises
-        ------
-        OSError
-            If it cannot be reached, or nothing listens there.
-        """
-
     async def remove(self) -> None:
         """Kill the agent if it is still there, and remove its files."""
 

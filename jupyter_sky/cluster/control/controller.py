@@ -126,7 +126,7 @@ class Controller(ConnectionListener):
         self.observers: list[Callable[[], None]] = []
         self.pages = Pages(
             self.id,
-            lambda rank: self.connection(rank).machine,
+            self.connection,
             lambda: event_loop.call(self.wake),
         )
         self.work = Work(lambda: event_loop.call(self.wake))

@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import socket
 import ssl
+from collections.abc import Callable
 
 from jupyter_sky.cluster.network import handshake
-from jupyter_sky.providers.base import Machine
+from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.network.ports.port_socket import open_port
 from jupyter_sky.transport.event_loop import call, wait
 
 _PIECE = 256 * 1024
@@ -25,10 +27,10 @@ class Forward:
 
     Parameters
     ----------
-    machine
-        The machine that reaches the address.
+    node
+        Returns the connection to the node that reaches the address.
     addr, port
-        Where connections lead to, as the machine reaches it.
+        Where connections lead to, as the node reaches it.
     patience
         Seconds that a client waits until something listens there.
     key
@@ -45,14 +47,14 @@ class Forward:
 
     def __init__(
         self,
-        machine: Machine,
+        node: Callable[[], Connection],
         addr: str,
         port: int,
         patience: float = 0.0,
         key: bytes = b"",
         secure: ssl.SSLContext | None = None,
     ) -> None:
-        self._machine = machine
+        self._node = node
         self._to = addr, port
         self._patience = patience
         self._key = key
@@ -78,7 +80,7 @@ class Forward:
         end = loop.time() + self._patience
         while True:
             try:
-                return await self._machine.connect(*self._to)
+                return await open_port(self._node(), *self._to)
             except OSError:
                 if loop.time() >= end:
                     raise

@@ -17,6 +17,7 @@ from jupyter_sky.serialization.blobs import PIECE
 from jupyter_sky.transport.compression import expand
 from jupyter_sky.transport.frames import Message, ProtocolError
 from jupyter_sky.transport.metrics.usage_history import KEPT
+from jupyter_sky.transport.ports.requests import OpenPortAnswer, ReadPortAnswer
 from jupyter_sky.transport.protocol.agent_requests import (
     FindAnswer,
     InstallAnswer,
@@ -151,11 +152,13 @@ _ANSWERS: Mapping[str, type] = {
     "look": LookAnswer,
     "make_room": _Room,
     "mount": MountAnswer,
+    "open_port": OpenPortAnswer,
     "open_shell": _Shell,
     "pass_on": _Failed,
     "profile": ProfileAnswer,
     "reach": _Failed,
     "read": ReadAnswer,
+    "read_port": ReadPortAnswer,
     "read_shell": ReadShellAnswer,
     "recorded": RecordedAnswer,
     "reserve": _Port,

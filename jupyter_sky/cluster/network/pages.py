@@ -12,12 +12,13 @@ import secrets
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.forward import Forward
 from jupyter_sky.cluster.snapshot import PageView
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.base import Machine
 
 _KEY_BYTES = 32
 
@@ -81,17 +82,17 @@ class Pages:
     ----------
     cluster
         The cluster's id.
-    machine
-        Returns the machine of a rank.
+    node
+        Returns the connection to the node of a rank.
     changed
         Called when a page was added or removed.
     """
 
     def __init__(
-        self, cluster: str, machine: Callable[[int], Machine], changed: Callable[[], None]
+        self, cluster: str, node: Callable[[int], Connection], changed: Callable[[], None]
     ) -> None:
         self._cluster = cluster
-        self._machine = machine
+        self._node = node
         self._changed = changed
         self._pages: dict[str, Page] = {}
         self._forwards: dict[str, tuple[Forward, PageRoute]] = {}
@@ -128,7 +129,7 @@ class Pages:
         if name not in self._forwards:
             key = secrets.token_bytes(_KEY_BYTES)
             forward = Forward(
-                self._machine(page.rank), page.addr, page.port, key=key, secure=page.secure
+                partial(self._node, page.rank), page.addr, page.port, key=key, secure=page.secure
             )
             host = f"[{page.addr}]" if ":" in page.addr else page.addr
             self._forwards[name] = forward, PageRoute(forward.port, f"{host}:{page.port}", key)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from jupyter_sky.node.agent.event_publisher import EventPublisher
 from jupyter_sky.node.agent.idle import IdleTimer
+from jupyter_sky.node.agent.request_cache import Handler
 from jupyter_sky.node.agent.usage.metrics import UsageMeter
 from jupyter_sky.node.blobs.relay import BlobRelay
 from jupyter_sky.node.blobs.rooms import BlobRooms
@@ -17,10 +18,7 @@ from jupyter_sky.node.blobs.store import BlobStore
 from jupyter_sky.node.files import reader
 from jupyter_sky.node.network import interfaces, port_check
 from jupyter_sky.node.network.peers import PeerAgents
-from jupyter_sky.node.packages.installer import PackageInstaller
-from jupyter_sky.node.shells.shells import Shells
 from jupyter_sky.node.supervisor.supervisor import Supervisor
-from jupyter_sky.node.volumes.volumes import Volumes
 from jupyter_sky.serialization import blobs
 from jupyter_sky.transport.certificates import fingerprint
 from jupyter_sky.transport.frames import Message
@@ -93,8 +91,8 @@ class RequestHandlers:
         Ends the node when nobody needs it.
     metrics
         Measures the ranks.
-    installer, shells, volumes
-        Install packages for ranks; keep the shells of users; keep data in buckets.
+    others
+        The handlers of further requests, by name: for packages, shells, ports and volumes.
     end
         Ends the agent.
     """
@@ -110,9 +108,7 @@ class RequestHandlers:
         events: EventPublisher,
         idle: IdleTimer,
         metrics: UsageMeter,
-        installer: PackageInstaller,
-        shells: Shells,
-        volumes: Volumes,
+        others: Mapping[str, Handler],
         end: Callable[[], asyncio.Task[None]],
     ) -> None:
         self._spec = spec
@@ -157,13 +153,9 @@ class RequestHandlers:
             "make_room": self.rooms.make,
             "fill_room": self.rooms.complete,
             "pass_on": self._on_pass_on,
-            # packages
-            **installer.handlers,
             # files
             "find": self._on_find,
             "written": self._on_written,
-            **shells.handlers,
-            **volumes.handlers,
             # other agents
             "reach": self._on_reach,
             "listen_on_test_port": self._on_listen_on_test_port,
@@ -173,6 +165,7 @@ class RequestHandlers:
             "end_peers": self._on_end_peers,
             # the agent itself
             "end": self._on_end,
+            **others,
         }
 
     def handle(self, message: Message) -> Message | Awaitable[Message]:

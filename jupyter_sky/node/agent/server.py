@@ -34,6 +34,7 @@ from jupyter_sky.node.blobs.store import store_of_node
 from jupyter_sky.node.forking.ending import end_of
 from jupyter_sky.node.network.peers import HANDSHAKE_WITHIN, PeerAgents, PeerStream
 from jupyter_sky.node.packages.installer import PackageInstaller
+from jupyter_sky.node.ports.ports import Ports
 from jupyter_sky.node.shells.shells import Shells
 from jupyter_sky.node.supervisor.output.log_file import RankLogs
 from jupyter_sky.node.supervisor.supervisor import Supervisor
@@ -128,6 +129,7 @@ class Agent:
         self._installer = PackageInstaller(folder, self.store, has_others)
         variables = self._supervisor.variables
         self._shells = Shells(folder, spec, variables, fork_server_pid, self._idle.attend)
+        self._ports = Ports()
         self._volumes = Volumes(folder, spec.socket, Path(spec.blobs))
         requests = RequestHandlers(
             spec=spec,
@@ -138,9 +140,11 @@ class Agent:
             events=self._events,
             idle=self._idle,
             metrics=self._metrics,
-            installer=self._installer,
-            shells=self._shells,
-            volumes=self._volumes,
+            others={
+                name: handler
+                for part in (self._installer, self._shells, self._ports, self._volumes)
+                for name, handler in part.handlers.items()
+            },
             end=self.end,
         )
         self._rooms = requests.rooms
@@ -194,6 +198,7 @@ class Agent:
 
     async def _end(self) -> None:
         self._installer.end()
+        self._ports.end()
         await asyncio.gather(self._shells.end(), self._supervisor.end())
         await self._volumes.end()
         asyncio.get_running_loop().remove_reader(self._fork_server)

@@ -16,7 +16,7 @@ from typing import Any
 
 from jupyter_sky.providers.base import AgentGone, Node
 from jupyter_sky.providers.local.computer import boot, is_this
-from jupyter_sky.transport.bridge import NOT_OURS, is_of_another_user, is_trusted
+from jupyter_sky.transport.bridge import NOT_OURS, is_trusted
 
 
 @dataclass(frozen=True)
@@ -75,19 +75,6 @@ class LocalMachine:
         if not is_trusted(sock):
             sock.close()
             raise AgentGone(NOT_OURS)
-        return sock
-
-    async def connect(self, addr: str, port: int) -> socket.socket:
-        """Connect to an address of this computer."""
-        sock = socket.socket(socket.AF_INET6 if ":" in addr else socket.AF_INET)
-        sock.setblocking(False)
-        try:
-            await asyncio.get_running_loop().sock_connect(sock, (addr, port))
-            if await asyncio.to_thread(is_of_another_user, sock):
-                raise ConnectionRefusedError(NOT_OURS)
-        except BaseException:
-            sock.close()
-            raise
         return sock
 
     async def remove(self) -> None:

@@ -71,14 +71,8 @@ class SlurmMachine:
 
     async def open(self) -> socket.socket:
         """Connect to the agent, over a bridge that runs as a step of the user's job."""
-        return await self._bridge(f"{self.folder}/agent.sock")
-
-    async def connect(self, addr: str, port: int) -> socket.socket:
-        """Connect to an address from the node."""
-        return await self._bridge(addr, str(port))
-
-    async def _bridge(self, *to: str) -> socket.socket:
-        command = [*self._step(), self.python, "-P", "-m", "jupyter_sky.node.bridge", *to]
+        to = f"{self.folder}/agent.sock"
+        command = [*self._step(), self.python, "-P", "-m", "jupyter_sky.node.bridge", to]
         at, number = login_node(self.login), self.nodes[0].node
         if gone := known_end(self.login, self.id):
             # Another node's connection has just found out.

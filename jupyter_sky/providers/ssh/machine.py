@@ -51,18 +51,11 @@ class SSHMachine:
     async def open(self) -> socket.socket:
         """Connect to the agent."""
         path = f"{self.folder}/agent.sock"
-        return await self._connect(path, stream=path)
-
-    async def connect(self, addr: str, port: int) -> socket.socket:
-        """Connect to an address over a bridge, since many servers do not forward ports."""
-        return await self._connect(addr, str(port))
-
-    async def _connect(self, *words: str, stream: str | None = None) -> socket.socket:
-        python, code, *to = map(shlex.quote, (self.python, self.code, *words))
+        python, code, to = map(shlex.quote, (self.python, self.code, path))
         unset = " ".join(f"-u {name}" for name in UNSET)
-        start = f"env {unset} PYTHONPATH={code} {python} -P -m jupyter_sky.node.bridge"
+        start = f"env {unset} PYTHONPATH={code} {python} -P -m jupyter_sky.node.bridge {to}"
         try:
-            return await in_thread(self._connection.open_bridge, f"{start} {' '.join(to)}", stream)
+            return await in_thread(self._connection.open_bridge, start, path)
         except (HostKeyError, LoginError) as error:
             raise NotLetIn(f"{self.host}: {error}") from None
         except SkyError as error:

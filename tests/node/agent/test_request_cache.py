@@ -23,6 +23,14 @@ def test_a_request_that_is_sent_again_is_not_carried_out_again() -> None:
     assert carried_out == [1, 1]
 
 
+def test_what_has_the_same_answer_each_time_is_asked_for_again_and_not_kept() -> None:
+    answers = iter("ab")
+    cache = RequestCache(lambda message: {"data": next(answers)})
+    for data in "ab":
+        assert cache.answer("token", {"op": "read_port", "id": 1}) == {"data": data}
+    assert not cache._answers
+
+
 def test_one_that_still_waits_has_the_same_answer_on_the_next_link() -> None:
     async def ask() -> tuple[Message, Message]:
         ready = asyncio.Event()

@@ -18,6 +18,7 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.network.ports.port_socket import open_port
 from jupyter_sky.providers import node_defaults
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.frames import encode
@@ -249,7 +250,9 @@ def test_what_the_user_writes_on_a_host_stays(lab: Lab, start) -> None:
     assert "jupyter-sky" not in lab.hosts[0].run("ls", "/dev/shm")
 
 
-def test_dask_runs_on_hosts_that_the_notebook_reaches_over_ssh_alone(lab: Lab, start) -> None:
+def test_dask_runs_on_hosts_that_the_notebook_reaches_over_ssh_alone(
+    lab: Lab, start, tmp_path: Path
+) -> None:
     pytest.importorskip("distributed")
     from jupyter_sky.plugins.dask_cluster.deployment import deployed
     from jupyter_sky.plugins.dask_cluster.settings import WorkerOptions
@@ -267,9 +270,29 @@ def test_dask_runs_on_hosts_that_the_notebook_reaches_over_ssh_alone(lab: Lab, s
             host.address for host in lab.hosts[:2]
         }
 
+        def work(number: int) -> int:
+            import time
+
+            (tmp_path / f"begun-{number}").touch()
+            while not (tmp_path / "go").exists():
+                time.sleep(0.05)
+            return number * number
+
+        # A link that breaks costs time: tasks go on, and what is asked for meanwhile comes later.
+        futures = client.map(work, range(2, 4))
+        until(lambda: len(list(tmp_path.glob("begun-*"))) == 2)
+        lab.unplug()
+        try:
+            until(lambda: "no connection to " in cells.cluster.snapshot()["cluster"]["note"])
+            (tmp_path / "go").touch()
+            another = client.submit(sum, [3, 4])
+        finally:
+            lab.plug_in()
+        assert client.gather([*futures, another]) == [4, 9, 7]
+
 
 def test_a_port_where_nothing_listens_is_one_sentence(lab: Lab, start) -> None:
     cells = start("lab1", framework=False)
-    machine = cells.cluster._controller.connections[0].machine
+    [connection] = cells.cluster._controller.connections
     with pytest.raises(OSError, match="lab1: nothing answers at port 9: Connection refused"):
-        event_loop.wait(machine.connect("127.0.0.1", 9))
+        event_loop.wait(open_port(connection, "127.0.0.1", 9))

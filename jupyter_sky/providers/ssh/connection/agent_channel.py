@@ -13,7 +13,7 @@ from jupyter_sky.providers.base import AgentGone
 from jupyter_sky.providers.ssh.connection.channel_socket import read
 from jupyter_sky.providers.ssh.connection.errors import HostError
 from jupyter_sky.providers.ssh.connection.ssh_config import CONNECT_WITHIN
-from jupyter_sky.transport.bridge import MARK, NO_AGENT, NO_ANSWER
+from jupyter_sky.transport.bridge import MARK, NO_AGENT
 
 if TYPE_CHECKING:
     import paramiko
@@ -74,8 +74,6 @@ def await_bridge(channel: paramiko.Channel) -> None:
     said = read(channel.recv_stderr).decode(errors="replace").strip()
     if status == NO_AGENT:
         raise AgentGone(said)
-    if status == NO_ANSWER:
-        raise HostError(said)
     raise HostError(f"the bridge to its agent did not start: {said or status}")
 
 

@@ -312,7 +312,7 @@ class SSHConnection:
     # Agents
 
     def open_bridge(self, command: str, path: str | None = None) -> socket.socket:
-        """Return a socket that is connected to an agent, or to a port in the host's network.
+        """Return a socket that is connected to an agent.
 
         Parameters
         ----------

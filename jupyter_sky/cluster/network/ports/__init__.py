@@ -1,0 +1,1 @@
+"""Connections from this computer to ports of nodes."""

@@ -1,0 +1,1 @@
+"""Connections to ports that a node reaches, for a remote user."""

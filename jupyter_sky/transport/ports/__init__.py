@@ -1,0 +1,1 @@
+"""Connections to ports of nodes: what both sides know of them."""
