@@ -12,10 +12,10 @@ from jupyter_sky.cluster.network import handshake
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.ports.port_socket import open_port
 from jupyter_sky.transport.event_loop import call, wait
+from jupyter_sky.transport.ports.requests import PIECE, TAKEN_WITHIN
 
-_PIECE = 256 * 1024
 _PAUSE = 0.5  # seconds between two attempts to connect
-_BUFFER = 1024 * 1024  # bytes of a connection that are under way, after which its sender waits
+_BUFFER = PIECE  # bytes of a connection that are under way, after which its sender waits
 _HELLO_WITHIN = 10.0  # seconds
 
 
@@ -132,7 +132,9 @@ class Forward:
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Copy a stream, as fast as the other side takes it; its end closes the other side too."""
     with contextlib.suppress(OSError):
-        while data := await reader.read(_PIECE):
+        while data := await reader.read(PIECE):
             writer.write(data)
-            await writer.drain()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TAKEN_WITHIN):
+                    await writer.drain()
     writer.close()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import itertools
 
 from jupyter_sky.node.ports.other_users import is_of_another_user
 from jupyter_sky.transport.bridge import NOT_OURS
-from jupyter_sky.transport.ports.requests import PIECE, PIECES_AT_ONCE
+from jupyter_sky.transport.ports.requests import PIECE, PIECES_AT_ONCE, TAKEN_WITHIN
 
 _CONNECT_WITHIN = 10.0  # seconds
 _QUIET = 20.0  # seconds after which a question is answered that nothing has come
@@ -27,11 +28,13 @@ class PortConnection:
         self._reader = reader
         self._writer = writer
         self._loop = asyncio.get_running_loop()
-        # By their numbers: what comes next, and what may not have arrived yet.
-        self._pieces: dict[int, asyncio.Task[bytes]] = {}
-        self._turn = asyncio.Lock()  # pieces are taken in the order of their numbers
+        # By their numbers: those that were asked for or have come, but for what has arrived there.
+        self._pieces: dict[int, asyncio.Future[bytes]] = {}
+        self._wanted = PIECES_AT_ONCE
+        self._more_wanted = asyncio.Event()
         self._waiting = 0
         self._asked = self._loop.time()
+        self._taking = self._loop.create_task(self._take())
 
     @classmethod
     async def open(cls, addr: str, port: int) -> PortConnection:
@@ -73,22 +76,41 @@ class PortConnection:
         """
         for old in [each for each in self._pieces if each <= number - PIECES_AT_ONCE]:
             del self._pieces[old]
-        if number not in self._pieces:
-            self._pieces[number] = self._loop.create_task(self._take())
+        self._wanted = max(self._wanted, number + PIECES_AT_ONCE)
+        self._more_wanted.set()
+        piece = self._piece(number)
         self._waiting += 1
         try:
-            done, _ = await asyncio.wait({self._pieces[number]}, timeout=_QUIET)
+            await asyncio.wait({piece}, timeout=_QUIET)
         finally:
             self._waiting -= 1
             self._asked = self._loop.time()
-        return done.pop().result() if done else None
+        return piece.result() if piece.done() else None
 
-    async def _take(self) -> bytes:
-        async with self._turn:
-            try:
-                return await self._reader.read(PIECE)
-            except OSError:
-                return b""
+    def _piece(self, number: int) -> asyncio.Future[bytes]:
+        if number not in self._pieces:
+            self._pieces[number] = self._loop.create_future()
+            if self._taking.done():
+                self._pieces[number].set_result(b"")
+        return self._pieces[number]
+
+    async def _take(self) -> None:
+        """Take what comes, a little ahead of what was asked for."""
+        for number in itertools.count():
+            data = b""
+            with contextlib.suppress(OSError):
+                data = await self._reader.read(PIECE)
+            self._piece(number).set_result(data)
+            if not data:
+                break
+            if number + 1 >= self._wanted:
+                self._more_wanted.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(TAKEN_WITHIN):
+                        await self._more_wanted.wait()
+        for piece in self._pieces.values():
+            if not piece.done():
+                piece.set_result(b"")
 
     def write(self, data: bytes) -> None:
         """Send bytes to the port, after those before."""
@@ -103,5 +125,4 @@ class PortConnection:
     def close(self) -> None:
         """Close it; what was written is still sent."""
         self._writer.close()
-        for each in self._pieces.values():
-            each.cancel()
+        self._taking.cancel()

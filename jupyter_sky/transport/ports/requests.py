@@ -10,6 +10,12 @@ PIECE = 256 * 1024
 PIECES_AT_ONCE = 4
 """Pieces each way that are under way: more would keep what cells print waiting on a slow link."""
 
+TAKEN_WITHIN = 10.0
+"""Seconds after which a little more is taken of what a program sends, also if nothing can leave.
+
+A program may end a connection of which nothing was taken for long: Dask does after 30 seconds.
+"""
+
 
 class OpenPortRequest(TypedDict):
     """``open_port``: connect to an address as the node reaches it."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,8 @@ from jupyter_sky.node.ports import port_connection, ports
 from jupyter_sky.node.ports.ports import Ports
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.ports.requests import PIECES_AT_ONCE
+
+Server = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 async def ask(of: Ports, op: str, **fields: Any) -> Message:
@@ -28,9 +31,9 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 @contextlib.asynccontextmanager
-async def connected() -> AsyncIterator[tuple[Ports, int]]:
-    """A connection to a server that answers in capitals, and ends when it is told to."""
-    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+async def connected(serve: Server = echo) -> AsyncIterator[tuple[Ports, int]]:
+    """A connection to a server, which answers in capitals unless something else is said."""
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
     of = Ports()
     port = server.sockets[0].getsockname()[1]
     opened = await ask(of, "open_port", addr="127.0.0.1", port=port)
@@ -88,6 +91,32 @@ def test_quiet_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
             while (answer := await ask(of, "read_port", connection=number, piece=0)) == quiet:
                 pass
             assert answer["data"] == b"A"
+
+    asyncio.run(work())
+
+
+def test_a_little_is_taken_of_what_nobody_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A program may end a connection of which nothing is taken for long.
+    monkeypatch.setattr(port_connection, "TAKEN_WITHIN", 0.01)
+    sent = bytes(range(256)) * 40_000
+
+    async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(sent)
+        await writer.drain()
+        writer.close()
+
+    async def work() -> None:
+        async with connected(send) as (of, number):
+            pieces = of._open[number]._pieces
+            while len(pieces) < 3 * PIECES_AT_ONCE:
+                await asyncio.sleep(0.01)
+            seen = b""
+            for piece in itertools.count():
+                answer = await ask(of, "read_port", connection=number, piece=piece)
+                if not answer["data"]:
+                    break
+                seen += answer["data"]
+            assert seen == sent
 
     asyncio.run(work())
 
