@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.blobs.download import FETCH_WITHIN
 from jupyter_sky.cluster.network.connection import Connection, ConnectionListener
+from jupyter_sky.cluster.network.requests import pending
 from jupyter_sky.cluster.network.requests.answers import Answers
 from jupyter_sky.cluster.network.requests.events import Events, Taking
 from jupyter_sky.cluster.network.requests.pending import PendingRequests, end_of_agent
@@ -55,6 +57,22 @@ class Requests(PendingRequests):
         return self.on_link_changed()
 
 
+def quick_clock() -> Callable[[float], Awaitable[None]]:
+    """Return what puts the clock of the running loop on, bit by bit: it does not stand still."""
+    loop, ahead = asyncio.get_running_loop(), 0.0
+    usual = loop.time
+    loop.time = lambda: usual() + ahead  # type: ignore[method-assign]
+
+    async def pass_time(seconds: float) -> None:
+        nonlocal ahead
+        for _ in range(round(seconds)):
+            ahead += 1.0
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)  # in which timers that are due run first
+
+    return pass_time
+
+
 def test_each_request_is_given_up_in_its_time_whatever_was_asked_before() -> None:
     async def scenario() -> None:
         requests = Requests()
@@ -76,15 +94,7 @@ def test_each_request_is_given_up_in_its_time_whatever_was_asked_before() -> Non
 
 def test_the_time_without_a_link_counts_in_all() -> None:
     async def scenario() -> None:
-        loop, ahead = asyncio.get_running_loop(), 0.0
-        usual = loop.time
-        loop.time = lambda: usual() + ahead
-
-        async def pass_time(seconds: float) -> None:
-            nonlocal ahead
-            ahead += seconds
-            await asyncio.sleep(0.01)  # in which timers that are due run first
-
+        pass_time = quick_clock()
         requests = Requests()
         asked = requests.ask(None, 100.0)
         assert [message["id"] for message in requests.change_link(up=False)] == [1]
@@ -101,20 +111,39 @@ def test_the_time_without_a_link_counts_in_all() -> None:
     asyncio.run(scenario())
 
 
+def test_the_time_in_which_this_process_stood_still_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pending, "_STOOD_STILL", 0.05)
+    monkeypatch.setattr(pending, "_LOOK_EVERY", 0.05)
+
+    async def scenario() -> None:
+        requests = Requests()
+        asked = requests.ask(0.15, 0.15)
+        time.sleep(0.3)  # as where a laptop's lid is closed
+        await asyncio.sleep(0.01)
+        assert not asked.done()
+        requests.change_link(False)
+        time.sleep(0.3)
+        await asyncio.sleep(0.01)
+        assert not asked.done()
+        with pytest.raises(NoConnection):
+            await asked
+
+    asyncio.run(scenario())
+
+
 def test_a_node_that_sends_no_more_of_what_is_fetched_is_waited_for_only_so_long() -> None:
     async def scenario() -> None:
-        loop, ahead = asyncio.get_running_loop(), 0.0
-        usual = loop.time
-        loop.time = lambda: usual() + ahead  # type: ignore[method-assign]
+        pass_time = quick_clock()
         connection = reached()
         connection._link, connection._up = Link(), True  # type: ignore[assignment]
         fetching = asyncio.ensure_future(connection.fetch("a digest", 3))
-        for offset in range(3):
-            await asyncio.sleep(0.01)  # in which timers that are due run first
+        for offset in range(2):
+            await pass_time(0.8 * FETCH_WITHIN)
             assert not fetching.done()
-            if offset < 2:
-                connection._receive({"piece": 1, "offset": offset}, memoryview(b"x"))
-            ahead += 0.8 * FETCH_WITHIN
+            connection._receive({"piece": 1, "offset": offset}, memoryview(b"x"))
+        await pass_time(1.1 * FETCH_WITHIN)
         with pytest.raises(ClusterLost, match="did not answer within 120 s"):
             await fetching
 

@@ -31,6 +31,8 @@ LOOK_LINK_WITHIN = 2.0
 _AWAY = 30.0  # seconds after which an agent takes a silent notebook to be gone
 _NEVER = math.inf
 _EARLY = 0.001  # seconds by which a timer may be early
+_LOOK_EVERY = 5.0  # seconds, while a request has a limit
+_STOOD_STILL = 2.0  # seconds by which a timer is late where this process was suspended, or busy
 
 
 class Answered(Protocol):
@@ -113,7 +115,8 @@ class PendingRequests:
     """The requests of one connection without an answer yet.
 
     There is one timer for all of them. It is not set anew when an answer comes, since nearly all
-    come long before their time is over.
+    come long before their time is over. If it is late, this process stood still, and has not read
+    the answers either: all requests get their time anew.
 
     Parameters
     ----------
@@ -240,17 +243,28 @@ class PendingRequests:
             self._set_timer(pending.due)
 
     def _set_timer(self, due: float) -> None:
-        """Set the timer to this time, unless it is set to an earlier one."""
+        """Have `_look` called at this time, and before that if it is far away."""
+        now = asyncio.get_running_loop().time()
         if due == _NEVER or (self._timer and self._timer.when() <= due):
             return
         if self._timer:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(due, self._give_up)
+        self._timer = asyncio.get_running_loop().call_at(min(due, now + _LOOK_EVERY), self._look)
 
-    def _give_up(self) -> None:
-        """Fail the requests whose time is over."""
+    def _look(self) -> None:
+        """Fail the requests whose time is over, unless this process stood still."""
+        assert self._timer is not None
+        now = asyncio.get_running_loop().time()
+        stood_still = now - self._timer.when() > _STOOD_STILL
         self._timer = None
-        now = asyncio.get_running_loop().time() + _EARLY
+        if stood_still:
+            for pending in self._pending.values():
+                pending.broke = None
+                self._limit(pending, now, self._is_up())
+        else:
+            self._give_up(now + _EARLY)
+
+    def _give_up(self, now: float) -> None:
         for number in [each for each, pending in self._pending.items() if pending.due <= now]:
             pending = self._pending.pop(number)
             if pending.answer.done():
