@@ -14,7 +14,7 @@ from jupyter_sky.transport.event_loop import submit, wait
 from jupyter_sky.transport.protocol.agent_requests import ReadShellAnswer
 from jupyter_sky.transport.tasks import cancel_all
 
-_LINK_WITHIN = 60.0
+_LINK_WITHIN = 540.0
 """Seconds without a link after which a shell is given up; the node keeps it for longer."""
 
 _CLOSE_WITHIN = 5.0

@@ -30,10 +30,10 @@ from jupyter_sky.transport.protocol.agent_requests import (
 )
 from jupyter_sky.transport.protocol.agent_spec import SHELL_OF, AgentSpec
 
-GONE_AFTER = 90.0
+GONE_AFTER = 600.0
 """Seconds in which nobody asks for what a shell prints, after which its user is taken to be gone.
 
-A link that is broken for a minute is found again.
+A laptop that was closed for minutes comes back, and a link that was broken as long is found again.
 """
 
 _MOST = 32

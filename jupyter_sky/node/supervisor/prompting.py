@@ -1,9 +1,9 @@
 """The prompts of a node's ranks, which are answered if the user is gone.
 
 A rank at a prompt keeps its run, and with it a node that costs money, for as long as it waits. So
-ranks go on without an answer if there has been no notebook for a minute, and also if there is one,
-but its user has answered nothing for as long as the cluster may be idle: a notebook that somebody
-has left open at a breakpoint.
+ranks go on without an answer if there has been no notebook for ten minutes, and also if there is
+one, but its user has answered nothing for as long as the cluster may be idle: a notebook that
+somebody has left open at a breakpoint.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ from jupyter_sky.transport.protocol.debugging import (
     HoldRequest,
 )
 
-GONE_AFTER = 60.0
-"""Seconds without a notebook after which ranks at a prompt go on: nobody would ever answer."""
+GONE_AFTER = 600.0
+"""Seconds without a notebook after which ranks at a prompt go on.
+
+A laptop that was closed for minutes comes back: its user wants to go on at the prompt.
+"""
 
 _LOOK_EVERY = 1.0
 
