@@ -132,6 +132,14 @@ class Machine(Protocol):
     def blobs_here(self) -> Path | None:
         """The folder of the node's blobs, if this process may write into it; else ``None``."""
 
+    @property
+    def is_answering(self) -> bool:
+        """Whether it, or a host on the way, has said something in the last moments.
+
+        A login can take seconds, by a slow network or on a busy machine: who asks how a cluster is
+        waits for one that goes on, and not for a machine that is off.
+        """
+
     async def open(self) -> socket.socket:
         """Return a new connection to the agent.
 

@@ -20,10 +20,15 @@ from jupyter_sky.providers.cloud import CloudProvider, Stoppable
 from jupyter_sky.providers.local import Local
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.messages import Welcome
-from jupyter_sky.transport.tasks import blocking
+from jupyter_sky.transport.tasks import blocking, cancel_all
 
 ANSWER_WITHIN = 2.0
 """Seconds for the agents of a cluster to answer: a list of clusters should not take longer."""
+
+LOGIN_WITHIN = 10.0
+"""The same where a machine is answering: a login takes longer from far away, or if it is busy."""
+
+_LOOK_EVERY = 0.1  # seconds
 
 ASK_WITHIN = 10.0
 """Seconds for a provider to say whether machines that do not answer have ended."""
@@ -138,10 +143,7 @@ async def _probe(row: RegistryRow, providers: Mapping[str, Provider]) -> ProbeRe
         return ProbeResult(ProbePhase.UNKNOWN)
     if row.is_stopped and isinstance(provider, Stoppable):
         return ProbeResult(await _probe_stopped(row, provider, machines))
-    answers: Sequence[Welcome | BaseException] = [TimeoutError()] * len(machines)
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(ANSWER_WITHIN):
-            answers = await asyncio.gather(*map(_welcome, machines), return_exceptions=True)
+    answers = await asyncio.gather(*map(_welcome_in_time, machines), return_exceptions=True)
     gone = {at for at, each in enumerate(answers) if isinstance(each, AgentGone)}
     if any(isinstance(each, BaseException) for each in answers):
         gone |= await _ended(row, provider, machines)
@@ -226,6 +228,28 @@ async def _ended(row: RegistryRow, provider: Provider, machines: Sequence[Machin
         with contextlib.suppress(registry.RegistryError):
             await blocking(row_updates.record_end, row.id, max(times))
     return {at for at, each in enumerate(ended) if each is not None}
+
+
+async def _welcome_in_time(machine: Machine) -> Welcome:
+    """Return the welcome message of an agent, unless its machine does not answer.
+
+    Raises
+    ------
+    TimeoutError
+        If it does not.
+    """
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    asked = loop.create_task(_welcome(machine))
+    try:
+        await asyncio.wait({asked}, timeout=ANSWER_WITHIN)
+        while not asked.done() and machine.is_answering and loop.time() - began < LOGIN_WITHIN:
+            await asyncio.wait({asked}, timeout=_LOOK_EVERY)
+        if not asked.done():
+            raise TimeoutError
+        return asked.result()
+    finally:
+        await cancel_all({asked})
 
 
 async def _welcome(machine: Machine) -> Welcome:

@@ -45,6 +45,7 @@ class LocalMachine:
     computer: str = field(default_factory=socket.gethostname)
     booted: str | None = field(default_factory=boot)
     shares_files: bool = True
+    is_answering = False  # it answers at once, or not at all
 
     @property
     def blobs_here(self) -> Path | None:

@@ -71,6 +71,9 @@ class LoginNode(Protocol):
             If it fails, with its message, or the login node cannot be reached.
         """
 
+    def is_answering(self, node: int) -> bool:
+        """Return whether it has just said something over the connection for bridges to a node."""
+
     def open_bridge(self, command: Sequence[str], code: str, node: int) -> socket.socket:
         """Start a bridge, and return a socket connected to its other end; this blocks.
 
@@ -129,6 +132,9 @@ class _Here:
             raise _failure(command[0], wrong.decode(errors="replace"), "Slurm")
         return said.decode(errors="replace").strip()
 
+    def is_answering(self, node: int) -> bool:
+        return False
+
     def open_bridge(self, command: Sequence[str], code: str, node: int) -> socket.socket:
         ours, theirs = socket.socketpair()
         with tempfile.TemporaryFile() as wrong:
@@ -186,6 +192,11 @@ class _OverSSH:
             raise
         except SkyError as error:
             raise SlurmError(f"the login node {self.host} cannot be reached: {error}") from None
+
+    def is_answering(self, node: int) -> bool:
+        from jupyter_sky.providers.ssh.connection.connection import pool
+
+        return pool.named(self.host, part=node // NODES_EACH).is_answering
 
     def open_bridge(self, command: Sequence[str], code: str, node: int) -> socket.socket:
         from jupyter_sky.providers.ssh.connection.connection import pool

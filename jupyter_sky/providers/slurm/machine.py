@@ -69,6 +69,11 @@ class SlurmMachine:
         """Whether it is a node of the job that a notebook ran in."""
         return "." in self.id
 
+    @property
+    def is_answering(self) -> bool:
+        """Whether the login node has said something in the last moments; this computer has not."""
+        return login_node(self.login).is_answering(self.nodes[0].node)
+
     async def open(self) -> socket.socket:
         """Connect to the agent, over a bridge that runs as a step of the user's job."""
         to = f"{self.folder}/agent.sock"

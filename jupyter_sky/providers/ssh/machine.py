@@ -48,6 +48,11 @@ class SSHMachine:
     shares_files = False
     blobs_here = None
 
+    @property
+    def is_answering(self) -> bool:
+        """Whether the host, or one on the way to it, has said something in the last moments."""
+        return self._connection.is_answering
+
     async def open(self) -> socket.socket:
         """Connect to the agent."""
         path = f"{self.folder}/agent.sock"

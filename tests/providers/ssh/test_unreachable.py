@@ -11,13 +11,13 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.inventory import owed_ends, registry
+from jupyter_sky.cluster.inventory import owed_ends, probe, registry
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.providers.ssh.provider import SSH
 from tests.cluster.conftest import Cells
 from tests.lab import Host, Lab
 from tests.notebook.kernels import LiveNotebook
-from tests.providers.ssh.conftest import cut, opened_over_ssh
+from tests.providers.ssh.conftest import cut, hang_up, opened_over_ssh
 from tests.providers.ssh.test_broken_links import Followed, counting
 from tests.waiting import until
 
@@ -154,6 +154,19 @@ def test_a_cell_right_after_attaching_to_a_run_that_is_over(lab: Lab, start) -> 
             assert unseen.values() == {1: {"n": number}}
         assert cells.ask("n") == [number, number]
     cells.cluster.down()
+
+
+def test_a_host_that_takes_its_time_to_let_in_is_not_said_to_be_unreachable(
+    lab: Lab, start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "ANSWER_WITHIN", 0.01)  # a login from far away takes seconds
+    cells = start("lab1,lab2", framework=False)
+    row = registry.find(cells.cluster.name)
+    assert row is not None
+    hang_up(lab)
+    assert [each.phase for each in probe.probe([row], {"ssh": SSH()})] == ["idle"]
+    with cut(lab.hosts[1]):
+        assert [each.phase for each in probe.probe([row], {"ssh": SSH()})] == ["unreachable"]
 
 
 def attached(cells: Cells) -> Cells:

@@ -21,8 +21,13 @@ from jupyter_sky.providers.base import AgentGone
 from jupyter_sky.providers.ssh.connection import no_room
 from jupyter_sky.providers.ssh.connection.agent_channel import WINDOW, await_bridge, open_stream
 from jupyter_sky.providers.ssh.connection.channel_socket import as_socket, read, write
-from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError, runs_nothing
-from jupyter_sky.providers.ssh.connection.handshake import open_socket, open_transport
+from jupyter_sky.providers.ssh.connection.errors import (
+    CommandError,
+    HostError,
+    not_led,
+    runs_nothing,
+)
+from jupyter_sky.providers.ssh.connection.handshake import Server, open_socket, open_transport
 from jupyter_sky.providers.ssh.connection.host_shell import (
     ANSWER_WITHIN,
     for_login_shell,
@@ -115,6 +120,7 @@ class SSHConnection:
         self._via = via
         self._lock = threading.Lock()
         self._transport: Transport | None = None
+        self._server: Server | None = None
         self._suspect, self._has_streams = False, True
         self._commands: set[paramiko.Channel] = set()
         self._users = Users(self.close)
@@ -144,6 +150,15 @@ class SSHConnection:
                 )
             self._suspect = False
             return self._transport
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether the host, or one on the way to it, has said something in the last moments."""
+        is_heard = self._server is not None and self._server.silent_for < _HEARD_WITHIN
+        return is_heard or (self._jump is not None and self._jump.is_answering)
+
+    def _meet(self, server: Server) -> None:
+        self._server = server
 
     def doubt_if_unused(self) -> None:
         """Have who connects next find out whether the host is still there, if nobody else would."""
@@ -198,7 +213,7 @@ class SSHConnection:
                 if self._closings != closings:  # when there was nothing to close yet
                     self._opening.close()
                     raise HostError("it was stopped")
-                return open_transport(login, self._opening)
+                return open_transport(login, self._opening, self._meet)
             finally:
                 self._opening = None
         import paramiko
@@ -214,10 +229,10 @@ class SSHConnection:
                     "direct-tcpip", where, ours, timeout=login.connect_within
                 )
             except paramiko.SSHException as error:
-                raise HostError(_not_led(last, login, error)) from None
+                raise HostError(not_led(last, login.where, error)) from None
             except SkyError as error:
                 raise HostError(f"{last}, which leads to it, cannot be used: {error}") from None
-            return open_transport(login, channel)
+            return open_transport(login, channel, self._meet)
         except BaseException:
             self.close()
             raise
@@ -377,19 +392,3 @@ class SSHConnection:
                 raise HostError("its agent did not answer") from None
             undone.pop_all()
             return channel
-
-
-def _not_led(jump: str, login: Login, error: paramiko.SSHException) -> str:
-    """Return why a jump host does not lead to a host."""
-    import paramiko
-
-    match getattr(error, "code", 0):
-        case paramiko.common.OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED:
-            return (
-                f"{jump} may not be jumped through, by its AllowTcpForwarding or PermitOpen: let "
-                f"`ProxyCommand ssh {jump} nc %h %p` in ~/.ssh/config take the place of ProxyJump"
-            )
-        case paramiko.common.OPEN_FAILED_CONNECT_FAILED:
-            return f"from {jump}, {login.where} cannot be reached: is the machine on?"
-        case _:
-            return f"{jump} does not lead to {login.where} ({error})"

@@ -12,8 +12,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from jupyter_sky.errors import SkyError
+
+if TYPE_CHECKING:
+    import paramiko
 
 _MOST_LINES = 12
 
@@ -52,3 +56,19 @@ def runs_nothing(said: str) -> str:
         "may end it, start another shell or read its input; else ask for a shell like /bin/sh for "
         "this user, or log in as another one"
     )
+
+
+def not_led(jump: str, where: str, error: paramiko.SSHException) -> str:
+    """Return why a jump host does not lead to a host."""
+    import paramiko
+
+    match getattr(error, "code", 0):
+        case paramiko.common.OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED:
+            return (
+                f"{jump} may not be jumped through, by its AllowTcpForwarding or PermitOpen: let "
+                f"`ProxyCommand ssh {jump} nc %h %p` in ~/.ssh/config take the place of ProxyJump"
+            )
+        case paramiko.common.OPEN_FAILED_CONNECT_FAILED:
+            return f"from {jump}, {where} cannot be reached: is the machine on?"
+        case _:
+            return f"{jump} does not lead to {where} ({error})"

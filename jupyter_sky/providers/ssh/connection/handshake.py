@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.providers.ssh.connection import host_keys
@@ -65,9 +66,16 @@ def open_socket(login: Login) -> socket.socket | ProxyCommand:
 
 
 def open_transport(
-    login: Login, sock: socket.socket | ProxyCommand | paramiko.Channel
+    login: Login,
+    sock: socket.socket | ProxyCommand | paramiko.Channel,
+    meet: Callable[[Server], object],
 ) -> Transport:
     """Speak SSH over a connection to a server, check the server's identity, and log in.
+
+    Parameters
+    ----------
+    meet
+        Called with the server, before anything is said.
 
     Raises
     ------
@@ -84,7 +92,8 @@ def open_transport(
     from jupyter_sky.providers.ssh.connection.transport import Transport
 
     transport = None
-    server = _Server(sock)
+    server = Server(sock)
+    meet(server)
     try:
         transport = Transport(server)
         transport.banner_timeout = login.connect_within
@@ -117,7 +126,7 @@ def open_transport(
         raise
 
 
-class _Server:
+class Server:
     """A connection to a server that is limited in data while its identity is unknown.
 
     paramiko would buffer an endless banner, or a packet of any size, until memory is full.
@@ -136,6 +145,11 @@ class _Server:
         self._sock = sock
         self._left = MOST_BEFORE
         self._has_ended = False
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds since anything came from it."""
+        return time.monotonic() - self.heard
 
     def recv(self, count: int) -> bytes:
         """Receive bytes, as a socket does."""

@@ -38,7 +38,7 @@ class Transport(paramiko.Transport):  # type: ignore[misc]  # it has no types
     @property
     def silent_for(self) -> float:
         """Seconds since anything came from the server."""
-        return time.monotonic() - float(self.sock.heard)
+        return float(self.sock.silent_for)
 
     def open_stream(self, path: str, window: int, timeout: float) -> paramiko.Channel:
         """Return a channel to a Unix socket, to which the server connects as the user.
