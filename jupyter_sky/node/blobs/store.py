@@ -16,8 +16,12 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
+
 from jupyter_sky.node.blobs.partial_blob import PartialBlob, replace_by_link
 from jupyter_sky.serialization.blobs import file_name
+
+_IN_MEMORY = ("tmpfs", "ramfs")
 
 STALLED = 300.0
 """Seconds without a new byte after which a blob is taken never to arrive."""
@@ -376,8 +380,16 @@ def store_of_node(folder: Path, blobs: Path, limit: int | None) -> BlobStore:
     limit
         Most bytes to keep there, if the user has said so.
     """
-    disk = folder / "spilled" if folder.stat().st_dev != blobs.stat().st_dev else None
+    is_elsewhere = folder.stat().st_dev != blobs.stat().st_dev and not _is_in_memory(folder)
+    disk = folder / "spilled" if is_elsewhere else None
     return BlobStore(blobs, limit or default_limit(blobs), disk, default_limit(folder))
+
+
+def _is_in_memory(folder: Path) -> bool:
+    """Return whether files of a folder are in memory, as those of /tmp are on many systems."""
+    kinds = {Path(each.mountpoint): each.fstype for each in psutil.disk_partitions(all=True)}
+    real = folder.resolve()
+    return next((kinds[each] for each in (real, *real.parents) if each in kinds), "") in _IN_MEMORY
 
 
 def default_limit(folder: Path) -> int:

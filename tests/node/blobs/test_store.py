@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import resource
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from jupyter_sky.node.blobs.store import BlobStore
+from jupyter_sky.node.blobs.store import BlobStore, store_of_node
 from jupyter_sky.serialization.blobs import digest, map_privately
 from jupyter_sky.transport.frames import ProtocolError
 from tests.waiting import PATIENCE, until
@@ -195,6 +196,18 @@ def test_what_ranks_have_written_goes_to_the_disk(memory: Path, disk: Path) -> N
     assert mapped[:] == data[0]
     assert [(memory / key).read_bytes() for key in keys] == data
     assert all(key in store for key in keys)
+
+
+def test_a_folder_that_is_in_memory_itself_is_no_disk(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+        shared, temporary = Path(memory, "shared"), Path(memory, "tmp")
+        for folder in (shared, temporary):
+            folder.mkdir()
+        store_of_node(tmp_path, shared, 1000)
+        assert (tmp_path / "spilled").exists() == (tmp_path.stat().st_dev != shared.stat().st_dev)
+        # On many systems /tmp is a memory of its own.
+        store_of_node(temporary, tmp_path, 1000)
+        assert not (temporary / "spilled").exists()
 
 
 def test_the_disk_has_a_limit_too(memory: Path, disk: Path) -> None:
