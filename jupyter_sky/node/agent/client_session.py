@@ -101,6 +101,8 @@ class ClientSession:
 
     Attributes
     ----------
+    token
+        Identifies the client, also over its next connection.
     is_notebook
         Whether the client is a notebook. A visitor's connection does not keep the node from ending,
         and events that a visitor sees still count as unseen by notebooks.
@@ -109,7 +111,7 @@ class ClientSession:
     def __init__(self, sock: socket.socket, host: SessionHost) -> None:
         self._host = host
         self.is_notebook = False
-        self._token = self._version = ""
+        self.token = self._version = ""
         self._next: int | None = None
         self._has_history = 0
         self._held: deque[tuple[int, Message]] = deque()  # answers, each behind an event
@@ -273,14 +275,14 @@ class ClientSession:
                     self._note_seen(message["seen"])
                 if op == "run":
                     self._asked = message["run"]
-                answer = self._host.answer(self._token, message)
+                answer = self._host.answer(self.token, message)
                 # The kernel expects this already, unless it waits to send the ranks more.
                 waits = message.get("serves") or message.get("talks")
                 is_taken, within = op == "run" and answer == {}, HELD_FOR if waits else TAKEN_WITHIN
                 self._send_answer(message["id"], answer, within if is_taken else None)
 
     def _greet(self, hello: Hello) -> None:
-        self._token = hello["token"]
+        self.token = hello["token"]
         self._version = hello.get("version", _UNSAID_VERSION)
         self.is_notebook = not hello.get("visits", False)
         self._host.on_session_changed()

@@ -14,6 +14,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -131,6 +132,7 @@ class Agent:
         self._shells = Shells(folder, spec, variables, fork_server_pid, self._idle.attend)
         self._ports = Ports()
         self._volumes = Volumes(folder, spec.socket, Path(spec.blobs))
+        parts = (self._installer, self._shells, self._ports, self._volumes)
         requests = RequestHandlers(
             spec=spec,
             supervisor=self._supervisor,
@@ -140,11 +142,7 @@ class Agent:
             events=self._events,
             idle=self._idle,
             metrics=self._metrics,
-            others={
-                name: handler
-                for part in (self._installer, self._shells, self._ports, self._volumes)
-                for name, handler in part.handlers.items()
-            },
+            others=dict(chain.from_iterable(each.handlers.items() for each in parts)),
             end=self.end,
         )
         self._rooms = requests.rooms
@@ -374,6 +372,8 @@ class Agent:
     def answer(self, token: str, message: Message) -> Answer:
         """Carry out a request, unless that was done before."""
         self._blob_folder.check()
+        if message["op"] == "open_port":
+            message["client"] = token
         return self._requests.answer(token, message)
 
     def on_session_changed(self) -> None:
@@ -388,6 +388,7 @@ class Agent:
     def on_session_closed(self, session: ClientSession) -> None:
         """Forget a client that is gone."""
         self._sessions.discard(session)
+        self._ports.on_closed(session.token, session.silent_for)
         self._idle.update()
 
     def _on_connect(self, sock: socket.socket) -> None:

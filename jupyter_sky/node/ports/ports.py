@@ -29,6 +29,13 @@ GONE_AFTER = 600.0
 A laptop that was closed for minutes comes back. What a killed notebook had begun goes on as long.
 """
 
+RETURNS_WITHIN = 30.0
+"""The same where the link did not fall silent, but was closed: most likely the notebook has ended.
+
+What it had begun, as with Dask, is not to keep the node from the notebook's next kernel.
+"""
+
+_SILENT = 3.0  # seconds; notebooks give a sign of life each second
 _MOST = 256
 _LOOK_EVERY = 10.0
 _CLOSED = "this connection was closed: nobody has asked for what came over it."
@@ -46,6 +53,8 @@ class Ports:
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self._open: dict[int, PortConnection] = {}
+        self._clients: dict[int, str] = {}
+        self._closed: set[str] = set()
         self._sweeping: asyncio.Task[None] | None = None
         self.handlers: dict[str, Callable[[Any], Message | Awaitable[Message]]] = {
             "open_port": self._on_open,
@@ -54,6 +63,13 @@ class Ports:
             "close_port": self._on_close,
         }
 
+    def on_closed(self, client: str, silent_for: float) -> None:
+        """Note that the link to a client was closed, which had been silent for some seconds."""
+        if silent_for < _SILENT and client in self._clients.values():
+            self._closed.add(client)
+        else:
+            self._closed.discard(client)
+
     def end(self) -> None:
         """Close all connections."""
         if self._sweeping is not None:
@@ -61,6 +77,7 @@ class Ports:
         for each in self._open.values():
             each.close()
         self._open.clear()
+        self._clients.clear()
 
     async def _on_open(self, request: OpenPortRequest) -> Message:
         if len(self._open) >= _MOST:
@@ -73,6 +90,7 @@ class Ports:
             return {"error": f"nothing answers at port {port}: {why}"}
         number = next(self._numbers)
         self._open[number] = connection
+        self._clients[number] = request.get("client", "")
         if self._sweeping is None:
             self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
         return {"connection": number}
@@ -96,14 +114,19 @@ class Ports:
         return {}
 
     def _on_close(self, request: PortRequest) -> Message:
-        if connection := self._open.pop(request["connection"], None):
-            connection.close()
+        self._close(request["connection"])
         return {}
+
+    def _close(self, number: int) -> None:
+        if connection := self._open.pop(number, None):
+            del self._clients[number]
+            connection.close()
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_EVERY)
             for number, connection in list(self._open.items()):
-                if connection.unread_for > GONE_AFTER:
-                    del self._open[number]
-                    connection.close()
+                has_ended = self._clients[number] in self._closed
+                if connection.unread_for > (RETURNS_WITHIN if has_ended else GONE_AFTER):
+                    self._close(number)
+            self._closed.intersection_update(self._clients.values())

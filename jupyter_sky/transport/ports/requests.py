@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 PIECE = 256 * 1024
 """Most bytes of a piece, both ways."""
@@ -18,10 +18,11 @@ A program may end a connection of which nothing was taken for long: Dask does af
 
 
 class OpenPortRequest(TypedDict):
-    """``open_port``: connect to an address as the node reaches it."""
+    """``open_port``: connect to an address as the node reaches it; agents add the ``client``."""
 
     addr: str
     port: int
+    client: NotRequired[str]
 
 
 class OpenPortAnswer(TypedDict):

@@ -36,7 +36,7 @@ async def connected(serve: Server = echo) -> AsyncIterator[tuple[Ports, int]]:
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     of = Ports()
     port = server.sockets[0].getsockname()[1]
-    opened = await ask(of, "open_port", addr="127.0.0.1", port=port)
+    opened = await ask(of, "open_port", addr="127.0.0.1", port=port, client="a kernel")
     try:
         yield of, opened["connection"]
     finally:
@@ -131,6 +131,23 @@ def test_who_asks_no_more_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
                 await asyncio.sleep(0.01)
             answer = await ask(of, "read_port", connection=number, piece=0)
             assert "this connection was closed" in answer["error"]
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(("silent_for", "is_kept"), [(0.5, False), (20.0, True)])
+def test_a_link_that_was_closed_tells_of_the_end_and_one_that_fell_silent_does_not(
+    monkeypatch: pytest.MonkeyPatch, silent_for: float, is_kept: bool
+) -> None:
+    monkeypatch.setattr(ports, "RETURNS_WITHIN", 0.02)
+    monkeypatch.setattr(ports, "_LOOK_EVERY", 0.01)
+
+    async def work() -> None:
+        async with connected() as (of, number):
+            of.on_closed("a kernel", silent_for)
+            while number in of._open and of._open[number].unread_for < 0.1:
+                await asyncio.sleep(0.01)
+            assert (number in of._open) is is_kept
 
     asyncio.run(work())
 
