@@ -31,7 +31,7 @@ from jupyter_sky.notebook.options.definitions import PROGRAM_DEFAULTS, CellOptio
 from jupyter_sky.notebook.options.local_paths import with_absolute_paths
 from jupyter_sky.notebook.output import background_run
 from jupyter_sky.notebook.output.background_run import BackgroundRun
-from jupyter_sky.notebook.output.unread import discard_unread
+from jupyter_sky.notebook.output.unread import discard_unread, is_unread
 from jupyter_sky.notebook.places import stays_up
 from jupyter_sky.notebook.programs.cells import SourceCell, read_cells
 from jupyter_sky.notebook.programs.shell import ProgramShell, exit_of, is_of_pipe
@@ -114,8 +114,11 @@ def run_program(
                 program.is_closing = True
         except KeyboardInterrupt:  # between cells
             program.status = 128 + (program.signal or signal.SIGINT)
-        except BrokenPipeError:  # as of `jupyter sky run train.ipynb | head`
-            program.status = _FAILED
+        except OSError as error:
+            # As of `jupyter sky run train.ipynb | head`, or where the terminal was closed.
+            if not isinstance(error, BrokenPipeError) and not (program.signal and is_unread()):
+                raise
+            program.status = 128 + program.signal if program.signal else _FAILED
         finally:
             program.is_closing = True
             discard_unread()

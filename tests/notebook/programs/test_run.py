@@ -185,6 +185,24 @@ def test_under_nohup_it_goes_on_without_its_terminal(terminal: Terminal, tmp_pat
     assert (program.returncode, out) == (129, ""), err
 
 
+def test_a_program_ends_with_its_terminal(terminal: Terminal, tmp_path: Path) -> None:
+    code = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
+    write_notebook(tmp_path / "a.ipynb", code)
+    screen, keyboard = pty.openpty()
+    env = {**os.environ, **terminal.env, "PYTHONPATH": str(ROOT)}
+    command = ["env", "--default-signal=HUP", sys.executable, "-m", "jupyter_sky", "run", "a.ipynb"]
+    program = subprocess.Popen(
+        command, cwd=tmp_path, env=env, stdin=keyboard, stdout=keyboard, stderr=keyboard
+    )
+    os.close(keyboard)
+    shown = b""
+    while b"begun" not in shown:
+        shown += os.read(screen, 65536)
+    os.close(screen)
+    program.send_signal(signal.SIGHUP)
+    assert program.wait() == 129
+
+
 def test_ctrl_c_shows_the_lines_of_the_program_alone(terminal: Terminal, tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("import time\nprint('begun', flush=True)\ntime.sleep(600)")
     write_notebook(tmp_path / "a.ipynb", "x = 1\nimport beside")
