@@ -298,9 +298,14 @@ def _real(path: Path) -> Path:
 
 
 def _target(link: Path, root: Path) -> str:
-    """Return the target of a symbolic link, relative to the link's folder."""
+    """Return the target of a symbolic link, relative to the link's folder.
+
+    A link that leads out, to nothing, stays as it is: nothing is missing on the nodes, either.
+    """
     real = _real(link)
     if not real.is_relative_to(root.resolve()):
+        if not os.path.lexists(real):
+            return str(link.readlink())
         raise UsageError(
             f"{link.relative_to(root)} leads out of {root}, to {real}, which is not sent: copy "
             f"what is there, or leave the link out with a line in {IGNORE_FILE}."

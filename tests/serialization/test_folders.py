@@ -71,6 +71,14 @@ def test_a_link_that_leads_to_itself_is_sent_as_it_is(tmp_path: Path) -> None:
     assert read_folder(tmp_path / "latest").folder["links"] == {"latest": "latest"}
 
 
+def test_a_link_to_nothing_is_sent_as_it_is(tmp_path: Path) -> None:
+    write(tmp_path, "train.py")
+    links = {"latest": "checkpoints/9", "old": "../gone/x", "scratch": "/scratch/me/gone"}
+    for name, target in links.items():
+        (tmp_path / name).symlink_to(target)
+    assert read_folder(tmp_path).folder["links"] == links
+
+
 def test_a_link_that_leads_out_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "project/train.py", "elsewhere/images")
     project = tmp_path / "project"
