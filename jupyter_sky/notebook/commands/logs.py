@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.rank_log import LogEntry, LogPart
-from jupyter_sky.errors import NoConnection, UsageError
+from jupyter_sky.errors import ClusterLost, NoConnection, UsageError
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.validation import choose_ranks
 
@@ -58,17 +58,20 @@ def _show_logs(
     printer
         Prints them.
     follow
-        Whether to print new output until Ctrl-C, which stops nothing else.
+        Whether to print new output until Ctrl-C, which stops nothing else, or until the cluster is
+        ended, with which its logs are complete.
 
     Raises
     ------
+    ClusterLost
+        If it is lost, as when its nodes are.
     NoConnection
         If there is no connection to the node of one of them, unless logs are followed; the others'
         are printed first.
     """
     reader = _Reader(cluster, ranks, tail, follow)
     # Ctrl-C ends the loop, wherever it arrives.
-    with contextlib.suppress(KeyboardInterrupt) if follow else contextlib.nullcontext():
+    with _until_ended() if follow else contextlib.nullcontext():
         parts = reader.read()
         whole = {part.rank: part.size for part in parts}  # what comes later is only followed
         for part in parts:
@@ -94,6 +97,19 @@ def _show_logs(
     printer.finish()
     if reader.silent and not follow:
         raise next(iter(reader.silent.values()))
+
+
+@contextlib.contextmanager
+def _until_ended() -> Iterator[None]:
+    """End what follows logs on Ctrl-C, or when somebody has ended the cluster."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    except ClusterLost as lost:
+        if lost.nodes:
+            raise
+        _note(lost.reason.rstrip("."))
 
 
 class _Reader:
