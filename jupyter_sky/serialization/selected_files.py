@@ -1,13 +1,16 @@
 """Which files of a folder are sent to nodes.
 
 Files that ``.skyignore`` in the folder lists are left out, or else those that Git ignores; Git's
-own folder, caches and virtual environments are always left out.
+own folder, caches and virtual environments are always left out. The rules of a repository hold for
+a folder in it, unless they leave it out as a whole, as ``data/`` does: who names it wants it sent.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,30 +21,63 @@ IGNORE_FILE = ".skyignore"
 
 _SKIPPED = {".git", ".ipynb_checkpoints", "__pycache__", "node_modules"}
 
+_ANY_NAME = "\N{REPLACEMENT CHARACTER}"
+"""A name that a rule is about only if it is about every name."""
+
 _Entry = tuple[str, os.stat_result]
 """Where something is in the folder, with a slash behind a folder, and what its status is."""
 
-_Rule = tuple[str, int, "GitIgnoreSpec"]
-"""What a path below the root begins with for these rules, and where in it that is put."""
+
+@dataclass(frozen=True)
+class _Rules:
+    """The rules of one file, for paths below the root.
+
+    Attributes
+    ----------
+    above
+        What is put before a path for these rules.
+    start
+        Where in the path that is put, in place of what comes before.
+    lines
+        The lines of the file.
+    spec
+        The same, to compare paths with.
+    """
+
+    above: str
+    start: int
+    lines: list[str]
+    spec: GitIgnoreSpec
+
+    def line_about(self, path: str) -> str | None:
+        """Return the line that decides about a path; a folder's ends with a slash."""
+        place = self.above + path[self.start :]
+        if not place.endswith("/"):
+            index = self.spec.check_file(place).index
+            return None if index is None else self.lines[index]
+        # Of a folder, pathspec would say what becomes of a file in it.
+        matching = (at for at, each in enumerate(self.spec.patterns) if each.match_file(place))
+        last = max(matching, default=None)
+        return None if last is None else self.lines[last]
 
 
 def entries(root: Path) -> Iterator[_Entry]:
     """Yield what is below a folder and not ignored: files, links and folders without those."""
     only = root / IGNORE_FILE
     if only.is_file():
-        yield from _walk(str(root), "", [("", 0, _spec(only))], nested=False)
+        yield from _walk(str(root), "", [_read(only)], nested=False)
     else:
         yield from _walk(str(root), "", _outer_rules(root), nested=True)
 
 
-def _walk(folder: str, place: str, rules: list[_Rule], nested: bool) -> Iterator[_Entry]:
+def _walk(folder: str, place: str, rules: list[_Rules], nested: bool) -> Iterator[_Entry]:
     with os.scandir(folder) as found:
         there = sorted(found, key=lambda entry: entry.name)
     names = {entry.name for entry in there}
     if "pyvenv.cfg" in names and place:
         return
     if nested and ".gitignore" in names and (own := Path(folder, ".gitignore")).is_file():
-        rules = [*rules, ("", len(place), _spec(own))]
+        rules = [*rules, _read(own, start=len(place))]
     is_empty = bool(place)
     for entry in there:
         path = place + entry.name
@@ -59,31 +95,51 @@ def _walk(folder: str, place: str, rules: list[_Rule], nested: bool) -> Iterator
         yield place, Path(folder).lstat()
 
 
-def _is_ignored(path: str, is_folder: bool, rules: list[_Rule]) -> bool:
+def _is_ignored(path: str, is_folder: bool, rules: list[_Rules]) -> bool:
+    line = _line_about(path + "/" * is_folder, rules)
+    return line is not None and not line.startswith("!")
+
+
+def _line_about(path: str, rules: list[_Rules]) -> str | None:
     # The rules of the innermost folder override those above it.
-    for above, start, spec in reversed(rules):
-        said = spec.check_file(above + path[start:] + "/" * is_folder).include
-        if said is not None:
-            return bool(said)
-    return False
+    lines = (each.line_about(path) for each in reversed(rules))
+    return next((line for line in lines if line is not None), None)
 
 
-def _outer_rules(root: Path) -> list[_Rule]:
+def _outer_rules(root: Path) -> list[_Rules]:
     """Return the rules of the parent folders up to the root of the repository."""
-    above: list[Path] = []
-    for folder in (root, *root.parents):
-        if (folder / ".git").exists():
-            files = [each / ".gitignore" for each in reversed(above)]
-            return [
-                (f"{root.relative_to(file.parent).as_posix()}/", 0, _spec(file))
-                for file in files
-                if file.is_file()
-            ]
-        above.append(folder.parent)
-    return []
+    repository = next((each for each in (root, *root.parents) if (each / ".git").exists()), root)
+    names = root.relative_to(repository).parts
+    within: list[_Rules] = []
+    below: list[_Rules] = []
+    for depth in range(len(names)):
+        file = Path(repository, *names[:depth], ".gitignore")
+        if file.is_file():
+            within.append(_read(file, start=sum(len(each) + 1 for each in names[:depth])))
+            below.append(_read(file, above="/".join(names[depth:]) + "/"))
+        if _is_ignored("/".join(names[: depth + 1]), True, within):
+            return []
+    about_all = _line_about("/".join([*names, _ANY_NAME]), within)
+    # What is about names alone, like `*`, says nothing of this folder.
+    leaves_all_out = about_all and about_all[0] != "!" and "/" in about_all.rstrip("/")
+    return [] if leaves_all_out else below
 
 
-def _spec(file: Path) -> GitIgnoreSpec:
+def _read(file: Path, above: str = "", start: int = 0) -> _Rules:
+    """Read the rules of a file; as in Git, lines that are none have no effect."""
     from pathspec import GitIgnoreSpec
 
-    return GitIgnoreSpec.from_lines(file.read_text(errors="replace").splitlines())
+    # Other characters end no line, as the one of `Icon[\r]`, which many files have.
+    lines = re.split(r"\r?\n", file.read_bytes().decode("utf-8-sig", errors="replace"))
+    lines = [each for each in lines if _is_rule(each)]
+    return _Rules(above, start, lines, GitIgnoreSpec.from_lines(lines))
+
+
+def _is_rule(line: str) -> bool:
+    from pathspec import GitIgnoreSpec
+
+    try:
+        GitIgnoreSpec.from_lines([line])
+    except ValueError:
+        return False
+    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import time
@@ -56,6 +57,76 @@ def test_what_git_leaves_out_is_not_sent(tmp_path: Path) -> None:
         "notes/b.txt",
         "train.py",
     ]
+
+
+def test_a_folder_that_git_leaves_out_as_a_whole_is_sent_if_it_is_named(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    write(tmp_path, "data/a.csv", "data/sub/b.csv", "data/.gitkeep", "project/data/c.pt")
+    for rules in ("data/\n", "data/*\n!data/.gitkeep\n", "/data\n*.csv\n", "data/**\n"):
+        (tmp_path / ".gitignore").write_text(rules)
+        sent = [".gitkeep", "a.csv", "sub/b.csv"]
+        assert sorted(read_folder(tmp_path / "data").folder["files"]) == sent
+        assert "sub/b.csv" not in read_folder(tmp_path).folder["files"]
+        assert list(read_folder(tmp_path / "data/sub").folder["files"]) == ["b.csv"]
+    # A list of what is taken in leaves no folder out that it takes in.
+    (tmp_path / ".gitignore").write_text("*\n!*/\n!*.csv\n")
+    assert sorted(read_folder(tmp_path / "data").folder["files"]) == ["a.csv", "sub/b.csv"]
+    assert not read_folder(tmp_path / "project").folder["files"]
+
+
+def test_lines_that_are_no_rules_have_no_effect(tmp_path: Path) -> None:
+    write(tmp_path, "a.py", "b.pt", "Icon\r", "c")
+    (tmp_path / ".gitignore").write_bytes(b"\xef\xbb\xbf*.pt\r\n!\r\n/\nIcon[\r]\nc\\\n")
+    assert sorted(read_folder(tmp_path).folder["files"]) == [".gitignore", "a.py", "c"]
+
+
+# Not those that count bytes, as `?` does in Git, or name a class, as `[[:alpha:]]`.
+PATTERNS = (
+    *("*", "foo", "/foo", "dir/", "foo/", "dir/foo", "dir/*", "dir/**", "**/foo", "a/**/b", ".*"),
+    *(
+        "dir/**/foo",
+        "/**/x\\[1\\]",
+        "x[1]",
+        "[]a]",
+        "[a-]",
+        "[a",
+        "\\#c",
+        "#c",
+        "\\!d",
+        "t\\ ",
+        "t  ",
+    ),
+    *(
+        "q\\*",
+        "!",
+        "/",
+        "\\",
+        "*\\",
+        "Icon\r",
+        "Icon[\r]",
+        "*.t[x]t",
+        "!foo",
+        "!dir/foo",
+        "!*/",
+        "f**o",
+    ),
+)
+
+
+def test_rules_mean_what_they_mean_to_git(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    names = ("a", "b c", "foo", "foo.txt", "x[1]", "#c", "!d", "t ", "q*", "Icon\r", ".h")
+    write(tmp_path, *(at + name for at in ("", "dir/", "dir/sub/", "a b/", "[/") for name in names))
+    chance = random.Random(5)
+    lists = [[each] for each in PATTERNS] + [chance.sample(PATTERNS, 3) for _ in range(40)]
+    listing = ["git", "-C", str(tmp_path), "ls-files", "-z", "--others"]
+    for lines in lists:
+        (tmp_path / ".gitignore").write_bytes("".join(each + "\n" for each in lines).encode())
+        ended = subprocess.run(
+            [*listing, "--exclude-per-directory=.gitignore"], capture_output=True, check=True
+        )
+        there = {os.fsdecode(each) for each in ended.stdout.split(b"\0") if each}
+        assert set(read_folder(tmp_path).folder["files"]) == there, lines
 
 
 def test_skyignore_stands_in_for_gitignore(tmp_path: Path) -> None:

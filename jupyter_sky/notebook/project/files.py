@@ -21,6 +21,7 @@ from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_bytes, format_count, format_list, format_ranks
 from jupyter_sky.paths import working_folder
 from jupyter_sky.serialization.folders import FolderContent, read_folder
+from jupyter_sky.serialization.selected_files import IGNORE_FILE
 from jupyter_sky.transport.protocol.agent_requests import FindAnswer, FoundFile
 
 _NAMED = 3  # most files to list individually
@@ -57,6 +58,7 @@ def read_sources(
             place = PurePosixPath(source.relative_to(here).as_posix())
         if source.is_dir():
             content = read_folder(source, "put", str(place), limit)
+            _check_left_out(source, content)
         else:
             # Each file has a record of its own, so that files sent later do not replace it.
             mark = hashlib.sha256(source.name.encode()).hexdigest()[:12]
@@ -173,6 +175,22 @@ def _sources(names: Sequence[str]) -> Iterator[Path]:
         if not found:
             raise UsageError(f"there is no {name} here, in {working_folder()}.")
         yield from map(Path, found)
+
+
+def _check_left_out(source: Path, content: FolderContent) -> None:
+    """Refuse a folder of which a list of files that are left out leaves nothing else."""
+    lists = {".gitignore", IGNORE_FILE}
+    sent = {
+        PurePosixPath(path).name for path in (*content.folder["files"], *content.folder["links"])
+    }
+    if sent <= lists and any(
+        each.name not in lists for each in source.rglob("*") if each.is_file()
+    ):
+        own = IGNORE_FILE if (source / IGNORE_FILE).is_file() else ".gitignore"
+        raise UsageError(
+            f"nothing in {source} is sent, as {own} leaves it out: say otherwise in "
+            f"a {IGNORE_FILE} in this folder, which may be empty."
+        )
 
 
 def _find(cluster: Cluster, patterns: Sequence[str], rank: int) -> FindAnswer:

@@ -49,6 +49,14 @@ def test_files_go_there_and_come_back(lab: Lab, over_ssh: LiveNotebook, tmp_path
     assert (work[1] / "table.csv").read_text() == "changed there\n"
     over_ssh.succeed("%sky put table.csv --force")
     assert (work[1] / "table.csv").read_text() == "changed here\n"
+    # As whole folders of data are that Git is to leave alone.
+    (project / "data" / ".gitignore").write_text("*\n")
+    refused = over_ssh.run("%sky put data")
+    assert (
+        "data is sent, as .gitignore leaves it out: say otherwise in a .skyignore"
+        in refused.sentence
+    )
+    (project / "data" / ".gitignore").unlink()
     assert "there is no nothing.csv here" in over_ssh.run("%sky put nothing.csv").sentence
 
     over_ssh.succeed(
