@@ -62,10 +62,12 @@ class StatusEntry(TypedDict):
 
 
 def status(context: CommandContext, options: Namespace) -> None:
-    """Print a table of all clusters, or their list as JSON."""
-    session = context.session
+    """Print a table of all clusters or one, or their list as JSON."""
+    session, name = context.session, options.name
+    if name and name not in (row.name for row in registry.read()):
+        raise UsageError(no_cluster(name))
     if options.json:
-        print(json.dumps(_entries(session.connected_clusters()), indent=2))
+        print(json.dumps(_entries(session.connected_clusters(), name), indent=2))
         return
     trouble = ""
     try:
@@ -74,7 +76,7 @@ def status(context: CommandContext, options: Namespace) -> None:
         pass  # the table says so
     except SkyError as error:
         trouble = f"{error}"
-    print(_table(session.connected_clusters(), session.current_name))
+    print(_table(session.connected_clusters(), session.current_name, name))
     for owed in owed_ends.read():
         print(owed)
     if trouble:
@@ -118,10 +120,10 @@ def panel(context: CommandContext, options: Namespace) -> None:
         )
 
 
-def _entries(clusters: Iterable[Cluster]) -> list[StatusEntry]:
-    """Return all clusters of the registry; parameters as for `_table`."""
+def _entries(clusters: Iterable[Cluster], name: str | None) -> list[StatusEntry]:
+    """Return clusters of the registry; parameters as for `_table`."""
     known = {cluster.id: cluster for cluster in clusters}
-    rows = registry.rows()
+    rows = [row for row in registry.rows() if name in (None, row.name)]
     return [
         {
             "id": row.id,
@@ -137,8 +139,8 @@ def _entries(clusters: Iterable[Cluster]) -> list[StatusEntry]:
     ]
 
 
-def _table(clusters: Iterable[Cluster], current: str) -> str:
-    """Return a table of all clusters of the registry, and the ranks of the current one.
+def _table(clusters: Iterable[Cluster], current: str, name: str | None) -> str:
+    """Return a table of clusters of the registry, and the ranks of the current or named one.
 
     Parameters
     ----------
@@ -146,9 +148,11 @@ def _table(clusters: Iterable[Cluster], current: str) -> str:
         The clusters that this notebook is connected to; agents of other clusters are asked.
     current
         The name of the cluster that cells use.
+    name
+        The name of the only one to show.
     """
     now = time.time()
-    every = registry.read()
+    every = [row for row in registry.read() if name in (None, row.name)]
     rows = [row for row in every if isinstance(row, RegistryRow)]
     if not every:
         return f"N{NONE_RUNNING[1:]}"
@@ -177,7 +181,7 @@ def _table(clusters: Iterable[Cluster], current: str) -> str:
         if isinstance(row, Broken)
     ]
     text = "\n".join(aligned([_HEAD, *lines]))
-    here = next((each for each in known.values() if each.name == current), None)
+    here = next((each for each in known.values() if each.name == (name or current)), None)
     if here is None:
         return text
     note = here.snapshot()["cluster"]["note"]

@@ -29,6 +29,7 @@ _DISCARD = Argument(
     "answer, or whose computer is gone",
 )
 _NAME = Argument(("name",), "NAME", types.CLUSTER, "train", "the cluster (the current or only one)")
+_SHOWN = replace(_NAME, help="show this cluster alone (all)")
 _CLUSTER = Argument(
     ("--cluster", "-c"), "NAME", types.CLUSTER, "train", "the cluster (the current or only one)"
 )
@@ -179,7 +180,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
         (_NAME, _FORESEEN),
     ),
     "start": ("start a stopped cluster again", (_NAME, _MAX_PRICE, _NEW_LIMIT)),
-    "status": ("show clusters, their ranks and runs", (_JSON,)),
+    "status": ("show clusters, their ranks and runs", (_SHOWN, _JSON)),
     "logs": ("show the output of ranks", (_LOG_RANKS, _FOLLOW, _TAIL, _SAVE, _JSON, _CLUSTER)),
     "push": ("send variables to all ranks", (_NAMES,)),
     "pull": ("bring variables back from the ranks", (_RESULTS, _SOURCE_RANKS)),

@@ -228,7 +228,10 @@ def test_the_cluster_of_a_notebook_that_is_busy(
     assert said.returncode == 2 and "needs a terminal, and this is none" in said.stderr
     [listed] = json.loads(sky("status", "--json").out)
     assert (listed["name"], listed["state"], listed["busy"]) == (row.name, "busy", [0, 1])
-    assert row.name in sky("status").out
+    assert row.name in sky("status", row.name).out
+    said = sky("status", "nobody", "--json")
+    known = f"there is no cluster nobody: there is {row.name}."
+    assert said == Said(2, "", f"jupyter sky: {known}\n")
     until(lambda: sky("logs", "1", "--tail", "2").out == "19\n20\n")  # it may be behind the head
     wrong = f"logs: there is no rank 7, {row.name} has ranks 0-1."
     assert sky("logs", "7").err == f"jupyter sky: {wrong}\n"
