@@ -278,3 +278,11 @@ def escaped(value: Any) -> Any:
     if isinstance(value, dict):
         return {escaped(key): escaped(each) for key, each in value.items()}
     return list(map(escaped, value)) if isinstance(value, list | tuple) else value
+
+
+def printable(name: str) -> str:
+    """Return the name of a file as it may be shown: what is no letter for a terminal is escaped."""
+    if name.isprintable():
+        return name
+    codes = (each if each.isprintable() else ascii(each)[1:-1] for each in name)
+    return "".join(codes)

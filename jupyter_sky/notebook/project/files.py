@@ -18,7 +18,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.files.bring import Download, place_in
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.formatting import format_bytes, format_count, format_list, format_ranks
+from jupyter_sky.formatting import format_bytes, format_count, format_list, format_ranks, printable
 from jupyter_sky.paths import working_folder
 from jupyter_sky.serialization.folders import FolderContent, read_folder
 from jupyter_sky.serialization.selected_files import IGNORE_FILE
@@ -109,7 +109,7 @@ def bring(
         links_out += found["links_out"]
         places[rank] = list(_downloads(cluster, found, patterns, rank, folder))
     if links_out:
-        names = shlex.join(dict.fromkeys(links_out))
+        names = printable(shlex.join(dict.fromkeys(links_out)))
         print(
             f"{cluster.name}: links to folders elsewhere are not followed: `%sky get {names}` "
             "brings what is there"
@@ -137,7 +137,8 @@ def bring(
         def arrived(count: int) -> None:
             nonlocal came
             came += count
-            line.update(f"bringing {what}: {10 * came // max(size, 1) * 10} %")
+            share = 10 * came // max(size, 1) * 10
+            line.update(f"bringing {what}" + (f": {share} %" if share else ""))
 
         try:
             for rank, wanted in new.items():
@@ -237,21 +238,25 @@ def _is_here(place: Download) -> bool:
 
 def _check_newer(places: Sequence[Download]) -> None:
     for place in places:
+        shown = printable(str(place.path))
         if place.path.is_dir():
-            raise UsageError(f"{place.path} is a folder here, and a file there: add `--to FOLDER`.")
+            raise UsageError(f"{shown} is a folder here, and a file there: add `--to FOLDER`.")
         for above in place.path.parents:
             if above.is_file():
-                raise UsageError(f"{above} is a file here, and a folder there: add `--to FOLDER`.")
+                raise UsageError(
+                    f"{printable(str(above))} is a file here, and a folder there: "
+                    "add `--to FOLDER`."
+                )
         if place.path.exists() and place.path.stat().st_mtime_ns > place.file["changed"]:
             raise UsageError(
-                f"{place.path} is newer than the one on the node: add `--force` to replace it, or "
-                "`--to FOLDER`."
+                f"{shown} is newer than the one on the node: add `--force` to replace it, "
+                "or `--to FOLDER`."
             )
 
 
 def _named(places: Sequence[Download]) -> str:
     files: list[FoundFile] = [place.file for place in places]
-    names = [file["name"] for file in files[:_NAMED]]
+    names = [printable(file["name"]) for file in files[:_NAMED]]
     if (more := len(files) - _NAMED) > 0:
         names.append(format_count(more, "other"))
     return format_list(names)

@@ -95,7 +95,8 @@ def _send(
 
         def show(progress: TransferProgress | None = None) -> None:
             arrived = sent + (size * progress.share if progress else 0)
-            line.update(f"sending {what}: {int(_STEPS * arrived / left) * 100 // _STEPS}%")
+            share = int(_STEPS * arrived / left) * 100 // _STEPS
+            line.update(f"sending {what}" + (f": {share}%" if share else ""))
 
         try:
             for portion in content.portions(here):

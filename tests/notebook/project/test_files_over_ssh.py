@@ -110,6 +110,10 @@ def test_files_of_any_name_go_there_and_come_back(
     assert {each.name: each.read_text() for each in (tmp_path / "back" / "sent").iterdir()} == {
         name: name for name in names
     }
+    # A node says what it likes: a terminal is not told to do anything by it.
+    over_ssh.succeed("%%sky\nfor name in 'a', 'b': open(f'sent/x\\x1b[2J{name}', 'w').write(name)")
+    cell = over_ssh.succeed("%sky get 'sent/x*[ab]' --to strange")
+    assert cell.shown[-1].startswith(r"names: brought sent/x\x1b[2Ja and sent/x\x1b[2Jb (2 B) from")
     over_ssh.succeed("%sky get sent/run[1].csv --to one")
     assert (tmp_path / "one" / "sent" / "run[1].csv").read_text() == "run[1].csv"
 
@@ -225,5 +229,13 @@ def test_what_is_large_goes_in_portions(lab: Lab, over_ssh: LiveNotebook, tmp_pa
     over_ssh.succeed("%sky put data --force")
     for folder in work:
         assert (folder / "data").read_bytes() == (project / "data").read_bytes()
+    # What is stopped says what was on its way, and not only that it began at 0%.
+    (project / "more").write_bytes(os.urandom(12_000_000))
+    cell = over_ssh.start("%sky put more")
+    over_ssh.until(cell, lambda cell: any("%" in text for text in cell.shown))
+    over_ssh.interrupt()
+    assert "the same line goes on where it was stopped" in over_ssh.finish(cell).traceback
+    assert cell.shown[-1] == "portions: sending more (12 MB): interrupted"
+    assert "more (12 MB) is on 2 nodes" in over_ssh.succeed("%sky put more").stdout
     over_ssh.succeed("%sky down")
     over_ssh.succeed("folders.PORTION = whole")
