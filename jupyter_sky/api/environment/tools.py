@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import re
 import shutil
 import stat
 import subprocess
@@ -16,6 +17,8 @@ from jupyter_sky.formatting import without_secrets
 from jupyter_sky.paths import home
 
 _WITHIN = 600.0  # seconds; a build may compile
+
+_NOT_BUILT = "error: Failed to build"  # with what the build has said above it
 
 _State = frozenset[tuple[str, int, int]]
 
@@ -88,11 +91,25 @@ def _uv(words: Sequence[str], folder: Path, what: str) -> str:
     except subprocess.TimeoutExpired:
         raise UsageError(f"uv has not done with {what} within {_WITHIN:.0f} s.") from None
     if done.returncode:
-        lines = [each.strip() for each in done.stderr.splitlines() if each.strip()]
-        first, last = (lines or ["it says nothing of why"])[0], lines[-1:]
-        said = ": ".join(dict.fromkeys([first.removeprefix("error: "), *last]))
-        raise UsageError(f"uv cannot use {what}: {without_secrets(said)}.")
+        said = ": ".join(_reasons(done.stderr)) or "it says nothing of why"
+        raise UsageError(f"uv cannot use {what}: {without_secrets(said).rstrip('.')}.")
     return done.stdout
+
+
+def _reasons(said: str) -> list[str]:
+    """Return what uv says of why it has failed: its first and last line, or those of a build."""
+    lines = [each.rstrip() for each in said.splitlines() if each.strip()]
+    built = next((n for n, line in enumerate(lines) if line.startswith(_NOT_BUILT)), 0)
+    # A compiler says more than that its command has failed; a traceback's lines are indented.
+    of_build = [
+        line
+        for line in lines[:built]
+        if re.search(r"error: ", line, re.IGNORECASE)
+        and not line.startswith((" ", "error: Command "))
+    ]
+    lines = of_build or lines
+    ends = [each.strip().removeprefix("error: ").rstrip(".") for each in (*lines[:1], *lines[-1:])]
+    return list(dict.fromkeys(ends))
 
 
 def _program() -> str | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import jupyter_sky as sky
+from jupyter_sky.api.environment import tools
 from jupyter_sky.api.environment.files import read_file
 from jupyter_sky.api.environment.resolve import resolve
 from jupyter_sky.providers.packages import base_requirements
@@ -222,6 +223,30 @@ def test_a_lock_of_uv_gives_its_versions_and_their_indexes(tmp_path: Path) -> No
     assert found.indexes == [sky.PipIndex("https://wheels.example.org/simple", ["greeting"])]
     with pytest.raises(sky.UsageError, match="uv cannot use .*uv.lock: "):
         read_file(written(tmp_path, "uv.lock", "version = 1\n[[package]\n"))
+
+
+def test_why_a_package_is_not_built_is_said_as_its_compiler_says_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skip_without("uv")
+    monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path / "home"))
+    written(
+        tmp_path,
+        "pyproject.toml",
+        '[project]\nname = "own"\nversion = "1"\n[build-system]\nrequires = []\n'
+        'build-backend = "backend"\nbackend-path = ["."]\n',
+    )
+    compiler = "own.c:1:10: fatal error: cuda.h: No such file or directory"
+    written(
+        tmp_path,
+        "backend.py",
+        "def build_wheel(*words, **more):\n"
+        f"    print('building', {compiler!r}, sep='\\n')\n"
+        "    raise SystemExit(\"error: Command ['gcc', 'own.c'] failed\")\n",
+    )
+    with pytest.raises(sky.UsageError) as caught:
+        tools.build(tmp_path)
+    assert f"{caught.value}" == f"uv cannot use {tmp_path}: {compiler}."
 
 
 def test_a_project_gives_what_it_depends_on(tmp_path: Path) -> None:
