@@ -106,8 +106,8 @@ class DebuggerQuit(SkyError):
 
 
 OTHERS_RUN = (
-    "is busy with a run that another kernel began: follow it with `%sky attach`, or stop it with "
-    "`%sky interrupt`."
+    "is busy with a run that another notebook or program began: follow it with "
+    "`%sky attach`, or stop it with `%sky interrupt`."
 )
 """What is said of a cluster, or a rank of it, that can begin no run; its name comes before."""
 

@@ -98,8 +98,8 @@ def test_of_two_kernels_that_begin_a_run_at_once_one_is_told_what_to_do(new) -> 
         if said:
             break
     assert [each.partition(" is busy with ")[2] for each in said] == [
-        "a run that another kernel began: follow it with `%sky attach`, or stop it with "
-        "`%sky interrupt`."
+        "a run that another notebook or program began: follow it with `%sky attach`, or "
+        "stop it with `%sky interrupt`."
     ]
     both[1].cluster.close()
     both[0].cluster.down()

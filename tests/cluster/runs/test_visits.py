@@ -148,7 +148,7 @@ def test_two_kernels_see_what_the_other_runs(short: Cluster) -> None:
             until(partial(busy_with, theirs, waits.id))
             refused = theirs.run(Task((0,), code="pass"))
             refused.follow()
-            with pytest.raises(sky.SkyError, match="busy with a run that another kernel began"):
+            with pytest.raises(sky.SkyError, match="busy with a run that another notebook or"):
                 refused.check()
             theirs.interrupt()
             waits.follow()
