@@ -257,8 +257,8 @@ LOGS = {"ranks": None, "json": False, "follow": False, "tail": None, "save": Non
     [
         ("down", {"name": None, "discard": False}),
         ("down train", {"name": "train", "discard": False}),
-        ("status", {"json": False}),
-        ("status --json", {"json": True}),
+        ("status", {"name": None, "json": False}),
+        ("status train --json", {"name": "train", "json": True}),
         ("logs", LOGS),
         ("logs 0,2-3", {**LOGS, "ranks": (0, 2, 3)}),
         ("logs all", {**LOGS, "ranks": "all"}),
