@@ -223,7 +223,8 @@ def _leave(run: BackgroundRun) -> None:
 
 def _choose_cluster(command: str, options: Any) -> None:
     """Use the only cluster for a command that names none, since no notebook implies one."""
-    if getattr(options, "remove", None):
+    # Without a name, `status` is about all of them.
+    if getattr(options, "remove", None) or command == "status":
         return
     for argument in COMMANDS[command][1]:
         if argument.type is not types.CLUSTER:

@@ -351,6 +351,8 @@ def test_several_clusters_are_told_apart_by_name(opened: Open) -> None:
         "`jupyter sky down one`.\n"
     )
     assert "as in `jupyter sky logs --cluster one`." in sky("logs").err
+    listed = json.loads(sky("status", "--json").out)
+    assert [each["name"] for each in listed] == ["one", "two"]
     assert sky("torchrun", "--cluster", "three", "-m", "train").err == (
         "jupyter sky: there is no cluster three: there are one and two. To start one, give the "
         "number of nodes, as in `--nodes 4`.\n"
