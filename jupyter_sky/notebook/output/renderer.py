@@ -333,8 +333,9 @@ def _overwritten(text: str) -> str:
 
 
 # The first carriage return has to stay, since it overwrites what was shown before this text. Text
-# with an escape sequence stays, since it may move to another line.
-_OVERWRITTEN = re.compile(r"(?<=\r)[^\r\n\x1b]*\r(?!\n)")
+# with an escape sequence in it or behind it stays, since that may move to another line, and so does
+# what only ends with a carriage return: nothing has overwritten it yet.
+_OVERWRITTEN = re.compile(r"(?<=\r)[^\r\n\x1b]*\r(?=[^\r\n\x1b])")
 
 
 # What moves the cursor or hides it, which has no meaning below a label.

@@ -106,6 +106,9 @@ def test_bars_are_lines_in_the_file(pair: LiveNotebook) -> None:
     assert (cell.stdout, cell.stderr) == ("before\nafter\n", "")
     [bar] = cell.shown
     assert bar.startswith("epochs: 100%") and "\n" not in bar
+    # The last of these is overwritten by nothing, although it goes back to the start of the line.
+    cell = pair.succeed("%%sky\nprint('0\\r1\\r2', end='\\r')")
+    assert (cell.stdout, cell.shown) == ("", ["2"])
 
 
 def test_bars_of_several_ranks_are_shown_when_they_are_full(pair: LiveNotebook) -> None:
