@@ -96,7 +96,6 @@ TOGETHER = (
         "labextension/test_log.py",
         "labextension/test_where.py",
         "labextension/test_looks.py",
-        "labextension/test_background.py",
     ),
 )
 """Files that run one after the other, in one process: they share what takes seconds to start."""

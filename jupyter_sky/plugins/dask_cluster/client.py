@@ -87,12 +87,11 @@ def client_class() -> Any:
             except KeyboardInterrupt as stop:
                 stop.__traceback__ = None  # its frames are those of Dask's threads
                 raise
-            except distributed.CancelledError:
-                # What waits when a client closes is cancelled, "for reason: unknown".
-                if self.status in ("closing", "closed"):
-                    raise self._why_closed() from None
-                raise
             except Exception as error:
+                # What waits when a client closes is cancelled, "for reason: unknown".
+                is_cancelled = isinstance(error, distributed.CancelledError)
+                if is_cancelled and self.status in ("closing", "closed"):
+                    raise self._why_closed() from None
                 say_where_to_look(error)
                 raise
 
