@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -39,9 +39,9 @@ class _Rules:
     start
         Where in the path that is put, in place of what comes before.
     lines
-        The lines of the file.
+        The lines of the file that have a pattern.
     spec
-        The same, to compare paths with.
+        These patterns.
     """
 
     above: str
@@ -131,15 +131,17 @@ def _read(file: Path, above: str = "", start: int = 0) -> _Rules:
 
     # Other characters end no line, as the one of `Icon[\r]`, which many files have.
     lines = re.split(r"\r?\n", file.read_bytes().decode("utf-8-sig", errors="replace"))
-    lines = [each for each in lines if _is_rule(each)]
-    return _Rules(above, start, lines, GitIgnoreSpec.from_lines(lines))
+    rules = [(line, pattern) for line in lines for pattern in _patterns(line)]
+    return _Rules(
+        above, start, [line for line, _ in rules], GitIgnoreSpec([each for _, each in rules])
+    )
 
 
-def _is_rule(line: str) -> bool:
+def _patterns(line: str) -> Sequence[Any]:
+    """Return the pattern of a line, if it has one."""
     from pathspec import GitIgnoreSpec
 
     try:
-        GitIgnoreSpec.from_lines([line])
+        return list(GitIgnoreSpec.from_lines([line]).patterns)
     except ValueError:
-        return False
-    return True
+        return []
