@@ -4,7 +4,7 @@
 import type { CodeCell } from '@jupyterlab/cells';
 import type { IDisplayData, IOutput } from '@jupyterlab/nbformat';
 import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
-import { JSONExt, type PartialJSONObject } from '@lumino/coreutils';
+import { JSONExt } from '@lumino/coreutils';
 import type { Record as RunRecord } from '../api.ts';
 import type { Place } from '../action.ts';
 import { MIME, toSaved, type RunOutput } from './record.ts';
@@ -60,37 +60,24 @@ export function hasRun({ model }: CodeCell, run: string): boolean {
   return model.outputs.toJSON().some((output) => runOf(output) === run);
 }
 
-/** Updates the outputs that show a run where JupyterLab has not: it no longer knows the display of an
-    output whose cell was moved, copied, or deleted and brought back. */
-export function updateOutputs({ content }: NotebookPanel, run: string, data: PartialJSONObject): void {
-  for (const { model } of content.widgets) {
-    if (model.type === 'code') {
-      const { outputs } = model as CodeCell['model'];
-      outputs.toJSON().forEach((output, at) => {
-        const shown = output.data as PartialJSONObject | undefined;
-        if (runOf(output) === run && !JSONExt.deepEqual(shown![MIME]!, data[MIME]!)) {
-          outputs.set(at, { output_type: 'display_data', metadata: {}, data });
-        }
-      });
-    }
-  }
-}
-
 /** Returns the mark of an output that has what a run in the background prints. */
 export function backgroundOf(output: IOutput): string | null {
   const { metadata } = output as { metadata?: { jupyter_sky?: { background?: string } } };
   return metadata?.jupyter_sky?.background ?? null;
 }
 
-/** Updates what a run in the background has printed where JupyterLab has not: after a reload of the
-    page it no longer knows the display. */
-export function updateBackground({ content }: NotebookPanel, shown: IDisplayData): void {
+/** Updates the outputs that show a run, or what it prints in the background, where JupyterLab has not:
+    it no longer knows the display of an output whose cell was moved, copied, or deleted and brought
+    back, and none after a reload of the page. */
+export function updateOutputs({ content }: NotebookPanel, shown: IDisplayData): void {
+  const part = runOf(shown) === null ? 'text/plain' : MIME;
   for (const { model } of content.widgets) {
     if (model.type === 'code') {
       const { outputs } = model as CodeCell['model'];
       outputs.toJSON().forEach((output, at) => {
-        const isSame = backgroundOf(output) === backgroundOf(shown);
-        if (isSame && !JSONExt.deepEqual(output.data as PartialJSONObject, shown.data)) {
+        const isSame = runOf(output) === runOf(shown) && backgroundOf(output) === backgroundOf(shown);
+        const data = output.data as IDisplayData['data'] | undefined;
+        if (isSame && !JSONExt.deepEqual(data![part] as any, shown.data[part] as any)) {
           outputs.set(at, shown);
         }
       });

@@ -7,7 +7,6 @@ import type { IDisplayData } from '@jupyterlab/nbformat';
 import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
 import { IRenderMimeRegistry } from '@jupyterlab/rendermime';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
-import type { PartialJSONObject } from '@lumino/coreutils';
 import type { Action, Ask } from '../action.ts';
 import { ask, type Kernel } from '../kernel.ts';
 import { IClusters } from '../lab/clusters.ts';
@@ -16,7 +15,7 @@ import { SHOW } from '../lab/sidebar.ts';
 import { CHANGED } from '../panel.ts';
 import type { Snapshot } from '../snapshot.ts';
 import { plain } from '../text.ts';
-import { backgroundOf, Cells, runOf, updateBackground, updateOutputs } from './cells.ts';
+import { backgroundOf, Cells, runOf, updateOutputs } from './cells.ts';
 import { Feed, isOver } from './feed.ts';
 import { Keeper } from './keeper.ts';
 import { takeBackQuestions } from './questions.ts';
@@ -84,10 +83,8 @@ function listen(panel: NotebookPanel, keeper: Keeper): void {
       const run = runOf(output);
       if (run && header.msg_type === 'display_data') {
         keeper.comesHere(run, panel);
-      } else if (run && keeper.takesMessages(run)) {
-        updateOutputs(panel, run, data as PartialJSONObject);
-      } else if (backgroundOf(output) && header.msg_type === 'update_display_data') {
-        updateBackground(panel, output);
+      } else if (run ? keeper.takesMessages(run) : backgroundOf(output)) {
+        updateOutputs(panel, output);
       }
     }
   });
