@@ -105,11 +105,8 @@ class DebuggerQuit(SkyError):
     """The user left the debugger in the middle of a cell, which ends the cell."""
 
 
-OTHERS_RUN = (
-    "is busy with a run that another notebook or program began: follow it with "
-    "`%sky attach`, or stop it with `%sky interrupt`."
-)
-"""What is said of a cluster, or a rank of it, that can begin no run; its name comes before."""
+OTHERS_RUN = "busy with a run that another notebook or program began"
+"""Why a cluster, or a rank of it, cannot begin a run now."""
 
 RUN_AGAIN = "Run the cell again to start a new one"
 RESTARTS_TOO = " (`%sky restart` does so too)"
@@ -135,6 +132,10 @@ class ClusterLost(SkyError):
 
 class NoConnection(SkyError):
     """A node cannot be reached now; it may still be up, and its run may continue."""
+
+
+class RanksBusy(SkyError):
+    """Ranks are busy with a run that another notebook or program began."""
 
 
 class GroupBroken(SkyError):

@@ -195,13 +195,17 @@ def _status_of(done: object) -> int:
 def _leave(run: BackgroundRun) -> None:
     """Detach from a run as soon as it can continue without this process."""
     name = run.cluster
+
+    def notice(text: str) -> None:
+        print(f"{name}: {_for_terminal(text)}", flush=True)
+
     try:
         if run.has_next:
             print(
                 f"{name}: waiting for the setup, as the run is begun from here; Ctrl-C stops it",
                 flush=True,
             )
-        run.wait_until_begun()
+        run.wait_until_begun(notice)
     except KeyboardInterrupt:
         run.cancel()
         with contextlib.suppress(TimeoutError):

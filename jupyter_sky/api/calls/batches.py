@@ -19,6 +19,7 @@ from jupyter_sky.api.plugin import Plugin, decorators_of
 from jupyter_sky.cluster.calls.batch import Asked, Batch, CallResult, PackedCall
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted, remote_error
+from jupyter_sky.cluster.runs.task import RunNotice
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_count, format_some
 from jupyter_sky.serialization import blobs
@@ -32,7 +33,7 @@ _SLICE = 0.5  # seconds
 _LONGEST = 20 * 24 * 3600.0
 """Seconds beyond which a time limit is none: a system waits for at most 24 days at once."""
 
-Event = CallResult | Asked | Output | Display
+Event = CallResult | Asked | Output | Display | RunNotice
 
 
 class Batches:
@@ -62,7 +63,7 @@ class Batches:
         cluster: Cluster,
         plugins: Iterable[Plugin],
         worker: Worker,
-        write: Callable[[Output | Display], None],
+        write: Callable[[Output | Display | RunNotice], None],
         talking: weakref.WeakSet[Any],
     ) -> None:
         self._cluster = cluster

@@ -13,6 +13,7 @@ from jupyter_sky.api.calls.feeds import CallFeeds
 from jupyter_sky.api.compute import PendingCompute
 from jupyter_sky.api.future import CallFuture
 from jupyter_sky.cluster.calls.batch import Asked, Batch, CallResult
+from jupyter_sky.cluster.runs.task import RunNotice
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.protocol.events import Display, Output
 
@@ -144,7 +145,7 @@ class Futures:
 
     def _handle(self, submitted: _Submitted, event: Event | BaseException) -> None:
         future = submitted.future
-        if isinstance(event, Output | Display):
+        if isinstance(event, Output | Display | RunNotice):
             submitted.context.run(self._batches.write, event)
             return
         if not self._settle(submitted):

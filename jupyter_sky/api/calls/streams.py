@@ -14,6 +14,7 @@ from typing import Any
 from jupyter_sky.api.calls.feeds import CallFeeds, Feeder
 from jupyter_sky.api.compute import PendingCompute
 from jupyter_sky.cluster.runs.handle import RunHandle
+from jupyter_sky.cluster.runs.task import RunNotice
 from jupyter_sky.errors import UsageError
 from jupyter_sky.transport.protocol.events import Display, Output, Told
 
@@ -51,7 +52,7 @@ class Stream(Iterator[Any]):
         handle: RunHandle,
         feeder: Feeder,
         load: Callable[[int, Any], Any],
-        write: Callable[[Output | Display], None],
+        write: Callable[[Output | Display | RunNotice], None],
         with_ranks: bool,
         timeout: float | None,
     ) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from jupyter_sky.cluster.errors import Failure
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
-from jupyter_sky.cluster.runs.task import Message, Task
+from jupyter_sky.cluster.runs.task import Message, RunNotice, Task
 from jupyter_sky.errors import SkyError
 from jupyter_sky.serialization.cell_sources import Cells
 from jupyter_sky.transport.protocol.events import Display, Output
@@ -127,7 +127,7 @@ class Batch:
     serving: Serving
     ahead: int
     title: str
-    sink: Callable[[CallResult | Asked | Output | Display], object]
+    sink: Callable[[CallResult | Asked | Output | Display | RunNotice], object]
     program: tuple[str, ...] | None
     tries: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     cancelled: set[int] = field(default_factory=set)

@@ -25,7 +25,7 @@ from jupyter_sky.cluster.runs.dispatch import dispatch, refresh
 from jupyter_sky.cluster.runs.run import rank_lost
 from jupyter_sky.cluster.runs.scheduler import Scheduler
 from jupyter_sky.cluster.runs.talk import Teller, fields_of, tell_in_order
-from jupyter_sky.cluster.runs.task import Message
+from jupyter_sky.cluster.runs.task import Message, RunNotice
 from jupyter_sky.cluster.snapshot import ProgressView
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.protocol.error_report import ErrorReport, report
@@ -202,8 +202,7 @@ class CallRun:
         if assigned.is_settled:
             tell("items_broken", 0, None, None)
         else:
-            asked = Asked(call.position, number, rank, event.feed, event.count, tell)
-            call.batch.sink(asked)
+            call.batch.sink(Asked(call.position, number, rank, event.feed, event.count, tell))
 
     def on_rank_done(self, event: RankDone) -> None:
         """Handle that a rank takes no more calls, also if it was not told that there are none."""
@@ -363,8 +362,12 @@ class CallRun:
 
     # Output, and the end
 
-    def _on_output(self, event: Output | Display) -> None:
-        """Pass on what a rank prints, to the batch of the call that printed it."""
+    def _on_output(self, event: Output | Display | RunNotice) -> None:
+        """Pass on what a rank prints, to the batch of the call that printed it, and notices."""
+        if isinstance(event, RunNotice):
+            for call in [*self._waiting][:1]:
+                call.batch.sink(event)
+            return
         assigned = self._assigned.find(event.call, event.rank)
         # What is printed outside of a call belongs to the rank's oldest one.
         for each in [assigned] if assigned else self._assigned.oldest(event.rank):

@@ -7,6 +7,7 @@ files beside this one: `lifecycle`, `process_group`, `scaling`, `recovery`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -57,6 +58,7 @@ from jupyter_sky.transport.protocol.messages import Welcome
 from jupyter_sky.transport.tasks import BackgroundTasks, Changes, Coalescer
 
 _LEFT_WITHIN = 1.0  # most seconds that the user waits for tasks to end
+_SETTLED_WITHIN = 1.0  # seconds for the end of another kernel's run to become known here
 
 
 class Controller(ConnectionListener):
@@ -376,6 +378,13 @@ class Controller(ConnectionListener):
             if dead := [rank for rank in self.state.ranks if rank.phase is RankPhase.DEAD]:
                 raise ClusterLost(self.state.about_dead(dead[0], self.spec.name))
             await self._changes.next()
+
+    async def holds_soon(self, condition: Callable[[], bool]) -> bool:
+        """Wait a moment for a condition; return whether it is true."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SETTLED_WITHIN):
+                await self.until(condition)
+        return condition()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in the background."""

@@ -60,9 +60,10 @@ class _Piece(TypedDict):
 
 
 class _Refused(TypedDict):
-    """Why a request was not carried out."""
+    """Why a request was not carried out, and whether that is another run."""
 
     error: str
+    busy: NotRequired[bool]
 
 
 class _Taken(TypedDict):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -23,12 +23,14 @@ from jupyter_sky.cluster.network.requests.answers import Answers
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.state import RankPhase, not_begun, ranks_done, running
-from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
+from jupyter_sky.errors import ClusterLost, NoConnection, RanksBusy, SkyError
 from jupyter_sky.formatting import format_ranks
 from jupyter_sky.transport.frames import SharedFields
 from jupyter_sky.transport.protocol.events import RankDone, RankExited, RunBegan
 from jupyter_sky.transport.protocol.messages import NameGroup, RunRequest, Script, said
 from jupyter_sky.transport.rank_ranges import among, to_ranges
+
+GiveWay = Callable[[], Awaitable[None]]
 
 
 def check_ranks(controller: Controller, task: Task) -> None:
@@ -46,7 +48,9 @@ def check_ranks(controller: Controller, task: Task) -> None:
     recovery.check_up_to_date(controller)
 
 
-async def send_once_whole(controller: Controller, run: Run, begin: Callable[[Run], object]) -> None:
+async def send_once_whole(
+    controller: Controller, run: Run, begin: Callable[[Run], object], give_way: GiveWay | None
+) -> None:
     """Send a run to its ranks, once all ranks of the cluster are there and in one group.
 
     Parameters
@@ -57,6 +61,15 @@ async def send_once_whole(controller: Controller, run: Run, begin: Callable[[Run
         The run.
     begin
         Called just before it is sent.
+    give_way
+        See `dispatch`.
+
+    Raises
+    ------
+    RanksBusy
+        If another notebook was first; where the run was not sent then, it has begun nowhere.
+    SkyError
+        If it cannot begin.
     """
     sync, update = controller.sync, run.task.update
     for is_first in (True, False):
@@ -73,11 +86,14 @@ async def send_once_whole(controller: Controller, run: Run, begin: Callable[[Run
             run.on_notice(note)
             update.given_anew.clear()
         try:
-            await dispatch(controller, run)
+            await dispatch(controller, run, give_way=give_way)
             break
         except SkyError as why:
             # Ranks that it did not reach have not compared what a run before it has left.
             controller.state = replace(controller.state, cut_off=True)
+            if isinstance(why, RanksBusy) and run.id not in controller.state.busy_runs:
+                run.sent = False
+                raise
             # Where a rank was lost just before, as was not known here, it has begun nowhere, or
             # only on other nodes.
             may_have_begun = controller.state.group or run.id in controller.state.busy_runs
@@ -104,7 +120,9 @@ def _report_lost(controller: Controller, run: Run) -> bool:
     return bool(lost)
 
 
-async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) -> None:
+async def dispatch(
+    controller: Controller, run: Run, ranks: Sequence[int] = (), give_way: GiveWay | None = None
+) -> None:
     """Send the request of a run to the agents of its ranks.
 
     Parameters
@@ -115,6 +133,10 @@ async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) 
         The run.
     ranks
         The ranks that are to begin; by default, all of the run.
+    give_way
+        If another notebook may begin a run at the same moment: the first node is asked before the
+        others then, and so decides which run is first. Awaited in between, until those that it has
+        carried out before are over on the other nodes too.
     """
     task = run.task
     ranks = ranks or task.ranks
@@ -160,18 +182,18 @@ async def dispatch(controller: Controller, run: Run, ranks: Sequence[int] = ()) 
         if len(chosen) == len(controller.ranks) or not chosen.isdisjoint(each.ranks)
     ]
     run.sent = True
-    if blobs:
-        sending = (_send(controller, each, request, chosen, blobs) for each in nodes)
-        await asyncio.gather(*sending)
-        return
-    # Encoded once for all nodes: only names, if there are any, differ from node to node.
-    shared = {name: value for name, value in request.items() if name != "names" or not names}
-    fields = SharedFields({"op": "run", **said(shared)})
-    answers = Answers(partial(_on_refused, controller, run.id, chosen))
-    for connection in nodes:
-        own = {"names": _names_for(connection, names)} if names else {}
-        connection.post(fields, own, answers.expect(connection))
-    await answers.wait()
+    send = partial(_send_with, blobs) if blobs else _send
+    if give_way:
+        first, nodes = nodes[:1], nodes[1:]
+        unasked = chosen.difference(first[0].ranks)
+        try:
+            await send(controller, first, request, chosen)
+            await give_way()
+        except SkyError:
+            controller.state = not_begun(controller.state, run.id, unasked)
+            raise
+        controller.state = running(controller.state, [*unasked], run.id)
+    await send(controller, nodes, request, chosen)
 
 
 async def refresh(controller: Controller, updates: Sequence[NamespaceUpdate]) -> None:
@@ -276,19 +298,41 @@ def _on_refused(
 
 async def _send(
     controller: Controller,
-    connection: Connection,
+    nodes: Sequence[Connection],
     request: RunRequest,
     ranks: frozenset[int],
-    blobs: Mapping[str, memoryview],
 ) -> None:
-    """Send the request of a run to one agent, with its blobs."""
-    request = {**request, "names": _names_for(connection, request["names"])}
-    try:
-        send = partial(connection.request, "run", link_within=None, **request)
-        await connection.uploads.put_before(send, blobs, "this run")
-    except SkyError as why:
-        _on_refused(controller, request["run"], ranks, connection, why)
-        raise
+    """Send the request of a run to agents."""
+    names = request["names"]
+    # Encoded once for all nodes: only names, if there are any, differ from node to node.
+    shared = {name: value for name, value in request.items() if name != "names" or not names}
+    fields = SharedFields({"op": "run", **said(shared)})
+    answers = Answers(partial(_on_refused, controller, request["run"], ranks))
+    for connection in nodes:
+        own = {"names": _names_for(connection, names)} if names else {}
+        connection.post(fields, own, answers.expect(connection))
+    await answers.wait()
+
+
+async def _send_with(
+    blobs: Mapping[str, memoryview],
+    controller: Controller,
+    nodes: Sequence[Connection],
+    request: RunRequest,
+    ranks: frozenset[int],
+) -> None:
+    """Send the request of a run to agents, each with the blobs that it lacks."""
+
+    async def send(connection: Connection) -> None:
+        own: RunRequest = {**request, "names": _names_for(connection, request["names"])}
+        try:
+            ask = partial(connection.request, "run", link_within=None, **own)
+            await connection.uploads.put_before(ask, blobs, "this run")
+        except SkyError as why:
+            _on_refused(controller, request["run"], ranks, connection, why)
+            raise
+
+    await asyncio.gather(*[send(connection) for connection in nodes])
 
 
 def record_waiting(cluster: str, run: Run, has_others: bool) -> asyncio.Task[None] | None:

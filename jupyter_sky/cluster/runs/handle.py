@@ -18,7 +18,7 @@ from jupyter_sky.cluster.errors import Interrupted, heard_interrupts, remote_err
 from jupyter_sky.cluster.loss import Loss, find_loss
 from jupyter_sky.cluster.metrics.curves import Curves
 from jupyter_sky.cluster.network.transfer import TransferProgress
-from jupyter_sky.cluster.runs.run import Callbacks, Run, Sink
+from jupyter_sky.cluster.runs.run import Callbacks, Run, Show, Sink, say
 from jupyter_sky.cluster.runs.scheduler import Scheduler
 from jupyter_sky.cluster.runs.talk import Teller
 from jupyter_sky.cluster.runs.task import HangNotice, Message, RunNotice, Task
@@ -27,6 +27,7 @@ from jupyter_sky.cluster.stopped import raise_if_stopped, seen_before
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.events import Display, Output, Prompted, RankDone, Told
+from jupyter_sky.transport.tasks import Flag
 
 STOPPED_WITHIN = 0.75
 """Seconds after Stop when the user has control again, whatever the ranks do."""
@@ -73,11 +74,11 @@ class RunHandle:
 
     def follow(
         self,
-        show: Sink = lambda event: None,
+        show: Show = lambda event: None,
         begun: Callable[[], object] = lambda: None,
         timeout: float | None = None,
         sending: Callable[[TransferProgress], object] = lambda progress: None,
-        notice: Callable[[str], object] = lambda text: None,
+        notice: Callable[[str], object] = say,
         is_leaving: Callable[[], bool] = lambda: False,
         told: Callable[[Told], object] = lambda event: None,
         hang: Callable[[HangNotice], object] = lambda notice: None,
@@ -138,8 +139,8 @@ class RunHandle:
             self._stop_and_show(callbacks)
             self._raise_if_stopped()
 
-    def events(self) -> Iterator[Output | Display | Told | None]:
-        """Yield what ranks print, display and tell, until the run is over.
+    def events(self) -> Iterator[Output | Display | RunNotice | Told | None]:
+        """Yield what ranks print, display and tell, and notices, until the run is over.
 
         If nothing comes for a moment, yield ``None``.
         """
@@ -152,7 +153,7 @@ class RunHandle:
                 continue
             if event is None:
                 return
-            if not isinstance(event, TransferProgress | RunNotice | HangNotice | Prompted):
+            if not isinstance(event, TransferProgress | HangNotice | Prompted):
                 yield event
 
     def tell(
@@ -203,11 +204,10 @@ class RunHandle:
             self.stop()
             raise
 
-    @heard_interrupts()
-    def wait_until_told(self) -> None:
-        """Wait until all nodes were told of the run, or it is over."""
-        while not self._run.told.wait(_SLICE):
-            pass
+    @property
+    def told(self) -> Flag:
+        """Set when all nodes were told of the run, or it is over."""
+        return self._run.told
 
     def stop(self) -> None:
         """Stop the run and return at once."""

@@ -1,10 +1,19 @@
-"""Notices, each shown once, about what other notebooks and earlier kernels have run."""
+"""Other notebooks and earlier kernels: runs wait until theirs are over, and cells tell of them."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterable, Set
+from dataclasses import dataclass
+
+from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inventory import owed_runs
+from jupyter_sky.cluster.runs import dispatch
 from jupyter_sky.cluster.runs.run import Run
-from jupyter_sky.formatting import format_list
+from jupyter_sky.errors import OTHERS_RUN
+from jupyter_sky.formatting import format_duration, format_list
+from jupyter_sky.transport.protocol.events import RunBegan
+from jupyter_sky.transport.rank_ranges import among
 from jupyter_sky.transport.tasks import blocking
 
 # Values are unpickled only if this computer's registry knows that they were asked for.
@@ -14,30 +23,101 @@ UNKNOWN_NAMES = (
 )
 
 
+@dataclass
+class _Unfinished:
+    """A run of another notebook: the ranks still in it, and which of ours it came after."""
+
+    ranks: set[int]
+    after: frozenset[str]
+
+
 class OtherNotebooks:
-    """Remembers whether other notebooks have run something on the cluster, and whether it was said.
+    """The other notebooks and terminals that use the cluster too.
 
     Each notebook sends a name when it has assigned or changed it itself, and does not know what
     other notebooks have sent or bound in the meantime.
+
+    Parameters
+    ----------
+    controller
+        The controller of the cluster.
+    running
+        Returns the runs of others that ranks are busy with.
+
+    Attributes
+    ----------
+    have_run
+        Whether another notebook has run something.
     """
 
-    def __init__(self) -> None:
-        self._have_run = self._is_told = False
+    def __init__(self, controller: Controller, running: Callable[[], Set[str]]) -> None:
+        self._controller = controller
+        self._running = running
+        self._unfinished: dict[str, _Unfinished] = {}
+        self.have_run = self._is_told = False
         self._is_missed_told = False
-
-    def have_run(self) -> None:
-        """Record that another notebook has run something."""
-        self._have_run = True
 
     def notice(self, cell: str | None) -> str:
         """Return the notice for a cell; empty if it was shown before, or this is no cell."""
-        if self._is_told or not self._have_run or cell is None:
+        if self._is_told or not self.have_run or cell is None:
             return ""
         self._is_told = True
         return (
             "another notebook or terminal has run something here too: of a name that both have, "
             "ranks have what was assigned last in either; `%sky push NAME` sends this notebook's"
         )
+
+    def on_began(self, event: RunBegan, over: Iterable[Run]) -> None:
+        """Note that a node has begun a run of another notebook, after those that are over there."""
+        self.have_run = True
+        if event.run not in self._unfinished:
+            ranks = set(among(event.ranks, self._controller.ranks))
+            self._unfinished[event.run] = _Unfinished(ranks, frozenset(run.id for run in over))
+        while len(self._unfinished) > len(self._controller.connections):  # each has one at most
+            del self._unfinished[next(iter(self._unfinished))]
+
+    def on_over(self, run: str | None, rank: int) -> None:
+        """Note that a rank has finished its part of a run."""
+        if run in self._unfinished:
+            self._unfinished[run].ranks.discard(rank)
+            if not self._unfinished[run].ranks:
+                del self._unfinished[run]
+
+    async def wait_for_turn(self, run: Run) -> None:
+        """Wait until the runs of others are over, or this one is; say so in its cell."""
+
+        def is_free() -> bool:
+            return run.finished or not self._running()
+
+        since = time.monotonic()
+        if not (is_free() or await self._controller.holds_soon(is_free)):
+            run.on_notice(
+                f"the cluster is {OTHERS_RUN}: this one begins when that is over; stop this one to "
+                "follow that with `%sky attach`, or to stop it with `%sky interrupt`"
+            )
+            if recording := dispatch.record_waiting(self._controller.id, run, has_others=True):
+                await recording
+            await self._controller.until(is_free)
+            if not run.finished:
+                waited = format_duration(time.monotonic() - since)
+                run.on_notice(f"waited {waited} for a run that another notebook or program began")
+        await self.let_finish(run)
+
+    async def let_finish(self, run: Run) -> None:
+        """Wait until others' runs that nodes have begun before this one are over everywhere.
+
+        On some ranks these may not have begun yet, and never will if their kernel has ended: where
+        nothing runs, this waits a moment only.
+        """
+
+        def before() -> set[str]:
+            return {name for name, each in self._unfinished.items() if run.id not in each.after}
+
+        while before() and not run.finished:
+            await self._controller.until(lambda: run.finished or not self._running() & before())
+            if not await self._controller.holds_soon(lambda: run.finished or not before()):
+                for name in before() - self._running():
+                    del self._unfinished[name]
 
     async def say_missed(self, cluster: str, unseen: Run | None, run: Run) -> None:
         """Say in the cell of a run that an earlier kernel has left another one.

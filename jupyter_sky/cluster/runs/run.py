@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -40,8 +41,16 @@ _LONGEST = 1000  # characters of the path of a checkpoint, and of why a rank goe
 Queued = Output | Display | Told | Prompted | TransferProgress | RunNotice | HangNotice | None
 """What the user's thread reads; ``None`` is the end."""
 
-Sink = Callable[[Output | Display], object]
+Show = Callable[[Output | Display], object]
 """Called with what ranks print and display."""
+
+Sink = Callable[[Output | Display | RunNotice], object]
+"""Called with that and with what else the user should know."""
+
+
+def say(text: str) -> None:
+    """Tell the user something where there is no cell to show it."""
+    print(text, file=sys.stderr)
 
 
 @dataclass
@@ -54,7 +63,7 @@ class Callbacks:
     """
 
     begun: Callable[[], object]
-    show: Sink
+    show: Show
     sending: Callable[[TransferProgress], object]
     notice: Callable[[str], object]
     told: Callable[[Told], object]
@@ -244,13 +253,13 @@ class Run:
         self._sink, self._on_end = sink, on_end
         while not self.queue.empty():
             event = self.queue.get_nowait()
-            if isinstance(event, Output | Display):
+            if isinstance(event, Output | Display | RunNotice):
                 sink(event)
         if self.finished:
             on_end()
 
-    def on_output(self, event: Output | Display) -> None:
-        """Handle what a rank has printed or displayed."""
+    def on_output(self, event: Output | Display | RunNotice) -> None:
+        """Handle what a rank has printed or displayed, or what else the user should know."""
         if self._sink:
             self._sink(event)
         else:
@@ -315,8 +324,7 @@ class Run:
 
     def on_notice(self, text: str) -> None:
         """Tell the user something that is not output."""
-        if not self._sink:
-            self.queue.put(RunNotice(text))
+        self.on_output(RunNotice(text))
 
     def on_where(self, found: Findings | None, is_long: bool) -> None:
         """Handle where its ranks are while some wait for others; the cell shows long waits."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -27,7 +27,7 @@ from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.cluster.runs.talk import QuietRequests, Talk
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.runtime_env import ClusterConfig
-from jupyter_sky.errors import OTHERS_RUN, ClusterLost, NoConnection, SkyError, UsageError
+from jupyter_sky.errors import ClusterLost, NoConnection, RanksBusy, SkyError, UsageError
 from jupyter_sky.formatting import format_count, format_ranks
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.scaling import Scalable
@@ -45,8 +45,8 @@ from jupyter_sky.transport.protocol.events import (
 )
 from jupyter_sky.transport.tasks import cancel_all, either
 
-_SETTLED_WITHIN = 1.0
-"""Seconds for the end of another kernel's run, or of a very short one, to become known here."""
+_ASKED_AGAIN = 0.1
+"""Seconds after which ranks are asked again where another notebook was first."""
 
 
 class Scheduler(ClusterListener):
@@ -71,7 +71,8 @@ class Scheduler(ClusterListener):
         self._runs: dict[str, Run] = {}
         self._unseen: Run | None = None
         self._interrupted: set[str] = set()
-        self._others, self._turn = OtherNotebooks(), asyncio.Lock()
+        self._others = OtherNotebooks(self.controller, self._foreign_runs)
+        self._turn = asyncio.Lock()
         self._requests = QuietRequests(self.controller)
 
     def has_waiting(self, beside: Run) -> bool:
@@ -143,7 +144,7 @@ class Scheduler(ClusterListener):
             When the cluster is not idle.
         """
         controller, name = self.controller, self.controller.spec.name
-        if not await self._holds_soon(lambda: not (self._runs or controller.state.busy_runs)):
+        if not await controller.holds_soon(lambda: not (self._runs or controller.state.busy_runs)):
             raise UsageError(
                 f"cluster {name} is busy: scale it when the run is over, or stop that first with "
                 "`%sky interrupt`."
@@ -207,34 +208,34 @@ class Scheduler(ClusterListener):
             if sending:
                 await either(sending, run.over.wait())
             if not run.finished and not run.sent:  # another kernel has sent its own
-                await self._check(run)
-                await self._others.say_missed(self.controller.id, self._unseen, run)
-                await dispatch.send_once_whole(self.controller, run, self.monitor.begin)
-            elif run.finished:  # perhaps before it was recorded that it waits
+                await self._begin(run)
+            if run.finished and not run.sent:  # perhaps before it was recorded that it waits
                 await dispatch.settle(self.controller.id, run)
             await recovery.until_over(self.controller, run.over, lambda: run.waiting, run.on_notice)
 
-    async def _check(self, run: Run) -> None:
-        """Refuse a run that the cluster cannot carry out, as it may have changed meanwhile."""
-        controller, name = self.controller, self.controller.spec.name
-        if not controller.alive:
-            raise controller.loss.anew()
-        if self._foreign_runs and not await self._holds_soon(lambda: not self._foreign_runs):
-            raise SkyError(f"cluster {name} {OTHERS_RUN}")
-        dispatch.check_ranks(controller, run.task)
+    async def _begin(self, run: Run) -> None:
+        """Send a run to its ranks, after the runs that other notebooks have begun."""
+        controller = self.controller
+        while not (run.sent or run.finished):
+            if not controller.alive:
+                raise controller.loss.anew()
+            await self._others.wait_for_turn(run)
+            dispatch.check_ranks(controller, run.task)  # the cluster may have changed meanwhile
+            await self._others.say_missed(controller.id, self._unseen, run)
+            give_way = partial(self._others.let_finish, run) if self._others.have_run else None
+            try:
+                await dispatch.send_once_whole(controller, run, self.monitor.begin, give_way)
+            except RanksBusy:
+                if run.sent:  # to some nodes, while another notebook sent one to others
+                    raise
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_ASKED_AGAIN):
+                        await run.over.wait()
 
-    @property
     def _foreign_runs(self) -> set[str]:
         """The runs that ranks are busy with, and that this kernel neither began nor follows."""
         ours = self._runs.keys() - ({self._unseen.id} if self._unseen else set())
         return set(self.controller.state.busy_runs - ours - self._interrupted)
-
-    async def _holds_soon(self, condition: Callable[[], bool]) -> bool:
-        """Wait a moment for a condition; return whether it holds."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_SETTLED_WITHIN):
-                await self.controller.until(condition)
-        return condition()
 
     def _fail_because(self, run: Run, error: Exception) -> None:
         """End a run because of an error in one of its steps."""
@@ -261,7 +262,9 @@ class Scheduler(ClusterListener):
         """Pass an event on to its run."""
         match event:
             case RunBegan(run=name) if name not in self._runs and name not in self._interrupted:
-                self._others.have_run()
+                sent = (run for run in self._runs.values() if run.sent)
+                over = (run for run in sent if run.waiting.isdisjoint(connection.ranks))
+                self._others.on_began(event, over)
             case Output() | Display():
                 run = self._runs.get(event.run or "")
                 if run and event.rank in run.task.ranks:
@@ -280,6 +283,7 @@ class Scheduler(ClusterListener):
             case RankExited():
                 self.monitor.on_rank_exited(event)
                 run = self._runs.get(event.run or "")
+                self._others.on_over(event.run, event.rank)
                 if run and run.waits_for(event.rank):
                     run.on_rank_exited(event)
                     self._interrupt_peers(run, connection)
@@ -297,6 +301,9 @@ class Scheduler(ClusterListener):
                 self.controller.spawn(dispatch.give_up_unmatched(self.controller, run, own, then))
             elif run:
                 self._on_parts_done(run, own)
+            else:
+                for _, event in own:
+                    self._others.on_over(name, event.rank)
 
     def _on_parts_done(self, run: Run, done: Sequence[Done]) -> None:
         done = [each for each in done if run.waits_for(each[1].rank)]
@@ -331,7 +338,7 @@ class Scheduler(ClusterListener):
         self.monitor.begin(run)
         if any(began.asked.values()) and not asked:
             run.on_notice(UNKNOWN_NAMES)
-        if untold and not self.controller.visits:
+        if untold and not (self.controller.visits or self.controller.shared):
             # The others might wait for them forever.
             text = f"the kernel that began this run ended before it had told {format_ranks(untold)}"
             self._fail(run, SkyError(f"{text}: it was stopped."))

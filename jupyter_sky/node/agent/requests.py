@@ -188,10 +188,10 @@ class RequestHandlers:
         self._store.note_used(_blobs_in_values(request["call"], request["names"]))
         self._events.trim_blobs(wanted)
         self._began = _file_time()
-        trouble = self._supervisor.run(request)
+        refused = self._supervisor.run(request)
         self._idle.update()
-        if trouble:
-            return {"error": trouble}
+        if refused:
+            return refused
         self._events.publish_run(
             RunBegan(
                 run=request["run"],

@@ -209,17 +209,17 @@ class Supervisor:
 
     # Messages to ranks
 
-    def run(self, request: RunRequest) -> str | None:
+    def run(self, request: RunRequest) -> Message | None:
         """Let ranks carry out a run; return why they cannot, in which case none has begun."""
         if self.stopper.was_stopped(request["run"]):
-            return "the run was stopped before it began"
+            return {"error": "the run was stopped before it began"}
         processes = [self.ranks[rank] for rank in among(request["ranks"], self.ranks)]
         for process in processes:
             is_other = process.generation != request["generation"]
             if process.pid is None or process.is_ending or is_other:
-                return f"rank {process.rank} is being started again: run it again"
+                return {"error": f"rank {process.rank} is being started again: run it again"}
             if process.run:
-                return f"rank {process.rank} {OTHERS_RUN}"
+                return {"error": f"rank {process.rank} is {OTHERS_RUN}: run it again", "busy": True}
         self.stopper.run_begins(request["together"], request["deadline"])
         shared = shared_fields(request)
         for process in processes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import itertools
+import queue
 import threading
 import time
 import weakref
@@ -16,6 +17,7 @@ from IPython.display import DisplayHandle
 
 from jupyter_sky.cluster.errors import heard_interrupts
 from jupyter_sky.cluster.runs.handle import RunHandle
+from jupyter_sky.cluster.runs.task import RunNotice
 from jupyter_sky.formatting import format_count, format_list
 from jupyter_sky.notebook.output.plain_output import PlainOutput
 from jupyter_sky.notebook.panel.manager import RunStrip
@@ -95,6 +97,7 @@ class BackgroundRun:
         self._future: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._future.set_running_or_notify_cancel()
         self._output = PlainOutput(run.task.show)
+        self._notices: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._handles: list[DisplayHandle] = []
         # A page finds its output by this, once JupyterLab no longer knows it as this display.
         self._metadata = {"jupyter_sky": {"background": run.id}}
@@ -154,15 +157,20 @@ class BackgroundRun:
         """Whether a part of it, which this process has to begin, has not begun yet."""
         return self._then is not None
 
-    def wait_until_begun(self) -> None:
+    def wait_until_begun(self, notice: Callable[[str], object]) -> None:
         """Wait until it is over, or all nodes have received its last part.
 
         From then on it continues without this process.
+
+        Parameters
+        ----------
+        notice
+            Called with what the user should know meanwhile.
         """
         with heard_interrupts():
-            while not self._all_begun.wait(_SLICE):
-                pass
-        self._run.wait_until_told()
+            while not (self._all_begun.wait(_SLICE) and self._run.told.wait(_SLICE)):
+                while not self._notices.empty():
+                    notice(self._notices.get_nowait())
 
     def cancel(self) -> None:
         """Stop the run; if it waits for its turn it does not start, nor does another attempt."""
@@ -202,7 +210,11 @@ class BackgroundRun:
 
     # In the background thread
 
-    def _on_output(self, event: Output | Display) -> None:
+    def _on_output(self, event: Output | Display | RunNotice) -> None:
+        if isinstance(event, RunNotice):
+            self._notices.put(event.text)
+            self.say(event.text)
+            return
         self._output.add(event)
         self._throttle.request()
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import queue
 import threading
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import probe, registry
@@ -136,27 +139,80 @@ def test_a_run_that_is_taken_up_has_its_own_age(short: Cluster) -> None:
     mine.follow()
 
 
-def test_two_kernels_see_what_the_other_runs(short: Cluster) -> None:
-    row = registry.find(short.name)
+@pytest.fixture
+def kernels() -> Iterator[list[Cluster]]:
+    """A cluster of two agents, as three kernels have it."""
+    spec, runtime_env = assemble(ClusterSpec(name=f"shared-{uuid.uuid4().hex[:6]}", nodes=2), [])
+    kernels = [Cluster.start(spec, Local(machines=2), runtime_env)]
+    row = registry.find(spec.name)
     assert row is not None
-    other = Cluster.attach(row, Local(), short.runtime_env)
-    assert other is not None
-    try:
-        for mine, theirs in ((short, other), (other, short)):
-            waits = mine.run(Task((0, 1), code="import time\ntime.sleep(600)"))
-            waits.begin()
-            until(partial(busy_with, theirs, waits.id))
-            refused = theirs.run(Task((0,), code="pass"))
-            refused.follow()
-            with pytest.raises(sky.SkyError, match="busy with a run that another notebook or"):
-                refused.check()
-            theirs.interrupt()
-            waits.follow()
-            with pytest.raises(KeyboardInterrupt):
-                waits.check()
-            assert theirs.wait_until_idle(30)
-            again = theirs.run(Task((0, 1), code="pass"))
-            again.follow()
-            again.check()
-    finally:
-        other.close()
+    while len(kernels) < 3:
+        attached = Cluster.attach(row, Local(), runtime_env)
+        assert attached is not None
+        kernels.append(attached)
+    yield kernels
+    for kernel in kernels[1:]:
+        kernel.close()
+    kernels[0].down()
+
+
+def test_a_run_waits_until_that_of_another_kernel_is_over(kernels: list[Cluster]) -> None:
+    for mine, theirs in (kernels[:2], kernels[1::-1]):
+        first = mine.run(Task((0, 1), code="import time\ntime.sleep(600)"))
+        first.begin()
+        until(partial(busy_with, theirs, first.id))
+        notices: queue.SimpleQueue[str] = queue.SimpleQueue()
+        waits, unwanted = (theirs.run(Task((0,), code="pass")) for _ in range(2))
+        following = threading.Thread(
+            target=partial(waits.follow, lambda event: None, notice=notices.put)
+        )
+        following.start()
+        while "this one begins when that is over" not in notices.get(timeout=30):
+            pass
+        assert not waits.finished
+        unwanted.begin()
+        unwanted.stop()
+        unwanted.follow()
+        with pytest.raises(KeyboardInterrupt, match="stopped before it began"):
+            unwanted.check()
+        theirs.interrupt()
+        first.follow()
+        with pytest.raises(KeyboardInterrupt):
+            first.check()
+        following.join(30)
+        waits.check()
+        assert notices.get(timeout=30).startswith("waited ")
+        assert theirs.wait_until_idle(30)
+
+
+def slow_down(monkeypatch: pytest.MonkeyPatch, kernel: Cluster, node: int) -> None:
+    """Let requests of a kernel reach a node later than those of others do."""
+    connection = kernel._scheduler.controller.connections[node]
+    post = connection.post
+
+    def post_later(*request: Any) -> None:
+        asyncio.get_running_loop().call_later(0.1, post, *request)
+
+    monkeypatch.setattr(connection, "post", post_later)
+
+
+def test_kernels_that_begin_runs_at_the_same_moment_take_turns(
+    kernels: list[Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(kernel: Cluster, title: str) -> list[list[str]]:
+        code = f"seen = globals().get('seen', []) + [{title!r}]"
+        run = kernel.run(Task((0, 1), code=code, values={0: ["seen"], 1: ["seen"]}))
+        run.follow()
+        return [value["seen"] for value in run.values().values()]
+
+    first = [ask(kernel, f"first of {at}") for at, kernel in enumerate(kernels)]
+    slow_down(monkeypatch, kernels[0], 1)
+    slow_down(monkeypatch, kernels[1], 0)
+    with ThreadPoolExecutor() as pool:
+        three = range(3)
+        many = [pool.submit(ask, each, f"{at} of {id(each)}") for at in three for each in kernels]
+        for run in many:
+            run.result(60)
+    on_head, on_other = ask(kernels[0], "last")
+    assert on_head == on_other  # each run was the next one on both ranks
+    assert len(on_head) == len(set(on_head)) == len(first) + len(many) + 1

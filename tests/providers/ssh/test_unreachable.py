@@ -146,7 +146,7 @@ def test_a_cell_right_after_attaching_to_a_run_that_is_over(lab: Lab, start) -> 
     cells.run("import time")
     for number in range(10):
         run = cells.start(f"time.sleep({0.02 * number})\nn = {number}", values={1: ["n"]})
-        run.wait_until_told()
+        assert run.told.wait(60)
         cells.cluster.close()
         cells = attached(cells)
         if unseen := cells.cluster.pop_unseen_run():

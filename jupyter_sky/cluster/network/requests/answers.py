@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from jupyter_sky.cluster.network.requests.pending import refusal
 from jupyter_sky.errors import SkyError
 from jupyter_sky.transport.frames import Message
 
@@ -74,9 +75,11 @@ class NodeAnswer(Generic[Node]):
 
     def set_result(self, result: Message, /) -> None:
         """Take the answer."""
-        why = _MISSING if "missing" in result else result.get("error")
-        if why is not None:
-            self.set_exception(SkyError(why))
+        if "missing" in result:
+            self.set_exception(SkyError(_MISSING))
+            return
+        if "error" in result:
+            self.set_exception(refusal(result))
             return
         self._is_done = True
         self._of.note(self._node, None)

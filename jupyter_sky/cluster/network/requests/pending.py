@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from jupyter_sky.cluster.network import incoming
-from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
+from jupyter_sky.errors import ClusterLost, NoConnection, RanksBusy, SkyError
 from jupyter_sky.formatting import format_duration, format_time_ago
 from jupyter_sky.providers.base import AgentGone, MachineGone
 from jupyter_sky.transport.frames import Message, ProtocolError, SharedFields
@@ -103,6 +103,11 @@ def end_of_agent(gone: AgentGone, heard: float) -> str:
     return f"ended while this notebook was away for {format_duration(away)}"
 
 
+def refusal(answer: Message) -> SkyError:
+    """Return the error of a request that was refused."""
+    return (RanksBusy if answer.get("busy") else SkyError)(answer["error"])
+
+
 def malformed(name: str, op: str) -> SkyError:
     """Return the error of a request whose answer is malformed."""
     return SkyError(
@@ -187,7 +192,7 @@ class PendingRequests:
         finally:
             self._pending.pop(number, None)
         if "error" in answered:
-            raise SkyError(answered["error"])
+            raise refusal(answered)
         return answered
 
     def on_answer(self, message: Message) -> None:
