@@ -222,7 +222,8 @@ class Scheduler(ClusterListener):
             await self._others.wait_for_turn(run)
             dispatch.check_ranks(controller, run.task)  # the cluster may have changed meanwhile
             await self._others.say_missed(controller.id, self._unseen, run)
-            give_way = partial(self._others.let_finish, run) if self._others.have_run else None
+            has_others = controller.shared or self._others.have_run
+            give_way = partial(self._others.let_finish, run) if has_others else None
             try:
                 await dispatch.send_once_whole(controller, run, self.monitor.begin, give_way)
             except RanksBusy:

@@ -167,9 +167,14 @@ def test_a_run_waits_until_that_of_another_kernel_is_over(kernels: list[Cluster]
             target=partial(waits.follow, lambda event: None, notice=notices.put)
         )
         following.start()
+        behind = kernels[2].run(Task((1,), code="pass"))
+        told: queue.SimpleQueue[object] = queue.SimpleQueue()
+        behind.listen(told.put, partial(told.put, "over"))
         while "this one begins when that is over" not in notices.get(timeout=30):
             pass
-        assert not waits.finished
+        while "this one begins when that is over" not in str(told.get(timeout=30)):
+            pass
+        assert not (waits.finished or behind.finished)
         unwanted.begin()
         unwanted.stop()
         unwanted.follow()
@@ -181,6 +186,9 @@ def test_a_run_waits_until_that_of_another_kernel_is_over(kernels: list[Cluster]
             first.check()
         following.join(30)
         waits.check()
+        while told.get(timeout=30) != "over":
+            pass
+        behind.check()
         assert notices.get(timeout=30).startswith("waited ")
         assert theirs.wait_until_idle(30)
 
