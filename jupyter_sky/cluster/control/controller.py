@@ -345,8 +345,7 @@ class Controller(ConnectionListener):
         """Mark the cluster as lost, and tell the listener why."""
         self.state = replace(self.state, phase=ClusterPhase.LOST)
         self.loss = ClusterLost(reason, nodes, then)
-        self.loss_is_told = bool(self.state.busy_runs)  # which end with it
-        self.listener.on_end(self.loss)
+        self.loss_is_told = self.listener.on_end(self.loss)
         self.wake()
 
     def notify(self, text: str) -> None:

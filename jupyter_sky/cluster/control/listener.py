@@ -52,8 +52,9 @@ class ClusterListener:
     def on_agent_lost(self, connection: Connection) -> None:
         """Handle that an agent is gone for good, while the cluster is in use."""
 
-    def on_end(self, trouble: SkyError) -> None:
-        """Handle that the cluster is lost or was ended."""
+    def on_end(self, trouble: SkyError) -> bool:
+        """Handle that the cluster is lost or was ended; return whether a run tells the user why."""
+        return False
 
 
 def lost_agent(connection: Connection, what: str = "", ranks: Collection[int] = ()) -> str:

@@ -10,7 +10,7 @@ from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inventory import owed_runs
 from jupyter_sky.cluster.runs import dispatch
 from jupyter_sky.cluster.runs.run import Run
-from jupyter_sky.errors import OTHERS_RUN
+from jupyter_sky.errors import OTHERS_RUN, SkyError
 from jupyter_sky.formatting import format_duration, format_list
 from jupyter_sky.transport.protocol.events import RunBegan
 from jupyter_sky.transport.rank_ranges import among
@@ -21,6 +21,12 @@ UNKNOWN_NAMES = (
     "the registry of this computer does not have the names that the run should bring back: get "
     "them with `%sky pull NAMES` when the run is over"
 )
+
+
+def said_of_origin(title: str, is_shared: bool) -> str:
+    """Say who began a run that this notebook has not; other notebooks may share its cluster."""
+    others = "another notebook or " if is_shared else ""
+    return f"`{title or 'a run'}` was started by {others}an earlier kernel"
 
 
 @dataclass
@@ -83,14 +89,28 @@ class OtherNotebooks:
             if not self._unfinished[run].ranks:
                 del self._unfinished[run]
 
-    async def wait_for_turn(self, run: Run) -> None:
-        """Wait until the runs of others are over, or this one is; say so in its cell."""
+    async def wait_for_turn(self, run: Run, unseen: Run | None) -> None:
+        """Wait until the runs of others are over, or this one is; say so in its cell.
+
+        Parameters
+        ----------
+        run
+            The run.
+        unseen
+            The run that an earlier kernel has left, if the user has not asked for it yet.
+
+        Raises
+        ------
+        SkyError
+            For a cell, if that is going on: the user may want to see it first, or not at all.
+        """
 
         def is_free() -> bool:
             return run.finished or not self._running()
 
         since = time.monotonic()
         if not (is_free() or await self._controller.holds_soon(is_free)):
+            self._refuse_if_left(run, unseen)
             run.on_notice(
                 f"the cluster is {OTHERS_RUN}: this one begins when that is over; stop this one to "
                 "follow that with `%sky attach`, or to stop it with `%sky interrupt`"
@@ -102,6 +122,16 @@ class OtherNotebooks:
                 waited = format_duration(time.monotonic() - since)
                 run.on_notice(f"waited {waited} for a run that another notebook or program began")
         await self.let_finish(run)
+
+    def _refuse_if_left(self, run: Run, unseen: Run | None) -> None:
+        if unseen is None or run.task.script or self._controller.shared:
+            return
+        if unseen.id in self._running():
+            raise SkyError(
+                f"cluster {self._controller.spec.name} is busy with `{unseen.task.title}`, which "
+                "an earlier kernel began: follow it with `%sky attach`, or stop it with "
+                "`%sky interrupt`."
+            )
 
     async def let_finish(self, run: Run) -> None:
         """Wait until others' runs that nodes have begun before this one are over everywhere.
@@ -132,7 +162,5 @@ class OtherNotebooks:
             return
         names = sorted({name for each in unseen.task.values.values() for name in each})
         brings = f" and brings {format_list(names)} here" if names else ""
-        run.on_notice(
-            f"`{unseen.task.title or 'a run'}` was started by an earlier kernel: `%sky attach` "
-            f"shows its output{brings}"
-        )
+        origin = said_of_origin(unseen.task.title, self._controller.shared)
+        run.on_notice(f"{origin}: `%sky attach` shows its output{brings}")

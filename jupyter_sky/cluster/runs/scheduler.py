@@ -219,7 +219,7 @@ class Scheduler(ClusterListener):
         while not (run.sent or run.finished):
             if not controller.alive:
                 raise controller.loss.anew()
-            await self._others.wait_for_turn(run)
+            await self._others.wait_for_turn(run, self._unseen)
             dispatch.check_ranks(controller, run.task)  # the cluster may have changed meanwhile
             await self._others.say_missed(controller.id, self._unseen, run)
             has_others = controller.shared or self._others.have_run
@@ -368,10 +368,12 @@ class Scheduler(ClusterListener):
         if recovery.agent_lost(self.controller, connection):
             self.controller.spawn(self._make_whole_in_turn())
 
-    def on_end(self, trouble: SkyError) -> None:
-        """End all runs."""
-        for run in list(self._runs.values()):
+    def on_end(self, trouble: SkyError) -> bool:
+        """End all runs; return whether one of them is this notebook's."""
+        runs = list(self._runs.values())
+        for run in runs:
             run.end(trouble)
+        return any(run is not self._unseen for run in runs)
 
     def _on_finish(self, run: Run) -> None:
         """Handle the end of a run."""

@@ -11,6 +11,7 @@ from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.inventory.machines import every_machine_of
 from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.cluster.runs.handle import RunHandle
+from jupyter_sky.cluster.runs.other_notebooks import said_of_origin
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count
 from jupyter_sky.notebook.cells.results import bind, gathered_names, select_requested
@@ -120,7 +121,7 @@ def attach(context: CommandContext, options: Namespace) -> None:
 
 def _follow_unseen(context: CommandContext, cluster: Cluster, run: RunHandle) -> None:
     """Show all output of another kernel's run, and bind its values."""
-    print(f"{cluster.name}: `{run.task.title or 'a run'}` was started by an earlier kernel")
+    print(f"{cluster.name}: {said_of_origin(run.task.title, cluster.shared)}")
     is_safe = context.session.settings.display == "safe"
     follow(context.shell, context.session.panels, cluster, run, is_safe=is_safe)
     values = select_requested(run.values(), run.task)
