@@ -38,6 +38,24 @@ _FAILS = (
 )
 
 
+# As the iterator of a DataLoader, which needs its queues to end its workers.
+_FAILS_IN_A_LOOP = (
+    "%%sky --ranks 1\n"
+    "import weakref\n"
+    "class Queue: pass\n"
+    "class Loop:\n"
+    "    def __init__(self):\n"
+    "        self.queue = Queue()\n"
+    "        self.end = weakref.finalize(self.queue, ended.append, 'queue')\n"
+    "    def __iter__(self): return self\n"
+    "    def __next__(self):\n"
+    "        error = ValueError('bad item')\n"
+    "        raise error\n"
+    "    def __del__(self): ended.append('loop')\n"
+    "ended, kept = [], None\n"
+)
+
+
 def talk(notebook: LiveNotebook, code: str, *answers: str) -> Cell:
     """Run a cell that asks, answer, and return it with the questions in ``order``."""
     cell = notebook.start(code)
@@ -87,6 +105,22 @@ def test_the_next_cell_releases_what_a_failed_one_held(pair: LiveNotebook) -> No
     pair.run(_FAILS)
     assert pair.succeed("%%sky --ranks 1\nprint(seen() is None)").stdout == "True\n"
     assert "has kept no error" in pair.run("%sky debug --rank 1", keyboard=True).sentence
+
+
+def test_what_a_failed_cell_held_ends_before_what_it_needs(pair: LiveNotebook) -> None:
+    assert "bad item" in pair.run(_FAILS_IN_A_LOOP + "for item in Loop(): pass").traceback
+    assert pair.succeed("%%sky --ranks 1\nprint(ended)").stdout == "['loop', 'queue']\n"
+
+
+def test_an_error_that_the_user_keeps_has_its_variables(pair: LiveNotebook) -> None:
+    keeps = (
+        "try:\n    for item in Loop(): pass\n"
+        "except ValueError as error:\n    kept = error\n    raise"
+    )
+    assert "bad item" in pair.run(_FAILS_IN_A_LOOP + keeps).traceback
+    looks = "import traceback\n*_, (frame, _) = traceback.walk_tb(kept.__traceback__)"
+    shown = pair.succeed(f"%%sky --ranks 1\n{looks}\nprint(ended, *frame.f_locals)").stdout
+    assert shown == "[] self error\n"
 
 
 def test_variables_that_are_brought_leave_the_error_there(pair: LiveNotebook) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from IPython.core import debugger as ipython_debugger
 
 from jupyter_sky.errors import DebuggerQuit, SkyError
+from jupyter_sky.node.rank.debugger.frames import release_frames
 from jupyter_sky.node.rank.debugger.holding import Holding
 from jupyter_sky.node.rank.debugger.keyboard import Keyboard, place
 from jupyter_sky.node.rank.debugger.rank_pdb import RankPdb, has_frames_of_user
@@ -145,10 +146,14 @@ class RankDebugger:
 
     def forget(self) -> None:
         """Release the frames of a failed cell, and everything that their variables refer to."""
-        had, self._kept = self._kept is not None, None
+        kept, self._kept = self._kept, None
         self._shell.forget_error()
-        if had:
-            # Frames and errors refer to each other, and GPU memory must not wait for the collector.
+        if kept is not None:
+            _run, error = kept
+            del kept
+            release_frames(error)
+            del error
+            # What else refers to itself: GPU memory must not wait for the collector.
             gc.collect()
 
     def _in_child(self) -> None:
