@@ -12,10 +12,13 @@ import contextlib
 import gc
 import sys
 from collections.abc import Iterator, Sequence
-from types import CellType, MemberDescriptorType
+from types import CellType, FunctionType, MemberDescriptorType
 from typing import Any
 
 from jupyter_sky.serialization.instances import instances
+
+_DEPTH = 3
+"""How many tuples a group may be in, one in the other."""
 
 
 def replace(pairs: Sequence[tuple[Any, Any]]) -> None:
@@ -32,11 +35,11 @@ def replace(pairs: Sequence[tuple[Any, Any]]) -> None:
         return
     formers = [former for former, _ in pairs]
     found = {id(former): new for former, new in pairs}
-    # The namespace is as old as the fork server, whose objects are kept away from the collector.
-    for holder in [vars(sys.modules["__main__"]), *gc.get_referrers(*formers)]:
-        if holder is not formers:
-            with contextlib.suppress(Exception):  # of a class of the user's
-                _replace_in(holder, found)
+    kept = [formers]  # as long as their ids are used
+    passed_over = _untracked()
+    own = {id(pairs), id(passed_over), *map(id, pairs)}
+    for _ in range(_DEPTH):
+        kept.append(_replace_all(kept[-1], found, passed_over, own))
     from torch.nn.parallel import DistributedDataParallel
 
     [models] = instances((DistributedDataParallel,))
@@ -54,11 +57,67 @@ def forget_accelerate() -> None:
         AcceleratorState._reset_state(reset_partial_state=True)
 
 
+def _replace_all(
+    formers: list[Any], found: dict[int, Any], passed_over: list[Any], own: set[int]
+) -> list[Any]:
+    """Replace objects in all that refers to them; return the tuples that have to be replaced too.
+
+    Parameters
+    ----------
+    found
+        What takes their place, by their id; new tuples are added.
+    passed_over
+        What the collector does not know, and may refer to them.
+    own
+        The ids of objects that are left as they are.
+    """
+    own.add(id(formers))
+    tuples: list[Any] = []
+    # The namespace is as old as the fork server, whose objects are kept away from the collector.
+    for holder in [vars(sys.modules["__main__"]), *passed_over, *gc.get_referrers(*formers)]:
+        if id(holder) not in own and id(holder) not in found:
+            with contextlib.suppress(Exception):  # of a class of the user's
+                if not isinstance(holder, tuple):
+                    _replace_in(holder, found)
+                elif any(id(each) in found for each in holder):
+                    found[id(holder)] = _with_new(holder, found)
+                    tuples.append(holder)
+    return tuples
+
+
+def _untracked() -> list[Any]:
+    """Return what the collector passes over since no cycle can lead through it.
+
+    These are tuples and dictionaries that refer to nothing but strings, numbers, groups of torch,
+    and others of themselves.
+    """
+    found: dict[int, Any] = {}
+    newest = [vars(sys.modules["__main__"]), *gc.get_objects()]
+    while newest:
+        # There are millions: what an object is has to be asked in the quickest way.
+        newest = [
+            each
+            for each in gc.get_referents(*newest)
+            if (type(each) is tuple or type(each) is dict)
+            and not gc.is_tracked(each)
+            and id(each) not in found
+        ]
+        found.update(zip(map(id, newest), newest, strict=True))
+    return [*found.values()]
+
+
+def _with_new(former: tuple[Any, ...], new: dict[int, Any]) -> Any:
+    make = getattr(former, "_make", tuple)  # of a named tuple
+    return make(new.get(id(each), each) for each in former)
+
+
 def _replace_in(holder: Any, new: dict[int, Any]) -> None:
     """Replace what an object refers to by what there is for its id."""
     if isinstance(holder, CellType):
         holder.cell_contents = new[id(holder.cell_contents)]
         return
+    if isinstance(holder, FunctionType) and id(holder.__defaults__) in new:
+        holder.__defaults__ = new[id(holder.__defaults__)]
     if not isinstance(holder, dict | list):
         for name in _slots(type(holder)):
             if (former := id(getattr(holder, name, None))) in new:

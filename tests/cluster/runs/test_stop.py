@@ -322,15 +322,20 @@ def test_a_loader_of_data_goes_on_whose_workers_stop_has_ended(cells) -> None:
 
 def test_all_that_refers_to_a_group_refers_to_the_one_in_its_place(cells) -> None:
     cells.run(
+        "import gc\n"
         "class Slotted:\n    __slots__ = 'group'\n"
         "class Trainer:\n    def __init__(self): self.group = dist.group.WORLD\n"
         "def closure(group): return lambda: group\n"
         "slotted, trainer, listed = Slotted(), Trainer(), [dist.group.WORLD]\n"
         "slotted.group, enclosed = dist.group.WORLD, closure(dist.group.WORLD)\n"
-        "named = dist.group.WORLD"
+        "named, paired = dist.group.WORLD, ({'name': 'data'}, (dist.group.WORLD,))\n"
+        "def default(group=dist.group.WORLD): return group\n"
+        "config = {'group': dist.group.WORLD}\n"
+        "gc.collect()"
     )
     break_group(cells)
-    for group in ("trainer.group", "listed[0]", "enclosed()", "slotted.group", "named"):
+    in_names = ("trainer.group", "listed[0]", "enclosed()", "slotted.group", "named")
+    for group in (*in_names, "paired[1][0]", "default()", "config['group']"):
         cells.run(f"x = torch.ones(1)\ndist.all_reduce(x, group={group})")
         assert cells.ask("x.item()") == [4.0] * 4
 
