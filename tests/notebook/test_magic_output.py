@@ -414,6 +414,34 @@ def test_tasks_that_a_cell_leaves_go_on_between_cells(pair: LiveNotebook, tmp_pa
     assert cell.traceback.endswith("write `await` in this cell, as in `await asyncio.sleep(0)`")
 
 
+def test_the_next_cell_says_what_was_printed_when_none_ran(
+    pair: LiveNotebook, tmp_path: Path
+) -> None:
+    pair.succeed(
+        "%%sky --ranks 0\n"
+        "import asyncio, pathlib, threading\n"
+        f"folder = pathlib.Path({str(tmp_path)!r})\n"
+        "def say(name): print(f'the {name}\\ngoes on'); (folder / name).touch()\n"
+        "def thread():\n"
+        "    while not (folder / 'ended').exists(): time.sleep(0.01)\n"
+        "    say('thread')\n"
+        "async def task():\n"
+        "    while not (folder / 'thread').exists(): await asyncio.sleep(0.01)\n"
+        "    say('task')\n"
+        "threading.Thread(target=thread).start()\n"
+        "kept = asyncio.create_task(task())"
+    )
+    (tmp_path / "ended").touch()
+    until((tmp_path / "task").exists)
+    cell = pair.succeed("%%sky --ranks 0\nprint('here')")
+    assert cell.stdout == "here\n"
+    assert cell.stderr == (
+        "rank 0 printed 4 lines after its last cell had ended: `%sky logs 0` shows them.\n"
+    )
+    assert "the thread\ngoes on\nthe task\ngoes on\n" in pair.succeed("%sky logs 0").stdout
+    assert pair.succeed("%%sky --ranks 0\nprint('here')").stderr == ""
+
+
 def test_a_flood_is_thinned_in_the_cell_and_complete_in_the_log(
     pair: LiveNotebook, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from jupyter_sky.node.rank.interrupts import Interrupts
 from jupyter_sky.node.rank.ipython import event_loop
+from jupyter_sky.node.rank.unseen_output import unseen
 from jupyter_sky.transport.frames import BlockingFrames, Message
 from jupyter_sky.transport.protocol.messages import whole_command
 from jupyter_sky.transport.protocol.rank_messages import RankCommand, TellCommand
@@ -65,10 +66,12 @@ class Inbox:
         try:
             if self._frames.has_message:
                 return True
-            event_loop.run_tasks_until_readable(self._frames.sock, within)
-            return bool(self._poll.poll(within and int(within * 1000)))
+            with unseen.tasks():
+                event_loop.run_tasks_until_readable(self._frames.sock, within)
+                return bool(self._poll.poll(within and int(within * 1000)))
         except Exception:
-            traceback.print_exc()
+            with unseen.tasks():
+                traceback.print_exc()
         return False
 
     def next_told(self, run: str) -> TellCommand | None:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from jupyter_sky.node.rank.unseen_output import unseen
 from jupyter_sky.transport.streams import call_mark, mark
 
 _OUT_OF_THE_WAY = 64
@@ -77,6 +78,7 @@ def end_of_run() -> None:
             _streams[fd] = _text_stream(fd, own.order)
         if _is_closed(getattr(sys, name, None)):
             setattr(sys, name, _streams[fd])
+    unseen.is_counting = True
 
 
 @contextlib.contextmanager
@@ -296,6 +298,8 @@ class _TextStream(io.TextIOWrapper):
     def write(self, text: str, /) -> int:
         """Write text, ordered after everything written to either stream before."""
         order = self.order
+        if unseen.is_counting:
+            unseen.count(text)
         if order is not None and order.tells_calls_apart:
             return order.write(self, text, current_call())
         if order is not None and order.current is not self:

@@ -40,6 +40,7 @@ from jupyter_sky.node.rank.namespace.namespace import Namespace, own_frames
 from jupyter_sky.node.rank.profiling.recording import recording
 from jupyter_sky.node.rank.profiling.sampler import Sampler
 from jupyter_sky.node.rank.unfinished_steps import drop_unfinished_steps
+from jupyter_sky.node.rank.unseen_output import unseen
 from jupyter_sky.node.volumes import opening
 from jupyter_sky.serialization import blobs, cell_sources
 from jupyter_sky.transport import present_run
@@ -224,6 +225,8 @@ class RankWorker:
         present_run.end(error is None)
 
     def _perform(self, command: RunCommand) -> Packed | None:
+        if command["code"]:
+            unseen.tell(self.rank)
         if command["after_cut_off"]:
             present_run.resume_after_cut_off()
         self._namespace.begin_run(command["outdated"].get(self.rank, ()))
