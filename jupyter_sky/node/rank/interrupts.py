@@ -49,6 +49,7 @@ import _thread
 import contextlib
 import importlib
 import opcode
+import os
 import signal
 import sys
 import threading
@@ -135,6 +136,7 @@ class Interrupts:
         self._raised_by: Handler | None = None
         self._usual_hook = sys.unraisablehook
         sys.unraisablehook = self._on_ignored
+        os.register_at_fork(after_in_child=self._in_child)
 
     def run_interruptible(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function in which interrupts are raised."""
@@ -318,6 +320,14 @@ class Interrupts:
         self._paused.set()
         if _is_interruptible(frame) is not False:
             self._until.wait(LONGEST_PAUSE)
+
+    def _in_child(self) -> None:
+        """Leave a process that the cell has forked to Python, whose traceback has no line of ours.
+
+        Such processes print it, as a worker of a pool does when the user presses Stop.
+        """
+        if signal.getsignal(signal.SIGINT) == self._on_interrupt:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _is_interruptible(frame: FrameType | None) -> bool | None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -145,6 +146,23 @@ def test_a_handler_of_the_users_lasts_for_one_run(interrupts: Interrupts) -> Non
     interrupts.run_interruptible(cell)
     with pytest.raises(KeyboardInterrupt):
         interrupts.run_interruptible(interrupt)
+
+
+def test_in_a_process_that_is_forked_it_has_no_frame_of_ours(interrupts: Interrupts) -> None:
+    def is_raised_here() -> bool:
+        try:
+            interrupt()
+        except KeyboardInterrupt as error:
+            frames = [
+                frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)
+            ]
+            return set(frames) == {__file__}
+        return False
+
+    child = interrupts.run_interruptible(os.fork)
+    if child == 0:
+        os._exit(0 if is_raised_here() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_it_leaves_no_lock_held_that_was_about_to_be_entered(interrupts: Interrupts) -> None:
