@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -34,6 +36,8 @@ _NCCL_ERRORS = {
 }
 """If a rank is lost, torch ends the others by default, with all that they have; with this, only
 their collectives, and at once: it would wait a minute for files with records to be written."""
+
+_RPC_ENDS_WITHIN = 2.0  # seconds
 
 _former: weakref.ref[Any] | None = None
 """The group that was left, which has sockets: it is kept only if something else refers to it."""
@@ -257,8 +261,28 @@ def _leave() -> None:
     if _is_replaced:
         _former, _is_replaced = weakref.ref(dist.group.WORLD), False
         subgroups.remember()
+    _end_rpc()
     try:
         dist.destroy_process_group()
     except RuntimeError:  # it is broken, but torch must forget it before the next one
         with suppress(RuntimeError):
             c10d._abort_process_group()
+
+
+def _end_rpc() -> None:
+    """End torch's RPC, if the user has begun it: its workers meet at the store of the group.
+
+    Otherwise its end would wait for them there, where nobody is, and no interrupt reaches it.
+    """
+    api = sys.modules.get("torch.distributed.rpc.api")
+    if api is None or not api._is_current_rpc_agent_set():
+        return
+
+    def end() -> None:
+        with suppress(RuntimeError):  # others still have references to what is on this rank
+            api.shutdown(graceful=False)
+
+    # It waits for functions that others have called here.
+    ending = threading.Thread(target=end, name="sky-rpc", daemon=True)
+    ending.start()
+    ending.join(_RPC_ENDS_WITHIN)

@@ -175,9 +175,16 @@ def test_rpc_meets_where_the_group_has_met(cells: Cells) -> None:
 from torch.distributed import rpc
 rpc.init_rpc(f"worker{rank}", rank=rank, world_size=dist.get_world_size())
 answer = rpc.rpc_sync(f"worker{(rank + 1) % 4}", pow, args=(rank, 2))
-rpc.shutdown()
 """
-    found = cells.run(code, values={rank: ["answer"] for rank in range(4)})
+    asked = {rank: ["answer"] for rank in range(4)}
+    found = cells.run(code, values=asked)
+    assert [found[rank]["answer"] for rank in range(4)] == [0, 1, 4, 9]
+    # After an error the group is formed again, and RPC has ended with the former one.
+    with pytest.raises(RemoteError, match="pow"):
+        cells.run("rpc.rpc_sync('worker1', pow) if rank == 0 else dist.barrier()")
+    with pytest.raises(RemoteError, match="RPC has not been initialized"):
+        cells.run("rpc.shutdown()")
+    found = cells.run(f"{code}rpc.shutdown()", values=asked)
     assert [found[rank]["answer"] for rank in range(4)] == [0, 1, 4, 9]
 
 
