@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_sky.transport.templates import asking
+from jupyter_sky.transport.templates.inherited import OF_NOTEBOOK
 
 
 def start_fork_server(folder: Path, spec: Mapping[str, Any]) -> tuple[socket.socket, int]:
@@ -33,6 +34,8 @@ def start_fork_server(folder: Path, spec: Mapping[str, Any]) -> tuple[socket.soc
         Its process id. It is a child of this process, or of a template.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for name in OF_NOTEBOOK:
+        os.environ.pop(name, None)
     env = {**os.environ, **spec["env"]}
     place = asking.place(spec.get("templates"), spec, env)
     order: asking.Order = {

@@ -9,13 +9,15 @@ which differ on purpose, and the credentials that machines are rented with, whic
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from jupyter_sky.serialization.process.setting import ProcessSetting
+from jupyter_sky.transport.templates.inherited import OF_NOTEBOOK
 
-_OF_THE_PROCESS = frozenset(
+_OF_THE_PROCESS = OF_NOTEBOOK | frozenset(
     {"PATH", "HOME", "PWD", "OLDPWD", "USER", "LOGNAME", "HOSTNAME", "SHELL", "SHLVL", "_"}
     | {"TMPDIR", "TEMP", "TMP", "DISPLAY", "TERM", "COLUMNS", "LINES", "MPLBACKEND", "IPYTHONDIR"}
     | {"VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "COMPUTE_POOL"}
@@ -26,6 +28,9 @@ _PREFIXES = (
     *("AWS_", "CONDA_", "GROUP_", "JPY_", "JUPYTER_", "NVIDIA_", "PYDEVD_", "PYTEST_", "PYTHON"),
     *("ROLE_", "SKYPILOT_", "SLURM_", "SSH_", "SUDO_", "TORCHELASTIC_", "XDG_"),
 )
+
+_CACHES = frozenset({"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"})
+"""What ``torch.compile`` sets here to its default, with the name of this machine's user in it."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +82,15 @@ class EnvironmentWatch:
                 for name in sorted(self._before.keys() | now.keys() | self._changed.keys())
                 if (name in self._changed or now.get(name) != self._before.get(name))
                 and not (name in _OF_THE_PROCESS or name.startswith(_PREFIXES))
+                and not (name in _CACHES and _is_default_cache(now.get(name)))
             }
         return self._changed
+
+
+def _is_default_cache(folder: str | None) -> bool:
+    """Return whether torch would have its cache in a folder if nobody said where."""
+    default = os.path.join(tempfile.gettempdir(), "torchinductor_")  # noqa: PTH118
+    return folder is not None and folder.startswith(default)
 
 
 def protect(names: Iterable[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import tempfile
 import threading
 import warnings
 from contextlib import closing
@@ -397,15 +398,24 @@ def test_ranks_print_arrays_as_the_notebook_does(notebook) -> None:
 
 def test_ranks_have_the_variables_that_the_notebook_has_set_since(notebook, monkeypatch) -> None:
     look = "found = [os.environ.get(name) for name in ('TOLD', 'OTHER', 'PATH', 'AWS_X', 'RANK')]"
+    cache = "TORCHINDUCTOR_CACHE_DIR"
+    own = f"'WANDB_SERVICE' in os.environ, os.environ.get('{cache}')"
     before = notebook.ask("[os.environ.get('RANK'), os.environ['PATH']]")
-    path = before[0][1]
+    path, own_before = before[0][1], notebook.ask(own)
     notebook.here("import os")
     with monkeypatch.context() as patch:
         for name, value in {"TOLD": "1", "PATH": "/none", "AWS_X": "secret", "RANK": "9"}.items():
             patch.setenv(name, value)
+        # What a library sets where it has started a helper beside the notebook.
+        patch.setenv("WANDB_SERVICE", "3-1-unix-/tmp/wandb-1/socket")
         notebook.there(look, gather=["found"])
         assert [each[:1] + each[2:4] for each in notebook.names["found"]] == [["1", path, None]] * 4
         assert [each[4] for each in notebook.names["found"]] == [each[0] for each in before]
+        # And where torch.compile has its cache on this machine, if the user has not said where.
+        patch.setenv(cache, f"{tempfile.gettempdir()}/torchinductor_me")
+        assert notebook.ask(own) == own_before
+        patch.setenv(cache, "/shared/cache")
+        assert notebook.ask(f"os.environ.get('{cache}')") == ["/shared/cache"] * 4
         # What a rank has set itself stays, until the notebook sets it again.
         notebook.there("os.environ['TOLD'] = 'own'")
         patch.setenv("OTHER", "2")

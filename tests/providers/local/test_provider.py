@@ -269,9 +269,12 @@ def test_shared_memory_of_a_killed_agent_is_given_back_by_the_next(
     assert not Path(other["blobs"]).exists()
 
 
-def test_what_start_files_of_python_print_is_passed_over(tmp_path, monkeypatch) -> None:
+def test_start_files_of_python_and_helpers_of_the_kernel_do_no_harm(tmp_path, monkeypatch) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('hello')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    # A helper of the notebook's process, which ends with it.
+    monkeypatch.setenv("WANDB_SERVICE", "3-1-unix-/tmp/wandb-1/socket")
+    monkeypatch.setenv("WANDB_PROJECT", "mine")
     folder = tmp_path / "0000000f-0"
     (folder / "blobs").mkdir(parents=True)
     spec = AgentSpec(
@@ -284,5 +287,11 @@ def test_what_start_files_of_python_print_is_passed_over(tmp_path, monkeypatch) 
         cwd=str(tmp_path),
     )
     agent = psutil.Process(start_agent(folder, spec)["pid"])
-    agent.kill()
+    try:
+        [fork_server] = agent.children()
+        environment = fork_server.environ()
+        assert environment["WANDB_PROJECT"] == "mine"
+        assert "WANDB_SERVICE" not in environment
+    finally:
+        agent.kill()
     until(lambda: not agent.is_running())
