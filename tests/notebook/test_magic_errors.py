@@ -114,6 +114,26 @@ def test_a_cell_that_auto_sends_has_its_own_lines(pair: LiveNotebook) -> None:
         pair.succeed("%sky auto off")
 
 
+def test_an_error_that_the_cell_shows_itself_has_its_lines_too(pair: LiveNotebook) -> None:
+    # As `rich.traceback.install()` does; of a rank whose output is not shown, nobody would see it.
+    pair.succeed(
+        "%%sky --ranks 1\n"
+        "def show(kind, error, lines): print('shown:', error)\n"
+        "shell = get_ipython()\n"
+        "shell._showtraceback = show"
+    )
+    number = pair.value("len(In)")  # of the next cell
+    cell = pair.run("%%sky --ranks 1\nraise LookupError('no data')")
+    pair.succeed("%%sky --ranks 1\ndel shell._showtraceback")
+    assert cell.stdout == "shown: no data\n"
+    assert re.sub(r" +", " ", cell.traceback) == (
+        f"{'-' * 75}\nLookupError Traceback (most recent call last)\n"
+        f"Cell In[{number}], line 2\n"
+        "----> 2 raise LookupError('no data')\n\n"
+        "LookupError: no data\non rank 1 (node 1)"
+    )
+
+
 def test_what_was_printed_before_an_error_is_shown(pair: LiveNotebook) -> None:
     cell = pair.run("%%sky\nprint('before')\n1 / 0")
     assert cell.stdout == "before\n"

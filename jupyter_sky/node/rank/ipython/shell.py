@@ -199,6 +199,12 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         error: BaseException | None = result.error_before_exec or result.error_in_exec
         if error is not None and self._pending and self._pending[0] is error:
             self._lines, self._pending = self._pending[1], None
+        if error is not None and not self._lines:
+            # The user's code shows errors itself, as `rich.traceback.install()` has it do. Of a
+            # rank whose output is not shown, nobody would see it.
+            self._lines = self._short_lines(error)
+            if not self._lines:
+                self.record_traceback(error, skip=1)  # IPython's frame, which runs the code
         if program.has_ended_well(error, words):
             error, self._lines, self._pending = None, [], None
         self._print_pending()
@@ -269,16 +275,20 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         error = sys.exc_info()[1]
         if error is not None:
             error_text.leave_out_hidden(error)
-        if error is not None and (line := sentence_of(error)):
-            self._showtraceback(type(error), error, [line])
-        elif error is not None and (
-            error_text.has_group(error) or is_consequence(error_text.text(error))
-        ):
-            # The error of a collective that a peer has left takes as long, and is not the cause.
-            self._showtraceback(type(error), error, error_text.bare_lines(error))
+        if error is not None and (lines := self._short_lines(error)):
+            self._showtraceback(type(error), error, lines)
         else:
             super().showtraceback(*args, **kwargs)
             cell_sources.drop_traceback_caches()
+
+    def _short_lines(self, error: BaseException) -> list[str]:
+        """Return what is shown of an error that needs no lines of source; empty for others."""
+        if line := sentence_of(error):
+            return [line]
+        if error_text.has_group(error) or is_consequence(error_text.text(error)):
+            # The error of a collective that a peer has left takes as long, and is not the cause.
+            return list(error_text.bare_lines(error))
+        return []
 
     def _tee(self, channel: str) -> contextlib.AbstractContextManager[None]:
         # IPython would keep everything that is ever printed, for its history of outputs.
