@@ -70,6 +70,16 @@ def test_a_run_in_the_background_prints_into_no_other_cell(
     assert "done after" in notebook.value("repr(run)")
 
 
+def test_wide_tables_look_as_in_the_notebook(notebook: LiveNotebook) -> None:
+    table = "import pandas as pd\nwide = pd.DataFrame([range(15, 45)])\nprint(wide)\nwide"
+    there = notebook.succeed(f"%%sky --ranks head\n{table}")  # before the notebook has pandas
+    here = notebook.succeed(table)
+    assert (there.stdout, there.data) == (here.stdout, here.data)
+    notebook.succeed("pd.set_option('display.max_columns', 4)")
+    there, here = notebook.succeed("%%sky --ranks head\nwide"), notebook.succeed("wide")
+    assert there.data == here.data
+
+
 def test_stop_reaches_the_ranks_and_the_next_cell_runs(notebook: LiveNotebook) -> None:
     cell = notebook.start("%%sky --stdout all\nprint('here')\nwhile True: time.sleep(0.01)")
     notebook.until(cell, lambda cell: cell.stdout.count("here") == 2)

@@ -30,12 +30,15 @@ class Library:
         Changes a setting.
     raw
         Returns, more quickly than ``values``, what differs as soon as one of them does.
+    ahead
+        Returns those that this process would give it when importing it, and a rank would not.
     """
 
     values: Callable[[Any], Settings]
     usual: Callable[[Any], Settings]
     change: Callable[[Any, str, Any], None]
     raw: Callable[[Any], object] | None = None
+    ahead: Callable[[], Settings] | None = None
 
 
 # matplotlib: read as a plain dict, which is fast. Read as its own mapping, even copied, it would
@@ -65,7 +68,14 @@ def _change_plots(matplotlib: Any, key: str, value: Any) -> None:
     matplotlib.rcParams[key] = value
 
 
-# pandas
+# pandas: it takes a rank for a terminal, in which the columns of a table have to fit side by side.
+
+_COLUMNS = "display.max_columns"
+
+
+def _tables_in_notebooks() -> Settings:
+    ipython = sys.modules.get("IPython")
+    return {_COLUMNS: 20} if ipython and hasattr(ipython.get_ipython(), "kernel") else {}
 
 
 def _options(pandas: Any) -> dict[str, Any]:
@@ -83,7 +93,7 @@ def _flat(options: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any
 
 def _usual_tables(pandas: Any) -> Settings:
     registered = vars(sys.modules["pandas._config.config"])["_registered_options"]
-    return {key: option.defval for key, option in registered.items()}
+    return {key: option.defval for key, option in registered.items()} | {_COLUMNS: 0}
 
 
 def _change_tables(pandas: Any, key: str, value: Any) -> None:
@@ -249,7 +259,11 @@ LIBRARIES: Mapping[str, Library] = {
         _raw_plots,
     ),
     "pandas": Library(
-        lambda pandas: dict(_flat(_options(pandas))), _usual_tables, _change_tables, _options
+        lambda pandas: dict(_flat(_options(pandas))),
+        _usual_tables,
+        _change_tables,
+        _options,
+        _tables_in_notebooks,
     ),
     "numpy": Library(_arrays, lambda numpy: _ARRAYS, _change_arrays),
     "decimal": Library(_decimals, lambda decimal: _DECIMALS, _change_decimals),

@@ -55,6 +55,8 @@ class LibraryWatch:
         for name, library in LIBRARIES.items():
             module = sys.modules.get(name)
             if module is None:
+                if name not in self._found and library.ahead and (ahead := library.ahead()):
+                    self._found = {**self._found, name: ahead}
                 continue
             with contextlib.suppress(Exception):  # an older or newer version, or half imported
                 raw = (library.raw or library.values)(module)
