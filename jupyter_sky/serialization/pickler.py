@@ -13,6 +13,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import blake3
@@ -31,6 +32,8 @@ from jupyter_sky.serialization.reducers.by_type import reduce
 from jupyter_sky.serialization.reducers.cached_properties import without_cached_properties
 from jupyter_sky.serialization.reducers.functions import reduce_function
 from jupyter_sky.serialization.reducers.jax_objects import with_tree
+
+FillClass = Callable[[type, Any], object]
 
 
 class _MainNamespace:
@@ -61,6 +64,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         Whether the value is sent to the notebook, whose classes stay as they are.
     whole
         The whole tensors to put in the place of sharded ones.
+    refilled
+        How the notebook changes classes that it has, if it does not leave them as they are.
     """
 
     def __init__(
@@ -70,6 +75,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         without_caches: bool = False,
         to_notebook: bool = False,
         whole: sharded.Whole = sharded.NOTHING,
+        refilled: Mapping[type, FillClass] = MappingProxyType({}),
     ) -> None:
         self.file = io.BytesIO()
         # The callback does not refer to the pickler. The cycle would keep large arrays until the
@@ -86,7 +92,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._value = value
         self._classes_by_value = classes_by_value
         self._without_caches = without_caches
-        self._to_notebook = to_notebook
+        self._fill_class = fill_new_class if to_notebook else _fill_class
+        self._refilled = refilled
         self._reduce_sharded = sharded.reducer(whole)
         self._main = main_namespace()
         # Cloudpickle keeps here what it pickles in place of a function's globals.
@@ -138,7 +145,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 return _class_named, (identity, kind.__qualname__)
         if is_replaced_enum(kind):
             return pkgutil.resolve_name, (f"{kind.__module__}:{kind.__qualname__}",)
-        reduced = _corrected(kind, super().reducer_override(kind), keep=self._to_notebook)
+        fill = self._refilled.get(kind, self._fill_class)
+        reduced = _corrected(kind, super().reducer_override(kind), fill)
         return with_tree(kind, reduced)
 
     def _add_module(self, name: Any) -> None:
@@ -309,12 +317,15 @@ def _fill_class(kind: type, state: Any) -> None:
     _internals._class_setstate(kind, state)
 
 
-def _fill_new_class(kind: type, state: Any) -> None:
-    if kind in _unfinished:
+def fill_new_class(kind: type, state: Any) -> bool:
+    """Fill a class that has just been made; return ``False`` for one that was there before."""
+    is_new = kind in _unfinished
+    if is_new:
         _fill_class(kind, state)
+    return is_new
 
 
-def _corrected(kind: type, reduced: Any, *, keep: bool) -> Any:
+def _corrected(kind: type, reduced: Any, fill: FillClass) -> Any:
     """Correct how cloudpickle reduces a class: it forgets slots and keeps caches.
 
     Parameters
@@ -323,8 +334,8 @@ def _corrected(kind: type, reduced: Any, *, keep: bool) -> Any:
         The class.
     reduced
         The result of cloudpickle.
-    keep
-        Whether the receiver leaves an existing class as it is.
+    fill
+        What the receiver calls with the class, and with its attributes, as cloudpickle has them.
     """
     if not isinstance(reduced, tuple) or len(reduced) < 6:
         return reduced
@@ -339,5 +350,4 @@ def _corrected(kind: type, reduced: Any, *, keep: bool) -> Any:
         attributes["__annotations__"] = annotations
     if not attributes.get("__annotations__", True):
         del attributes["__annotations__"]
-    fill = _fill_new_class if keep else _fill_class
     return _make_class, (make, arguments, kind.__qualname__), state, None, None, fill

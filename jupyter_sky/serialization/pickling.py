@@ -15,6 +15,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.serialization.diagnosis import explain_failure
@@ -23,6 +24,7 @@ from jupyter_sky.serialization.object_tokens import received
 from jupyter_sky.serialization.object_tokens.tokens import Tokens
 from jupyter_sky.serialization.pickled import Pickled
 from jupyter_sky.serialization.pickler import (
+    FillClass,
     LinkingPickler,
     Pickler,
     class_identity,
@@ -54,6 +56,7 @@ def dump(
     to_notebook: bool = False,
     used_by: str | None = None,
     whole: Whole = NOTHING,
+    refilled: Mapping[type, FillClass] = MappingProxyType({}),
 ) -> Pickled:
     """Pickle ``value``.
 
@@ -77,6 +80,8 @@ def dump(
         The user's function that uses the value, if the cell itself does not.
     whole
         The whole tensors to put in the place of sharded ones.
+    refilled
+        How the notebook changes classes that it has, if it does not leave them as they are.
 
     Raises
     ------
@@ -88,7 +93,7 @@ def dump(
         Pickler(part, whole=whole).run()
 
     try:
-        return Pickler(value, classes_by_value, without_caches, to_notebook, whole).run()
+        return Pickler(value, classes_by_value, without_caches, to_notebook, whole, refilled).run()
     except Exception as error:
         culprit, found = value, error
         parts = value.values() if isinstance(value, dict) else value

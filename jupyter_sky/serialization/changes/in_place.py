@@ -111,6 +111,20 @@ def change(own: Any, copy: Any, links: Links) -> Change | None:
     return _change_of_object(own, copy, links)
 
 
+def taken_over(own: Any, copy: Any) -> Any:
+    """Return what an object becomes by its copy: the same object, unless it cannot be changed."""
+    links = Links({}, {})
+    if _is_same(own, copy, links):
+        return own
+    if is_mutable(own):
+        with suppress(Exception):  # of any kind, from the user's classes
+            if is_changeable(own, copy):
+                if found := change(own, copy, links):
+                    found.make(own, found.content)
+                return own
+    return copy
+
+
 # Arrays and tensors
 
 

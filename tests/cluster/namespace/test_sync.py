@@ -487,6 +487,28 @@ def test_a_class_that_changes_does_not_take_its_objects_along(notebook) -> None:
     assert notebook.ask("(net.steps, Net.made, net.f())") == [(1, 1, 2)] * 4
 
 
+def test_a_class_that_is_asked_for_comes_back_as_it_is_there(notebook) -> None:
+    notebook.here(
+        "shared = []\nclass CFG:\n  rate, seen, old = 0, shared, 1\n  def f(self): return 1\n"
+        "class Sub(CFG): pass\nconfig, kind, f = CFG(), CFG, CFG.f"
+    )
+    config, kind, f = (notebook.names[name] for name in ("config", "kind", "f"))
+    notebook.there(
+        "CFG.rate = config.steps = 2\nCFG.seen.append(1)\nCFG.new = 5\ndel CFG.old\n"
+        "CFG.g = classmethod(lambda cls: cls.rate)",
+        out=["config"],  # of which it is only the class
+    )
+    assert (config.steps, kind.rate, kind.seen) == (2, 0, [])
+    notebook.there("CFG.rate += 1", out=["CFG"])
+    assert notebook.names["CFG"] is kind is type(config)
+    assert kind.f is f and kind.seen is notebook.names["shared"] == [1]
+    assert (notebook.names["Sub"].g(), kind.new, hasattr(kind, "old")) == (3, 5, False)
+    # It is not sent back: each rank has its own.
+    notebook.there("import os\nCFG.rate = int(os.environ['RANK'])", gather=["CFG"])
+    assert notebook.names["CFG"] == [kind] * 4 and kind.rate == 0
+    assert notebook.ask("config.rate") == [0, 1, 2, 3]
+
+
 # What is large
 
 

@@ -124,10 +124,15 @@ class Gatherer:
         The rank's number.
     folder
         Where the node's blobs are.
+
+    Attributes
+    ----------
+    rank
+        As above.
     """
 
     def __init__(self, rank: int, folder: Path) -> None:
-        self._rank = rank
+        self.rank = rank
         self._folder = folder
         self._written: tuple[Any, str] | None = None
 
@@ -187,7 +192,7 @@ class Gatherer:
         if self._written and self._written[0] is store:
             # All ranks have finished that run.
             store.delete_key(self._written[1])
-        self._written = store, _key(run, self._rank)
+        self._written = store, _key(run, self.rank)
         store.set(self._written[1], json.dumps(plans))
         return plans
 

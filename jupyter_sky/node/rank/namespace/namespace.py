@@ -18,6 +18,7 @@ from jupyter_sky.node.rank.namespace.gathering import GatheredFiles, Gatherer
 from jupyter_sky.node.rank.namespace.module_reloader import ModuleReloader, file_clock
 from jupyter_sky.node.rank.namespace.takeover.takeover import Takeover
 from jupyter_sky.serialization import blobs, cell_sources, garbage, pickling
+from jupyter_sky.serialization.changes.classes import refill
 from jupyter_sky.serialization.models import hooks, sharded
 from jupyter_sky.serialization.models.torch_kinds import is_module
 from jupyter_sky.serialization.object_tokens.received import received_objects
@@ -231,7 +232,12 @@ class Namespace:
                 names = ", ".join(dict.fromkeys(missing))
                 raise NameError(f"{names} was asked for, but there is no such name on this rank")
             whole = {name: _whole(name, values[name], files) for name in wanted}
-            pickled = pickling.dump(whole, names=wanted, to_notebook=True, whole=files.whole)
+            # Of several ranks that are asked, the first one says what the notebook's class becomes.
+            classes = whole.values() if self._gatherer.rank == min(everyone) else ()
+            refilled = {kind: refill for kind in classes if isinstance(kind, type)}
+            pickled = pickling.dump(
+                whole, names=wanted, to_notebook=True, whole=files.whole, refilled=refilled
+            )
             tokens = received_objects.give(pickled.memo)
             received_objects.settle({name: self.names[name] for name in map(_name, wanted)})
             numbers: PackedTokens = {"first": tokens.first, "known": dict(tokens.known)}
