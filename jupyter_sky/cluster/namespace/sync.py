@@ -23,8 +23,8 @@ became of it. The bookkeeping behind both (`RemoteState`, `Dependencies`, `SentO
   by the thread that holds the lock (`DelegationLock`), before that begins or when it is done. So
   reports are applied whole, one after the other, in the order in which they were made.
 
-How often ranks have lost something is counted where it is reported, without the lock. By this count
-the loop sees that an update was made before that, and awaits `refresh`.
+Losses of ranks are counted where they are reported, without the lock. So the loop sees that an
+update was made before one, and awaits `refresh`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
@@ -45,6 +44,7 @@ from jupyter_sky.cluster.namespace.missing import given_anew, who_lacks
 from jupyter_sky.cluster.namespace.packing import pack_group
 from jupyter_sky.cluster.namespace.rank_values import BEFORE_ALL, RankValue, RunEffects
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
+from jupyter_sky.cluster.namespace.renamed import renamed
 from jupyter_sky.cluster.namespace.returning import merge
 from jupyter_sky.cluster.namespace.set_again import SetAgain, SetObject
 from jupyter_sky.cluster.namespace.sharing import GroupPlan, GroupPlanner
@@ -144,9 +144,7 @@ class NamespaceSync:
         return update.losses != self._losses
 
     async def refresh(self, update: NamespaceUpdate) -> None:
-        """Add to an update that was reported as sent what ranks have lost since it was made.
-
-        It is pickled in a thread, so ranks may lose more meanwhile (`is_outdated`).
+        """Add to a sent update what ranks have lost since; they may lose more meanwhile.
 
         Raises
         ------
@@ -179,6 +177,7 @@ class NamespaceSync:
             found = self._dependencies.find(
                 update.names, collector, update.ranks, cell=update.effects.cell, forced=forced
             )
+            found += renamed(update, found, collector, self._remote_state, self._sent_objects)
             self._set_again.note_dropped(found)
             # Ranks that lack the same are sent the same.
             lacking = who_lacks(self._remote_state, found, update.ranks, forced)
@@ -354,7 +353,7 @@ class NamespaceSync:
         returned = self._returned
         names = [name for name, here in identities.items() if returned.pop(name, None) != here]
         self._remote_state.assign(names)
-        self._sent_objects.rebound(identities, partial(of_user, namespace))
+        self._sent_objects.rebound(identities, lambda: of_user(namespace))
         for name in names:
             self._dependencies.forget(name)
 

@@ -229,6 +229,26 @@ def test_what_gets_another_name_stays_as_ranks_have_changed_it(notebook) -> None
     assert notebook.ask("opt.param_groups[0]['params'][0] is last.weight") == [True] * 4
 
 
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        ("model, log = torch.nn.Linear(2, 1), []", "model, log"),
+        ("pass", "model, log = 1, 2"),
+        ("del model, log", "1"),
+    ],
+)
+def test_what_has_another_name_stays_so_when_the_former_is_used_first(
+    notebook, here, there
+) -> None:
+    notebook.here(f"{MODEL}\nlog = []")
+    notebook.there("with torch.no_grad(): model.weight.fill_(rank)\nlog.append(rank)")
+    notebook.here(f"best, logs = model, {{'first': log}}\n{here}")
+    notebook.there(there)
+    assert notebook.ask("best.weight[0, 0].item(), logs") == [
+        (rank, {"first": [rank]}) for rank in range(4)
+    ]
+
+
 def test_what_is_put_into_something_else_stays_as_ranks_have_changed_it(notebook) -> None:
     notebook.here(f"import numpy as np\n{MODEL}\nsteps = [np.zeros(1)]")
     notebook.there("with torch.no_grad(): model.weight.fill_(rank)\nsteps[0] += rank")
