@@ -7,6 +7,8 @@ import traceback
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from IPython import get_ipython
+
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RemoteError
 from jupyter_sky.cluster.inventory import registry
@@ -59,7 +61,8 @@ def advise(
     """
     if not isinstance(error, NameError):
         known = (advice for message, advice in _KNOWN.items() if message in str(error))
-        error.advice = error.advice or next(known, "") or missing.advice(error, cluster)
+        advice = error.advice or next(known, "") or _about_magic(error)
+        error.advice = advice or missing.advice(error, cluster)
         return
     if undefined := re.match(r"name '(\w+)' is not defined", str(error)):
         name = undefined[1]
@@ -137,10 +140,26 @@ def _similar_name(cluster: Cluster, rank: int, name: str) -> str | None:
     return next(iter(similar_names(name, cluster.sync.names_of(rank))), None)
 
 
+def _about_magic(error: RemoteError) -> str:
+    """Return advice about a magic that the notebook has, by an extension or of the user's."""
+    found, shell = _NO_MAGIC.search(str(error)), get_ipython()
+    if not found or not shell or found[2] == "sky":
+        return ""
+    magic, kind = f"{found[1]}{found[2]}", "cell" if found[1] == "%%" else "line"
+    if shell.find_magic(found[2], kind) is None:
+        return ""
+    return (
+        f"the notebook has {magic}, and the ranks have not: load its extension in a `%%sky` cell, "
+        f"or define it there; or type {magic} in a cell of its own"
+    )
+
+
 # The message of a rank about missing names (see `jupyter_sky.node.rank.namespace.namespace`).
 _NOT_THERE = re.compile(r"(\w+)(?:, \w+)* was asked for")
 # How `jupyter_sky.serialization.diagnosis` says that a value cannot be brought.
 _STAYS_THERE = re.compile(r"(\w+)\S* cannot be brought to the notebook")
+# IPython's message.
+_NO_MAGIC = re.compile(r"magic (?:function )?`(%{1,2})(\w+)` not found")
 # Messages of libraries, and what to do instead of what they are about.
 _KNOWN = {
     "trying to initialize the default process group twice": (

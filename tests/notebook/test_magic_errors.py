@@ -328,6 +328,22 @@ def test_a_magic_that_ranks_lack_is_one_sentence(pair: LiveNotebook, code: str, 
     assert cell.stderr == ""
 
 
+def test_a_magic_that_only_the_notebook_has_gets_advice(pair: LiveNotebook) -> None:
+    pair.succeed(
+        "from IPython.core.magic import register_cell_magic, register_line_magic\n"
+        "@register_line_magic\ndef shout(line): return line.upper()\n"
+        "@register_cell_magic\ndef whole(line, cell): return cell"
+    )
+    advice = (
+        "; the notebook has {0}, and the ranks have not: load its extension in a `%%sky` cell, or "
+        "define it there; or type {0} in a cell of its own"
+    )
+    assert pair.run("%%sky\n%shout a").sentence.endswith(advice.format("%shout"))
+    assert pair.run("%%sky\n%%whole\na").sentence.endswith(advice.format("%%whole"))
+    # It is not one for whole cells here, either.
+    assert pair.run("%%sky\n%%shout\na").sentence.endswith("(on ranks 0-1 (node 0, node 1))")
+
+
 def test_an_error_that_cannot_be_sent_arrives_with_its_name_and_text(pair: LiveNotebook) -> None:
     cell = pair.run(
         "%%sky\n"
