@@ -12,6 +12,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 from IPython.core.compilerop import CachingCompiler
@@ -163,6 +164,9 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
     def attach(self, owner: ShellOwner) -> None:
         """Become the shell of a rank: it was made in the fork server, which has no rank."""
         self._owner = owner
+        # That may have begun in the folder of another notebook, to which `%cd -` would go.
+        with contextlib.suppress(OSError):
+            self.user_ns["_dh"][:] = [Path.cwd()]
 
     def find_profile(self) -> None:
         """Use the IPython folder that the environment names now."""

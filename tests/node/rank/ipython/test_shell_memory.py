@@ -1,4 +1,7 @@
-"""What a rank's shell keeps of the cells that it ran: no output, no error, and not every source."""
+"""What a rank's shell keeps of the cells that it ran: no output, no error, and not every source.
+
+Nor does it keep the folder in which it was made.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ import contextlib
 import gc
 import io
 import linecache
+import os
 import re
 import subprocess
 import sys
 import tracemalloc
+from typing import Any, cast
 
 from jupyter_sky.serialization import cell_sources
 from tests.paths import ROOT
@@ -36,7 +41,9 @@ def test_a_shell_keeps_neither_output_nor_errors_nor_every_source() -> None:
         text=True,
         timeout=300,
     )
-    assert done.stdout.splitlines() == ["flat", "bounded", "Cell In[1]: kept", "new"], done.stderr
+    *kept, folders = done.stdout.splitlines()
+    assert kept == ["flat", "bounded", "Cell In[1]: kept", "new"], done.stderr
+    assert folders == "['/']", "`%cd -` leads to where the shell was made"
 
 
 def main() -> None:
@@ -74,6 +81,10 @@ def main() -> None:
     lines = "\n".join(fails("kept(0)", "In[9]"))
     print("Cell In[1]: kept" if "In[1]" in lines and "return 1 / x" in lines else lines)
     print("new" if "In[9]" in lines else lines)
+    # It is made in a process that may have begun for another notebook, in the folder of that.
+    os.chdir("/")
+    shell.attach(cast(Any, None))
+    print([str(folder) for folder in shell.user_ns["_dh"]])
 
 
 def _cached() -> list[str]:
