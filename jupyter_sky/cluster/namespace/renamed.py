@@ -51,7 +51,7 @@ def renamed(
     changing = {
         *cell.writes.difference(cell.only_augmented),
         *(name for names in update.outdated.values() for name in names),
-        *(name for name in named if not all(_has(state, rank, name) for rank in update.ranks)),
+        *(name for name in named if any(_is_outdated(state, rank, name) for rank in update.ranks)),
     }
     former = [name for name in changing if _had_notebooks(state, update.ranks, name)]
     if not former:
@@ -64,7 +64,7 @@ def renamed(
     for name, value in collector.namespace.items():
         if name in named or name.startswith("_") or ":" in name:
             continue
-        if all(_has(state, rank, name) for rank in update.ranks):
+        if all(_has_now(state, rank, name) for rank in update.ranks):
             continue
         if is_at_stake(value) or any(map(is_at_stake, _parts(value))):
             with suppress(UsageError):  # the notebook's value cannot be pickled any more
@@ -73,10 +73,14 @@ def renamed(
                     yield item
 
 
-def _has(state: RemoteState, rank: int, name: str) -> bool:
+def _has_now(state: RemoteState, rank: int, name: str) -> bool:
     """Return whether a rank has a value under a name that the notebook has not assigned since."""
+    return state.value(rank, name) is not None and not _is_outdated(state, rank, name)
+
+
+def _is_outdated(state: RemoteState, rank: int, name: str) -> bool:
     value = state.value(rank, name)
-    return value is not None and not value.is_outdated
+    return value is not None and value.is_outdated
 
 
 def _had_notebooks(state: RemoteState, ranks: Sequence[int], name: str) -> bool:
@@ -96,10 +100,12 @@ def _is_a_mere_link(
     state: RemoteState, sent_objects: SentObjects, rank: int, item: NamespaceItem
 ) -> bool:
     """Return whether a rank has nearly all of what is in a value that it lacks under this name."""
-    if _has(state, rank, item.key):
+    if _has_now(state, rank, item.key):
         return False
     if (digest := sent_objects.digest_on(rank, item.value)) and digest != item.digest:
         return False  # the notebook has changed it too: it is sent when it is needed
     links = sent_objects.known_to(rank, item.pickled.shared)
+    if not links:
+        return False
     linked = pickling.dump_linked([item.value], links)
     return len(linked.stream) + sum(part.nbytes for part in linked.buffers) <= _SMALL
