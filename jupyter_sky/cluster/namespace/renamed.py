@@ -57,16 +57,21 @@ def renamed(
     if not former:
         return
 
-    def is_at_stake(value: Any) -> bool:
+    def is_at_stake(value: Any, name: str = "") -> bool:
         token = sent_objects.token_of(value)
-        return token is not None and any(sent_objects.may_be_in(each, {token}) for each in former)
+        if token is None or (name and sent_objects.may_be_in(name, {token})):
+            return False
+        return any(sent_objects.may_be_in(each, {token}) for each in former)
 
     for name, value in collector.namespace.items():
         if name in named or name.startswith("_") or ":" in name:
             continue
+        parts = _parts(value)
         if all(_has_now(state, rank, name) for rank in update.ranks):
-            continue
-        if is_at_stake(value) or any(map(is_at_stake, _parts(value))):
+            are_at_stake = any(is_at_stake(part, name) for part in parts)  # put there since
+        else:
+            are_at_stake = is_at_stake(value) or any(map(is_at_stake, parts))
+        if are_at_stake:
             with suppress(UsageError):  # the notebook's value cannot be pickled any more
                 item = collector.item(name)
                 if any(_is_a_mere_link(state, sent_objects, rank, item) for rank in update.ranks):
@@ -101,8 +106,9 @@ def _is_a_mere_link(
 ) -> bool:
     """Return whether a rank has nearly all of what is in a value that it lacks under this name."""
     if _has_now(state, rank, item.key):
-        return False
-    if (digest := sent_objects.digest_on(rank, item.value)) and digest != item.digest:
+        if not state.lacks(rank, item) or state.has_rebound(rank, item.key, item.value):
+            return False
+    elif (digest := sent_objects.digest_on(rank, item.value)) and digest != item.digest:
         return False  # the notebook has changed it too: it is sent when it is needed
     links = sent_objects.known_to(rank, item.pickled.shared)
     if not links:

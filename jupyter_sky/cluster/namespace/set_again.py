@@ -177,7 +177,7 @@ class SetAgain:
         return any(not former.items() <= now.items() for former, now in pairs)
 
     def _forget_objects(self, tokens: Collection[int]) -> None:
-        self._sent_objects.drop(tokens)
+        self._sent_objects.drop(tokens, self._parts)
         self._parts.clear()
 
 

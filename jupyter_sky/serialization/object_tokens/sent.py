@@ -192,10 +192,22 @@ class SentObjects:
         """Return the token of an object; ``None`` if it has none."""
         return self._tokens[id(obj)][1] if self._has_token(id(obj), obj) else None
 
-    def drop(self, tokens: Collection[int]) -> None:
-        """Forget objects: what ranks have in their place is not what they are any more."""
+    def drop(self, tokens: Collection[int], changed: Collection[int] = ()) -> None:
+        """Forget objects: what ranks have in their place is not what they are any more.
+
+        Parameters
+        ----------
+        tokens
+            Their tokens.
+        changed
+            Those of objects that are not forgotten, but of which ranks have not the same either.
+        """
         self._tokens = {key: each for key, each in self._tokens.items() if each[1] not in tokens}
-        self._digests.clear()  # whatever holds them is not what ranks have either
+        # Whatever holds them is not what ranks have either.
+        gone = {*tokens, *changed}
+        without = [inside for inside in self._in_names.values() if inside.isdisjoint(gone)]
+        same = frozenset[int]().union(*without)
+        self._digests = {token: each for token, each in self._digests.items() if token in same}
 
     def note_digest(self, identity: int, digest: str | None) -> None:
         """Note the digest of a value of which ranks have the same; they may change it themselves.

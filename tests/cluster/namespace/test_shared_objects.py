@@ -240,13 +240,22 @@ def test_what_gets_another_name_stays_as_ranks_have_changed_it(notebook) -> None
 def test_what_has_another_name_stays_so_when_the_former_is_used_first(
     notebook, here, there
 ) -> None:
-    notebook.here(f"{MODEL}\nlog = []")
-    notebook.there("with torch.no_grad(): model.weight.fill_(rank)\nlog.append(rank)")
-    notebook.here(f"best, logs = model, {{'first': log}}\n{here}")
+    notebook.here(f"{MODEL}\nlog, saved = [], {{}}")
+    notebook.there("with torch.no_grad(): model.weight.fill_(rank)\nlog.append(rank), saved")
+    notebook.here(f"best, logs = model, {{'first': log}}\nsaved['first'] = log\n{here}")
     notebook.there(there)
-    assert notebook.ask("best.weight[0, 0].item(), logs") == [
-        (rank, {"first": [rank]}) for rank in range(4)
+    assert notebook.ask("best.weight[0, 0].item(), logs, saved['first'] is logs['first']") == [
+        (rank, {"first": [rank]}, True) for rank in range(4)
     ]
+
+
+@pytest.mark.parametrize("between", ["1", "model", "model, saved"])
+def test_what_is_put_into_what_ranks_have_stays_as_they_have_changed_it(notebook, between) -> None:
+    notebook.here(f"{MODEL}\nsaved = {{}}")
+    notebook.there("with torch.no_grad(): model.weight.fill_(rank)\nsaved")
+    notebook.here("saved['best'] = model\nmodel = torch.nn.Linear(2, 1)")
+    notebook.there(between)
+    assert notebook.ask("saved['best'].weight[0, 0].item()") == [0, 1, 2, 3]
 
 
 def test_what_is_put_into_something_else_stays_as_ranks_have_changed_it(notebook) -> None:
