@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copyreg
 import pickle
+import random
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
@@ -79,9 +80,11 @@ def is_changeable(own: Any, copy: Any) -> bool:
             and own.flags.writeable
             and not own.dtype.hasobject
         )
-    return type(own) in (*_CONTAINERS, CellType) or (
-        _state(own) is not None and _state(copy) is not None
-    )
+    if type(own) in (*_CONTAINERS, CellType):
+        return True
+    if _set_generator(own):
+        return True
+    return _state(own) is not None and _state(copy) is not None
 
 
 def change(own: Any, copy: Any, links: Links) -> Change | None:
@@ -102,6 +105,8 @@ def change(own: Any, copy: Any, links: Links) -> Change | None:
         return Change(None, lambda own, _: _copy_tensor(own, copy))
     if numpy and isinstance(own, numpy.ndarray):
         return Change(None, lambda own, _: numpy.copyto(own, copy))
+    if set_generator := _set_generator(own):
+        return Change(None, lambda own, _: set_generator(own, copy))
     if type(own) is CellType:
         return None if _is_same(_cell(own), _cell(copy), links) else Change(_cell(copy), _set_cell)
     if type(own) in _CONTAINERS:
@@ -182,6 +187,21 @@ def _copy_tensor(own: Any, copy: Any) -> None:
         own.data = copy.detach().to(own.device)
     if own.is_leaf and own.requires_grad != copy.requires_grad:
         own.requires_grad_(copy.requires_grad)
+
+
+# Generators of random numbers, which would be new ones: pickle makes them with their states.
+
+
+def _set_generator(own: Any) -> Fill | None:
+    """Return what gives a generator the state of its copy; ``None`` if it is none."""
+    if type(own) is random.Random:
+        return lambda own, copy: own.setstate(copy.getstate())
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random and type(own) is numpy_random.Generator:
+        return lambda own, copy: setattr(own.bit_generator, "state", copy.bit_generator.state)
+    if numpy_random and type(own) is numpy_random.RandomState:
+        return lambda own, copy: own.set_state(copy.get_state(legacy=False))
+    return None
 
 
 # Containers

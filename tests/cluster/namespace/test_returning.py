@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 
@@ -169,6 +170,19 @@ def test_other_objects_that_were_changed(notebook) -> None:
     assert names["queue"] is queue and [*queue] == [2, 3]
     notebook.there("never.__dict__['x'] = 1; bag.append(4)", out=["never", "bag"])
     assert names["bag"] == [1, 2, 4]
+
+
+def test_generators_of_random_numbers_go_on_for_all_that_hold_them(notebook) -> None:
+    made = "rng, state, own = np.random.default_rng(1), np.random.RandomState(1), random.Random(1)"
+    notebook.here(f"import numpy as np, random\n{made}\nheld = [rng, state, own]")
+    draw = "[rng.random(), state.rand(), own.random()]"
+    notebook.there(f"drawn = {draw}", out=["drawn", "rng", "state", "own"])
+    plain: dict[str, Any] = {}
+    exec(f"import numpy as np, random\n{made}\nfirst, second = {draw}, {draw}", plain)
+    assert notebook.names["drawn"] == plain["first"]
+    held = notebook.names["held"]
+    assert held == [notebook.names[name] for name in ("rng", "state", "own")]  # by identity
+    assert [held[0].random(), held[1].rand(), held[2].random()] == plain["second"]
 
 
 def test_a_list_that_is_large_or_holds_others(notebook) -> None:
