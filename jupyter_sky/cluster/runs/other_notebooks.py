@@ -129,8 +129,8 @@ class OtherNotebooks:
         if unseen.id in self._running():
             raise SkyError(
                 f"cluster {self._controller.spec.name} is busy with `{unseen.task.title}`, which "
-                "an earlier kernel began: follow it with `%sky attach`, or stop it with "
-                "`%sky interrupt`."
+                "an earlier kernel or a terminal began: follow it with `%sky attach`, or stop it "
+                "with `%sky interrupt`."
             )
 
     async def let_finish(self, run: Run) -> None:
