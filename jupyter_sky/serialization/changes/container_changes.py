@@ -138,11 +138,11 @@ def changes_of(
 
 
 def _is_same(former: Mapping[str, str], now: Mapping[str, str]) -> bool:
-    """Return whether a container is still the same, as far as its place and content tell."""
+    """Return whether a container is still the same, as far as its token and content tell."""
     if former.get(frames.ROWS) != now.get(frames.ROWS):
         return False
-    if _BY_PLACE not in {**former, **now}:
-        return True
+    if _BY_PLACE not in former:
+        return True  # it has been held since then, so that its token stands for no other
     return any(each == now.get(part) for part, each in former.items() if not part.startswith(" "))
 
 

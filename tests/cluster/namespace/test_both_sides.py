@@ -183,6 +183,35 @@ def test_what_is_made_anew_is_new_whatever_its_address(notebook, make) -> None:
         assert notebook.ask("state['step']") == [1] * 4
 
 
+MADE_EMPTY = [
+    ("{}", "['there'] = rank", "['here'] = numpy.ones(1)"),
+    ("[]", ".append(rank)", ".append(numpy.ones(1))"),
+    ("{'here': 0}", "['there'] = rank", "['here'] = numpy.ones(1)"),
+    ("defaultdict(list)", "['there'].append(rank)", "['here'].append(numpy.ones(1))"),
+]
+
+
+@pytest.mark.parametrize(("make", "there", "here"), MADE_EMPTY)
+@pytest.mark.parametrize("name", ["saved", "box.saved", "saved[0]"])
+def test_what_began_without_arrays_keeps_what_ranks_put_into_it(
+    notebook, name, make, there, here
+) -> None:
+    begin = (
+        "import numpy\nfrom collections import defaultdict\n"
+        f"class Box: pass\nbox = Box(); saved = [0]; {name} = {make}"
+    )
+    notebook.here(begin)
+    notebook.there(f"{name}{there}")
+    notebook.here(f"{name}{here}")
+    has = f"str({name})"
+    plain = [{"rank": rank} for rank in range(4)]
+    for each in plain:
+        exec("\n".join([begin, f"{name}{there}", f"{name}{here}"]), each)
+    assert notebook.ask(has) == [eval(has, each) for each in plain]
+    notebook.here(f"{name} = {make}; {name}{here}")
+    assert notebook.ask(has) == [str(eval(name, notebook.names))] * 4
+
+
 def test_what_an_object_computes_for_itself_is_no_change_of_the_rest(notebook) -> None:
     notebook.here(
         "class Reader:\n"
