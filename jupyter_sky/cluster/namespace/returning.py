@@ -22,6 +22,7 @@ from typing import Any
 from jupyter_sky.cluster.namespace.items.collector import ItemCollector
 from jupyter_sky.cluster.namespace.items.item import NamespaceItem, may_share
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
+from jupyter_sky.cluster.namespace.set_again import SetAgain, SetObject
 from jupyter_sky.errors import UsageError
 from jupyter_sky.serialization import pickling
 from jupyter_sky.serialization.changes import in_place
@@ -38,6 +39,7 @@ def merge(
     state: RemoteState,
     rank: int,
     sent_objects: SentObjects,
+    set_again: SetAgain,
 ) -> Mapping[str, Any]:
     """Change the notebook's objects as they were changed on a rank; return what to bind names to.
 
@@ -53,6 +55,8 @@ def merge(
         The rank that the values come from.
     sent_objects
         The objects that both sides have.
+    set_again
+        Is told of what the rank has not got as it is here.
     """
     names = {**namespace, **module_attributes.values()}
     merger = _Merger(values, names, state, sent_objects)
@@ -60,7 +64,9 @@ def merge(
     # may not allow its state to be set twice. Then names are bound to the copies.
     with suppress(Exception):
         if merger.prepare(rank):
-            return merger.change()
+            found = merger.change()
+            set_again.note(SetObject(each, None) for each in merger.unlike())
+            return found
     return values
 
 
@@ -80,6 +86,7 @@ class _Merger:
         self._sent_objects = sent_objects
         self._items: dict[str, NamespaceItem] = {}
         self._changes: list[tuple[Any, in_place.Change, Any]] = []
+        self._views: list[tuple[Any, Any]] = []
         self._optimizers: list[Any] = []
         self._digests: dict[str, str] = {}
 
@@ -103,7 +110,9 @@ class _Merger:
         numbers = {identity: number for number, identity in enumerate(own)}
         own_numbers = {id(obj): numbers[identity] for identity, obj in own.items()}
         links = in_place.Links(own_numbers, numbers)
-        overlapping = in_place.overlapping(own.values())
+        copies_of = {id(obj): back[identity][1] for identity, obj in own.items()}
+        self._views = [*self._overlapping(own.values(), copies_of)]
+        overlapping = {id(obj) for obj, _ in self._views}
         found = [
             (obj, change)
             for identity, obj in own.items()
@@ -153,6 +162,34 @@ class _Merger:
                 self._sent_objects.note_digest(id(item.value), item.digest)
                 self._sent_objects.note_in_name(key, None)
         return self._values
+
+    def _overlapping(
+        self, own: Iterable[Any], copies: Mapping[int, Any]
+    ) -> Iterator[tuple[Any, Any]]:
+        """Yield arrays of which memory is in several, each with what the rank has of it.
+
+        Parameters
+        ----------
+        own
+            What came back.
+        copies
+            What it came back as, by the identity of what it is a copy of.
+        """
+        memos = [item.pickled.shared.values() for item in self._items.values()]
+        objects = [*own, *(obj for memo in memos for _, obj in memo)]
+        for group in in_place.overlapping({id(obj): obj for obj in objects}.values()):
+            if any(id(obj) in copies for obj in group):
+                # The others are as they were here, as far as is known.
+                yield from (
+                    (obj, copies[id(obj)] if id(obj) in copies else obj.copy()) for obj in group
+                )
+
+    def unlike(self) -> list[Any]:
+        """Return arrays that are not what the rank has, as what shares their memory was changed.
+
+        On the rank each is an array of its own.
+        """
+        return [own for own, copy in self._views if in_place.differing(own, copy).any()]
 
     def _own(self, back: MemoEntries, others: Mapping[int, list[Any]]) -> dict[int, Any]:
         """Return the notebook's objects that came back, each by the identity of its copy.

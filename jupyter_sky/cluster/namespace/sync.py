@@ -286,12 +286,10 @@ class NamespaceSync:
     def merge(
         self, values: Mapping[str, Any], namespace: Mapping[str, Any], rank: int
     ) -> Mapping[str, Any]:
-        """Return what names that came from a rank are bound to: own objects, changed in place.
-
-        The rank made the changes: they are not sent again.
-        """
+        """Return what names from a rank are bound to: own objects, changed as the rank did."""
+        objects, set_again = self._sent_objects, self._set_again
         with self._lock.held():
-            return merge(values, namespace, self._remote_state, rank, self._sent_objects)
+            return merge(values, namespace, self._remote_state, rank, objects, set_again)
 
     def returned(
         self,

@@ -133,21 +133,27 @@ def taken_over(own: Any, copy: Any) -> Any:
 # Arrays and tensors
 
 
-def overlapping(objects: Iterable[Any]) -> set[int]:
-    """Return the identities of arrays that share memory with others of these, as views do."""
+def overlapping(objects: Iterable[Any]) -> list[list[Any]]:
+    """Return the arrays that share memory with others of these, as views do, in groups."""
     numpy: Any = sys.modules.get("numpy")
-    arrays = [each for each in objects if numpy and type(each) is numpy.ndarray and each.size]
-    found: set[int] = set()
+    arrays = [
+        each
+        for each in objects
+        if numpy and type(each) is numpy.ndarray and each.size and not each.dtype.hasobject
+    ]
     if len(arrays) < 2:
-        return found
+        return []
     bounds = getattr(numpy, "byte_bounds", None) or numpy.lib.array_utils.byte_bounds
-    end, last = 0, 0
-    for (first, after), identity in sorted((bounds(each), id(each)) for each in arrays):
-        if first < end:
-            found |= {identity, last}
-        if after > end:
-            end, last = after, identity
-    return found
+    groups: list[list[Any]] = []
+    end = 0
+    for (first, after), each in sorted(
+        ((bounds(each), each) for each in arrays), key=lambda found: found[0]
+    ):
+        if first >= end:
+            groups.append([])
+        groups[-1].append(each)
+        end = max(end, after)
+    return [group for group in groups if len(group) > 1]
 
 
 def change_of_part(own: Any, copy: Any) -> Change:
@@ -157,8 +163,13 @@ def change_of_part(own: Any, copy: Any) -> Change:
     other, whichever is changed first.
     """
     numpy: Any = sys.modules["numpy"]
-    differs = (own != copy) & ~((own != own) & (copy != copy))  # NaN is the same as NaN
-    return Change(None, lambda own, _: numpy.copyto(own, copy, where=differs))
+    where = differing(own, copy)
+    return Change(None, lambda own, _: numpy.copyto(own, copy, where=where))
+
+
+def differing(own: Any, copy: Any) -> Any:
+    """Return where an array differs from another one, as an array; NaN is the same as NaN."""
+    return (own != copy) & ~((own != own) & (copy != copy))
 
 
 def _is_plain_tensor(torch: Any, tensor: Any) -> bool:

@@ -230,3 +230,30 @@ def test_a_change_of_a_view_and_one_of_its_array_come_back_both(notebook, asked)
     assert notebook.names["view"].tolist() == [1, 20]
     assert notebook.names["other"].tolist() == [30, 1]
     assert notebook.names["view"].base is notebook.names["array"]
+
+
+@pytest.mark.parametrize(("array", "view"), [("array", "view"), ("held['a']", "held['v'][0]")])
+def test_what_came_back_of_a_view_stays_when_its_array_comes_back_later(
+    notebook, array, view
+) -> None:
+    notebook.here(
+        "import numpy as np; array = np.zeros(3); view = array[:2]\n"
+        "held = {'a': array, 'v': [view], 'n': 0}"
+    )
+    notebook.there("array, view, held")
+    asked = sorted({name.partition("[")[0] for name in (array, view)})
+    notebook.there(f"{view}[1] = 3; {array}[2] = 4; held['n'] += 1", out=asked)
+    assert notebook.names["array"].tolist() == [0, 3, 4]
+    notebook.there(f"{array}[0] = 5", out=[array.partition("[")[0]])
+    assert notebook.names["array"].tolist() == [5, 3, 4]
+    assert notebook.names["view"].tolist() == [5, 3]
+    notebook.there(f"{view}[0] += 1", out=asked)
+    assert notebook.names["array"].tolist() == [6, 3, 4]
+    assert notebook.ask("held['n']") == [1] * 4
+
+
+def test_a_view_that_is_as_it_came_back_is_not_sent_again(notebook) -> None:
+    notebook.here("import numpy as np; array = np.zeros(3); view = array[:2]")
+    notebook.there("view[1] = 3; array[2] = 4", out=["array", "view"])
+    assert notebook.sent("view") == set()
+    assert notebook.sent("array") == {"array"}
