@@ -12,6 +12,7 @@ from jupyter_sky.cluster.control import process_group, scaling
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inventory import owed_runs
 from jupyter_sky.cluster.network.connection import Connection
+from jupyter_sky.cluster.network.requests.quietly import request_quietly
 from jupyter_sky.cluster.state import ClusterPhase, reduce, running
 from jupyter_sky.providers.base import AgentGone, Machine
 from jupyter_sky.transport.protocol.events import (
@@ -55,6 +56,7 @@ async def restore(
     # Before events arrive: that a rank enters this group is no news of another kernel.
     controller.state = replace(controller.state, generation=newest)
     controller.shared = any(welcome["shared"] for welcome in welcomes)
+    controller.has_company = controller.shared
     followed = await _follow_from_unseen_run(controller, welcomes)
     if not controller.visits:
         controller.warnings = version_check.check(controller.versions)
@@ -67,6 +69,9 @@ async def restore(
             # also be about to form a group, in its own time.
             patience = controller.timeouts.form if controller.shared else process_group.PATIENCE
             await process_group.abandon(controller, patience)
+        if controller.shared:
+            # Others have to know before this kernel's first run: see `dispatch`.
+            await request_quietly(controller.connections[0], "added", by=controller.context.client)
         if any(rank["group_size"] != len(controller.ranks) for rank in own):
             newest += 1  # the next run forms a group of the ranks that there are
     # Whether the other kernel's last run was cut off is not known here.

@@ -75,6 +75,8 @@ class Controller(ConnectionListener):
     ----------
     shared
         Whether another notebook was already connected, and takes care of the group.
+    has_company
+        Whether another notebook was connected then, or has attached since.
     state
         The present state; replaced at each event.
     warnings
@@ -111,7 +113,7 @@ class Controller(ConnectionListener):
         self.place = config.place
         self.cost = ClusterCost(config.meter, counts_hours(config.provider))
         self.listener = listener
-        self.shared = False
+        self.shared = self.has_company = False
         self.context = ConnectionContext()
         self.sync = NamespaceSync()
         self.state = ClusterState.new([])
@@ -271,7 +273,7 @@ class Controller(ConnectionListener):
                 if generation == self.state.generation:
                     self.formation.errors[rank] = error
             case Added(by=by) if by != self.context.client and not connection.is_repeating:
-                self.formation.has_additions = True
+                self.has_company = self.formation.has_additions = True
             case Prepared(versions=versions):
                 self.versions.update((node.host, versions) for node in connection.machine.nodes)
             case Leaving():

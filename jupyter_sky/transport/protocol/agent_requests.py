@@ -61,7 +61,7 @@ class RenewVariablesRequest(TypedDict):
 
 
 class AddedRequest(TypedDict):
-    """``added``: tell other notebooks that the client ``by`` has added something to the cluster."""
+    """``added``: tell others that the client ``by`` has attached, or added something."""
 
     by: str
 

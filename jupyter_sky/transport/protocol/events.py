@@ -351,7 +351,7 @@ class Ending(Event):
 
 @dataclass(frozen=True, slots=True)
 class Added(Event):
-    """The notebook ``by`` has added something to the cluster: the registry tells what."""
+    """The notebook ``by`` has attached, or has added something: the registry tells what."""
 
     by: str
 

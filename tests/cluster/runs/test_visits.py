@@ -224,3 +224,17 @@ def test_kernels_that_begin_runs_at_the_same_moment_take_turns(
     on_head, on_other = ask(kernels[0], "last")
     assert on_head == on_other  # each run was the next one on both ranks
     assert len(on_head) == len(set(on_head)) == len(first) + len(many) + 1
+
+
+def test_a_kernel_knows_of_another_that_has_attached_before_that_runs_anything(
+    kernels: list[Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_down(monkeypatch, kernels[0], 0)
+    slow_down(monkeypatch, kernels[1], 1)
+    code = "import time\ntime.sleep(0.5)"  # longer than a request is on its way
+    runs = [kernel.run(Task((0, 1), code=code)) for kernel in kernels[:2]]
+    for run in runs:
+        run.begin()
+    for run in runs:
+        run.follow()
+        run.check()
