@@ -238,3 +238,27 @@ def test_a_kernel_knows_of_another_that_has_attached_before_that_runs_anything(
     for run in runs:
         run.follow()
         run.check()
+
+
+def test_ranks_are_renewed_when_the_run_that_went_in_between_is_over(
+    kernels: list[Cluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, theirs = kernels[:2]
+    controller = mine._scheduler.controller
+    monkeypatch.setattr(controller, "timeouts", Timeouts(start=0.2, stop=0.2))
+    failed = mine.run(Task((0, 1), code="1/0"))
+    failed.follow()
+    go = tmp_path / "go"
+    code = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)"
+    between = theirs.run(Task((0, 1), code=code))
+    between.begin()
+    until(partial(busy_with, mine, between.id))
+    threading.Timer(1.0, go.touch).start()  # several times what they have to stop and start
+    before = [rank.pid for rank in mine.state.ranks]
+    with ThreadPoolExecutor() as pool:
+        renewing = pool.submit(failed.renew_ranks)
+        between.follow()
+        between.check()
+        monkeypatch.undo()
+        renewing.result(60)
+    assert set(before).isdisjoint(rank.pid for rank in mine.state.ranks)
