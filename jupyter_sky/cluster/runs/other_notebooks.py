@@ -111,9 +111,12 @@ class OtherNotebooks:
         since = time.monotonic()
         if not (is_free() or await self._controller.holds_soon(is_free)):
             self._refuse_if_left(run, unseen)
+            # Not `%sky`: the kernel is busy, and follows only what it found when it attached.
+            name = self._controller.spec.name
             run.on_notice(
-                f"the cluster is {OTHERS_RUN}: this one begins when that is over; stop this one to "
-                "follow that with `%sky attach`, or to stop it with `%sky interrupt`"
+                f"the cluster is {OTHERS_RUN}: this one begins when that is over; in a terminal, "
+                f"`jupyter sky attach {name}` shows that, and `jupyter sky interrupt --cluster "
+                f"{name}` stops it"
             )
             if recording := dispatch.record_waiting(self._controller.id, run, has_others=True):
                 await recording

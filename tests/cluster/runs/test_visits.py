@@ -170,8 +170,10 @@ def test_a_run_waits_until_that_of_another_kernel_is_over(kernels: list[Cluster]
         behind = kernels[2].run(Task((1,), code="pass"))
         told: queue.SimpleQueue[object] = queue.SimpleQueue()
         behind.listen(told.put, partial(told.put, "over"))
-        while "this one begins when that is over" not in notices.get(timeout=30):
+        while "this one begins when that is over" not in (said := notices.get(timeout=30)):
             pass
+        # The kernel waits in this cell, and `%sky attach` follows only what it found when it came.
+        assert f"in a terminal, `jupyter sky attach {mine.name}` shows that" in said
         while "this one begins when that is over" not in str(told.get(timeout=30)):
             pass
         assert not (waits.finished or behind.finished)
