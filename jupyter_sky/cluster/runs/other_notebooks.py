@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 
+from jupyter_sky.cluster.control import recovery
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inventory import owed_runs
 from jupyter_sky.cluster.runs import dispatch
@@ -151,6 +152,20 @@ class OtherNotebooks:
             if not await self._controller.holds_soon(lambda: run.finished or not before()):
                 for name in before() - self._running():
                     del self._unfinished[name]
+
+    async def let_all_finish(self) -> None:
+        """Wait until others' runs are over, and those that wait for their turn, before ranks end.
+
+        These begin within a moment once the cluster is free and whole.
+        """
+        controller = self._controller
+        while True:
+            await controller.until(lambda: not self._running())
+            if not (controller.has_company or self.have_run):
+                return
+            await recovery.make_whole(controller)
+            if not await controller.holds_soon(lambda: bool(self._running())):
+                return
 
     async def say_missed(self, cluster: str, unseen: Run | None, run: Run) -> None:
         """Say in the cell of a run that an earlier kernel has left another one.

@@ -163,7 +163,7 @@ class Scheduler(ClusterListener):
     async def renew(self, ranks: Sequence[int]) -> None:
         """Replace the processes of ranks, between two runs; see `recovery.renew`."""
         async with self._turn:
-            await self.controller.until(lambda: not self._foreign_runs())
+            await self._others.let_all_finish()
             await recovery.renew(self.controller, ranks)
 
     # The steps of a run

@@ -242,7 +242,7 @@ def test_a_kernel_knows_of_another_that_has_attached_before_that_runs_anything(
         run.check()
 
 
-def test_ranks_are_renewed_when_the_run_that_went_in_between_is_over(
+def test_ranks_are_renewed_when_the_runs_that_went_in_between_are_over(
     kernels: list[Cluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, theirs = kernels[:2]
@@ -257,10 +257,13 @@ def test_ranks_are_renewed_when_the_run_that_went_in_between_is_over(
     until(partial(busy_with, mine, between.id))
     threading.Timer(1.0, go.touch).start()  # several times what they have to stop and start
     before = [rank.pid for rank in mine.state.ranks]
+    waits = kernels[2].run(Task((0, 1), code="import time\ntime.sleep(0.5)"))
+    waits.begin()
     with ThreadPoolExecutor() as pool:
         renewing = pool.submit(failed.renew_ranks)
-        between.follow()
-        between.check()
+        for run in (between, waits):
+            run.follow()
+            run.check()
         monkeypatch.undo()
         renewing.result(60)
     assert set(before).isdisjoint(rank.pid for rank in mine.state.ranks)
