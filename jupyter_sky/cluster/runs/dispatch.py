@@ -172,6 +172,7 @@ async def dispatch(
         "checkpoint": task.attempt.checkpoint,
         "program": None if task.program is None else list(task.program),
         "after_cut_off": after_cut_off,
+        "first": False,
     }
     blobs = {**update.blobs, **task.blobs}
     await _record_begun(controller.id, run)
@@ -187,7 +188,7 @@ async def dispatch(
         first, nodes = nodes[:1], nodes[1:]
         unasked = chosen.difference(first[0].ranks)
         try:
-            await send(controller, first, request, chosen)
+            await send(controller, first, {**request, "first": True}, chosen)
             await give_way()
         except SkyError:
             controller.state = not_begun(controller.state, run.id, unasked)

@@ -276,8 +276,8 @@ class ClientSession:
                 if op == "run":
                     self._asked = message["run"]
                 answer = self._host.answer(self.token, message)
-                # The kernel expects this already, unless it waits to send the ranks more.
-                waits = message.get("serves") or message.get("talks")
+                # The kernel expects this already, unless it waits to send more.
+                waits = any(message.get(field) for field in ("serves", "talks", "first"))
                 is_taken, within = op == "run" and answer == {}, HELD_FOR if waits else TAKEN_WITHIN
                 self._send_answer(message["id"], answer, within if is_taken else None)
 

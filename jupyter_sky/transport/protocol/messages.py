@@ -351,10 +351,13 @@ class RunRequest(RunFields):
         them is not: it is a new process.
     values
         The names whose values are requested afterwards, for each rank.
+    first
+        Whether the other nodes are asked when this one has answered.
     """
 
     generation: int
     values: dict[int, list[str]]
+    first: bool
 
 
 # Compact runs: fields that are empty are not sent, neither to agents nor to ranks. Most runs have
@@ -376,6 +379,7 @@ def _nothing_for_a_rank() -> Message:
 _EMPTY: Mapping[str, Any] = {
     **{name: (value,) for name, value in _nothing_for_a_rank().items()},
     "values": ({}, []),
+    "first": (False,),
 }
 
 
@@ -386,7 +390,7 @@ def said(run: Mapping[str, Any]) -> Message:
 
 def whole_request(message: Message) -> Any:
     """Return the complete `RunRequest` of a compact message."""
-    return {**_nothing(), **message}
+    return {**_nothing(), "first": False, **message}
 
 
 def whole_command(message: Message) -> Any:

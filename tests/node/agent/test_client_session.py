@@ -212,6 +212,24 @@ async def followed(host: Host) -> socket.socket:
     return client
 
 
+@pytest.mark.parametrize("field", ["serves", "talks", "first"])
+def test_a_kernel_that_waits_for_the_answer_has_it_while_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    monkeypatch.setattr(client_session, "TAKEN_WITHIN", 60.0)
+
+    async def scenario() -> None:
+        host = Running(tmp_path)
+        client = await followed(host)
+        client.settimeout(10)
+        client.sendall(encode({"op": "run", "id": 1, "run": "r", field: True}))
+        while 1 not in [message.get("re") for message in await asyncio.to_thread(received, client)]:
+            pass
+        client.close()
+
+    asyncio.run(scenario())
+
+
 def test_the_ends_of_ranks_are_one_message_with_the_answer_and_the_beginning(
     tmp_path: Path,
 ) -> None:
