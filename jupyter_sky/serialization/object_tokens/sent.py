@@ -259,6 +259,8 @@ class SentObjects:
     def _is_found(self, identity: int, obj: Any) -> bool:
         """Return whether an object is referred to as it is now: it may have moved, or changed."""
         find, _ = self._tokens[identity]
+        if isinstance(find, StrongReference) and not is_referable(obj):
+            return False  # it would keep alive what was put into it since
         return find() is obj and (not isinstance(find, Place) or find.was_of(obj))
 
     def _has_token(self, identity: int, obj: Any) -> bool:

@@ -326,6 +326,18 @@ def is_missing(value=MISSING): return value is MISSING
 """
 
 
+def test_nothing_is_kept_alive_here_by_what_began_empty(notebook) -> None:
+    notebook.here("import numpy as np, weakref; saved = {}")
+    notebook.there("saved['there'] = rank")
+    notebook.here("saved['here'] = np.zeros(2); here = weakref.ref(saved['here'])")
+    assert notebook.ask("sorted(saved)") == [["here", "there"]] * 4
+    notebook.here("saved['more'] = 1")
+    assert notebook.ask("sorted(saved)") == [["here", "more", "there"]] * 4
+    notebook.here("saved = {}")
+    assert notebook.ask("saved") == [{}] * 4
+    assert notebook.names["here"]() is None
+
+
 def test_a_sentinel_is_one_object(notebook) -> None:
     notebook.here(f"{SENTINEL}\nclass Node: pass\nnode = Node()\nnode.value = MISSING")
     notebook.here("pair = MISSING, object()")
