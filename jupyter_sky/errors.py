@@ -13,6 +13,7 @@ listed with its file::
             DebuggerQuit     errors.py: the user left the debugger of a cell with `q`
             ClusterLost      errors.py: the cluster, or part of it, is gone
             NoConnection     errors.py: a node cannot be reached now, but may still run
+            RanksBusy        errors.py: another notebook has begun a run there
             GroupBroken      errors.py: the group was not formed, but may be next time
             BegunInPart      cluster/errors.py: some ranks were lost before they began a run
             TimedOut         cluster/errors.py: the run took longer than `--timeout`

@@ -202,8 +202,8 @@ def test_what_was_gathered_stays_apart_on_the_ranks(notebook) -> None:
 
 
 def test_what_only_the_head_has_gets_to_the_others(notebook) -> None:
-    notebook.there("if rank == 0: best = 'of the head'", out=["best"])
-    assert notebook.ask("best") == ["of the head"] * 4
+    notebook.there("if rank == 0: heads = 'of the head'", out=["heads"])
+    assert notebook.ask("heads") == ["of the head"] * 4
 
 
 def test_a_value_that_can_be_brought_back_but_not_sent(notebook) -> None:
