@@ -193,6 +193,11 @@ async def dispatch(
         except SkyError:
             controller.state = not_begun(controller.state, run.id, unasked)
             raise
+        if is_ending(controller, run):
+            controller.state = not_begun(controller.state, run.id, unasked)
+            for rank in unasked:  # they would be stopped before they begin
+                run.leave_out(rank)
+            return
         controller.state = running(controller.state, [*unasked], run.id)
     await send(controller, nodes, request, chosen)
 
@@ -252,6 +257,13 @@ def task_of(began: RunBegan, known: Sequence[int], asked: Mapping[int, Sequence[
     """Return the task of a run that another kernel began."""
     ranks, show = tuple(among(began.ranks, known)), tuple(among(began.show, known))
     return Task(ranks, values=asked, show=show, title=began.title)
+
+
+def is_ending(controller: Controller, run: Run) -> bool:
+    """Return whether ranks that have not begun a run are not to begin it any more."""
+    if run.finished or run.stopped:
+        return True
+    return run.failed and fail_together(controller, run.task)
 
 
 def fail_together(controller: Controller, task: Task) -> bool:

@@ -147,9 +147,12 @@ class OtherNotebooks:
         def before() -> set[str]:
             return {name for name, each in self._unfinished.items() if run.id not in each.after}
 
-        while before() and not run.finished:
-            await self._controller.until(lambda: run.finished or not self._running() & before())
-            if not await self._controller.holds_soon(lambda: run.finished or not before()):
+        def is_ending() -> bool:
+            return dispatch.is_ending(self._controller, run)
+
+        while before() and not is_ending():
+            await self._controller.until(lambda: is_ending() or not self._running() & before())
+            if not await self._controller.holds_soon(lambda: is_ending() or not before()):
                 for name in before() - self._running():
                     del self._unfinished[name]
 

@@ -18,6 +18,7 @@ import pytest
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import probe, registry
+from jupyter_sky.cluster.runs import dispatch
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.providers.local import Local
@@ -240,6 +241,43 @@ def test_a_kernel_knows_of_another_that_has_attached_before_that_runs_anything(
     for run in runs:
         run.follow()
         run.check()
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [("import time\ntime.sleep(600)", KeyboardInterrupt), ("1/0", ArithmeticError)],
+)
+def test_a_run_that_waits_for_its_turn_on_one_node_ends_if_it_is_stopped_or_fails_on_another(
+    kernels: list[Cluster], monkeypatch: pytest.MonkeyPatch, code: str, error: type[BaseException]
+) -> None:
+    # As with a framework, whose ranks end together.
+    monkeypatch.setattr(dispatch, "fail_together", lambda *_: True)
+    rank = "__import__('jupyter_sky').instance_info().rank"
+    goes_on = kernels[1].run(Task((0, 1), code=f"import time\ntime.sleep(600 * {rank})"))
+    mine = kernels[0].run(Task((0, 1), code=code))
+    connection = kernels[0]._scheduler.controller.connections[0]
+    post = connection.post
+
+    def post_later(*request: Any) -> None:
+        """Let the other run be first, and be over on this node."""
+        if 0 in goes_on.done:
+            post(*request)
+        else:
+            asyncio.get_running_loop().call_later(0.01, post_later, *request)
+
+    monkeypatch.setattr(connection, "post", post_later)
+    mine.begin()
+    until(lambda: mine.sent)
+    goes_on.begin()
+    if error is KeyboardInterrupt:
+        until(lambda: kernels[1].state.ranks[0].run == mine.id)
+        mine.stop()
+    mine.follow()
+    with pytest.raises(error):
+        mine.check()
+    assert not goes_on.finished
+    goes_on.stop()
+    goes_on.follow()
 
 
 def test_ranks_are_renewed_when_the_runs_that_went_in_between_are_over(
