@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -188,10 +189,12 @@ def test_a_node_that_stood_still_gives_its_script_the_time_to_react(
     node = psutil.Process(rank)
     asleep = [node, *node.children(recursive=True)]
     for each in asleep:
-        each.suspend()
+        with contextlib.suppress(psutil.NoSuchProcess):  # a part of its sleep is over
+            each.suspend()
     time.sleep(1.2 * _SIGTERM_AFTER * STOP_WITHIN)  # of which they have nothing
     for each in asleep:
-        each.resume()
+        with contextlib.suppress(psutil.NoSuchProcess):  # the shell has just heard of that
+            each.resume()
     with pytest.raises(Interrupted):
         finish(pair, run)
     assert pair.text() == "saved\n"
