@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from jupyter_sky.api.prompts.keyboard import has_keyboard
+from jupyter_sky.cluster.runs.run import say
 from jupyter_sky.cluster.runs.task import RunNotice
 from jupyter_sky.transport.protocol.debugging import Debugging
 from jupyter_sky.transport.protocol.events import Display, Output
@@ -13,7 +14,7 @@ from jupyter_sky.transport.protocol.events import Display, Output
 def write(event: Output | Display | RunNotice) -> None:
     """Write what a rank has printed, or what else the user should know."""
     if isinstance(event, RunNotice):
-        print(event.text, file=sys.stderr)
+        say(event.text)
     if not isinstance(event, Output):
         return
     stream = sys.stderr if event.stream == "stderr" else sys.stdout

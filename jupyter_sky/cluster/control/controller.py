@@ -76,7 +76,7 @@ class Controller(ConnectionListener):
     shared
         Whether another notebook was already connected, and takes care of the group.
     has_company
-        Whether another notebook was connected then, or has attached since.
+        Whether another notebook was connected then, or has attached or run something since.
     state
         The present state; replaced at each event.
     warnings

@@ -193,7 +193,7 @@ async def dispatch(
         except SkyError:
             controller.state = not_begun(controller.state, run.id, unasked)
             raise
-        if is_ending(controller, run):
+        if ends_everywhere(controller, run):
             controller.state = not_begun(controller.state, run.id, unasked)
             for rank in unasked:  # they would be stopped before they begin
                 run.leave_out(rank)
@@ -259,7 +259,7 @@ def task_of(began: RunBegan, known: Sequence[int], asked: Mapping[int, Sequence[
     return Task(ranks, values=asked, show=show, title=began.title)
 
 
-def is_ending(controller: Controller, run: Run) -> bool:
+def ends_everywhere(controller: Controller, run: Run) -> bool:
     """Return whether ranks that have not begun a run are not to begin it any more."""
     if run.finished or run.stopped:
         return True

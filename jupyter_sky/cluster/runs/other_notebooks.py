@@ -50,23 +50,18 @@ class OtherNotebooks:
         The controller of the cluster.
     running
         Returns the runs of others that ranks are busy with.
-
-    Attributes
-    ----------
-    have_run
-        Whether another notebook has run something.
     """
 
     def __init__(self, controller: Controller, running: Callable[[], Set[str]]) -> None:
         self._controller = controller
         self._running = running
         self._unfinished: dict[str, _Unfinished] = {}
-        self.have_run = self._is_told = False
+        self._have_run = self._is_told = False
         self._is_missed_told = False
 
     def notice(self, cell: str | None) -> str:
         """Return the notice for a cell; empty if it was shown before, or this is no cell."""
-        if self._is_told or not self.have_run or cell is None:
+        if self._is_told or not self._have_run or cell is None:
             return ""
         self._is_told = True
         return (
@@ -76,7 +71,7 @@ class OtherNotebooks:
 
     def on_began(self, event: RunBegan, over: Iterable[Run]) -> None:
         """Note that a node has begun a run of another notebook, after those that are over there."""
-        self.have_run = True
+        self._have_run = self._controller.has_company = True
         if event.run not in self._unfinished:
             ranks = set(among(event.ranks, self._controller.ranks))
             self._unfinished[event.run] = _Unfinished(ranks, frozenset(run.id for run in over))
@@ -147,12 +142,12 @@ class OtherNotebooks:
         def before() -> set[str]:
             return {name for name, each in self._unfinished.items() if run.id not in each.after}
 
-        def is_ending() -> bool:
-            return dispatch.is_ending(self._controller, run)
+        def ends() -> bool:
+            return dispatch.ends_everywhere(self._controller, run)
 
-        while before() and not is_ending():
-            await self._controller.until(lambda: is_ending() or not self._running() & before())
-            if not await self._controller.holds_soon(lambda: is_ending() or not before()):
+        while before() and not ends():
+            await self._controller.until(lambda: ends() or not self._running() & before())
+            if not await self._controller.holds_soon(lambda: ends() or not before()):
                 for name in before() - self._running():
                     del self._unfinished[name]
 
@@ -164,7 +159,7 @@ class OtherNotebooks:
         controller = self._controller
         while True:
             await controller.until(lambda: not self._running())
-            if not (controller.has_company or self.have_run):
+            if not controller.has_company:
                 return
             await recovery.make_whole(controller)
             if not await controller.holds_soon(lambda: bool(self._running())):

@@ -223,8 +223,7 @@ class Scheduler(ClusterListener):
             await self._others.wait_for_turn(run, self._unseen)
             dispatch.check_ranks(controller, run.task)  # the cluster may have changed meanwhile
             await self._others.say_missed(controller.id, self._unseen, run)
-            has_others = controller.has_company or self._others.have_run
-            give_way = partial(self._others.let_finish, run) if has_others else None
+            give_way = partial(self._others.let_finish, run) if controller.has_company else None
             try:
                 await dispatch.send_once_whole(controller, run, self.monitor.begin, give_way)
             except RanksBusy:

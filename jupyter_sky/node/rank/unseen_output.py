@@ -10,6 +10,8 @@ import sys
 import threading
 from collections.abc import Iterator
 
+from jupyter_sky.formatting import format_count
+
 _UNSEEN = (
     "rank {rank} printed {lines} after its last cell had ended: `%sky logs {rank}` shows {them}."
 )
@@ -52,8 +54,7 @@ class _Unseen:
         self.is_counting = False
         lines, self.lines = self.lines, 0
         if lines:
-            said = "a line" if lines == 1 else f"{lines:,} lines"
-            them = "it" if lines == 1 else "them"
+            said, them = format_count(lines, "line"), "it" if lines == 1 else "them"
             print(_UNSEEN.format(rank=rank, lines=said, them=them), file=sys.stderr)
 
 
