@@ -146,7 +146,6 @@ async def dispatch(
     script = await _with_port(controller, task)
     is_whole = len(ranks) == len(controller.ranks) and not (task.serves or script)
     after_cut_off = is_whole and controller.state.cut_off
-    controller.state = running(controller.state, ranks, run.id, is_whole)
     request: RunRequest = {
         "run": run.id,
         "code": task.code,
@@ -176,13 +175,16 @@ async def dispatch(
     }
     blobs = {**update.blobs, **task.blobs}
     await _record_begun(controller.id, run)
+    if run.finished:  # it was stopped meanwhile
+        return
+    controller.state = running(controller.state, ranks, run.id, is_whole)
+    run.sent = True
     chosen = frozenset(ranks)
     nodes = [
         each
         for each in controller.connections
         if len(chosen) == len(controller.ranks) or not chosen.isdisjoint(each.ranks)
     ]
-    run.sent = True
     send = partial(_send_with, blobs) if blobs else _send
     if give_way:
         first, nodes = nodes[:1], nodes[1:]

@@ -8,12 +8,14 @@ import signal
 import sys
 import threading
 import time
+from typing import Any
 
 import psutil
 import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.cluster.errors import RankLost
+from jupyter_sky.cluster.inventory import owed_runs
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.notebook.output.background_run import BackgroundRun
@@ -103,6 +105,31 @@ def test_a_run_that_was_stopped_before_its_turn_leaves_its_names_to_be_sent(
     (tmp_path / "go").touch()
     first.follow()
     assert cells.ask("y", names=["y"]) == ["here"] * 4
+
+
+def test_a_run_that_is_stopped_while_it_is_recorded_is_not_sent(
+    cells, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it is sent, no rank is said to run it: Stop would be for a run on the ranks."""
+    begins, goes_on, record = threading.Event(), threading.Event(), owed_runs.record
+
+    def slow(*owed: Any) -> None:
+        record(*owed)
+        begins.set()
+        assert goes_on.wait(PATIENCE)
+
+    monkeypatch.setattr(owed_runs, "record", slow)
+    asked = {rank: ["x"] for rank in range(4)}
+    run = cells.start(f"x = open({str(tmp_path / 'ran')!r}, 'w')", values=asked)
+    assert begins.wait(PATIENCE)
+    assert not cells.cluster.state.busy_runs
+    waiting = in_background(run)
+    waiting.cancel()
+    goes_on.set()
+    with pytest.raises(KeyboardInterrupt, match="stopped before it began"):
+        waiting.result()
+    assert cells.ask("1") == [1] * 4
+    assert not (tmp_path / "ran").exists()
 
 
 def test_stop_leaves_time_to_save(cells, tmp_path) -> None:
