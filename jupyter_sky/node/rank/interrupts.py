@@ -30,11 +30,13 @@ there, it would leave a lock held that ``__enter__`` has taken, and what needs t
 wait for ever. Until Python 3.13 this was so in managers written in Python, like conditions and
 queues; since Python 3.14 also for locks themselves. So it does where one is left: raised at the
 beginning of ``__exit__``, as it is where a collective has just been broken, it would leave torch
-without gradients for good, or JAX with another mesh. So it does where a module is imported: raised
-there, it would leave a part of a package behind, which is imported no more, and what needs the rest
-would fail until the rank is restarted. A library may take seconds, as what the first optimizer of
-torch imports. What takes longer is interrupted all the same, and a module of the user's own sooner:
-it may be a program that trains.
+without gradients for good, or JAX with another mesh. So it does where a condition, or what is made
+of one, gives its lock back to wait, and takes it again: raised there, the ``with`` around it would
+fail to give back what it does not hold, and the next `notify` would wake who waits no more. So it
+does where a module is imported: raised there, it would leave a part of a package behind, which is
+imported no more, and what needs the rest would fail until the rank is restarted. A library may take
+seconds, as what the first optimizer of torch imports. What takes longer is interrupted all the
+same, and a module of the user's own sooner: it may be a program that trains.
 
 What is raised in a finalizer, like ``__del__``, Python prints and ignores, and the code around it
 goes on. The end of each epoch is such a place: there a ``DataLoader`` waits for its workers. So it
@@ -47,6 +49,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import dis
 import importlib
 import opcode
 import os
@@ -352,7 +355,9 @@ def _longest_deferral(frame: FrameType | None) -> tuple[float, str]:
         code = source.co_code
         if at >= 2 and (code[at] == _BEFORE_WITH or code[at - 2 : at] == _LOAD_ENTER):
             longest = max(longest, _LONGEST_ENTERING)
-        if source.co_name in ("__exit__", "__aexit__") or source is _ON_IGNORED:
+        if source.co_name in _NOT_CUT_OFF or source is _ON_IGNORED:
+            longest = max(longest, _LONGEST_ENTERING)
+        if source is _WAIT and frame.f_lineno in _WAIT_LINES:
             longest = max(longest, _LONGEST_ENTERING)
         if source.co_name == "<module>":
             is_own = _is_own(source.co_filename)
@@ -373,6 +378,16 @@ def _is_own(file: str) -> bool:
 # The instruction that calls `__enter__`, and since Python 3.14 the one before a call of it.
 _BEFORE_WITH = opcode.opmap.get("BEFORE_WITH")
 _LOAD_ENTER = bytes((opcode.opmap["LOAD_SPECIAL"], 0)) if not _BEFORE_WITH else None
+
+# `threading.Condition` calls these functions of its lock, which may be written in C, or its own.
+_GIVEN_BACK = ("_release_save", "_acquire_restore")
+_NOT_CUT_OFF = frozenset(("__exit__", "__aexit__", *_GIVEN_BACK))
+_WAIT = threading.Condition.wait.__code__
+_WAIT_LINES = frozenset(
+    each.positions.lineno
+    for each in dis.get_instructions(_WAIT)
+    if each.argval in _GIVEN_BACK and each.positions
+)
 
 _IMPORTING = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
 

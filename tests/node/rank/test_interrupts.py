@@ -18,7 +18,7 @@ from types import FrameType
 import psutil
 import pytest
 
-from jupyter_sky.node.rank.interrupts import _LONGEST_ENTERING, Interrupts
+from jupyter_sky.node.rank.interrupts import _LONGEST_ENTERING, _WAIT_LINES, Interrupts
 from tests.waiting import PATIENCE, until
 
 
@@ -259,6 +259,40 @@ def test_wherever_it_comes_no_lock_stays_held(interrupts: Interrupts) -> None:
         with pytest.raises(KeyboardInterrupt):
             interrupts.run_interruptible(hold)
         assert not lock.locked()
+
+
+@pytest.mark.parametrize(
+    "lock, event",
+    [
+        pytest.param(threading.Lock, "call", id="a lock, as events and queues have it"),
+        pytest.param(threading.RLock, "line", id="one whose functions are written in C"),
+    ],
+)
+def test_a_condition_has_its_lock_again_before_it_is_raised(
+    interrupts: Interrupts, lock: Callable[[], threading.Lock], event: str
+) -> None:
+    condition, left = threading.Condition(lock()), []
+    takes_again = max(_WAIT_LINES)
+
+    def wait() -> None:
+        previous = sys.gettrace()
+
+        def interrupt(frame: FrameType, what: str, arg: object) -> object:
+            function = frame.f_code.co_name
+            if what == event and (function == "_acquire_restore" or frame.f_lineno == takes_again):
+                sys.settrace(previous)
+                signal.raise_signal(signal.SIGINT)
+            return interrupt if function == "wait" else None
+
+        with condition:
+            sys.settrace(interrupt)
+            condition.wait(timeout=0.001)
+            left.append(list(vars(condition)["_waiters"]))
+            until(lambda: False)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.run_interruptible(wait)
+    assert left == [[]]  # the next `notify` is for another one
 
 
 def test_what_is_imported_is_imported_whole(
