@@ -18,8 +18,8 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.calls.worker import Worker
-from tests.api.calls.test_calls import PICKY, of_notebook, rank_pids, wait_for, worker
-from tests.waiting import until
+from tests.api.calls.test_calls import PICKY, hold, of_notebook, rank_pids, wait_for, worker
+from tests.waiting import PATIENCE, until
 
 
 @sky.compute
@@ -118,6 +118,20 @@ def test_a_rank_that_has_finished_does_not_keep_the_others_from_their_items(
         for _ in range(2):
             with pytest.raises(ValueError, match="not here"):
                 take(iter([names["use"]]), 1) @ pool
+
+
+def test_a_process_whose_call_gets_no_more_items_answers_the_next_call(
+    pool: sky.ComputePool, tmp_path: Path
+) -> None:
+    with of_notebook(PICKY) as names, worker(pool, Worker(executor="process")):
+        held = hold(tmp_path) > pool  # on rank 0
+        until((tmp_path / "begun").exists)
+        refused = total(iter([names["use"]])) > pool  # on rank 1
+        others = [total(iter(range(n))) > pool for n in range(3)]
+        assert str(refused.exception(PATIENCE)) == "not here"
+        assert [each.result(PATIENCE) for each in others] == [0, 0, 1]
+        (tmp_path / "now").touch()
+        held.result(PATIENCE)
 
 
 def test_an_iterator_is_not_read_ahead_of_its_rank(pool: sky.ComputePool, tmp_path: Path) -> None:

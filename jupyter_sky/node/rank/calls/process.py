@@ -85,7 +85,7 @@ class CallProcess:
                 said: Any = self._pipe.recv()
                 if said == _NEXT:
                     self._pipe.send(mail.get(timeout=left()))
-                elif said.kind not in ("ask", "waits"):
+                elif said.kind not in ("ask", "waits", "goes_on"):
                     answer: Told = said
                     self._printed.drain()  # output comes before the result
                     return answer
