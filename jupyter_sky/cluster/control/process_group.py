@@ -14,19 +14,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.control.controller import Controller
+from jupyter_sky.cluster.control.listener import lost_agent
 from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.requests.pending import LOOK_LINK_WITHIN
 from jupyter_sky.cluster.runtime_env import deadline
-from jupyter_sky.errors import GroupBroken, SkyError
+from jupyter_sky.errors import GroupBroken, NoConnection, SkyError
 from jupyter_sky.formatting import format_duration, format_ranks
 from jupyter_sky.serialization.pickling import main_namespace
 from jupyter_sky.transport.frames import Message
@@ -46,7 +47,7 @@ async def ensure_formed(controller: Controller) -> None:
         return
     limit = controller.timeouts.stop + controller.timeouts.start
     async with deadline(limit, "the ranks are still busy"):
-        await controller.until(lambda: controller.state.settled)
+        await _until(controller, lambda: controller.state.settled)
     if not controller.state.group:
         await form(controller)
 
@@ -130,12 +131,30 @@ async def renew_ranks(
     pids = {rank.rank: rank.pid for rank in controller.state.ranks if rank.rank in ranks}
     await end_ranks(controller, ranks, patience)
     async with deadline(controller.timeouts.start, "the ranks did not start again"):
-        await controller.until(
+        await _until(
+            controller,
             lambda: (
                 controller.state.settled
                 and all(rank.pid != pids.get(rank.rank, -1) for rank in controller.state.ranks)
-            )
+            ),
         )
+
+
+async def _until(controller: Controller, condition: Callable[[], bool]) -> None:
+    """Wait until a condition of all ranks is true, as long as no node is lost.
+
+    Raises
+    ------
+    NoConnection
+        If one is: its ranks only come again where the caller replaces it.
+    """
+
+    def lost() -> list[Connection]:
+        return [each for each in controller.connections if each.is_over and controller.alive]
+
+    await controller.until(lambda: bool(lost()) or condition())
+    if gone := lost():
+        raise NoConnection(f"{lost_agent(gone[0])}.")
 
 
 async def _form(controller: Controller) -> None:

@@ -21,6 +21,8 @@ from jupyter_sky.cluster.inventory import registry, turns
 from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.cluster.runtime_env import RuntimeEnv
 from jupyter_sky.providers.local import Local
+from jupyter_sky.transport import event_loop
+from jupyter_sky.transport.protocol.events import RankExited
 from tests.cluster.conftest import Cells
 from tests.cluster.control.test_scaling import assert_is_whole, prepare, ranks_on_this_machine
 from tests.conftest import processes_of
@@ -114,6 +116,21 @@ def test_several_nodes_may_be_lost_at_once(new) -> None:
     prepare(cells)
     lose_node(cells, 1, 3)
     assert_is_whole(cells, 4, keep=[0, None, 2, None], framework=False)
+
+
+def test_a_node_that_is_lost_while_one_of_its_ranks_comes_again_is_replaced(new) -> None:
+    """As where a machine goes down: its ranks end first, and its agent a moment later."""
+    cells = new(nodes=2, framework=False, provider=Local(machines=2), replace=True)
+    prepare(cells)
+    controller = cells.cluster._controller
+    exited = RankExited(1, cells.cluster.state.ranks[1].pid, "it was killed", None, "")
+    event_loop.call(controller.on_event, controller.connection(1), exited)
+    run = cells.start("pass")
+    until(cells.cluster._scheduler._turn.locked)
+    kill_agent(cells, 1)
+    run.follow()
+    run.check()
+    assert cells.ask("globals().get('kept')") == [0, None]
 
 
 def test_who_waits_is_told(new) -> None:
