@@ -44,6 +44,8 @@ async def restore(
     ------
     AgentGone
         If one of its agents has ended, or is about to.
+    ClusterLost
+        If one ends meanwhile, and is not replaced.
     """
     welcomes = await controller.connect(machines, since=None)
     for connection, welcome in zip(controller.connections, welcomes, strict=True):
@@ -74,6 +76,8 @@ async def restore(
             await request_quietly(controller.connections[0], "added", by=controller.context.client)
         if any(rank["group_size"] != len(controller.ranks) for rank in own):
             newest += 1  # the next run forms a group of the ranks that there are
+    if controller.state.phase is ClusterPhase.LOST:  # meanwhile
+        raise controller.loss.anew()
     # Whether the other kernel's last run was cut off is not known here.
     state = replace(controller.state, generation=newest, phase=ClusterPhase.READY, cut_off=True)
     controller.state = state

@@ -298,9 +298,10 @@ async def _remove(connection: Connection) -> bool:
 
 
 def _can_replace(controller: Controller) -> bool:
-    """Return whether lost nodes can be replaced, which requires that some are left."""
+    """Return whether lost nodes can be replaced: some are left, and its start is over."""
     return (
         controller.spec.replace
+        and (controller.alive or controller.launch is None)
         and isinstance(controller.provider, Scalable)
         and any(not connection.is_over for connection in controller.connections)
     )

@@ -10,23 +10,27 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 import jupyter_sky as sky
+from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.errors import RankLost
-from jupyter_sky.cluster.inventory import registry, turns
+from jupyter_sky.cluster.inventory import owed_runs, registry, turns
 from jupyter_sky.cluster.inventory.storage import processes
-from jupyter_sky.cluster.runtime_env import RuntimeEnv
+from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts
 from jupyter_sky.providers.local import Local
+from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.protocol.events import RankExited
 from tests.cluster.conftest import Cells
 from tests.cluster.control.test_scaling import assert_is_whole, prepare, ranks_on_this_machine
 from tests.conftest import processes_of
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 
 def kill_agent(cells: Cells, machine: int) -> None:
@@ -165,6 +169,28 @@ def test_without_the_option_the_sentence_says_what_can_be_done(new) -> None:
         cells.run("pass")
 
 
+def test_who_attaches_while_a_node_is_lost_replaces_none_without_the_option(
+    new, monkeypatch
+) -> None:
+    cells = new(nodes=2, framework=False, provider=Local(machines=2))
+    row, lost, usual = registry.find(cells.cluster.name), threading.Event(), Controller.mark_lost
+
+    def note(controller: Controller, *reason: Any) -> None:
+        usual(controller, *reason)
+        lost.set()
+
+    def lose(*asked: Any, **options: Any) -> list[Any]:
+        kill_agent(cells, 1)
+        assert lost.wait(PATIENCE)
+        return []
+
+    cells.cluster.close()
+    monkeypatch.setattr(Controller, "mark_lost", note)
+    monkeypatch.setattr(owed_runs, "take_left", lose)
+    with pytest.raises(sky.SkyError, match=r"does not answer .*the agent of rank 1 ended"):
+        Cluster.attach(row, Local(), RuntimeEnv(life={}))
+
+
 @pytest.mark.parametrize("action", ["restart", "scale"])
 def test_what_waits_for_a_lost_node_says_the_same(new, action: str) -> None:
     cells = new(nodes=2, framework=False, provider=Local(machines=3))
@@ -173,6 +199,32 @@ def test_what_waits_for_a_lost_node_says_the_same(new, action: str) -> None:
     threading.Timer(0.2, agent.kill).start()
     with pytest.raises(sky.ClusterLost, match=_LOST):
         cells.cluster.restart() if action == "restart" else cells.cluster.scale(3)
+
+
+def test_a_start_that_loses_a_node_says_so_at_once(home: Path, monkeypatch, tmp_path: Path) -> None:
+    """Nothing replaces nodes of a cluster that is not there yet."""
+    (tmp_path / "slowly_imported.py").write_text("import time\ntime.sleep(2)")
+    monkeypatch.syspath_prepend(tmp_path)
+    slow = sky.Plugin("slow", preload=("slowly_imported",))
+    made, runtime_env = assemble(ClusterSpec(name="lost", nodes=2, replace=True), [slow])
+    before = processes_of(home)
+
+    def lose(step: object) -> None:
+        if "importing" in str(step):
+            words = {each: each.info["cmdline"] for each in processes_of(home)}
+            [agent] = [
+                each
+                for each, said in words.items()
+                if "jupyter_sky.node" in said
+                and said[4].rstrip("/").endswith("-1")
+                and each not in before
+            ]
+            agent.kill()
+
+    provider, limits = Local(machines=2), Timeouts(start=20)
+    with pytest.raises(sky.ClusterLost, match="lost is lost: the agent of rank 1 ended"):
+        Cluster.start(made, provider, runtime_env, lose, limits)
+    assert registry.find("lost") is None
 
 
 def test_a_cluster_that_is_being_repaired_can_be_ended(new) -> None:
