@@ -195,8 +195,11 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, found: Mapping[str, Any]) -> None:
-    with open(path, "w", encoding="utf-8", opener=private_opener) as file:
+    """Write a record in place of the one before, which others may read at any moment."""
+    new = path.with_suffix(".new")
+    with open(new, "w", encoding="utf-8", opener=private_opener) as file:
         json.dump(found, file)
+    new.replace(path)
 
 
 def _folder(cluster: str) -> Path:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import json
+import os
 import socket
 import sqlite3
 import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import IO
 
 import psutil
 import pytest
@@ -16,7 +20,7 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.inventory import owed_runs, registry
 from jupyter_sky.cluster.inventory.machines import find_broken
 from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.cluster.inventory.storage.row import EndsBy
@@ -173,6 +177,26 @@ def test_a_notebook_that_may_open_no_more_files_is_told_so() -> None:
         pytest.raises(registry.RegistryError, match="as many files open as may be, close some"),
     ):
         registry.rows()
+
+
+def test_what_a_run_was_asked_for_is_known_while_it_is_recorded_that_it_came(monkeypatch) -> None:
+    """Who attaches at that moment, or after a disk was full then, unpickles the names recorded."""
+    owed_runs.record("c1", "r1", "a cell", {0: ["x"]})
+
+    def write_a_part(found: object, file: IO[str]) -> None:
+        file.write("{")
+        file.flush()
+        assert owed_runs.find("c1", "r1") == {0: ["x"]}
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr(json, "dump", write_a_part)
+        owed_runs.settle("c1", "r1")
+    assert owed_runs.find("c1", "r1") == {0: ["x"]}
+    assert owed_runs.owes("c1", "r1")
+    owed_runs.settle("c1", "r1")
+    assert not owed_runs.owes("c1", "r1")
+    owed_runs.forget("c1")
 
 
 def test_a_killed_kernel_that_nobody_waits_for_starts_nothing_any_more() -> None:
