@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
+from typing import Any
 
 import pytest
 from IPython.utils.capture import capture_output
@@ -12,12 +12,23 @@ from IPython.utils.capture import capture_output
 from jupyter_sky.cluster.comparison.table import NameRow
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.output.name_table import NameTable
+from jupyter_sky.transport.frames import Message
 from tests.notebook.conftest import Notebook
 
 
-def test_the_variables_of_the_ranks(notebook: Notebook) -> None:
+async def stop_where_ranks_are_asked(connection: Connection, op: str, **fields: Any) -> Message:
+    """Press Stop when a request is made, and wait for its answer."""
+    os.kill(os.getpid(), signal.SIGINT)
+    return await request(connection, op, **fields)
+
+
+request = Connection.request
+
+
+def test_the_variables_of_the_ranks(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     notebook.run("%sky up --nodes 2")
     assert notebook.run("%sky vars").endswith(": the ranks have no variables yet\n")
     with pytest.raises(UsageError, match="name what to compare, as in `%sky same model"):
@@ -58,9 +69,10 @@ def test_the_variables_of_the_ranks(notebook: Notebook) -> None:
         assert ": nothing is running: rank 1 does not answer: the process is" in notebook.run(
             "%sky where"
         )
-        threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
-        with pytest.raises(Interrupted, match="`%sky same` was stopped"):
-            notebook.run("%sky same x")
+        with monkeypatch.context() as stopped:
+            stopped.setattr(Connection, "request", stop_where_ranks_are_asked)
+            with pytest.raises(Interrupted, match="`%sky same` was stopped"):
+                notebook.run("%sky same x")
     finally:
         os.kill(frozen, signal.SIGCONT)
     [row] = registry.rows()
