@@ -103,6 +103,7 @@ async def until_read(host: Host) -> None:
 def held_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that is held leaves by itself while a busy machine makes the test wait."""
     monkeypatch.setattr(client_session, "HELD_FOR", 60.0)
+    monkeypatch.setattr(client_session, "TAKEN_WITHIN", 60.0)
 
 
 @pytest.mark.usefixtures("held_long")
@@ -230,6 +231,7 @@ def test_a_kernel_that_waits_for_the_answer_has_it_while_the_run_goes_on(
     asyncio.run(scenario())
 
 
+@pytest.mark.usefixtures("held_long")
 def test_the_ends_of_ranks_are_one_message_with_the_answer_and_the_beginning(
     tmp_path: Path,
 ) -> None:
@@ -268,6 +270,7 @@ def test_one_that_has_not_asked_is_told_that_the_run_has_begun(tmp_path: Path) -
     asyncio.run(scenario())
 
 
+@pytest.mark.usefixtures("held_long")
 def test_what_is_not_alike_is_not_one_message_and_all_is_in_order(tmp_path: Path) -> None:
     async def scenario() -> None:
         host = Running(tmp_path)
