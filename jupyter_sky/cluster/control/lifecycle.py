@@ -313,11 +313,10 @@ async def restart(controller: Controller, ranks: Sequence[int]) -> None:
         await process_group.end_ranks(controller, ())
     except NoConnection as error:
         raise NoConnection(f"no rank was restarted: {error}") from None
-    await process_group.renew_ranks(controller, ranks, _LEAVE_WITHIN)
-    if not controller.shared:
-        # Otherwise the connected notebook forms it, now or before its next run: two attempts at
-        # once would disturb each other.
-        await process_group.form(controller)
+    # Where another notebook is connected, that forms the group, now or before its next run: two
+    # attempts at once would disturb each other.
+    forms = not controller.shared
+    await process_group.restart(controller, ranks, _LEAVE_WITHIN, forms)
 
 
 async def down(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -43,11 +43,16 @@ _MAY_SUCCEED_LATER = (RankLost.__qualname__, GroupBroken.__qualname__)
 
 async def ensure_formed(controller: Controller) -> None:
     """Wait until all ranks are alive and in one group, forming it again if it was broken."""
-    if controller.state.group and controller.state.settled:
+
+    def are_there() -> bool:  # of those that are being restarted, some may not be
+        return controller.state.settled and not controller.formation.lock.locked()
+
+    if controller.state.group and are_there():
         return
+    await controller.until(lambda: not controller.formation.lock.locked())
     limit = controller.timeouts.stop + controller.timeouts.start
     async with deadline(limit, "the ranks are still busy"):
-        await _until(controller, lambda: controller.state.settled)
+        await _until(controller, are_there)
     if not controller.state.group:
         await form(controller)
 
@@ -71,13 +76,9 @@ async def let_return(controller: Controller, rank: int) -> None:
         If that fails.
     """
     assert controller.formation.topology is not None
-    async with controller.formation.lock:
+    async with _formation(controller, patience=0.0):
         controller.formation.errors.pop(rank, None)
-        try:
-            await _enter(controller, controller.formation.topology, (rank,))
-        except BaseException:
-            await shielded(abandon(controller, patience=0.0))
-            raise
+        await _enter(controller, controller.formation.topology, (rank,))
 
 
 async def form(controller: Controller) -> None:
@@ -88,18 +89,60 @@ async def form(controller: Controller) -> None:
     SkyError
         If a rank cannot enter it; the others have then left the rendezvous.
     """
-    async with controller.formation.lock:
-        try:
-            if controller.state.generation and not controller.runtime_env.reforms:
-                await renew_ranks(controller, controller.ranks)
+    async with _formation(controller):
+        if controller.state.generation and not controller.runtime_env.reforms:
+            await renew_ranks(controller, controller.ranks)
+        await _form(controller)
+
+
+async def restart(
+    controller: Controller, ranks: Collection[int], patience: float, forms: bool
+) -> None:
+    """Replace rank processes; no run begins meanwhile, with some that are not replaced yet.
+
+    Parameters
+    ----------
+    controller
+        The cluster.
+    ranks, patience
+        See `renew_ranks`.
+    forms
+        Whether to form a group of all ranks then.
+
+    Raises
+    ------
+    SkyError
+        If the ranks do not start, or cannot form a group.
+    """
+    async with _formation(controller):
+        every = forms and not controller.runtime_env.reforms
+        await renew_ranks(controller, controller.ranks if every else ranks, patience)
+        if forms:
             await _form(controller)
-        except SkyError:
-            # Ranks already in the rendezvous block until they are told to abort.
-            await shielded(abandon(controller, patience=0.0))
-            raise
-        except BaseException:
-            await shielded(abandon(controller, PATIENCE))
-            raise
+
+
+@contextlib.asynccontextmanager
+async def _formation(controller: Controller, patience: float = PATIENCE) -> AsyncIterator[None]:
+    """Let nobody else form a group, or begin a run; if it fails, no rank stays in the rendezvous.
+
+    Parameters
+    ----------
+    controller
+        The cluster.
+    patience
+        Seconds that ranks get to complete it where it is cancelled.
+    """
+    try:
+        async with controller.formation.lock:
+            try:
+                yield
+            except BaseException as error:
+                # Ranks already in the rendezvous block until they are told to abort.
+                within = 0.0 if isinstance(error, SkyError) else patience
+                await shielded(abandon(controller, within))
+                raise
+    finally:
+        controller.wake()  # who waits for the lock's release
 
 
 async def end_ranks(controller: Controller, ranks: Collection[int], patience: float = 0.0) -> None:

@@ -22,6 +22,7 @@ from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.panel.manager import NoStrip
 from jupyter_sky.providers.local import Local
 from jupyter_sky.transport import event_loop
+from jupyter_sky.transport.frames import Message
 from tests.cluster.cells import PEERS, SUMMED, Cells
 from tests.cluster.runs.test_stop import stop, stop_at, stop_at_first_line
 from tests.waiting import PATIENCE, until
@@ -228,6 +229,35 @@ def test_a_run_whose_ranks_somebody_restarts_says_so(new) -> None:
     cells.cluster.restart()
     with pytest.raises(RankLost, match="rank 0 is lost: its process was ended on request, as by `"):
         run.check()
+
+
+def test_a_run_that_waits_begins_once_all_ranks_are_new_that_somebody_restarts(
+    new, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = new(nodes=2, provider=Local(machines=2), framework=False)
+    controller = cells.cluster._controller
+    connection = controller.connections[1]
+    request, generation = connection.request, controller.state.generation
+
+    def is_held_back() -> bool:
+        is_as_it_was = controller.state.generation == generation
+        return first.finished and controller.formation.lock.locked() and is_as_it_was
+
+    async def request_later(op: str, **fields: Any) -> Message:
+        while op == "kill" and fields["ranks"] and not (is_held_back() or waits.finished):
+            await asyncio.sleep(0.01)  # as over a slower link
+        return await request(op, **fields)
+
+    monkeypatch.setattr(connection, "request", request_later)
+    before = cells.ask("__import__('os').getpid()")
+    first = cells.start("import time\ntime.sleep(600)", ranks=[0])
+    waits = cells.start("pid = __import__('os').getpid()", values={0: ["pid"], 1: ["pid"]})
+    until(lambda: cells.cluster.state.busy_runs)
+    cells.cluster.restart()
+    with pytest.raises(RankLost):
+        first.check()
+    waits.follow()
+    assert not {found["pid"] for found in waits.values().values()}.intersection(before)
 
 
 def lose_just_before(
