@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import getpass
-import glob
 import os
 import re
 import shlex
@@ -14,6 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_sky.errors import UsageError
+from jupyter_sky.providers.ssh.connection.configuration.lines import (
+    JUMPS,
+    WAY,
+    read_lines,
+)
+from jupyter_sky.providers.ssh.connection.configuration.match_lines import decided
 from jupyter_sky.providers.ssh.connection.errors import HostError
 from jupyter_sky.providers.ssh.connection.targets import Target, parse_one
 
@@ -21,22 +25,12 @@ CONNECT_WITHIN = 10.0
 """Seconds for each step of connecting, unless the configuration says otherwise."""
 
 _SYSTEM = Path("/etc/ssh/ssh_config")
-_DEEPEST = 16  # most levels of included files, as in OpenSSH
-_WAY, _JUMPS, _COMMAND = "skyway", "skyjumps", "skycommand"
-"""What lines with ProxyJump and ProxyCommand are read as: whichever comes first holds.
-
-paramiko does not know that, and reads ``~``, ``%n`` and ``%%`` in another way than ssh does. As
-there, ``ProxyJump none`` is said of jump hosts alone, and ``ProxyCommand none`` of both.
-"""
 
 _ASKING = {
     "keyboard-interactive": "kbdinteractiveauthentication",
     "password": "passwordauthentication",
 }
 _ACCEPTING = ("accept-new", "no", "off")
-
-# Up to a number sign that begins a word, and is not in quotation marks.
-_BEFORE_COMMENT = re.compile(r"""(?:"[^"]*"|'[^']*'|\s+(?!\#|\s)|[^\s"'])*""")
 
 _UNSAFE = re.compile(r"[\s'`\"$\\;&<>|(){}]|^-")
 _USUAL_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa", "id_ed25519_sk", "id_ecdsa_sk")
@@ -193,12 +187,12 @@ def _way(
     target: Target, options: dict[str, Any], tokens: dict[str, str]
 ) -> tuple[tuple[str, ...], str | None]:
     """Return the jump hosts of a host, or its command; ``none`` stands for neither."""
-    way = options.get(_WAY, "")
+    way = options.get(WAY, "")
     text = options.get(way, "none")
     if text.lower() == "none":
         return (), None
     text = _with_tokens(text, {**tokens, "n": target.name, "%": "%"})
-    if way == _JUMPS:
+    if way == JUMPS:
         return tuple(each.removeprefix("ssh://").rstrip("/") for each in text.split(",")), None
     if options.get("proxyusefdpass", "no").lower() == "yes":
         raise ValueError("ProxyUseFdpass is not supported, leave it out")
@@ -293,61 +287,22 @@ def _lookup(target: Target) -> dict[str, Any]:
 
     lines: list[str] = []
     for path in (_home() / "config", _SYSTEM):
-        lines += ["Host *", *_lines(path, path.parent)]
+        lines += ["Host *", *read_lines(path, path.parent)]
     if target.user:
         # `Match user` and %r refer to the typed user.
         lines = ["Host *", f"User {target.user}", *lines]
+
+    def looked_up(tag: str) -> dict[str, Any]:
+        text = "\n".join(decided(line, tag) for line in lines)
+        return dict(paramiko.SSHConfig.from_text(text).lookup(target.name))
+
     try:
-        with contextlib.suppress(KeyError):
-            return dict(paramiko.SSHConfig.from_text("\n".join(lines)).lookup(target.name))
-        # Names are to be completed, and nothing says with what: ssh leaves them as they are.
-        lines = ["Host *", "CanonicalizeHostname no", *lines]
-        return dict(paramiko.SSHConfig.from_text("\n".join(lines)).lookup(target.name))
+        try:
+            options = looked_up("")
+        except KeyError:
+            # Names are to be completed, and nothing says with what: ssh leaves them as they are.
+            lines = ["Host *", "CanonicalizeHostname no", *lines]
+            options = looked_up("")
+        return looked_up(options["tag"]) if "tag" in options else options
     except paramiko.SSHException as error:
         raise UsageError(f"~/.ssh/config cannot be used: {error}.") from None
-
-
-def _lines(path: Path, folder: Path, depth: int = 0) -> Iterator[str]:
-    """Yield the lines of a file, including those of included files."""
-    try:
-        lines = path.read_text(errors="replace").splitlines()
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
-    if depth > _DEEPEST:
-        raise UsageError(f"{path} is included too deeply: do its files include each other?")
-    scope = "Host *" if not depth else ""
-    for line in lines:
-        word, _, rest = re.sub(r"\s*=\s*|\s+", " ", line.strip(), count=1).partition(" ")
-        if word.lower() == "include":
-            for pattern in shlex.split(rest, comments=True):
-                place = folder / Path(pattern).expanduser()
-                for each in sorted(glob.glob(str(place))):  # noqa: PTH207 - absolute patterns
-                    yield from _lines(Path(each), folder, depth + 1)
-            # The following lines belong to the block around the Include, whatever the files have
-            # begun.
-            yield scope
-            continue
-        if word.lower() in ("host", "match"):
-            scope = _without_comment(line)
-        yield from _way_lines(word.lower(), rest) or [_without_comment(line)]
-
-
-def _without_comment(line: str) -> str:
-    """Return a line without the comment at its end, which paramiko takes for a value."""
-    found = _BEFORE_COMMENT.match(line.strip())
-    assert found is not None
-    rest = line.strip()[found.end() :].lstrip()
-    return found[0] if rest.startswith("#") else line
-
-
-def _way_lines(word: str, text: str) -> list[str]:
-    """Return the replacement of a line, if it is a proxy option."""
-    if word == "proxycommand":
-        # All of it is for a shell, including what would be quotes and comments elsewhere.
-        return [f"{_WAY} {_COMMAND}", f"{_COMMAND} {text.lstrip('= ')}"]
-    if word == "proxyjump":
-        jumps = "".join(shlex.split(text, comments=True)[:1])
-        return [f"{_WAY} {_JUMPS}"] * (jumps.lower() != "none") + [f"{_JUMPS} {jumps}"]
-    return []

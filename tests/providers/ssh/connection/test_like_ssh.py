@@ -144,6 +144,65 @@ def test_names_that_are_to_be_completed_with_nothing_stay(client: Path) -> None:
     assert read_login(parse_one("gpu")).port == 7
 
 
+def at_home(folder: Path, monkeypatch: pytest.MonkeyPatch, config: str) -> Path:
+    """Give this user another home, with a configuration; return that file."""
+    monkeypatch.setenv("HOME", str(folder))
+    path = folder / ".ssh" / "config"
+    path.parent.mkdir()
+    path.write_text(config)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("line", "applies"),
+    [
+        ("Match final all", True),
+        ("Match all", True),
+        ("Match Final host 10.0.0.1", True),
+        ("Match Host gpu2", False),
+        ("match originalHost=gpu* !User ada", True),
+        ("Match LocalUser nobody-here", False),
+        ("  Match !LocalUser nobody-here # as a comment", True),
+        ("Match User ada,bob", False),
+    ],
+)
+def test_blocks_apply_as_those_of_ssh_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, applies: bool
+) -> None:
+    """Red Hat's systems, and Fedora, have `Match final all` in /etc/ssh/ssh_config.d."""
+    more = tmp_path / "more"
+    more.write_text("  Port 7\n")
+    begin = "Host gpu1\n  HostName 10.0.0.1\n"
+    path = at_home(tmp_path, monkeypatch, f"{begin}{line}\n  Include {more}\nHost *\n  User eve\n")
+    said = subprocess.run(["ssh", "-G", "-F", path, "gpu1"], capture_output=True, text=True).stdout
+    options = dict(each.split(" ", 1) for each in said.splitlines() if " " in each)
+    login = read_login(parse_one("gpu1"))
+    assert (login.address, login.user, login.port == 7) == ("10.0.0.1", "eve", applies)
+    assert (login.user, str(login.port)) == (options["user"], options["port"])
+
+
+@pytest.mark.parametrize(
+    ("line", "applies"),
+    [
+        ("Match tagged work", True),
+        ("Match tagged w*,!work", False),
+        ("Match !tagged home,away", True),
+        ("Match localnetwork 10.99.0.0/16,127.0.0.0/8 host 10.*", True),
+        ("Match localnetwork 10.99.0.0/16", False),
+        ("Match !localnetwork 127.0.0.0/8", False),
+        ("Match sessiontype shell", False),
+        ("Match sessiontype exec final", True),
+        ("Match command rsync*", False),
+    ],
+)
+def test_blocks_that_only_newer_versions_of_ssh_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, applies: bool
+) -> None:
+    config = f"Host gpu1\n  HostName 10.0.0.1\n  Tag work\n{line}\n  Port 7\n"
+    at_home(tmp_path, monkeypatch, config)
+    assert (read_login(parse_one("gpu1")).port == 7) is applies
+
+
 def test_comments_at_the_end_of_lines(lab: Lab, client: Path) -> None:
     config = (client / "config").read_text()
     write(

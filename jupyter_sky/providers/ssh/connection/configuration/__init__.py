@@ -1,0 +1,1 @@
+"""What `~/.ssh/config` says, in lines that paramiko reads as ssh does."""
