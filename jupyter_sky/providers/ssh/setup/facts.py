@@ -41,7 +41,8 @@ case "$XDG_CACHE_HOME" in /*) cache="${XDG_CACHE_HOME%/}" ;; *) cache="$HOME/.ca
 say cache "$cache"
 say cpus "$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)"
 say memory "$(awk '/^MemTotal/ { print $2 }' /proc/meminfo)"
-say shared "$(free /dev/shm)"
+# In some containers, nobody can write there, although there is room.
+say shared "$([ -w /dev/shm ] && free /dev/shm)"
 nearest() { place="$1"; until [ -d "${place:-/}" ]; do place="${place%/*}"; done; }
 refused=
 for wanted in "$runtime" "$HOME/jupyter-sky" "$cache/jupyter-sky"; do
@@ -120,7 +121,7 @@ class HostFacts:
     cpus
         Number of processors.
     memory, shared, disk
-        Bytes: of memory, and free in ``/dev/shm`` and where ``cache`` is.
+        Bytes: of memory, and free for us in ``/dev/shm`` and where ``cache`` is.
     uv
         The path of uv; empty if there is none.
     address

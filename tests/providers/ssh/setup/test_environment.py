@@ -449,15 +449,19 @@ def test_variables_that_cannot_be_used_are_passed_over(lab: Lab, start, kind: st
     ours = Path(f"/tmp/jupyter-sky-{os.getuid()}")
     ours.mkdir(mode=0o700, exist_ok=True)
     host.run("mount", "-t", "tmpfs", "-o", "mode=0700", "tmpfs", str(ours))
+    # Nor can shared memory be used that nobody can write to.
+    host.run("mount", "-t", "tmpfs", "-o", "ro", "tmpfs", "/dev/shm")
     try:
         (host.folder / "scratch" / "sitecustomize.py").write_text("print('hello')\n")
         changed = re.sub(r"TMPDIR=\S+", f"TMPDIR={place}", environment[0])
         changed += f" XDG_CACHE_HOME={kind} PYTHONHOME=/opt/other PYTHONPATH={host.folder}/scratch"
         with host.configured(changed):
             cells = start("lab2", framework=False)
-            assert cells.ask("1 + 1") == [2]
+            cells.namespace["data"] = bytes(3_000_000)
+            assert cells.ask("len(data)", names=["data"]) == [3_000_000]
             cells.cluster.down()
     finally:
+        host.run("umount", "--lazy", "/dev/shm")
         host.run("umount", "--lazy", str(ours))
 
 
