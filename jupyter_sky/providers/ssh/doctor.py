@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from jupyter_sky.providers.diagnosis import CheckResult
 from jupyter_sky.providers.node_defaults import ENOUGH_SHARED_MEMORY
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
 from jupyter_sky.providers.ssh.connection.errors import HostError
+from jupyter_sky.providers.ssh.connection.host_shell import read_answer
 from jupyter_sky.providers.ssh.connection.targets import Target
 from jupyter_sky.providers.ssh.setup.code_package import check_python
 from jupyter_sky.providers.ssh.setup.facts import HostFacts, check_folders, gather_facts
@@ -80,8 +80,8 @@ def _gpus(facts: HostFacts) -> CheckResult:
 def _torch(connection: SSHConnection, facts: HostFacts, python: str) -> CheckResult:
     try:
         command = shlex.join([python, "-P", "-c", _TORCH])
-        version, cuda, count = json.loads(connection.run(command).splitlines()[-1])
-    except (HostError, ValueError, IndexError):
+        version, cuda, count = read_answer(connection.run(command))
+    except HostError:
         return CheckResult(
             "torch", "cannot be imported", "install it there, unless you use `--plugin none`."
         )

@@ -6,7 +6,6 @@ which is sent to an interpreter there.
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,10 +15,10 @@ from typing import Any
 
 import jupyter_sky
 from jupyter_sky.errors import SkyError
-from jupyter_sky.formatting import last_line
 from jupyter_sky.providers.diagnosis import CheckResult
 from jupyter_sky.providers.ssh.connection.connection import pool
 from jupyter_sky.providers.ssh.connection.errors import HostError
+from jupyter_sky.providers.ssh.connection.host_shell import read_answer
 from jupyter_sky.providers.ssh.connection.targets import Target
 from jupyter_sky.providers.ssh.setup.facts import gather_facts
 
@@ -103,7 +102,7 @@ def _run(target: Target, python: str | None, words: Sequence[str]) -> dict[str, 
     interpreter = shlex.quote(python) if python else "python3"
     command = f"{interpreter} - {shlex.join(words)}"
     said = pool.get(target).run(command, _PROGRAM.read_bytes())
-    found: dict[str, Any] = json.loads(last_line(said))
+    found: dict[str, Any] = read_answer(said)
     return found
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 import shlex
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
+from jupyter_sky.formatting import last_line
+from jupyter_sky.providers.ssh.connection.errors import HostError
 from jupyter_sky.transport.bridge import END, MARK
 
 ANSWER_WITHIN = 60.0
@@ -16,8 +20,11 @@ INSTALL_WITHIN = 3600.0
 """The same for one that installs: CUDA has gigabytes, and nothing is printed while they come."""
 
 
-UNSET = ("PYTHONHOME", "PYTHONPLATLIBDIR")
-"""Variables that no command of ours gets: for another Python, with which ours does not start."""
+UNSET = ("PYTHONHOME", "PYTHONPLATLIBDIR", "PYTHONIOENCODING")
+"""Variables that no command of ours gets.
+
+They are for another Python, with which ours does not start, and have ours write what nobody reads.
+"""
 
 
 # A single compound command, which the shell has read completely before the loop reads from the same
@@ -90,6 +97,26 @@ def script_with_input(script: str, data: bytes | None, ends_with_us: bool) -> tu
     if data is None:
         return "sh -s ours", f"{_IF_OURS}{script}".encode()
     return script, data
+
+
+def read_answer(said: str) -> Any:
+    """Return the line of JSON in what a program of ours has printed.
+
+    The start files of its Python may print something before it, and have more printed at its end.
+
+    Raises
+    ------
+    HostError
+        If there is none.
+    """
+    for line in reversed(said.splitlines()):
+        if line.startswith(("{", "[")):
+            with contextlib.suppress(ValueError):
+                return json.loads(line)
+    raise HostError(
+        f"its Python does not print what it is asked for, but {last_line(said)!r}: do its start "
+        "files, like sitecustomize.py, print something?"
+    )
 
 
 def for_login_shell(command: str) -> str:

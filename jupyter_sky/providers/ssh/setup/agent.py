@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from typing import NamedTuple
 
-from jupyter_sky.formatting import last_line
 from jupyter_sky.providers.node_defaults import blob_folder
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
-from jupyter_sky.providers.ssh.connection.host_shell import HostShell
+from jupyter_sky.providers.ssh.connection.host_shell import HostShell, read_answer
 from jupyter_sky.providers.ssh.setup.facts import HostFacts
 from jupyter_sky.transport.protocol.agent_spec import SHELL_OF, AgentSpec, AgentStarted
 
@@ -82,8 +80,7 @@ def start_agent(
         said = connection.run(command, spec.to_json().encode(), _START_WITHIN)
     except CommandError as error:
         raise HostError(f"the agent did not start: {error}") from None
-    # What the interpreter's own start files print comes before it.
-    ready: AgentStarted = json.loads(last_line(said))
+    ready: AgentStarted = read_answer(said)
     return ready
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import io
-import json
 import shlex
 import tarfile
 import threading
@@ -13,10 +12,9 @@ from pathlib import Path
 import blake3
 
 import jupyter_sky
-from jupyter_sky.formatting import last_line
 from jupyter_sky.providers.node_defaults import NEEDED
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
-from jupyter_sky.providers.ssh.connection.host_shell import HostShell
+from jupyter_sky.providers.ssh.connection.host_shell import HostShell, read_answer
 from jupyter_sky.providers.ssh.setup.facts import HostFacts
 
 _LEFT_OUT = {"__pycache__", "static"}
@@ -32,7 +30,7 @@ def check_python(connection: HostShell, python: str) -> None:
     """
     command = shlex.join([python, "-P", "-c", _PYTHON, *NEEDED])
     try:
-        missing = json.loads(last_line(connection.run(command)))
+        missing = read_answer(connection.run(command))
     except CommandError as error:
         raise HostError(f"{python} cannot be used as Python: {error}") from None
     if missing:

@@ -452,9 +452,12 @@ def test_variables_that_cannot_be_used_are_passed_over(lab: Lab, start, kind: st
     # Nor can shared memory be used that nobody can write to.
     host.run("mount", "-t", "tmpfs", "-o", "ro", "tmpfs", "/dev/shm")
     try:
-        (host.folder / "scratch" / "sitecustomize.py").write_text("print('hello')\n")
+        (host.folder / "scratch" / "sitecustomize.py").write_text(
+            "import atexit\nprint('hello')\natexit.register(print, 'bye')\n"
+        )
         changed = re.sub(r"TMPDIR=\S+", f"TMPDIR={place}", environment[0])
         changed += f" XDG_CACHE_HOME={kind} PYTHONHOME=/opt/other PYTHONPATH={host.folder}/scratch"
+        changed += " PYTHONIOENCODING=utf-16"
         with host.configured(changed):
             cells = start("lab2", framework=False)
             cells.namespace["data"] = bytes(3_000_000)
