@@ -285,6 +285,13 @@ def test_a_start_file_may_print_at_the_end_too_and_leave_a_process(lab: Lab, cli
         assert connection.run("cat; echo heard >&2", b"words") == "words"
         with pytest.raises(CommandError, match="^no such way$"):
             connection.run("echo no such way >&2; exit 3", ends_with_us=True)
+        # It may leave room for no other process.
+        start_file.write_text("ulimit -u 1\n")
+        with pytest.raises(CommandError, match="^it lets you start no more processes: end some of"):
+            connection.run("true | cat")
+        start_file.write_text("echo 'bash: fork: Resource temporarily unavailable' >&2; exit 254\n")
+        with pytest.raises(HostError, match="^it lets you start no more processes"):
+            connection.run("true")
     finally:
         connection.close()
         for each in host.processes("sleep 600"):

@@ -297,7 +297,8 @@ class SSHConnection:
         except (OSError, EOFError) as error:
             raise HostError(f"the connection broke ({str(error) or 'end of file'})") from None
         if not mark:
-            raise HostError(runs_nothing(last_line((first + said).decode(errors="replace"))))
+            text = (first + said).decode(errors="replace")
+            raise HostError(no_room.for_processes(text) or runs_nothing(last_line(text)))
         if status:
             lines = (printed + said).decode(errors="replace").strip().splitlines()
             if said_of_disk := no_room.explain(lines, self.run, self.target):

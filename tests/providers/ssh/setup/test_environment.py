@@ -318,6 +318,14 @@ def test_a_full_disk_is_named(lab: Lab, client: Path) -> None:
         caught.value
     )
     assert "tar:" not in str(caught.value)
+    host.run("mount", "-t", "tmpfs", "-o", "nr_inodes=20", "tmpfs", str(cache))
+    try:
+        with pytest.raises(sky.SkyError) as caught:
+            sky.ComputePool(provider=sky.SSH("lab2")).__enter__()
+    finally:
+        host.run("umount", str(cache))
+    no_more = f"lab2: it has room for no more files, of any size, in {cache}: remove some, or see"
+    assert no_more in str(caught.value)
 
 
 @pytest.mark.parametrize(
