@@ -91,12 +91,15 @@ async def send_once_whole(
         except SkyError as why:
             # Ranks that it did not reach have not compared what a run before it has left.
             controller.state = replace(controller.state, cut_off=True)
-            if isinstance(why, RanksBusy) and run.id not in controller.state.busy_runs:
+            may_have_begun = run.id in controller.state.busy_runs
+            if isinstance(why, RanksBusy) and not may_have_begun:
                 run.sent = False
                 raise
-            # Where a rank was lost just before, as was not known here, it has begun nowhere, or
-            # only on other nodes.
-            may_have_begun = controller.state.group or run.id in controller.state.busy_runs
+            # Where a rank was lost just before, or restarted by another notebook, as was not known
+            # here yet, it has begun nowhere, or only on other nodes.
+            may_have_begun = may_have_begun or not await controller.holds_soon(
+                lambda: not controller.state.group or controller.state.generation != run.generation
+            )
             if may_have_begun or run.finished or not is_first:
                 if _report_lost(controller, run):
                     raise BegunInPart(str(why)) from None
