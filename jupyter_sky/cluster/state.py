@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -156,6 +157,11 @@ class ClusterState:
             f"rank {rank.rank} no longer starts, {rank.trouble}: end the cluster with `%sky down "
             f"{cluster}` and start a new one."
         )
+
+    def members(self, plugins: Iterable[str]) -> str:
+        """Return what another group has in common with one of these nodes, and these plugins."""
+        nodes = [(*each.ranks, each.addr, each.port, each.fingerprint) for each in self.nodes]
+        return hashlib.sha256(repr((nodes, [*plugins])).encode()).hexdigest()[:16]
 
     def node_of(self, rank: int) -> Node:
         """Return the node of a rank of the cluster."""

@@ -267,7 +267,11 @@ class Controller(ConnectionListener):
         self.state = reduce(self.state, event, connection.ranks)
         match event:
             case Formed(generation=generation) if generation > self.state.generation:
-                self.formation.outdated = True
+                # Formed by another kernel: of the same ranks, or has it changed them?
+                if event.members == self.state.members(self.runtime_env.plugins):
+                    self.state = replace(self.state, generation=generation)
+                else:
+                    self.formation.outdated = True
             case Formed(rank, generation, error) if error is not None:
                 # One that was taken out of an earlier group so late does not spoil this one.
                 if generation == self.state.generation:

@@ -8,6 +8,9 @@ in C++ until all others have; if one of them cannot come, the rest wait for it a
 The solution: each attempt has a generation and a deadline. When a rank reports an error or dies, or
 the deadline passes, the agents make every rank leave: by an interrupt or, if the rank is blocked in
 C++, by its side thread, which breaks the connections of the rendezvous.
+
+Of several notebooks that find the group broken, one forms it (`node.supervisor.forming_turns`), and
+the others hear of that.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.requests.pending import LOOK_LINK_WITHIN
+from jupyter_sky.cluster.network.requests.quietly import request_quietly
 from jupyter_sky.cluster.runtime_env import deadline
 from jupyter_sky.errors import GroupBroken, NoConnection, SkyError
 from jupyter_sky.formatting import format_duration, format_ranks
@@ -53,8 +57,26 @@ async def ensure_formed(controller: Controller) -> None:
     limit = controller.timeouts.stop + controller.timeouts.start
     async with deadline(limit, "the ranks are still busy"):
         await _until(controller, are_there)
-    if not controller.state.group:
-        await form(controller)
+
+    def is_wanted() -> bool:
+        check_up_to_date(controller)
+        return not controller.state.group
+
+    await form(controller, is_wanted)
+
+
+def check_up_to_date(controller: Controller) -> None:
+    """Refuse a cluster whose nodes another kernel has changed.
+
+    Raises
+    ------
+    SkyError
+        With what to do.
+    """
+    if controller.formation.outdated:
+        raise SkyError(
+            f"cluster {controller.spec.name} was changed by another kernel: run the cell again."
+        )
 
 
 def can_return(controller: Controller) -> bool:
@@ -76,23 +98,33 @@ async def let_return(controller: Controller, rank: int) -> None:
         If that fails.
     """
     assert controller.formation.topology is not None
-    async with _formation(controller, patience=0.0):
+    async with _alone(controller), _abandoned_on_error(controller, patience=0.0):
         controller.formation.errors.pop(rank, None)
         await _enter(controller, controller.formation.topology, (rank,))
 
 
-async def form(controller: Controller) -> None:
+async def form(controller: Controller, is_wanted: Callable[[], bool] = lambda: True) -> None:
     """Form a group of a new generation from all ranks of a cluster.
+
+    Parameters
+    ----------
+    controller
+        The cluster.
+    is_wanted
+        Returns whether there has to be a new group, when no other notebook forms one.
 
     Raises
     ------
     SkyError
         If a rank cannot enter it; the others have then left the rendezvous.
     """
-    async with _formation(controller):
-        if controller.state.generation and not controller.runtime_env.reforms:
-            await renew_ranks(controller, controller.ranks)
-        await _form(controller)
+    async with _alone(controller), _turn(controller, is_wanted) as generation:
+        if generation is None:
+            return
+        async with _abandoned_on_error(controller):
+            if controller.state.generation and not controller.runtime_env.reforms:
+                await renew_ranks(controller, controller.ranks)
+            await _form(controller, generation)
 
 
 async def restart(
@@ -114,35 +146,77 @@ async def restart(
     SkyError
         If the ranks do not start, or cannot form a group.
     """
-    async with _formation(controller):
+    async with _alone(controller), _turn(controller, lambda: forms) as generation:
         every = forms and not controller.runtime_env.reforms
-        await renew_ranks(controller, controller.ranks if every else ranks, patience)
-        if forms:
-            await _form(controller)
+        async with _abandoned_on_error(controller):
+            await renew_ranks(controller, controller.ranks if every else ranks, patience)
+            if generation is not None:
+                await _form(controller, generation)
 
 
 @contextlib.asynccontextmanager
-async def _formation(controller: Controller, patience: float = PATIENCE) -> AsyncIterator[None]:
-    """Let nobody else form a group, or begin a run; if it fails, no rank stays in the rendezvous.
+async def _alone(controller: Controller) -> AsyncIterator[None]:
+    """Let nobody else in this notebook form a group, or begin a run."""
+    try:
+        async with controller.formation.lock:
+            yield
+    finally:
+        controller.wake()  # who waits for the lock's release
+
+
+@contextlib.asynccontextmanager
+async def _abandoned_on_error(
+    controller: Controller, patience: float = PATIENCE
+) -> AsyncIterator[None]:
+    """Let no rank stay in the rendezvous after an error: it would block there until told to abort.
 
     Parameters
     ----------
     controller
         The cluster.
     patience
-        Seconds that ranks get to complete it where it is cancelled.
+        Seconds that ranks get to complete it where this is cancelled.
     """
     try:
-        async with controller.formation.lock:
-            try:
-                yield
-            except BaseException as error:
-                # Ranks already in the rendezvous block until they are told to abort.
-                within = 0.0 if isinstance(error, SkyError) else patience
-                await shielded(abandon(controller, within))
-                raise
+        yield
+    except BaseException as error:
+        await shielded(abandon(controller, 0.0 if isinstance(error, SkyError) else patience))
+        raise
+
+
+@contextlib.asynccontextmanager
+async def _turn(controller: Controller, is_wanted: Callable[[], bool]) -> AsyncIterator[int | None]:
+    """Keep other notebooks from forming a group meanwhile.
+
+    Yields
+    ------
+    int or None
+        The generation of the group that this one is to form, if it has to.
+    """
+    if not controller.has_company:
+        yield controller.state.generation + 1 if is_wanted() else None
+        return
+    try:
+        yield await _next_generation(controller, is_wanted)
     finally:
-        controller.wake()  # who waits for the lock's release
+        controller.spawn(request_quietly(controller.connection(0), "end_forming"))
+
+
+async def _next_generation(controller: Controller, is_wanted: Callable[[], bool]) -> int | None:
+    """Wait for the turn to form a group, and return its generation; ``None`` if not needed then."""
+    latest = 0
+    while is_wanted():
+        generation = max(latest, controller.state.generation) + 1
+        head = controller.connection(0)
+        answer = await head.request("begin_forming", generation=generation)
+        if answer["is_given"]:
+            if answer["is_left"]:  # ranks may wait for others that were not told
+                await abandon(controller, PATIENCE)
+            return generation
+        latest = answer["generation"]
+        # Another notebook forms it, or has; this one hears of that.
+        await controller.holds_soon(lambda: not is_wanted())
+    return None
 
 
 async def end_ranks(controller: Controller, ranks: Collection[int], patience: float = 0.0) -> None:
@@ -200,8 +274,7 @@ async def _until(controller: Controller, condition: Callable[[], bool]) -> None:
         raise NoConnection(f"{lost_agent(gone[0])}.")
 
 
-async def _form(controller: Controller) -> None:
-    generation = controller.state.generation + 1
+async def _form(controller: Controller, generation: int) -> None:
     controller.state = replace(controller.state, generation=generation)
     controller.formation.errors.clear()
     topology = await _topology(controller, generation)
@@ -300,6 +373,7 @@ async def _topology(controller: Controller, generation: int) -> Topology:
         "head_addr": nodes[0].addr,
         "head_port": answer["port"],
         "nodes": places,
+        "members": controller.state.members(controller.runtime_env.plugins),
     }
 
 

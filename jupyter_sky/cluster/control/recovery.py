@@ -74,21 +74,7 @@ async def _replace_missing(controller: Controller) -> None:
         controller.repair = None
         if not controller.alive:
             raise controller.loss.anew()
-        check_up_to_date(controller)
-
-
-def check_up_to_date(controller: Controller) -> None:
-    """Refuse a cluster whose nodes another kernel has changed.
-
-    Raises
-    ------
-    SkyError
-        With what to do.
-    """
-    if controller.formation.outdated:
-        raise SkyError(
-            f"cluster {controller.spec.name} was changed by another kernel: run the cell again."
-        )
+        process_group.check_up_to_date(controller)
 
 
 async def renew(controller: Controller, ranks: Sequence[int]) -> None:

@@ -37,6 +37,7 @@ from jupyter_sky.transport.protocol.inspection import (
 from jupyter_sky.transport.protocol.messages import Welcome
 from jupyter_sky.transport.protocol.profiling import ProfileAnswer, RecordedAnswer
 from jupyter_sky.transport.protocol.shape import check_for
+from jupyter_sky.transport.protocol.topology import FormingTurn
 from jupyter_sky.transport.together import ranks_done
 from jupyter_sky.transport.volumes.requests import MountAnswer, VolumesAnswer, WriteBackAnswer
 
@@ -141,6 +142,7 @@ _ANSWERS: Mapping[str, type] = {
     "add_peers": _OwnAddress,
     "arrived": _Size,
     "authority": _Authority,
+    "begin_forming": FormingTurn,
     "connect_to_test_ports": _Failed,
     "end_peers": _Failed,
     "fill_room": _Filled,

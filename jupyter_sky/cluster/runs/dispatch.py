@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from jupyter_sky.cluster.control import recovery
+from jupyter_sky.cluster.control import process_group, recovery
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.listener import Done
 from jupyter_sky.cluster.errors import BegunInPart
@@ -45,7 +45,7 @@ def check_ranks(controller: Controller, task: Task) -> None:
         raise SkyError(
             f"{format_ranks(departed)} left the cluster before the run began: run it again."
         )
-    recovery.check_up_to_date(controller)
+    process_group.check_up_to_date(controller)
 
 
 async def send_once_whole(

@@ -25,8 +25,7 @@ from jupyter_sky.transport.protocol.messages import Hello, Welcome
 from jupyter_sky.transport.tasks import shielded
 from jupyter_sky.transport.together.ranks_done import Brief, JoinedEvents
 
-SILENCE = 30.0
-"""Seconds without a sign of life after which a client is taken to be gone."""
+SILENCE = 30.0  # seconds without a sign of life after which a client is taken to be gone
 
 HEARD_WITHIN = 5.0
 """Seconds after its last sign of life in which a notebook is taken to be there.
@@ -35,11 +34,9 @@ A kernel that was killed without a word leaves a link that is closed much later:
 busy is not worth a new one.
 """
 
-HELD_FOR = 0.002
-"""Seconds that events wait which nobody waits for: what follows them soon goes with them."""
+HELD_FOR = 0.002  # seconds that events wait which nobody waits for: what follows goes with them
 
-TAKEN_WITHIN = 0.05
-"""Seconds in which it is said that a run was taken: most cells are over before, and say it too."""
+TAKEN_WITHIN = 0.05  # seconds in which it is said that a run was taken: most cells end before
 
 _AT_ONCE = 64 * 1024  # bytes of events that are sent together
 
@@ -359,6 +356,9 @@ class ClientSessions:
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def __contains__(self, token: object) -> bool:
+        return any(each.token == token for each in self._sessions)
 
     def add(self, session: ClientSession) -> None:
         """Add a client that has connected."""

@@ -37,6 +37,7 @@ from jupyter_sky.node.network.peers import HANDSHAKE_WITHIN, PeerAgents, PeerStr
 from jupyter_sky.node.packages.installer import PackageInstaller
 from jupyter_sky.node.ports.ports import Ports
 from jupyter_sky.node.shells.shells import Shells
+from jupyter_sky.node.supervisor.forming_turns import FormingTurns
 from jupyter_sky.node.supervisor.output.log_file import RankLogs
 from jupyter_sky.node.supervisor.supervisor import Supervisor
 from jupyter_sky.node.volumes.volumes import Volumes
@@ -49,8 +50,7 @@ from jupyter_sky.transport.protocol.messages import Welcome
 if TYPE_CHECKING:
     from jupyter_sky.node.agent.notices import Notice
 
-MOST_CLIENTS = 256
-"""Clients that are connected at a time, all of them this user's."""
+MOST_CLIENTS = 256  # that are connected at a time, all of them this user's
 
 REPORT_EVERY = 0.5
 """Seconds between two reports of what ranks use, while something runs."""
@@ -132,7 +132,8 @@ class Agent:
         self._shells = Shells(folder, spec, variables, fork_server_pid, self._idle.attend)
         self._ports = Ports()
         self._volumes = Volumes(folder, spec.socket, Path(spec.blobs))
-        parts = (self._installer, self._shells, self._ports, self._volumes)
+        turns = FormingTurns(self._sessions)
+        parts = (self._installer, self._shells, self._ports, self._volumes, turns)
         requests = RequestHandlers(
             spec=spec,
             supervisor=self._supervisor,
@@ -372,7 +373,7 @@ class Agent:
     def answer(self, token: str, message: Message) -> Answer:
         """Carry out a request, unless that was done before."""
         self._blob_folder.check()
-        if message["op"] == "open_port":
+        if message["op"] in ("open_port", "begin_forming", "end_forming"):
             message["client"] = token
         return self._requests.answer(token, message)
 

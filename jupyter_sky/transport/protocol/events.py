@@ -67,10 +67,9 @@ class Prepared(Event):
 
     Attributes
     ----------
-    versions
-        Versions of Python and the packages that ranks use (`transport.protocol.versions`).
-    missing
-        Modules that could not be imported, and why.
+    versions, missing
+        Versions of Python and the packages that ranks use (`transport.protocol.versions`); modules
+        that could not be imported, and why.
     """
 
     versions: dict[str, str]
@@ -115,6 +114,7 @@ class Formed(Event):
     rank: int
     generation: int
     error: ErrorReport | None
+    members: str = ""  # as in its `Topology`
 
 
 @dataclass(frozen=True, slots=True)

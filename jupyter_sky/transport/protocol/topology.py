@@ -34,7 +34,10 @@ class NodePlace(TypedDict):
 
 
 class Topology(TypedDict):
-    """The nodes of a cluster, and where its head listens while a process group is formed."""
+    """The nodes of a cluster, and where its head listens while a process group is formed.
+
+    ``members`` tells whether another group has the same nodes and plugins.
+    """
 
     cluster: str
     task_id: str
@@ -42,6 +45,7 @@ class Topology(TypedDict):
     head_addr: str
     head_port: int
     nodes: list[NodePlace]
+    members: str
 
 
 class PeerPlace(TypedDict):
@@ -80,6 +84,40 @@ class ReserveRequest(TypedDict):
 
     rank: int
     addr: str
+
+
+class BeginFormingRequest(TypedDict):
+    """``begin_forming``: ask the first node to form the next process group; see `FormingTurn`.
+
+    The agent adds the ``client``.
+    """
+
+    generation: int
+    client: str
+
+
+class FormingTurn(TypedDict):
+    """The answer: whether it is this notebook's turn to form a group.
+
+    Attributes
+    ----------
+    is_given
+        Whether it is.
+    is_left
+        Whether the notebook before it has gone without saying that it was done.
+    generation
+        The latest generation that some notebook forms, or has formed.
+    """
+
+    is_given: bool
+    is_left: bool
+    generation: int
+
+
+class EndFormingRequest(TypedDict):
+    """``end_forming``: end one's turn; the agent adds the ``client``."""
+
+    client: str
 
 
 class FormRequest(TypedDict):

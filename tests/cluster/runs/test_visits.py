@@ -23,6 +23,7 @@ from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.events import Output
 from tests.conftest import processes_of
 from tests.waiting import until
@@ -199,16 +200,21 @@ def test_a_run_waits_until_that_of_another_kernel_is_over(kernels: list[Cluster]
 def slow_down(monkeypatch: pytest.MonkeyPatch, kernel: Cluster, node: int) -> None:
     """Let requests of a kernel reach a node later than those of others do."""
     connection = kernel._scheduler.controller.connections[node]
-    post = connection.post
+    post, request = connection.post, connection.request
 
     def post_later(*request: Any) -> None:
         asyncio.get_running_loop().call_later(0.1, post, *request)
 
+    async def request_later(op: str, **fields: Any) -> Message:
+        await asyncio.sleep(0.1)
+        return await request(op, **fields)
+
     monkeypatch.setattr(connection, "post", post_later)
+    monkeypatch.setattr(connection, "request", request_later)
 
 
-def test_kernels_that_begin_runs_at_the_same_moment_take_turns(
-    kernels: list[Cluster], monkeypatch: pytest.MonkeyPatch
+def test_kernels_that_begin_runs_at_the_same_moment_take_turns_also_to_form_a_group(
+    kernels: list[Cluster], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def ask(kernel: Cluster, title: str) -> list[list[str]]:
         code = f"seen = globals().get('seen', []) + [{title!r}]"
@@ -227,6 +233,24 @@ def test_kernels_that_begin_runs_at_the_same_moment_take_turns(
     on_head, on_other = ask(kernels[0], "last")
     assert on_head == on_other  # each run was the next one on both ranks
     assert len(on_head) == len(set(on_head)) == len(first) + len(many) + 1
+    # They all find at the same moment that a rank is lost.
+    here, go = "import jupyter_sky as sky, os\nhere = sky.instance_info()\n", tmp_path / "go"
+    code = f"{here}while here.rank and not os.path.exists({str(go)!r}): pass"
+    kill = kernels[2].run(Task((0, 1), code=f"{code}\nif here.rank: os.kill(os.getpid(), 9)"))
+    kill.begin()
+    until(lambda: all(kernel.state.ranks[1].run == kill.id for kernel in kernels))
+    port = Task((0, 1), code=f"{here}port = here.head_port", values={0: ["port"], 1: ["port"]})
+    waiting = [kernel.run(port) for kernel in kernels]
+    for run in waiting:
+        run.begin()
+    go.touch()
+    kill.follow()
+    ports = set()
+    for run in waiting:
+        run.follow()
+        ports.update(port for values in run.values().values() for port in values.values())
+    assert len(ports) == 1  # one of them has formed the group, and the others have not again
+    assert not any(kernel.outdated for kernel in kernels)
 
 
 def test_a_kernel_knows_of_another_that_has_attached_before_that_runs_anything(

@@ -103,7 +103,7 @@ class GroupMembership:
             error = self._shell.report(problem)
         with self._ending:
             self._forming = None
-        return Formed(self._rank, generation, error)
+        return Formed(self._rank, generation, error, topology["members"])
 
     def _enter(self, command: FormCommand) -> None:
         os.environ.update(env_vars.variables(command["topology"], self._rank))
