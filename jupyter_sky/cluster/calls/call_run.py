@@ -119,7 +119,7 @@ class CallRun:
         self._waiting = deque(call for call in self._waiting if call.batch is not batch)
         others = bool(self._waiting) or any(each.call.batch is not batch for each in self._assigned)
         self._fill()
-        if self._assigned and not others:
+        if not others and (self._assigned or not (self.run.sent or self.run.finished)):
             self._phase = _Phase.CLOSED
             return True
         for each in self._assigned:

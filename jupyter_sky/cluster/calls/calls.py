@@ -88,6 +88,10 @@ class _CallQueue:
     def withdraw(self, batch: Batch, number: int) -> None:
         """Cancel one call of a batch: it does not begin, or is stopped."""
         batch.cancelled.add(number)
+        if len(batch.cancelled) == len(batch.calls):
+            for current in self._runs:
+                if not current.run.sent and current.drop(batch):  # it waits for nothing
+                    self._scheduler.interrupt(current.run.id)
         for current in self._runs:
             current.withdraw(BatchedCall(batch, number))
 

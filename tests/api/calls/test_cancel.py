@@ -14,8 +14,9 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.calls.worker import Worker
+from jupyter_sky.cluster.runs.task import Task
 from tests.api.calls.test_calls import double, meet, rank_pids, wait_for, worker
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 
 @sky.compute
@@ -45,6 +46,27 @@ def fail_when(path: Path) -> None:
 
 async def _awaited(future: Any) -> Any:
     return await future
+
+
+def test_nothing_waits_for_its_turn_where_all_calls_are_cancelled(
+    pool: sky.ComputePool, tmp_path: Path
+) -> None:
+    cluster, go = pool.cluster, tmp_path / "go"
+    code = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)"
+    running = cluster.run(Task(cluster.all_ranks, code=code))
+    running.begin()
+    stream = iter(sky.gather(double(1), double(2), stream=True) >> pool)
+    stream.close()  # type: ignore[attr-defined]
+    one, other = double(3) > pool, double(4) > pool
+    assert one.cancel()
+
+    def ended() -> list[tuple[str, str]]:
+        return [(each["title"], each["state"]) for each in cluster.ended_runs()[-2:]]
+
+    until(lambda: ended() == [("2 calls of double", "interrupted"), ("double()", "interrupted")])
+    go.touch()
+    running.follow()
+    assert other.result() == 8
 
 
 @pytest.mark.parametrize(
