@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import platform
 import re
 import shlex
 import shutil
@@ -540,7 +541,15 @@ def test_every_host_that_cannot_be_used_is_named_with_its_reason(
 
 
 def test_an_interpreter_that_will_not_do(lab: Lab, client: Path) -> None:
+    old = lab.hosts[0].folder / "bin" / "python3.10"
+    old.write_text("#!/bin/sh\necho 'Unknown option: -P\nusage: python3.10 [option]' >&2\nexit 2\n")
+    old.chmod(0o755)
+    version = re.escape(platform.python_version())
     for python, said in (
+        (
+            str(old),
+            f"is older than Python 3.11: name one with the notebook's .* {version}, or leave",
+        ),
         ("/usr/bin/no-such-python", "cannot be used as Python"),
         ("/usr/bin/python3", "has no .*IPython.*: install `jupyter-sky` there, or leave out"),
     ):

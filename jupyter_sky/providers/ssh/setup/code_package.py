@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import platform
 import shlex
 import tarfile
 import threading
@@ -32,6 +33,12 @@ def check_python(connection: HostShell, python: str) -> None:
     try:
         missing = read_answer(connection.run(command))
     except CommandError as error:
+        if "Unknown option: -P" in str(error):
+            raise HostError(
+                f"{python} is older than Python 3.11: name one with the notebook's version, which "
+                f"is {platform.python_version()}, or leave out python=, so that an environment is "
+                "made"
+            ) from None
         raise HostError(f"{python} cannot be used as Python: {error}") from None
     if missing:
         raise HostError(
