@@ -15,6 +15,7 @@ from jupyter_sky.node.agent.usage.metrics import UsageMeter
 from jupyter_sky.node.blobs.relay import BlobRelay
 from jupyter_sky.node.blobs.rooms import BlobRooms
 from jupyter_sky.node.blobs.store import BlobStore
+from jupyter_sky.node.clock import steady_time
 from jupyter_sky.node.files import reader
 from jupyter_sky.node.network import interfaces, port_check
 from jupyter_sky.node.network.peers import PeerAgents
@@ -285,7 +286,7 @@ class RequestHandlers:
             "size": log.size,
             "pieces": log.index.pieces(start, end),
             "runs": log.index.runs(start, end),
-            "clock": time.time(),
+            "clock": steady_time(),
         }
         return cast(Message, answer)
 

@@ -100,7 +100,7 @@ class LogAnswer(TypedDict):
     pieces, runs
         The pieces and runs in this part; the first of each may begin before it.
     clock
-        The time by the clock of the node, in seconds since the epoch.
+        The time by the clock of the pieces, in seconds since the epoch.
     """
 
     data: bytes

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from jupyter_sky.node.supervisor.output.log_file import LogFile
 from jupyter_sky.node.supervisor.output.log_index import RESOLUTION, LogIndex
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -80,6 +82,19 @@ def test_the_index_says_when_and_where_what_was_written(tmp_path: Path) -> None:
     assert index.runs(39, 40) == runs[:1]
     assert index.runs(40, 60) == runs[1:]
     assert LogIndex(tmp_path / "empty.index").pieces(0, 9) == []
+
+
+def test_no_time_of_a_log_jumps_where_the_clock_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, began = LogIndex(tmp_path / "rank0.index"), time.time()
+    index.add("stdout", 0)
+    monkeypatch.setattr(time, "time", lambda: began - 3600)
+    until(lambda: index.add("stdout", 10) or len(index.pieces(0, 20)) == 2)
+    index.begin_run("r1", "train", 20)
+    times = [written for _, written, _ in index.pieces(0, 20)] + [index.runs(0, 30)[0][1]]
+    assert times == sorted(times)
+    assert times[0] > began - 60
 
 
 def test_a_log_that_was_cut_begins_anew(tmp_path: Path) -> None:

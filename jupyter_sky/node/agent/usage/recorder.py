@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 import psutil
 
 from jupyter_sky.node.agent.usage.metrics import UsageMeter
+from jupyter_sky.node.clock import steady_time
 from jupyter_sky.node.supervisor.rank_process import RankProcess
 from jupyter_sky.transport.metrics.usage_history import RankSample, Sample, Samples, Sizes
 
@@ -37,7 +38,6 @@ class UsageRecorder:
         self._metrics = metrics
         self._processors = psutil.cpu_count() or 1
         self._since = time.monotonic()
-        self._epoch = time.time() - _passed()
         self._machine = psutil.cpu_times()
         self._traffic = _traffic()
         self._ranks: dict[int, _Times] = {}
@@ -53,7 +53,7 @@ class UsageRecorder:
         self.samples.add(
             Sample(
                 # Not by a clock that may be set meanwhile: the curves of other machines go with it.
-                max(int(1000 * (self._epoch + _passed())), self.samples.last + 1),
+                max(int(1000 * steady_time()), self.samples.last + 1),
                 self._busy_processors(),
                 memory.total - memory.available,
                 self._network(seconds),
@@ -89,11 +89,6 @@ class UsageRecorder:
         before, self._traffic = self._traffic, _traffic()
         passed = [count - before[name] for name, count in self._traffic.items() if name in before]
         return max(0, sum(passed)) / seconds if passed else None
-
-
-def _passed() -> float:
-    """Return seconds since some moment, also those in which the machine slept where it tells."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _sum(times: object) -> float:

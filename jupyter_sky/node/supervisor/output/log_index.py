@@ -11,11 +11,11 @@ import bisect
 import contextlib
 import os
 import struct
-import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from jupyter_sky.node.clock import steady_time
 from jupyter_sky.transport.protocol.agent_requests import LoggedPiece, LoggedRun
 
 RESOLUTION = 0.1
@@ -48,7 +48,7 @@ class LogIndex:
     def __init__(
         self,
         path: Path,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady_time,
         first: int = FIRST,
         last: int = LAST,
     ) -> None:
