@@ -13,6 +13,14 @@ from jupyter_sky.node.forking import fork_server
 from tests.waiting import until
 
 
+def is_there(process: psutil.Process) -> bool:
+    """Return whether a process has not ended, whether or not its parent has asked after it."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
 def fork_server_of(agent: psutil.Process) -> psutil.Process:
     """Return the process that the ranks of an agent are forked from."""
     tops: list[psutil.Process] = []

@@ -18,6 +18,7 @@ from jupyter_sky.node.shells.shells import Shells
 from jupyter_sky.node.shells.terminal import Terminal
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
+from tests.node_processes import is_there
 from tests.waiting import until
 
 
@@ -116,7 +117,7 @@ def test_a_shell_whose_user_is_gone_ends(tmp_path: Path, monkeypatch: pytest.Mon
         await asyncio.sleep(1)
         assert process.is_running()  # someone waits for what it prints
         waiting.cancel()
-        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        while is_there(process):
             await asyncio.sleep(0.02)
         assert "ended" in (await ask(of, "read_shell", shell=number))["error"]
         await of.end()
@@ -151,10 +152,6 @@ def test_what_shells_have_left_running_ends_with_them(tmp_path: Path) -> None:
                     process.kill()
 
     asyncio.run(work())
-
-
-def is_there(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def test_a_program_that_hears_no_hangup_ends_all_the_same(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
 from tests.lab import Lab
+from tests.node_processes import is_there
 from tests.notebook.kernels import PATIENCE
 from tests.providers.ssh.conftest import client, opened_over_ssh
 from tests.waiting import until
@@ -133,10 +134,6 @@ def cmdline(process: psutil.Process) -> list[str]:
         return process.cmdline()
     except psutil.Error:
         return []
-
-
-def is_there(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def test_what_it_has_left_running_ends_with_the_cluster(opened: Open) -> None:

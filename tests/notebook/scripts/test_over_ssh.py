@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from pathlib import Path
+
+import psutil
 
 from jupyter_sky.cluster.inventory import registry
 from tests.lab import Lab
@@ -74,7 +77,8 @@ def test_a_terminal_does_not_start_here_what_was_lost_over_ssh(
     over_ssh.succeed("%sky up --hosts lab1 --plugin none --cluster lost")
     [row] = [row for row in registry.rows() if row.name == "lost"]
     for process in lab.hosts[0].processes(row.id):
-        process.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ends with one that was killed before
+            process.kill()
     (tmp_path / "task.yaml").write_text("num_nodes: 1\nrun: touch ran")
     command = f"{sys.executable} -m jupyter_sky launch task.yaml --cluster lost"
     said = over_ssh.succeed(f"!cd {tmp_path} && {command}").stdout

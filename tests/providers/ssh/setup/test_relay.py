@@ -15,6 +15,7 @@ import pytest
 from jupyter_sky.providers.ssh.connection.errors import HostError
 from jupyter_sky.providers.ssh.relay import Relay, RelayedFile
 from jupyter_sky.providers.ssh.setup.packages.uv import uv_program
+from tests.node_processes import is_there
 from tests.waiting import until
 
 
@@ -53,7 +54,7 @@ def test_others_on_the_host_do_not_say_what_is_ended_there(
             assert answer.read() == b"a program"
     finally:
         relay.close()
-    until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE)
+    until(lambda: not is_there(process))
 
 
 def test_no_pip_of_the_working_folder_is_run(
