@@ -13,7 +13,7 @@ listed with its file::
             DebuggerQuit     errors.py: the user left the debugger of a cell with `q`
             ClusterLost      errors.py: the cluster, or part of it, is gone
             NoConnection     errors.py: a node cannot be reached now, but may still run
-            RanksBusy        errors.py: another notebook has begun a run there
+            RanksBusy        errors.py: another notebook has begun a run there, or restarts them
             GroupBroken      errors.py: the group was not formed, but may be next time
             BegunInPart      cluster/errors.py: some ranks were lost before they began a run
             TimedOut         cluster/errors.py: the run took longer than `--timeout`
@@ -136,7 +136,7 @@ class NoConnection(SkyError):
 
 
 class RanksBusy(SkyError):
-    """Ranks are busy with a run that another notebook or program began."""
+    """Ranks are busy with a run that another notebook or program began, or are being restarted."""
 
 
 class GroupBroken(SkyError):

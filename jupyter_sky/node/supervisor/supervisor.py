@@ -215,9 +215,11 @@ class Supervisor:
             return {"error": "the run was stopped before it began"}
         processes = [self.ranks[rank] for rank in among(request["ranks"], self.ranks)]
         for process in processes:
-            is_other = process.generation != request["generation"]
-            if process.pid is None or process.is_ending or is_other:
-                return {"error": f"rank {process.rank} is being started again: run it again"}
+            again: Message = {"error": f"rank {process.rank} is being started again: run it again"}
+            if process.is_ending:  # which who asks does not know before it has ended
+                return {**again, "busy": True}
+            if process.pid is None or process.generation != request["generation"]:
+                return again
             if process.run:
                 return {"error": f"rank {process.rank} is {OTHERS_RUN}: run it again", "busy": True}
         self.stopper.run_begins(request["together"], request["deadline"])

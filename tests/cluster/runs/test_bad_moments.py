@@ -8,14 +8,17 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psutil
 import pytest
 
 import jupyter_sky as sky
+from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RankLost
-from jupyter_sky.cluster.inventory import owed_runs
+from jupyter_sky.cluster.inventory import owed_runs, registry
+from jupyter_sky.cluster.runs import dispatch
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.notebook.output.background_run import BackgroundRun
@@ -258,6 +261,38 @@ def test_a_run_that_waits_begins_once_all_ranks_are_new_that_somebody_restarts(
         first.check()
     waits.follow()
     assert not {found["pid"] for found in waits.values().values()}.intersection(before)
+
+
+def test_a_cell_waits_for_ranks_that_another_notebook_is_restarting(
+    new, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leaves, now = tmp_path / "leaves", tmp_path / "now"
+
+    def slow(info):
+        yield
+        leaves.touch()
+        while not now.exists():
+            time.sleep(0.01)
+
+    async def counted(*about: Any) -> None:
+        asked.append(about)
+        await send(*about)
+
+    asked, send = [], dispatch.send_once_whole
+    cells = new(1, framework=sky.Plugin("slow", around_app=slow))
+    [before] = cells.ask("__import__('os').getpid()")
+    row = registry.find(cells.cluster.name)
+    other = Cluster.attach(row, Local(), cells.cluster.runtime_env)
+    monkeypatch.setattr(dispatch, "send_once_whole", counted)
+    with ThreadPoolExecutor() as threads:
+        restarting = threads.submit(other.restart)
+        until(leaves.exists)
+        waiting = threads.submit(cells.ask, "__import__('os').getpid()")
+        until(lambda: len(asked) > 1 or waiting.done())
+        now.touch()
+        assert waiting.result() != [before]
+        restarting.result()
+    other.close()
 
 
 def lose_just_before(
