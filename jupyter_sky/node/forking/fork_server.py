@@ -15,6 +15,7 @@ import faulthandler
 import gc
 import importlib
 import os
+import select
 import selectors
 import shutil
 import signal
@@ -72,6 +73,8 @@ def main(agent_fd: int, folder: Path, place: str) -> None:
     # During the imports this process does not listen to the agent, but must end when the agent
     # does.
     end_with_parent()
+    if _is_left(agent):  # it has ended before that
+        return
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _set_up_imports(spec, own)
     shell, imported = _import_all(spec)
@@ -102,6 +105,13 @@ def main(agent_fd: int, folder: Path, place: str) -> None:
     # Exit without clean-up: tearing down torch's modules takes half as long as importing them, and
     # the agent waits for it.
     os._exit(0)
+
+
+def _is_left(sock: socket.socket) -> bool:
+    """Return whether nobody has the other end of a socket any more."""
+    poll = select.poll()
+    poll.register(sock, 0)  # that its other end is closed is told in any case
+    return bool(poll.poll(0))
 
 
 def _set_up_imports(spec: AgentSpec, own: Sequence[str]) -> None:
