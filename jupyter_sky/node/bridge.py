@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 
-from jupyter_sky.transport.bridge import MARK, NO_AGENT, NOT_OURS, is_trusted
+from jupyter_sky.transport.bridge import MARK, NO_AGENT, NOT_OURS, UP_FOR, is_trusted
 
 _PIECE = 256 * 1024
 
@@ -22,12 +22,26 @@ def to_agent(path: str) -> int:
     try:
         sock.connect(path)
     except (FileNotFoundError, ConnectionRefusedError):
-        sys.stderr.write("the agent is gone")
+        sys.stderr.write(f"the agent is gone{_age_of_machine()}")
         return NO_AGENT
     if not is_trusted(sock):
         sys.stderr.write(f"the agent is gone, and {NOT_OURS}")
         return NO_AGENT
     return _carry(sock)
+
+
+def _age_of_machine() -> str:
+    """Say for how long the machine, or the container, is up: since its first process began."""
+    from pathlib import Path
+
+    from jupyter_sky.node.process_stat import stat_fields
+
+    try:
+        began = int(stat_fields("/proc/1")[19]) / os.sysconf("SC_CLK_TCK")
+        passed = float(Path("/proc/uptime").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return ""
+    return UP_FOR.format(max(0, round(passed - began)))
 
 
 def _carry(sock: socket.socket) -> int:

@@ -162,7 +162,17 @@ class Machine(Protocol):
 
 
 class AgentGone(OSError):
-    """An agent has ended: there is nothing left to connect to."""
+    """An agent has ended: there is nothing left to connect to.
+
+    Attributes
+    ----------
+    up_for
+        Seconds since its machine was started, if that is known: it may have been started again.
+    """
+
+    def __init__(self, text: str = "", up_for: float | None = None) -> None:
+        super().__init__(text)
+        self.up_for = up_for
 
 
 class MachineGone(AgentGone):

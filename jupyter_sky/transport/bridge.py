@@ -15,6 +15,9 @@ END = b"--jupyter-sky: end--\n"
 NO_AGENT = 3
 """Exit status of the bridge where there is no agent."""
 
+UP_FOR = ", and its machine up for {} s"
+"""What the bridge says last then, if it knows that."""
+
 NOT_OURS = "a program of another user listens there"
 """Why a connection to a port or socket is not made."""
 

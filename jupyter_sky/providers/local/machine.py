@@ -66,7 +66,7 @@ class LocalMachine:
             sock.connect(str(self.folder / "agent.sock"))
         except (FileNotFoundError, ConnectionRefusedError) as error:
             sock.close()
-            raise AgentGone(error.strerror) from None
+            raise AgentGone(f"{error.strerror}") from None
         except BlockingIOError:
             sock.close()
             raise OSError("its agent accepts no connection: too many are waiting") from None

@@ -156,6 +156,8 @@ def test_a_node_that_sends_no_more_of_what_is_fetched_is_waited_for_only_so_long
         (0.0, AgentGone(), "ended"),
         (8 * 3600.0, AgentGone(), "ended while this notebook was away for 8 h 00 min"),
         (8 * 3600.0, MachineGone("its job was cancelled"), "ended: its job was cancelled"),
+        (9.0, AgentGone("", up_for=7.0), "ended: its machine was started again 7 s ago"),
+        (9.0, AgentGone("", up_for=3600.0), "ended"),
     ],
 )
 def test_who_was_away_when_an_agent_ended_is_told_so(

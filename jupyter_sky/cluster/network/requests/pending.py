@@ -98,6 +98,8 @@ def end_of_agent(gone: AgentGone, heard: float) -> str:
     if isinstance(gone, MachineGone):
         return f"ended: {gone}"
     away = time.time() - heard
+    if gone.up_for is not None and gone.up_for < away:
+        return f"ended: its machine was started again {format_duration(gone.up_for)} ago"
     if away < _AWAY:
         return "ended"
     return f"ended while this notebook was away for {format_duration(away)}"

@@ -6,6 +6,7 @@ carries all bytes; it also reports what is wrong if there is no agent.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from jupyter_sky.formatting import format_bytes
@@ -13,7 +14,7 @@ from jupyter_sky.providers.base import AgentGone
 from jupyter_sky.providers.ssh.connection.channel_socket import read
 from jupyter_sky.providers.ssh.connection.errors import HostError
 from jupyter_sky.providers.ssh.connection.ssh_config import CONNECT_WITHIN
-from jupyter_sky.transport.bridge import MARK, NO_AGENT
+from jupyter_sky.transport.bridge import MARK, NO_AGENT, UP_FOR
 
 if TYPE_CHECKING:
     import paramiko
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 WINDOW = 4 * 1024 * 1024
 """Bytes that a host may send ahead; OpenSSH's server takes time for them that grows with their
 square."""
+
+_UP_FOR = re.compile(UP_FOR.format(r"(\d+)") + "$")
 
 _MOST_GREETED = 64 * 1024  # most bytes that login scripts may print
 
@@ -73,7 +76,7 @@ def await_bridge(channel: paramiko.Channel) -> None:
     status = channel.recv_exit_status()
     said = read(channel.recv_stderr).decode(errors="replace").strip()
     if status == NO_AGENT:
-        raise AgentGone(said)
+        raise AgentGone(said, float(up[1]) if (up := _UP_FOR.search(said)) else None)
     raise HostError(f"the bridge to its agent did not start: {said or status}")
 
 

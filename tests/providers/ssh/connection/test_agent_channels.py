@@ -32,6 +32,10 @@ def test_nothing_of_ours_is_between_the_server_and_an_agent(
     assert cells.ask("1 + 1") == [2]
     assert lab.hosts[0].clients()
     assert not lab.hosts[0].processes(BRIDGE)
+    lab.hosts[0].power_off()
+    lab.hosts[0].start()
+    with pytest.raises(ClusterLost, match=r"lab1 ended: its machine was started again \d+ s ago"):
+        cells.ask("1 + 1")
 
 
 def test_where_the_server_leads_to_no_sockets_a_process_does(
