@@ -23,6 +23,7 @@ listed with its file::
             VersionMismatch  cluster/version_check.py: the node's Python or jupyter_sky differs
             HostError        providers/ssh/connection/errors.py: a host cannot be used
                 CommandError providers/ssh/connection/errors.py: a command on it failed
+                TurnedAway   providers/ssh/connection/errors.py: it may let in a little later
             HostKeyError     providers/ssh/connection/errors.py: its key is not the known one
             LoginError       providers/ssh/connection/errors.py: it rejected our login
             AWSError         providers/aws/errors.py: AWS refused a request

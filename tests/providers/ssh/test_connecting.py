@@ -23,7 +23,7 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.providers.ssh.connection import connection as ssh_connection
-from jupyter_sky.providers.ssh.connection import users
+from jupyter_sky.providers.ssh.connection import handshake, users
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
 from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.ssh_config import CONNECT_WITHIN, read_login
@@ -637,11 +637,14 @@ def test_a_stranger_is_not_listened_to_for_long(client: Path) -> None:
         (b"SSH-2.0-x\r\n", "no", "accepted the connection, and then did not answer"),
         (b"", "closes", "closed the connection without a word: it may have too many logins"),
         (b"", "resets", "closed the connection without a word: it may have too many logins"),
+        (b"Exceeded MaxStartups\r\n", "closes", "lets nobody in at this moment .Exceeded MaxSta"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "closes", "does not speak SSH as expected"),
     ],
 )
 def test_a_server_that_says_nothing_is_not_said_to_speak_something_else(
-    client: Path, said: bytes, ends: str, sentence: str
+    client: Path, monkeypatch: pytest.MonkeyPatch, said: bytes, ends: str, sentence: str
 ) -> None:
+    monkeypatch.setattr(handshake, "_PAUSES", ())
     write(client, f"Host *\n  ConnectTimeout {1 if ends == 'no' else CONNECT_WITHIN:g}\n")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         connection = SSHConnection(parse_one(f"127.0.0.1:{listener.getsockname()[1]}"))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import last_line
 from jupyter_sky.providers.base import AgentGone
-from jupyter_sky.providers.ssh.connection import no_room
+from jupyter_sky.providers.ssh.connection import handshake, no_room
 from jupyter_sky.providers.ssh.connection.agent_channel import WINDOW, await_bridge, open_stream
 from jupyter_sky.providers.ssh.connection.channel_socket import as_socket, read, write
 from jupyter_sky.providers.ssh.connection.errors import (
@@ -27,7 +27,6 @@ from jupyter_sky.providers.ssh.connection.errors import (
     not_led,
     runs_nothing,
 )
-from jupyter_sky.providers.ssh.connection.handshake import Server, open_socket, open_transport
 from jupyter_sky.providers.ssh.connection.host_shell import (
     ANSWER_WITHIN,
     for_login_shell,
@@ -120,7 +119,7 @@ class SSHConnection:
         self._via = via
         self._lock = threading.Lock()
         self._transport: Transport | None = None
-        self._server: Server | None = None
+        self._server: handshake.Server | None = None
         self._suspect, self._has_streams = False, True
         self._commands: set[paramiko.Channel] = set()
         self._users = Users(self.close)
@@ -145,8 +144,10 @@ class SSHConnection:
                     raise HostError("it was stopped")
             if self._transport is None:
                 login = self.login or read_login(self.target)
-                self._transport = self._open(
-                    replace(login, jumps=self._via, proxy_command=None) if self._via else login
+                if self._via:
+                    login = replace(login, jumps=self._via, proxy_command=None)
+                self._transport = handshake.patiently(
+                    lambda: self._open(login), lambda: self._closings != closings
                 )
             self._suspect = False
             return self._transport
@@ -157,7 +158,7 @@ class SSHConnection:
         is_heard = self._server is not None and self._server.silent_for < _HEARD_WITHIN
         return is_heard or (self._jump is not None and self._jump.is_answering)
 
-    def _meet(self, server: Server) -> None:
+    def _meet(self, server: handshake.Server) -> None:
         self._server = server
 
     def doubt_if_unused(self) -> None:
@@ -174,6 +175,9 @@ class SSHConnection:
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.close()
+        self._leave_jump()
+
+    def _leave_jump(self) -> None:
         jump, self._jump = self._jump, None
         if jump is not None:
             jump._users.discard(self)
@@ -208,12 +212,12 @@ class SSHConnection:
     def _open(self, login: Login) -> Transport:
         if login.proxy_command or not login.jumps:
             closings = self._closings
-            self._opening = open_socket(login)
+            self._opening = handshake.open_socket(login)
             try:
                 if self._closings != closings:  # when there was nothing to close yet
                     self._opening.close()
                     raise HostError("it was stopped")
-                return open_transport(login, self._opening, self._meet)
+                return handshake.open_transport(login, self._opening, self._meet)
             finally:
                 self._opening = None
         import paramiko
@@ -232,9 +236,9 @@ class SSHConnection:
                 raise HostError(not_led(last, login.where, error)) from None
             except SkyError as error:
                 raise HostError(f"{last}, which leads to it, cannot be used: {error}") from None
-            return open_transport(login, channel, self._meet)
+            return handshake.open_transport(login, channel, self._meet)
         except BaseException:
-            self.close()
+            self._leave_jump()
             raise
 
     # Commands

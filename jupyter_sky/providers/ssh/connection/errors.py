@@ -4,7 +4,8 @@
 
     SkyError
     ├── HostError           a host cannot be used
-    │   └── CommandError    a command failed there
+    │   ├── CommandError    a command failed there
+    │   └── TurnedAway      its server has too many logins at this moment
     ├── HostKeyError        its key is not known, or not the known one
     └── LoginError          it accepts none of these keys
 """
@@ -38,6 +39,10 @@ class CommandError(HostError):
     def of_silence(cls, seconds: float) -> CommandError:
         """Return the error of a command that has not ended, and printed nothing for so long."""
         return cls(f"a command said nothing for {seconds:.0f} s")
+
+
+class TurnedAway(HostError):
+    """The SSH server of a host, or of one on the way, has too many logins at this moment."""
 
 
 class HostKeyError(SkyError):

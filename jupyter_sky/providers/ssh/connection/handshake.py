@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import random
+import re
 import socket
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from jupyter_sky.providers.ssh.connection import host_keys
-from jupyter_sky.providers.ssh.connection.errors import HostError
+from jupyter_sky.providers.ssh.connection.errors import HostError, TurnedAway
 from jupyter_sky.providers.ssh.connection.proxy_command import ProxyCommand
 from jupyter_sky.providers.ssh.connection.ssh_config import Login
 
@@ -28,6 +30,38 @@ It may ask a directory service that is slow, and the key may wait for the user's
 """
 
 _KEEP_ALIVE = 15  # seconds; firewalls and NATs forget silent connections
+
+
+_PAUSES = (0.5, 1.0, 2.0)
+"""Seconds before the next attempts to log in to a server that has too many logins at this moment.
+
+By default, it turns some away from the tenth on: of hosts behind it, that many come at once.
+"""
+
+_MOST_SAID = 200
+_TURNED_AWAY = re.compile("Exceeded MaxStartups|Not allowed at this time|kex_exchange_identif")
+"""What sshd says in place of its greeting, and ssh where it was not greeted."""
+
+
+def patiently(connect: Callable[[], Transport], is_stopped: Callable[[], bool]) -> Transport:
+    """Connect to a server; again after a while if it has too many logins at this moment.
+
+    Parameters
+    ----------
+    connect
+        Makes a connection.
+    is_stopped
+        Whether there should be no further attempt.
+    """
+    for pause in _PAUSES:
+        try:
+            return connect()
+        except TurnedAway:
+            # Those who were turned away together do not come back together.
+            time.sleep(pause * random.uniform(0.5, 1.5))
+            if is_stopped():
+                raise HostError("it was stopped") from None
+    return connect()
 
 
 def open_socket(login: Login) -> socket.socket | ProxyCommand:
@@ -120,9 +154,12 @@ def open_transport(
         with contextlib.suppress(OSError):
             sock.close()
         if isinstance(error, paramiko.SSHException | EOFError | OSError):
-            if isinstance(sock, ProxyCommand) and (trouble := sock.trouble(login.connect_within)):
-                raise HostError(trouble) from None
-            raise HostError(f"{login.where} {server.trouble(error)}") from None
+            trouble = f"{login.where} {server.trouble(error)}"
+            is_full = server.has_turned_away
+            if isinstance(sock, ProxyCommand) and not (server.said and is_full):
+                trouble = sock.trouble(login.connect_within) or trouble
+                is_full = _TURNED_AWAY.search(trouble) is not None
+            raise (TurnedAway if is_full else HostError)(trouble) from None
         raise
 
 
@@ -135,6 +172,8 @@ class Server:
     ----------
     is_known
         Whether the server has proved its identity.
+    said
+        The beginning of what it has said.
     heard
         When anything came from it last, by the monotonic clock.
     """
@@ -144,6 +183,7 @@ class Server:
         self.heard = time.monotonic()
         self._sock = sock
         self._left = MOST_BEFORE
+        self.said = ""
         self._has_ended = False
 
     @property
@@ -159,6 +199,7 @@ class Server:
             self._has_ended = True
             raise
         self._has_ended = not data
+        self.said += data[: _MOST_SAID - len(self.said)].decode(errors="replace")
         self.heard = time.monotonic()
         if not self.is_known:
             self._left -= len(data)
@@ -166,8 +207,19 @@ class Server:
                 raise EOFError("it sends too much")
         return data
 
+    @property
+    def has_turned_away(self) -> bool:
+        """Whether it has closed the connection in place of a greeting, which may change soon."""
+        is_reason = not self.said or _TURNED_AWAY.match(self.said) is not None
+        return self._has_ended and is_reason
+
     def trouble(self, error: BaseException) -> str:
         """Say what the server does in place of SSH."""
+        if self.said and self.has_turned_away:
+            return (
+                f"lets nobody in at this moment ({self.said.strip()}): try again in a while, or "
+                "have MaxStartups in its sshd_config raised"
+            )
         if self._left < MOST_BEFORE and not isinstance(error, TimeoutError):
             return f"does not speak SSH as expected ({error})"
         if self._has_ended:

@@ -15,8 +15,7 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.errors import UsageError
-from jupyter_sky.providers.ssh.connection import connection as ssh_connection
-from jupyter_sky.providers.ssh.connection import users
+from jupyter_sky.providers.ssh.connection import handshake, users
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection, pool
 from jupyter_sky.providers.ssh.connection.errors import HostError
 from jupyter_sky.providers.ssh.connection.handshake import open_socket
@@ -143,6 +142,31 @@ def test_what_it_says_where_it_fails_is_told(client: Path, monkeypatch: pytest.M
     assert refused("door")[0].startswith("/bin/no-such-shell cannot run its ProxyCommand")
 
 
+@pytest.mark.parametrize(
+    "turned_away",
+    ["echo Exceeded MaxStartups", "echo kex_exchange_identification: closed >&2; exit 255"],
+)
+def test_who_is_turned_away_comes_back(
+    lab: Lab, client: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, turned_away: str
+) -> None:
+    """As by a host that leads to many: all of them are reached at once."""
+    monkeypatch.setattr(handshake, "_PAUSES", (0.1, 0.1))
+    script, count = tmp_path / "way", tmp_path / "count"
+    way = shlex.join([sys.executable, "-S", "-E", relay.__file__])
+    script.write_text(
+        f"echo >> {count}\n[ $(wc -l < {count}) = 3 ] || {{ {turned_away}; exit; }}\n"
+        f'exec {way} "$@"\n'
+    )
+    behind(client, "lab1", f"sh {script} %h %p")
+    connection = SSHConnection(parse_one("lab1"))
+    assert connection.run("hostname").strip() == "lab1"
+    connection.close()
+    count.unlink()
+    monkeypatch.setattr(handshake, "_PAUSES", (0.1,))
+    with pytest.raises(HostError, match="MaxStartups|closed"):
+        connection.run("hostname")
+
+
 def test_a_host_key_and_a_login_are_checked_behind_it(lab: Lab, client: Path) -> None:
     behind(client, "lab1", relaying(client))
     (client / "known_hosts").write_text("")
@@ -202,7 +226,7 @@ def test_a_stop_in_the_moment_in_which_it_begins_is_heard(
         connection.abort()
         return opened
 
-    monkeypatch.setattr(ssh_connection, "open_socket", stopped_at_once)
+    monkeypatch.setattr(handshake, "open_socket", stopped_at_once)
     with pytest.raises(HostError) as caught:
         connection.connect()
     assert "nothing came" not in str(caught.value)
