@@ -11,6 +11,9 @@ import psutil
 import pytest
 
 import jupyter_sky as sky
+from jupyter_sky.providers.ssh.connection.connection import SSHConnection
+from jupyter_sky.providers.ssh.connection.targets import parse_one
+from jupyter_sky.providers.ssh.setup.agent import remove_agent
 from tests.lab import Lab
 from tests.notebook.conftest import Notebook, notebook
 from tests.waiting import PATIENCE
@@ -44,6 +47,52 @@ def grow_old(folder: Path) -> None:
     os.utime(folder, (MONTH_AGO, MONTH_AGO))
 
 
+# Where a grep takes files for text with zeros in it, it reads lines up to these, unless told -z.
+_LIKE_BUSYBOX = {
+    "grep": r"""#!/bin/sh
+case $1 in
+    *z* | *o*) exec /usr/bin/grep "$@" ;;
+    *q*) sed 's/\x00.*//' "$4" | exec /usr/bin/grep "$1" -- "$3" ;;
+    *) exit 1 ;;
+esac
+""",
+    "find": """#!/bin/sh
+case "$*" in
+    *-printf*) echo "find: unrecognized: -printf" >&2; exit 1 ;;
+esac
+exec /usr/bin/find "$@"
+""",
+}
+
+
+@pytest.fixture
+def like_busybox(lab: Lab) -> Iterator[None]:
+    """Tools of the first host that are like those of BusyBox."""
+    programs = {lab.hosts[0].folder / "bin" / name: text for name, text in _LIKE_BUSYBOX.items()}
+    for path, text in programs.items():
+        path.write_text(text)
+        path.chmod(0o755)
+    yield
+    for path in programs:
+        path.unlink()
+
+
+@pytest.mark.usefixtures("like_busybox")
+def test_an_agent_that_does_not_end_is_killed(lab: Lab, client: Path) -> None:
+    host = lab.hosts[0]
+    host.run("sh", "-c", "sh -c 'sleep 600; :' agent /x/agents/a-0 >/dev/null 2>&1 &")
+    connection = SSHConnection(parse_one("lab1"))
+    try:
+        assert host.processes("/x/agents/a-0")
+        remove_agent(connection, "/x/agents/a-0", "/x/agents/blobs")
+        assert not host.processes("/x/agents/a-0")
+    finally:
+        connection.close()
+        for each in [*host.processes("/x/agents/a-0"), *host.processes("sleep 600")]:
+            each.kill()
+
+
+@pytest.mark.usefixtures("like_busybox")
 def test_gc_gives_back_what_nobody_uses(
     lab: Lab, pool: sky.ComputePool, notebook: Notebook
 ) -> None:

@@ -88,13 +88,14 @@ def remove_agent(connection: HostShell, folder: str, blobs: str) -> None:
     """Kill an agent, with everything that it started, and remove its files."""
     # No other process has its folder on the command line, or what it has left running in shells of
     # the user in its environment; the list is made before grep starts.
+    # The files of /proc have zeros in place of ends of lines, at which the grep of BusyBox stops.
     # Starting processes may fork meanwhile, so the list is made again until it is empty.
     connection.run(
         """
         for again in 1 2 3 4 5 6 7 8 9 10; do
             found=
             for file in $(
-                grep -lasF -- {folder} /proc/[0-9]*/cmdline
+                grep -laszF -- {folder} /proc/[0-9]*/cmdline
                 grep -laszxF -- {mark} /proc/[0-9]*/environ
             ); do
                 file=${{file#/proc/}}

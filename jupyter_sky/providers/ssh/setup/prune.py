@@ -28,16 +28,17 @@ umask 077
 old="-mmin +{minutes}"
 test {minutes} -gt 0 || old=
 used=$(mktemp)
-cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ /proc/[0-9]*/maps >"$used" 2>/dev/null
+# They have zeros in place of ends of lines, at which the grep of BusyBox stops.
+cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ /proc/[0-9]*/maps 2>/dev/null | tr '\0' '\n' >"$used"
 size() {{
     # As a whole number also where awk would print it as a power of ten.
-    find "$1" -type f -links "$2" -printf '%b\n' |
+    find "$1" -type f -links "$2" -exec stat -c %b '{{}}' + |
         awk '{{ sum += $1 }} END {{ printf "%.0f\n", sum * 512 }}'
 }}
 for folder in {ours}/envs/* {ours}/wheels/* {ours}/code/*; do
     test -d "$folder" || continue
     test "$(find "$folder" -maxdepth 0 $old)" || continue
-    grep -qaF -- "$folder" "$used" && continue
+    grep -qF -- "$folder" "$used" && continue
     alone=$(size "$folder" 1)
     shared=$(size "$folder" +1)
     # An environment of that name is whole or not there, also while it is being removed.
