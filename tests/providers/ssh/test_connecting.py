@@ -608,6 +608,26 @@ def test_a_server_that_runs_one_command_at_a_time(lab: Lab, client: Path) -> Non
             assert connection.connect() is transport
 
 
+@pytest.mark.parametrize(
+    ("line", "add"),
+    [
+        ("Ciphers chacha20-poly1305@openssh.com", "aes256-ctr to Ciphers"),
+        ("KexAlgorithms sntrup761x25519-sha512@openssh.com", "curve25519-sha256@libssh.org to Kex"),
+        ("Ciphers aes256-ctr\nMACs umac-128-etm@openssh.com", "hmac-sha2-256 to MACs"),
+    ],
+)
+def test_a_server_that_has_nothing_in_common_with_us_is_told_what(
+    lab: Lab, client: Path, line: str, add: str
+) -> None:
+    with lab.hosts[0].configured(line), pytest.raises(HostError, match=f"in common: add {add}"):
+        connect("lab1")
+
+
+def test_a_server_may_call_a_way_to_exchange_keys_by_its_later_name(lab: Lab, client: Path) -> None:
+    with lab.hosts[0].configured("KexAlgorithms curve25519-sha256"):
+        assert connect("lab1") == "lab1"
+
+
 def test_a_stranger_is_not_listened_to_for_long(client: Path) -> None:
     """Anybody in the network can answer in place of a host, before its key is known."""
     sent = 0

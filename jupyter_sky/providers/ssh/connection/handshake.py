@@ -38,6 +38,14 @@ _PAUSES = (0.5, 1.0, 2.0)
 By default, it turns some away from the tenth on: of hosts behind it, that many come at once.
 """
 
+_NEEDED = {
+    "kex": ("way to exchange keys", "KexAlgorithms", "curve25519-sha256@libssh.org"),
+    "cipher": ("cipher", "Ciphers", "aes256-ctr"),
+    "mac": ("code for authentication", "MACs", "hmac-sha2-256"),
+    "host key": ("kind of host key", "HostKeyAlgorithms", "ssh-ed25519"),
+}
+"""What paramiko and a server have to have in common, by its words; the option; one that it has."""
+
 _MOST_SAID = 200
 _TURNED_AWAY = re.compile("Exceeded MaxStartups|Not allowed at this time|kex_exchange_identif")
 """What sshd says in place of its greeting, and ssh where it was not greeted."""
@@ -220,6 +228,12 @@ class Server:
                 f"lets nobody in at this moment ({self.said.strip()}): try again in a while, or "
                 "have MaxStartups in its sshd_config raised"
             )
+        for word, (what, option, example) in _NEEDED.items():
+            if f"no acceptable {word}" in str(error):
+                return (
+                    f"and this computer have no {what} in common: add {example} to {option} in its "
+                    "sshd_config"
+                )
         if self._left < MOST_BEFORE and not isinstance(error, TimeoutError):
             return f"does not speak SSH as expected ({error})"
         if self._has_ended:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import ClassVar
 
 import paramiko
 from paramiko.common import cMSG_CHANNEL_OPEN
@@ -15,6 +16,8 @@ from jupyter_sky.providers.ssh.connection.errors import HostError
 
 _KIND = "direct-streamlocal@openssh.com"
 _REQUEST = cMSG_CHANNEL_OPEN + len(_KIND).to_bytes(4, "big") + _KIND.encode()
+
+_CURVE = "curve25519-sha256"
 
 _FREED_WITHIN = 2.0
 _TRY_EVERY = 0.02  # seconds
@@ -30,6 +33,13 @@ class Transport(paramiko.Transport):  # type: ignore[misc]  # it has no types
     """
 
     _opening = threading.local()
+
+    # One way to exchange keys has two names, of which paramiko knows the older one.
+    _kex_info: ClassVar = dict(paramiko.Transport._kex_info)
+    _preferred_kex = tuple(paramiko.Transport._preferred_kex)
+    if f"{_CURVE}@libssh.org" in _kex_info and _CURVE not in _kex_info:
+        _kex_info[_CURVE] = _kex_info[f"{_CURVE}@libssh.org"]
+        _preferred_kex += (_CURVE,)
 
     def __init__(self, sock: object) -> None:
         super().__init__(sock)
