@@ -95,9 +95,10 @@ def _become_agent(folder: Path, ready_fd: int, place: str) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     spec = AgentSpec.from_json(text)
-    stale_files.sweep(folder.parent)
+    # Its own first: where the clock was set forward just now, they look old.
     for own in (folder, Path(spec.blobs)):
         stale_files.claim(own)
+    stale_files.sweep(folder.parent)
     addr, interface = interfaces.local_address(spec.peer, spec.interface)
 
     def ready(port: int) -> None:

@@ -410,6 +410,13 @@ def test_a_folder_that_another_user_made_first_is_not_in_the_way(lab: Lab, start
     shutil.rmtree(first, ignore_errors=True)
     first.mkdir()
     os.chown(first, USERS["ada"], USERS["ada"])
+    # The clock of the host is set forward as each agent starts, as it may be after booting.
+    mkdir = lab.hosts[1].folder / "bin" / "mkdir"
+    mkdir.write_text(
+        '#!/bin/sh\n/usr/bin/mkdir "$@" || exit\n'
+        'case $1 in /dev/shm/*) touch -d "2 hours ago" "$1" ;; esac\n'
+    )
+    mkdir.chmod(0o755)
     try:
         for _ in range(2):
             assert start("lab2", framework=False).ask("1 + 1") == [2]
@@ -418,6 +425,7 @@ def test_a_folder_that_another_user_made_first_is_not_in_the_way(lab: Lab, start
         assert own.stat().st_uid == 0
         assert len(list(own.glob("*-*"))) == 2
     finally:
+        mkdir.unlink()
         first.rmdir()
 
 
