@@ -46,6 +46,8 @@ _NEEDED = {
 }
 """What paramiko and a server have to have in common, by its words; the option; one that it has."""
 
+_FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
+
 _MOST_SAID = 200
 _TURNED_AWAY = re.compile("Exceeded MaxStartups|Not allowed at this time|kex_exchange_identif")
 """What sshd says in place of its greeting, and ssh where it was not greeted."""
@@ -84,7 +86,7 @@ def open_socket(login: Login) -> socket.socket | ProxyCommand:
         return ProxyCommand(login.proxy_command, login.proxy_name, login.proxy_advice)
     where = login.where
     try:
-        sock = socket.create_connection((login.address, login.port), login.connect_within)
+        sock = _connected(login)
     except TimeoutError:
         raise HostError(
             f"{where} did not answer within {login.connect_within:.0f} s: is the machine on, and "
@@ -96,6 +98,11 @@ def open_socket(login: Login) -> socket.socket | ProxyCommand:
                 f"nobody says at this time which address {login.address} has: is this computer in "
                 "a network, and in that of the machine?"
             ) from None
+        if login.family in _FAMILIES:
+            raise HostError(
+                f"{login.address} has no address of the kind {login.family}, which AddressFamily "
+                "in ~/.ssh/config asks for"
+            ) from None
         raise HostError(
             f"no host is named {login.address}: add it to ~/.ssh/config, or type its address"
         ) from None
@@ -105,6 +112,33 @@ def open_socket(login: Login) -> socket.socket | ProxyCommand:
         raise HostError(f"{where} cannot be reached ({error.strerror or error})") from None
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
+
+
+def _connected(login: Login) -> socket.socket:
+    """Return a connection to the first address of a host that answers."""
+    family = _FAMILIES.get(login.family, socket.AF_UNSPEC)
+    error: OSError | None = None
+    found = socket.getaddrinfo(login.address, login.port, family, socket.SOCK_STREAM)
+    for kind, stream, protocol, _, place in found:
+        sock = socket.socket(kind, stream, protocol)
+        try:
+            sock.settimeout(login.connect_within)
+            if login.source:
+                _bind(sock, login.source)
+            sock.connect(place)
+        except OSError as failed:
+            sock.close()
+            error = failed
+        else:
+            return sock
+    raise error or OSError("it has no address")
+
+
+def _bind(sock: socket.socket, source: str) -> None:
+    try:
+        sock.bind((source, 0))
+    except OSError:  # or it is one of the other kind, and the next address is not
+        raise OSError(f"from {source}, which BindAddress in ~/.ssh/config names") from None
 
 
 def open_transport(

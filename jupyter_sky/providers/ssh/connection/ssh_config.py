@@ -61,6 +61,9 @@ class Login:
         Whether a host that ``known_hosts`` does not know is noted there, without a question.
     hashes_names
         Whether its name is not readable there.
+    family, source
+        The kind of address to connect to, ``inet`` or ``inet6`` if not any, and the own address to
+        connect from, if it is chosen.
     agent_socket
         Its socket, in place of the one of the environment.
     jumps
@@ -93,6 +96,8 @@ class Login:
     accepts_new: bool = False
     hashes_names: bool = False
     agent_socket: str | None = None
+    family: str = "any"
+    source: str | None = None
 
     @property
     def where(self) -> str:
@@ -179,6 +184,8 @@ def _login(target: Target, options: dict[str, Any]) -> Login:
         accepts_new=options.get("stricthostkeychecking", "").lower() in _ACCEPTING,
         hashes_names=options.get("hashknownhosts", "").lower() == "yes",
         agent_socket=_agent_socket(options.get("identityagent", "SSH_AUTH_SOCK")),
+        family=options.get("addressfamily", "any").lower(),
+        source=options.get("bindaddress"),
         connect_within=_seconds(options.get("connecttimeout")) or CONNECT_WITHIN,
     )
 

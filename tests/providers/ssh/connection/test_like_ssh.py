@@ -8,10 +8,13 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jupyter_sky.errors import SkyError
+from jupyter_sky.providers.ssh.connection.errors import HostError
+from jupyter_sky.providers.ssh.connection.handshake import open_socket
 from jupyter_sky.providers.ssh.connection.ssh_config import read_login
 from jupyter_sky.providers.ssh.connection.targets import parse_one
 from tests.lab import Host, Lab
@@ -201,6 +204,61 @@ def test_blocks_that_only_newer_versions_of_ssh_know(
     config = f"Host gpu1\n  HostName 10.0.0.1\n  Tag work\n{line}\n  Port 7\n"
     at_home(tmp_path, monkeypatch, config)
     assert (read_login(parse_one("gpu1")).port == 7) is applies
+
+
+@pytest.mark.parametrize(
+    ("lines", "came_from"),
+    [
+        ("AddressFamily inet", "127.0.0.1"),
+        ("AddressFamily inet6", "::1"),
+        ("AddressFamily inet\n  BindAddress 127.0.0.5", "127.0.0.5"),
+    ],
+)
+def test_the_configuration_chooses_the_addresses_of_a_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, came_from: str
+) -> None:
+    both = [(socket.AF_INET6, "::1"), (socket.AF_INET, "127.0.0.1")]
+    at_home(tmp_path, monkeypatch, f"Host gpu\n  HostName localhost\n  {lines}\n")
+    with socket.create_server(("127.0.0.1", 0)) as four:
+        port = four.getsockname()[1]
+        try:
+            six = socket.create_server(("::1", port), family=socket.AF_INET6)
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+        answers = [(family, socket.SOCK_STREAM, 6, "", (address, port)) for family, address in both]
+        # Names of both kinds are those of a network: here, whatever is in /etc/hosts.
+        usual = socket.getaddrinfo
+
+        def found(host: str, *rest: Any, **more: Any) -> Any:
+            if host != "localhost":
+                return usual(host, *rest, **more)
+            family = rest[1] if len(rest) > 1 else more.get("family", 0)
+            return [each for each in answers if family in (0, each[0])]
+
+        monkeypatch.setattr(socket, "getaddrinfo", found)
+        with six, open_socket(read_login(parse_one(f"gpu:{port}"))):
+            listener = six if ":" in came_from else four
+            listener.settimeout(5)
+            assert listener.accept()[1][0] == came_from
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (
+            "AddressFamily inet6",
+            "^127.0.0.1 has no address of the kind inet6, which AddressFam",
+        ),
+        ("BindAddress 192.0.2.1", "cannot be reached .from 192.0.2.1, which BindAddress in"),
+        ("BindAddress nowhere.invalid", "cannot be reached .from nowhere.invalid, which BindAddr"),
+    ],
+)
+def test_addresses_that_cannot_be_had_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, said: str
+) -> None:
+    at_home(tmp_path, monkeypatch, f"Host gpu\n  HostName 127.0.0.1\n  {lines}\n")
+    with pytest.raises(HostError, match=said):
+        open_socket(read_login(parse_one("gpu")))
 
 
 def test_comments_at_the_end_of_lines(lab: Lab, client: Path) -> None:
