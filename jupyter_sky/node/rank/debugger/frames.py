@@ -6,11 +6,14 @@ import contextlib
 import gc
 import inspect
 import sys
+from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
 
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 """Code whose frames may go on after an error."""
+
+_RUN_CODE = ("IPython", "jupyter_sky")
 
 _FAR = 3
 """Steps from an error to what keeps it, behind which something of the user's does."""
@@ -25,13 +28,33 @@ def release_frames(error: BaseException) -> None:
     """
     errors = _with_causes(error)
     frames: list[FrameType] = []
+    _clear([*_around(error)])
     if _keep_themselves(errors, frames):
-        for frame in frames:
-            if not frame.f_code.co_flags & _SUSPENDED:
-                with contextlib.suppress(RuntimeError):  # it is running
-                    frame.clear()
-                    # Before Python 3.13, what was read of them stays until it is read again.
-                    _ = frame.f_locals
+        _clear(frame for frame in frames if not frame.f_code.co_flags & _SUSPENDED)
+
+
+def _around(error: BaseException) -> Iterator[FrameType]:
+    """Yield the frames of IPython and ours that ran the code, and have the error in a variable.
+
+    With Python 3.13 they are there for as long as those of the error, which refer to them.
+    """
+    traceback, seen = error.__traceback__, set[FrameType]()
+    while traceback is not None:
+        frame = traceback.tb_frame.f_back
+        while frame is not None and frame not in seen:
+            seen.add(frame)
+            if str(frame.f_globals.get("__name__")).partition(".")[0] in _RUN_CODE:
+                yield frame
+            frame = frame.f_back
+        traceback = traceback.tb_next
+
+
+def _clear(frames: Iterable[FrameType]) -> None:
+    for frame in frames:
+        with contextlib.suppress(RuntimeError):  # it is running
+            frame.clear()
+            # Before Python 3.13, what was read of them stays until it is read again.
+            _ = frame.f_locals
 
 
 def _keep_themselves(errors: list[BaseException], frames: list[FrameType]) -> bool:
@@ -48,14 +71,16 @@ def _keep_themselves(errors: list[BaseException], frames: list[FrameType]) -> bo
             traceback = traceback.tb_next
     seen = {id(each) for each in (*newest, *frames, errors, newest, frames)}
     for _ in range(_FAR):
-        holders = gc.get_referrers(*newest)
+        asked = (*newest,)  # which is among them since Python 3.13
+        seen.add(id(asked))
+        holders = gc.get_referrers(*asked)
         newest = [each for each in holders if id(each) not in seen]
         if not newest:
             # What was there before the rank was forked is frozen, and so not among the referrers.
             names = vars(sys.modules["__main__"])
             return not any(id(value) in seen for value in list(names.values()))
         seen.update(id(each) for each in (*newest, newest))
-        del holders
+        del asked, holders
     return False
 
 
