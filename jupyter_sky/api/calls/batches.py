@@ -163,7 +163,7 @@ class Batches:
                 answer = self._next_answer(events, feeds, bar)
                 feeds.on_answer(answer.number)
                 value = self.value(answer, calls)
-                bar.advance()
+                bar.advance(batch.began)
                 if not ordered:
                     given += 1
                     yield value

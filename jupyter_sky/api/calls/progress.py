@@ -38,8 +38,12 @@ class ProgressBar:
         self._is_there = False
         self._is_wanted = total >= _FEWEST and _is_read()
 
-    def advance(self) -> None:
-        """Count a finished call."""
+    def advance(self, began: float | None = None) -> None:
+        """Count a finished call; without the time before they ``began``, if they had to wait."""
+        if began is not None:
+            self._began = began
+            if not self._is_there:
+                self._shown = began + _AFTER - _EVERY
         self.set(self._done + 1)
 
     def set(self, done: int) -> None:

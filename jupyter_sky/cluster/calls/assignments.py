@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -61,6 +62,7 @@ class Assignments:
     def add(self, call: BatchedCall, rank: int) -> Assignment:
         """Note that a rank gets a call."""
         self._last += 1
+        call.batch.began = call.batch.began or time.monotonic()
         new = self._all[self._last] = Assignment(self._last, call, rank)
         return new
 

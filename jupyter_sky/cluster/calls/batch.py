@@ -113,6 +113,8 @@ class Batch:
         Called with each answer, and with what ranks ask for, print and display meanwhile.
     program
         The name and arguments of the program that makes them; ``None`` in a notebook.
+    began
+        When a rank was given the first of them, by the monotonic clock.
     tries
         How often each call has lost its rank, by the call's position.
     cancelled
@@ -129,6 +131,7 @@ class Batch:
     title: str
     sink: Callable[[CallResult | Asked | Output | Display | RunNotice], object]
     program: tuple[str, ...] | None
+    began: float | None = None
     tries: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     cancelled: set[int] = field(default_factory=set)
     spent: set[int] = field(default_factory=set)

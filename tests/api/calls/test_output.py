@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 import threading
@@ -13,8 +14,10 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.calls.batches import Event
+from jupyter_sky.api.calls.progress import ProgressBar
 from jupyter_sky.api.calls.worker import Worker
-from jupyter_sky.cluster.calls.batch import CallResult
+from jupyter_sky.cluster.calls.assignments import Assignments
+from jupyter_sky.cluster.calls.batch import Batch, BatchedCall, CallResult
 from jupyter_sky.transport.protocol.events import Display, Output
 from tests.api.calls.test_calls import worker
 from tests.waiting import until
@@ -110,3 +113,22 @@ def followed(pool: sky.ComputePool, calls: list[Any]) -> list[list[Event]]:
 def printed(events: list[Event], stream: str) -> str:
     pieces = [each.data for each in events if isinstance(each, Output) and each.stream == stream]
     return b"".join(pieces).decode()
+
+
+def test_a_bar_does_not_count_the_time_in_which_calls_wait_for_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown = io.StringIO()
+    monkeypatch.setattr(shown, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", shown)
+    now = time.monotonic()
+    bar = ProgressBar(4, "calls", began=now - 600)
+    bar.advance(now)
+    assert shown.getvalue() == ""  # it may be over at once
+    bar.advance(now - 2)
+    assert "2/4, 2 s left" in shown.getvalue()
+    update: Any = None
+    batch = Batch([], update, {"concurrency": 1, "executor": "thread"}, 0, "", print, None)
+    Assignments().add(BatchedCall(batch, 0), rank=0)
+    assert batch.began
+    assert batch.began >= now
