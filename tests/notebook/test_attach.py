@@ -132,7 +132,9 @@ def test_a_kernel_that_attaches_knows_the_values_of_variables(
     assert notebook.succeed(look).stdout.count("new kept\n") == 3
 
 
-def test_two_notebooks_hear_once_of_each_other(opened: Callable[..., LiveNotebook]) -> None:
+def test_two_notebooks_hear_once_of_each_other_and_one_follows_what_the_other_runs(
+    opened: Callable[..., LiveNotebook], tmp_path: Path
+) -> None:
     first, second = opened("first"), opened("second")
     first.succeed("x = 1")
     first.succeed("%%sky --nodes 2 --plugin none --cluster both\nx")
@@ -147,6 +149,15 @@ def test_two_notebooks_hear_once_of_each_other(opened: Callable[..., LiveNoteboo
     cell = second.succeed("%%sky\nprint(x)")
     assert cell.stdout == "1\n"
     assert cell.shown == [said]
+    go = tmp_path / "go"
+    mine = first.start(COUNTING.format(count=9, at=5, go=str(go)).replace(" --nodes 2", ""))
+    first.until(mine, lambda cell: "5\n" in cell.stdout)
+    seen = second.start("%sky attach both")
+    second.until(seen, lambda cell: "5\n" in cell.stdout)
+    go.touch()
+    assert second.finish(seen).stdout.splitlines()[2:] == [str(n) for n in range(9)]
+    assert first.finish(mine).stdout == "".join(f"{n}\n" for n in range(9))
+    assert second.value("last") == first.value("last") == 8
 
 
 def test_what_another_notebook_has_installed_stays(

@@ -14,6 +14,7 @@ from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.other_notebooks import said_of_origin
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count
+from jupyter_sky.notebook.attached import visit
 from jupyter_sky.notebook.cells.results import bind, gathered_names, select_requested
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.errors import no_cluster
@@ -109,7 +110,7 @@ def dask(context: CommandContext, options: Namespace) -> Client:
 
 
 def attach(context: CommandContext, options: Namespace) -> None:
-    """Make a cluster the current one, and follow the run that another kernel left there."""
+    """Make a cluster the current one, and follow the run that another kernel has there."""
     cluster = context.session.find(options.name)
     if cluster is None:
         raise UsageError(no_cluster(options.name, "attach"))
@@ -117,6 +118,12 @@ def attach(context: CommandContext, options: Namespace) -> None:
     print(f"{cluster.name}: {describe(cluster)}; cells without --cluster use it now")
     if run := cluster.pop_unseen_run():
         _follow_unseen(context, cluster, run)
+    elif cluster.state.busy_runs:
+        # The notebook was connected before that began, and has not kept what it printed.
+        with visit(cluster.name) as visitor:
+            run = visitor.pop_unseen_run()
+            if run and cluster.snapshot(run=run.id)["run"] is None:  # not its own, in background
+                _follow_unseen(context, visitor, run)
 
 
 def _follow_unseen(context: CommandContext, cluster: Cluster, run: RunHandle) -> None:
