@@ -124,6 +124,7 @@ def say():
     return word
 
 def wait_and_say(file, dies):
+    file.with_suffix(".begun").touch()
     while not file.exists():
         time.sleep(0.01)
     if dies:
@@ -145,6 +146,7 @@ def test_a_rank_that_comes_back_as_the_last_call_ends_gets_its_names_with_the_ne
             (tmp_path / "ends").touch()
             assert waiting.result(PATIENCE) == "said"
 
+        until((tmp_path / "ends.begun").exists)  # else it is its own names that are prepared
         word.before = end_last_call  # while the names are prepared for the rank that is new
         (tmp_path / "dies").touch()
         assert isinstance(dying.exception(PATIENCE), sky.RankLost)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_sky.errors import ScriptFailed, SkyError, UsageError
+from jupyter_sky.errors import ScriptFailed, UsageError
 from tests.notebook.conftest import Notebook
 from tests.waiting import until
 
@@ -130,7 +130,7 @@ def test_stop_before_a_script_is_sent_is_no_stop_of_nothing(notebook: Notebook) 
     with _frozen(head):  # which reserves a port for it first
         notebook.run("%%sky --sh --background\nsleep 600")
         assert notebook.run("run = _\n%sky interrupt").endswith(": stopping\n")
-        with pytest.raises(SkyError, match="the run was stopped before it began"):
+        with pytest.raises(KeyboardInterrupt, match="the run was stopped before it began"):
             notebook.run("run.result()")
     assert notebook.run("%%sky --sh\necho on").endswith("on\n")
 
