@@ -23,6 +23,7 @@ _ATTEMPTS = 5
 _PAUSES = (0.2, 0.4, 0.8, 1.6)  # seconds before the next attempts at a part
 _LOOK = 0.05  # seconds between two looks at who waits, and at what nobody has open any more
 _OPENED_WITHIN = 2.0  # seconds in which a program opens what it has said that it replaces
+_CLOSED_WITHIN = 5.0  # seconds in which programs that were let go have read that there is nothing
 _FAILED = "the process that keeps the volumes has failed"
 _OPEN = "it could not be fetched, and a program still has it open"
 _MARGIN = 5.0  # seconds before Linux lets waiting programs continue
@@ -87,17 +88,22 @@ class Fetcher:
         is_timed
             Whether this is for a program that is let go after a while.
         """
+        closed_until = 0.0 if is_timed else time.monotonic() + _CLOSED_WITHIN
         while True:
             with tree.lock:
                 with self._changed:
                     if is_timed and entry not in self._waiting:
                         return ""  # told twice that it was opened, and the wait is over
-                if not take_back(tree, entry):
+                is_open = not take_back(tree, entry)
+                if is_open and time.monotonic() > closed_until:
                     return self.troubles.get(str(tree.path / entry.name), _OPEN)
-                if entry.fd is None:
+                if entry.fd is None and not is_open:
                     return ""
                 going, mine = entry.fetching, Fetching()
-                entry.fetching = going or mine
+                entry.fetching = going if is_open else going or mine
+            if is_open:
+                time.sleep(_LOOK)
+                continue
             if going:
                 going.ended.wait()
             else:
@@ -105,6 +111,7 @@ class Fetcher:
             ended = going or mine
             if not ended.is_late or is_timed:
                 return ended.trouble
+            closed_until = time.monotonic() + _CLOSED_WITHIN
 
     def let_in(self, tree: Tree, entry: FileEntry) -> None:
         """Have a file ready for a program that replaces its content, without fetching it."""
