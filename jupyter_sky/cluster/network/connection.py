@@ -147,7 +147,7 @@ class Connection:
     @property
     def is_repeating(self) -> bool:
         """Whether the effect of the event that is being taken was known when it connected."""
-        return self._events.last <= self._events.known
+        return not self._over and self._events.last <= self._events.known
 
     @property
     def is_up(self) -> bool:
