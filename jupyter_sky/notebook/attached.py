@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,8 +26,17 @@ from jupyter_sky.providers.buckets.volume import Volume
 from jupyter_sky.providers.spec import ClusterSpec, Image
 
 
-def attach(row: RegistryRow, timeouts: Timeouts) -> tuple[Cluster | None, CellOptions]:
+def attach(
+    row: RegistryRow, timeouts: Timeouts, provider_of: Callable[[CellOptions], Provider]
+) -> tuple[Cluster | None, CellOptions]:
     """Return the cluster of a row, and the options with which it would be started again.
+
+    Parameters
+    ----------
+    row, timeouts
+        The row, and time limits.
+    provider_of
+        Returns the provider that options mean.
 
     Returns
     -------
@@ -40,12 +49,16 @@ def attach(row: RegistryRow, timeouts: Timeouts) -> tuple[Cluster | None, CellOp
         If it exists, but cannot be used from here or now.
     """
     spec, runtime_env = attached_spec(row)
-    cluster = Cluster.attach(row, attached_provider(row), runtime_env, timeouts)
+    options, provider = attached_options(row), attached_provider(row)
+    if options.hosts:  # another node takes the place of a lost one on one of these
+        with contextlib.suppress(UsageError):  # a group that this notebook does not have
+            provider = provider_of(options)
+    cluster = Cluster.attach(row, provider, runtime_env, timeouts)
     if cluster is None:
-        return None, attached_options(row)
+        return None, options
     cluster.packages.set_image(spec.image)
     cluster.mounts.remember(spec.volumes)
-    return cluster, _with_values(attached_options(row), cluster)
+    return cluster, _with_values(options, cluster)
 
 
 def take_up_additions(cluster: Cluster, started: CellOptions) -> CellOptions:

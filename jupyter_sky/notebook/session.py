@@ -363,7 +363,7 @@ class Session:
         row = registry.find(name)
         if row is None or not row.machines:
             return None
-        cluster, options = attach(row, self.settings.timeouts())
+        cluster, options = attach(row, self.settings.timeouts(), self.factory.provider)
         if cluster is None:
             self._found_gone[name] = options
             print(gone(name), file=sys.stderr)

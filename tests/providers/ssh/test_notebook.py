@@ -115,9 +115,12 @@ def test_a_kernel_that_slept(lab: Lab, notebook: LiveNotebook, tmp_path: Path) -
     assert cell.stdout.split() == [str(n) for n in range(notebook.value("n"))]
 
 
-def test_a_restarted_kernel_finds_its_machines_again(notebook: LiveNotebook) -> None:
+def test_a_restarted_kernel_finds_its_machines_again_and_replaces_lost_ones(
+    lab: Lab, notebook: LiveNotebook
+) -> None:
     cell = notebook.start(
-        "%%sky --hosts lab1,lab2 --plugin none --gather place\nimport socket, time\n"
+        "%%sky --hosts lab1,lab2,lab3 --nodes 2 --replace --plugin none --gather place\n"
+        "import socket, time\n"
         "for n in range(150):\n    print(n, flush=True)\n    time.sleep(0.02)\n"
         "place = socket.gethostname()"
     )
@@ -127,6 +130,11 @@ def test_a_restarted_kernel_finds_its_machines_again(notebook: LiveNotebook) -> 
     lines = notebook.succeed("%sky attach").stdout.splitlines()[2:]
     assert lines == [str(n) for n in range(150)]
     assert notebook.value("place") == ["lab1", "lab2"]
+    for process in lab.hosts[1].processes("jupyter_sky.node "):
+        process.kill()
+    notebook.run("%%sky\npass")  # it may not know yet
+    notebook.succeed("%%sky --gather place\nimport socket\nplace = socket.gethostname()")
+    assert notebook.value("place") == ["lab1", "lab3"]
 
 
 def test_what_a_dead_cluster_left_on_hosts_is_collected(lab: Lab, notebook: LiveNotebook) -> None:
