@@ -249,6 +249,17 @@ class Server:
                 raise EOFError("it sends too much")
         return data
 
+    def send(self, data: bytes) -> int:
+        """Send bytes, as a socket does."""
+        try:
+            sent: int = self._sock.send(data)
+        except ConnectionError:  # it may have said why before it closed
+            with contextlib.suppress(OSError, EOFError):
+                while self.recv(_MOST_SAID):
+                    pass
+            raise
+        return sent
+
     @property
     def has_turned_away(self) -> bool:
         """Whether it has closed the connection in place of a greeting, which may change soon."""
