@@ -74,6 +74,17 @@ def private_opener(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
+def replace_text(path: Path, text: str) -> None:
+    """Write a file in place of the one before: at any moment, readers find all of one of them.
+
+    Only the user can read it.
+    """
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(new, "w", encoding="utf-8", opener=private_opener) as file:
+        file.write(text)
+    new.replace(path)
+
+
 def _own(folder: Path) -> Path:
     """Return a folder, or one with a suffix if another user already owns one of that name."""
     if not hasattr(os, "getuid"):

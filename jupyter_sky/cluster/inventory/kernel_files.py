@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TypeVar, get_type_hints
 
 from jupyter_sky import __version__
 from jupyter_sky.cluster.inventory.storage import processes
-from jupyter_sky.paths import home, private_opener
+from jupyter_sky.paths import home, replace_text
 from jupyter_sky.transport.protocol.shape import Check, check_for
 
 VERSION = 1
@@ -140,11 +140,8 @@ def write(runtime: Path, content: KernelFile) -> None:
     """Write the file of this kernel, in place of the one before."""
     place = folder(runtime)
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = place / f"{content.kernel}.json"
-    temporary = path.with_suffix(f".{content.pid}.tmp")
-    with open(temporary, "w", encoding="utf-8", opener=private_opener) as file:
-        json.dump({"version": VERSION, **asdict(content)}, file)
-    temporary.replace(path)
+    text = json.dumps({"version": VERSION, **asdict(content)})
+    replace_text(place / f"{content.kernel}.json", text)
 
 
 def remove(runtime: Path, kernel: str) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.formatting import format_list
-from jupyter_sky.paths import home, private_opener
+from jupyter_sky.paths import home, replace_text
 
 Asked = Mapping[int, Sequence[str]]
 """The names that each rank is asked for."""
@@ -196,10 +196,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _write(path: Path, found: Mapping[str, Any]) -> None:
     """Write a record in place of the one before, which others may read at any moment."""
-    new = path.with_suffix(".new")
-    with open(new, "w", encoding="utf-8", opener=private_opener) as file:
-        json.dump(found, file)
-    new.replace(path)
+    replace_text(path, json.dumps(found))
 
 
 def _folder(cluster: str) -> Path:

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import hashlib
 import json
-import os
 import socket
 import time
 import uuid
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from jupyter_sky.paths import home
+from jupyter_sky.paths import home, replace_text
 
 
 def folder() -> Path:
@@ -88,9 +87,7 @@ def cached(name: str, seconds: float, ask: Callable[[], Any]) -> tuple[Any, floa
         if 0 <= age < seconds:
             return kept["answer"], age
     answer = ask()
-    new = path.with_suffix(f".{os.getpid()}")
-    new.write_text(json.dumps({"asked": time.time(), "answer": answer}))
-    new.replace(path)
+    replace_text(path, json.dumps({"asked": time.time(), "answer": answer}))
     return answer, 0.0
 
 

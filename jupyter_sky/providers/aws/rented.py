@@ -24,6 +24,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from jupyter_sky.paths import replace_text
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.errors import AWSError
 from jupyter_sky.providers.aws.local_store import folder
@@ -170,9 +171,7 @@ def forget(identity: str, ids: Iterable[str] | None = None) -> None:
     if not lines:
         path.unlink(missing_ok=True)
         return
-    new = path.with_suffix(".new")
-    new.write_text("".join(f"{each}\n" for each in lines))
-    new.replace(path)
+    replace_text(path, "".join(f"{each}\n" for each in lines))
 
 
 def _read(identity: str) -> _Record:

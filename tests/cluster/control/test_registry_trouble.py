@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import os
 import socket
 import sqlite3
@@ -12,12 +11,13 @@ import subprocess
 import threading
 import time
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import psutil
 import pytest
 
 import jupyter_sky as sky
+from jupyter_sky import paths
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import owed_runs, registry
@@ -183,14 +183,16 @@ def test_what_a_run_was_asked_for_is_known_while_it_is_recorded_that_it_came(mon
     """Who attaches at that moment, or after a disk was full then, unpickles the names recorded."""
     owed_runs.record("c1", "r1", "a cell", {0: ["x"]})
 
-    def write_a_part(found: object, file: IO[str]) -> None:
+    def write_a_part(path: Path, *place: Any, **options: Any) -> IO[str]:
+        file = usual(path, *place, **options)
         file.write("{")
         file.flush()
         assert owed_runs.find("c1", "r1") == {0: ["x"]}
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    usual = open
     with monkeypatch.context() as full:
-        full.setattr(json, "dump", write_a_part)
+        full.setattr(paths, "open", write_a_part, raising=False)
         owed_runs.settle("c1", "r1")
     assert owed_runs.find("c1", "r1") == {0: ["x"]}
     assert owed_runs.owes("c1", "r1")

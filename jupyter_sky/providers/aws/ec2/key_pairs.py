@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jupyter_sky.errors import SkyError
+from jupyter_sky.paths import replace_text
 from jupyter_sky.providers.aws.local_store import folder
 
 
@@ -50,12 +51,14 @@ class ClusterKeys:
         known = self.known_hosts.read_text().splitlines() if self.known_hosts.exists() else []
         kept = [line for line in known if line.partition(" ")[0] not in addresses]
         new = [f"{address} {key}" for address, key in addresses.items()]
-        _write(self.known_hosts, "\n".join([*kept, *new, ""]))
+        replace_text(self.known_hosts, "\n".join([*kept, *new, ""]))
 
     def remember(self, instances: dict[str, str]) -> None:
         """Remember these public keys of instances, by their ids."""
         kept = {**self.of_instances(), **instances}
-        _write(self.folder / "shown", "".join(f"{name} {key}\n" for name, key in kept.items()))
+        replace_text(
+            self.folder / "shown", "".join(f"{name} {key}\n" for name, key in kept.items())
+        )
 
     def of_instances(self) -> dict[str, str]:
         """Return the public keys that instances show, by their ids."""
@@ -79,8 +82,8 @@ def make_keys(identity: str) -> ClusterKeys:
     keys.folder.mkdir(mode=0o700, parents=True)
     for path in (keys.private, keys.folder / "host_key"):
         private, public = _pair()
-        _write(path, private)
-        _write(Path(f"{path}.pub"), f"{public}\n")
+        replace_text(path, private)
+        replace_text(Path(f"{path}.pub"), f"{public}\n")
     return keys
 
 
@@ -99,12 +102,3 @@ def _read(path: Path) -> str:
         return path.read_text()
     except FileNotFoundError:
         raise SkyError("the keys of the cluster are gone: it was ended from elsewhere.") from None
-
-
-def _write(path: Path, text: str) -> None:
-    # A new file takes the place of the old one: readers see one of them, never a part.
-    new = path.with_name(f".{path.name}.new")
-    new.unlink(missing_ok=True)
-    new.touch(0o600)
-    new.write_text(text)
-    new.replace(path)
