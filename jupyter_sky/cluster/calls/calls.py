@@ -6,7 +6,7 @@ the last call, and the next batch begins another run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jupyter_sky.cluster.calls.batch import Asked, Batch, BatchedCall
@@ -81,19 +81,21 @@ class _CallQueue:
     def cancel(self, batch: Batch) -> None:
         """Let no further call of a batch begin, and stop those that run."""
         batch.cancelled.update(range(len(batch.calls)))
-        for current in self._runs:
-            if current.drop(batch):
-                self._scheduler.interrupt(current.run.id)
+        self._drop(batch, self._runs)
 
     def withdraw(self, batch: Batch, number: int) -> None:
         """Cancel one call of a batch: it does not begin, or is stopped."""
         batch.cancelled.add(number)
         if len(batch.cancelled) == len(batch.calls):
-            for current in self._runs:
-                if not current.run.sent and current.drop(batch):  # it waits for nothing
-                    self._scheduler.interrupt(current.run.id)
+            # These wait for nothing.
+            self._drop(batch, [each for each in self._runs if not each.run.sent])
         for current in self._runs:
             current.withdraw(BatchedCall(batch, number))
+
+    def _drop(self, batch: Batch, runs: Iterable[CallRun]) -> None:
+        for current in runs:
+            if current.drop(batch):
+                self._scheduler.interrupt(current.run.id)
 
     def _submit(self, batch: Batch, calls: Sequence[BatchedCall]) -> None:
         current = self._open

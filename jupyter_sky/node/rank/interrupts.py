@@ -355,9 +355,8 @@ def _longest_deferral(frame: FrameType | None) -> tuple[float, str]:
         code = source.co_code
         if at >= 2 and (code[at] == _BEFORE_WITH or code[at - 2 : at] == _LOAD_ENTER):
             longest = max(longest, _LONGEST_ENTERING)
-        if source.co_name in _NOT_CUT_OFF or source is _ON_IGNORED:
-            longest = max(longest, _LONGEST_ENTERING)
-        if source is _WAIT and frame.f_lineno in _WAIT_LINES:
+        takes_lock = source is _WAIT and frame.f_lineno in _WAIT_LINES
+        if source.co_name in _NOT_CUT_OFF or source is _ON_IGNORED or takes_lock:
             longest = max(longest, _LONGEST_ENTERING)
         if source.co_name == "<module>":
             is_own = _is_own(source.co_filename)

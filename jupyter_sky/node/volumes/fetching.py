@@ -95,12 +95,13 @@ class Fetcher:
                     if is_timed and entry not in self._waiting:
                         return ""  # told twice that it was opened, and the wait is over
                 is_open = not take_back(tree, entry)
-                if is_open and time.monotonic() > closed_until:
+                if not is_open:
+                    if entry.fd is None:
+                        return ""
+                    going, mine = entry.fetching, Fetching()
+                    entry.fetching = going or mine
+                elif time.monotonic() > closed_until:
                     return self.troubles.get(str(tree.path / entry.name), _OPEN)
-                if entry.fd is None and not is_open:
-                    return ""
-                going, mine = entry.fetching, Fetching()
-                entry.fetching = going if is_open else going or mine
             if is_open:
                 time.sleep(_LOOK)
                 continue
