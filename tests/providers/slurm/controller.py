@@ -178,7 +178,9 @@ def _start_database(daemons: list[subprocess.Popen[bytes]], folder: Path) -> Non
     [tables] = [
         file.read_bytes() for file in map(Path("/usr/share").joinpath, _TABLES) if file.exists()
     ]
-    own = b"create database mysql;\nuse mysql;\n" + tables
+    # And slurmdbd's: the client library of MariaDB 11.8.9 answers no queries where the first attempt
+    # to connect failed, as it does where the database is yet to be made.
+    own = b"create database slurm;\ncreate database mysql;\nuse mysql;\n" + tables
     subprocess.run([*command, "--bootstrap"], input=own, capture_output=True, check=True)
     _start(daemons, folder, *command)
     until((folder / "database.socket").exists)
