@@ -203,9 +203,9 @@ def test_ranks_without_a_part_in_the_run_take_none_in_its_profile(cells: Cells) 
     run = cells.start("while True:\n    time.sleep(0.01)", ranks=(1, 2))
     try:
 
-        def both() -> Any:  # on a busy machine, one of them begins later than the other
+        def both() -> Any:  # on a busy machine, one of them comes to the line later than the other
             found = cells.cluster.profiler.profile(0.5, (0, 1, 2, 3))
-            return found if len(found.ranks) > 1 else None
+            return found if any(line.ranks == (1, 2) for line in found.hot_lines()[:1]) else None
 
         found = until(both)
     finally:
@@ -214,7 +214,6 @@ def test_ranks_without_a_part_in_the_run_take_none_in_its_profile(cells: Cells) 
     assert [each.rank for each in found.ranks] == [1, 2]
     assert found.without == ["ranks 0, 3: nothing is running there"]
     [hottest, *_] = found.hot_lines()
-    assert hottest.ranks == (1, 2)
     assert hottest.share == pytest.approx(sum(_of_line(found, hottest.frame, (1, 2))) / 2)
 
 

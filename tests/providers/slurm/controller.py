@@ -178,8 +178,8 @@ def _start_database(daemons: list[subprocess.Popen[bytes]], folder: Path) -> Non
     [tables] = [
         file.read_bytes() for file in map(Path("/usr/share").joinpath, _TABLES) if file.exists()
     ]
-    # And slurmdbd's: the client library of MariaDB 11.8.9 answers no queries where the first attempt
-    # to connect failed, as it does where the database is yet to be made.
+    # And slurmdbd's: the client library of MariaDB 11.8.9 refuses each query after a first attempt
+    # to connect that failed, as it does where the database is yet to be made.
     own = b"create database slurm;\ncreate database mysql;\nuse mysql;\n" + tables
     subprocess.run([*command, "--bootstrap"], input=own, capture_output=True, check=True)
     _start(daemons, folder, *command)
