@@ -212,7 +212,7 @@ class RankWorker:
         left_collective = cut_off and (is_of_collective(error) or not ended(_ENDED_WITHIN))
         if cut_off:
             drop_unfinished_steps(self._interrupts.was_requested)
-        if library := self._interrupts.cut_import:
+        if library := self._interrupts.deferral.cut_import:
             print(_CUT_IMPORT.format(library=library), file=sys.stderr)
         if is_cut_off(error):
             print(CUT_OFF, file=sys.stderr)

@@ -183,13 +183,13 @@ def test_stop_says_which_library_it_has_cut_off(cells: Cells, tmp_path: Path) ->
     library.mkdir()
     (library / "goes_on.py").write_text("import time\nprint('here')\ntime.sleep(600)")
     cells.run(
-        "import sys\nfrom jupyter_sky.node.rank import interrupts\n"
-        "usual, interrupts._LONGEST_IMPORT = interrupts._LONGEST_IMPORT, 0.05\n"
+        "import sys\nfrom jupyter_sky.node.rank import deferral\n"
+        "usual, deferral._LONGEST_IMPORT = deferral._LONGEST_IMPORT, 0.05\n"
         f"sys.path.append({str(library)!r})"
     )
     shown = bytearray()
     stop_at(cells.start("import goes_on"), b"here", shown)
-    cells.run("interrupts._LONGEST_IMPORT = usual; sys.path.pop()")
+    cells.run("deferral._LONGEST_IMPORT = usual; sys.path.pop()")
     assert b"The import of goes_on was interrupted: " in shown
 
 

@@ -18,7 +18,8 @@ from types import FrameType
 import psutil
 import pytest
 
-from jupyter_sky.node.rank.interrupts import _LONGEST_ENTERING, _WAIT_LINES, Interrupts
+from jupyter_sky.node.rank.deferral import _LONGEST, _WAIT_LINES
+from jupyter_sky.node.rank.interrupts import Interrupts
 from tests.waiting import PATIENCE, until
 
 
@@ -212,7 +213,7 @@ except KeyboardInterrupt:
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         stopped = psutil.Process(process.pid)
         until(lambda: stopped.status() == psutil.STATUS_STOPPED)
-        time.sleep(2 * _LONGEST_ENTERING)
+        time.sleep(2 * _LONGEST)
         stopped.resume()
         assert process.communicate(timeout=PATIENCE)[0] == "free\n"
 
@@ -323,7 +324,7 @@ def test_what_is_imported_is_imported_whole(
 def test_a_library_has_more_time_to_be_imported_than_a_module_of_the_user(
     interrupts: Interrupts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jupyter_sky.node.rank.interrupts._LONGEST_OWN_IMPORT", 0.05)
+    monkeypatch.setattr("jupyter_sky.node.rank.deferral._LONGEST_OWN_IMPORT", 0.05)
     libraries = tmp_path / "site-packages"
     libraries.mkdir()
     (libraries / "takes_time.py").write_text(
@@ -340,7 +341,7 @@ def test_a_library_has_more_time_to_be_imported_than_a_module_of_the_user(
 def test_an_import_that_goes_on_and_on_is_interrupted(
     interrupts: Interrupts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jupyter_sky.node.rank.interrupts._LONGEST_OWN_IMPORT", 0.05)
+    monkeypatch.setattr("jupyter_sky.node.rank.deferral._LONGEST_OWN_IMPORT", 0.05)
     loop = "import signal, time\nsignal.raise_signal(signal.SIGINT)\nwhile True: time.sleep(60)"
     (tmp_path / "imported_on_and_on.py").write_text(loop)
     monkeypatch.syspath_prepend(tmp_path)
