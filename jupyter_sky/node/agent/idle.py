@@ -96,9 +96,9 @@ class IdleTimer:
 
     A node on which nothing runs may still be needed for a run on other nodes, so these are asked
     before it ends. A run whose ranks all wait for their notebook, for the next call or because
-    nobody reads their values, is nothing that runs: somebody has left it there. One without a
-    notebook may be one that nobody can stop any more, because the
-    network of its machine is broken: it is ended as well, after a much longer time.
+    nobody reads their values, is nothing that runs: somebody has left it there. A run without a
+    notebook may be one that nobody can stop any more, because the network of its machine is broken:
+    it is ended as well, after a much longer time.
 
     Parameters
     ----------
@@ -123,8 +123,8 @@ class IdleTimer:
         self._node = node
         self._loop = asyncio.get_running_loop()
         self._used = self._worked = self._attended = self._loop.time()
-        self._was_used = self._was_busy = self._was_attended = self._had_client = False
-        self._was_working = False
+        self._before = _Use(busy=False, used=False, works=False)
+        self._had_client = False
         self._timer: asyncio.TimerHandle | None = None
         self._looking: asyncio.TimerHandle | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -154,19 +154,18 @@ class IdleTimer:
     def update(self) -> None:
         """Reset the timer; called whenever the use of the node may have changed."""
         now = self._loop.time()
-        use = self._use()
-        busy, used, works = use
-        if works or self._was_working or (self._was_busy and not busy):
+        before, use = self._before, self._use()
+        has_ended = before.busy and not use.busy
+        if use.works or before.works or has_ended:
             self._worked = now
-        if busy or used or self._was_used:
+        if use.busy or use.used or before.busy or before.used:
             self._used = now
-        if used or self._was_attended:
+        if use.used or before.used:
             self._attended = now
-        if self._was_busy and not busy:
+        if has_ended:
             self._node.on_idle()
-        self._was_busy, self._was_used, self._was_attended = busy, busy or used, used
-        self._was_working = works
-        self._had_client = self._had_client or used
+        self._before = use
+        self._had_client = self._had_client or use.used
         self._arm(self._seconds_left(self._times(use, now), use))
 
     @property
