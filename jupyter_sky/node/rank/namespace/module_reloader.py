@@ -10,7 +10,6 @@ import importlib
 import importlib.util
 import os
 import sys
-import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,11 +46,6 @@ class _SourceFile:
     digest: str
 
 
-def file_clock() -> int:
-    """Return the time in nanoseconds, by the clock of file modification times."""
-    return time.clock_gettime_ns(getattr(time, "CLOCK_REALTIME_COARSE", time.CLOCK_REALTIME))
-
-
 class ModuleReloader:
     """Reloads the user's modules in a process if their files were edited."""
 
@@ -68,8 +62,8 @@ class ModuleReloader:
         Parameters
         ----------
         since
-            The earliest time, by `file_clock`, at which they may have been imported. A file written
-            later may be newer than its module.
+            The earliest time at which they may have been imported, in nanoseconds since the epoch.
+            A file written later may be newer than its module.
         """
         if len(sys.modules) == self._count:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import uuid
 import weakref
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from jupyter_sky.analysis.namespace_diff import NamespaceDiff
 from jupyter_sky.errors import UsageError
 from jupyter_sky.node.rank.namespace import attributes
 from jupyter_sky.node.rank.namespace.gathering import GatheredFiles, Gatherer
-from jupyter_sky.node.rank.namespace.module_reloader import ModuleReloader, file_clock
+from jupyter_sky.node.rank.namespace.module_reloader import ModuleReloader
 from jupyter_sky.node.rank.namespace.takeover.takeover import Takeover
 from jupyter_sky.serialization import blobs, cell_sources, garbage, pickling
 from jupyter_sky.serialization.changes.classes import refill
@@ -74,7 +75,7 @@ class Namespace:
 
     def receive(self, groups: Sequence[NameGroup]) -> None:
         """Bind the names that the notebook sent, and reload the user's edited modules."""
-        self._since = file_clock()
+        self._since = time.time_ns()
         received_objects.drop_unused()
         try:
             if groups:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jupyter_sky.node.rank.namespace.module_reloader import ModuleReloader, file_clock
+from jupyter_sky.node.rank.namespace.module_reloader import ModuleReloader
 
 Write = Callable[[str, str], None]
 
@@ -33,7 +34,7 @@ class Rank:
         path.write_text(source)
 
     def run(self, cell: str) -> None:
-        since = file_clock()
+        since = time.time_ns()
         self.modules.reload_edited(self.names)
         exec(cell, self.names)
         self.modules.record_imports(since)
