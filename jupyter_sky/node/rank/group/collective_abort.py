@@ -46,12 +46,9 @@ import struct
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
+from jupyter_sky.node.network.tcp_table import Endpoint, endpoint, tcp_sockets
 from jupyter_sky.node.rank.group import jax_connection, torch_groups
-
-Endpoint = tuple[str, int]
-"""Address and port of one end of a connection."""
 
 _TCP = (socket.AF_INET, socket.AF_INET6)
 _PAIR = struct.Struct("=q")  # a connection to gloo begins with the number of its pair
@@ -90,13 +87,13 @@ def break_group(
         with contextlib.suppress(Exception):  # of any kind: the sockets are closed below
             torch_groups.abort_nccl()
     siblings_sockets = {inode for pid in siblings for _, inode in _sockets(pid)}
-    owners = _owners()
+    owners = {(each.local, each.remote): each.inode for each in tcp_sockets()}
     remote = set(addresses)
     for fd, inode in _sockets(os.getpid()):
         with contextlib.suppress(OSError), _duplicate(fd) as sock:
             if sock.family not in _TCP or inode in _broken:
                 continue
-            ours, theirs = _endpoint(sock.getsockname()), _endpoint(sock.getpeername())
+            ours, theirs = endpoint(sock.getsockname()), endpoint(sock.getpeername())
             if store in (theirs, ours):
                 sock.shutdown(socket.SHUT_RDWR)
             elif kept in (theirs[1], ours[1]):
@@ -158,27 +155,3 @@ def _sockets(pid: int) -> Iterator[tuple[int, str]]:
                 target = str(entry.readlink())
                 if target.startswith("socket:["):
                     yield int(entry.name), target[8:-1]
-
-
-def _endpoint(name: tuple[Any, ...]) -> Endpoint:
-    return name[0].removeprefix("::ffff:"), name[1]
-
-
-def _owners() -> dict[tuple[Endpoint, Endpoint], str]:
-    """Return the inode of each TCP connection of this machine, by its two endpoints."""
-    owners = {}
-    for table in ("tcp", "tcp6"):
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-                fields = line.split()
-                owners[_parse(fields[1]), _parse(fields[2])] = fields[9]
-    return owners
-
-
-def _parse(text: str) -> Endpoint:
-    # The kernel prints addresses as words in the machine's byte order.
-    address, port = text.split(":")
-    words = [int(address[i : i + 8], 16) for i in range(0, len(address), 8)]
-    packed = struct.pack(f"={len(words)}I", *words)
-    family = socket.AF_INET if len(words) == 1 else socket.AF_INET6
-    return _endpoint((socket.inet_ntop(family, packed), int(port, 16)))
