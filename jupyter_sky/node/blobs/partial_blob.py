@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from pathlib import Path
@@ -38,7 +39,7 @@ class PartialBlob:
         self._final_path = path
         self._spill = spill
         self.full_size = full_size
-        self.path = (spill or path.parent) / f"{uuid.uuid4().hex}.part"
+        self.path = new_part(spill or path.parent)
         self._file = self.path.open("wb", buffering=0)
         self._hasher = blake3.blake3(max_threads=blake3.blake3.AUTO)
         self.size = 0
@@ -78,6 +79,14 @@ class PartialBlob:
 
 def replace_by_link(path: Path, target: Path) -> None:
     """Put a link to ``target`` in the place of a file, in one step."""
-    new = path.with_name(f"{uuid.uuid4().hex}.part")
+    new = new_part(path.parent)
     new.symlink_to(target)
     new.rename(path)
+
+
+def new_part(folder: Path, writer: int | None = None) -> Path:
+    """Return a new name for what a process, by default this one, writes among blobs.
+
+    The agent removes what a rank had not finished when it ended (`BlobStore.drop_unfinished`).
+    """
+    return folder / f"{writer or os.getpid()}-{uuid.uuid4().hex}.part"

@@ -16,12 +16,12 @@ import asyncio
 import contextlib
 import fcntl
 import os
-import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import psutil
 
+from jupyter_sky.node.blobs.partial_blob import new_part
 from jupyter_sky.node.blobs.store import BlobStore
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_requests import FillRoomRequest, MakeRoomRequest
@@ -81,8 +81,7 @@ class BlobRooms:
 
     def _make(self, size: int, writer: int) -> str:
         self.drop_left()
-        name = f"{writer}-{uuid.uuid4().hex}.part"
-        part = self._store.folder / name
+        part = new_part(self._store.folder, writer)
         used = self._store.used(size, size + size // 4)
         gone = [] if self._is_busy() else self._take(used, part)
         self._on_forgotten(gone)
@@ -93,8 +92,8 @@ class BlobRooms:
                 os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             except OSError:
                 return ""
-        self._writers[name] = writer
-        return name
+        self._writers[part.name] = writer
+        return part.name
 
     def complete(self, request: FillRoomRequest) -> Message:
         """Turn a written file into a blob; answer whether that succeeded."""
@@ -138,7 +137,7 @@ class BlobRooms:
             return
         parts, gone = [], []
         for key in self._store.used(since=_MAPPED_WITHIN if idle < KEPT else 0.0):
-            part = self._store.folder / f"{os.getpid()}-{uuid.uuid4().hex}.part"
+            part = new_part(self._store.folder)
             if (is_short or key in self._filled) and self._take([key], part):
                 parts.append(part)
                 gone.append(key)

@@ -11,14 +11,13 @@ import shutil
 import stat
 import threading
 import time
-import uuid
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 
-from jupyter_sky.node.blobs.partial_blob import PartialBlob, replace_by_link
+from jupyter_sky.node.blobs.partial_blob import PartialBlob, new_part, replace_by_link
 from jupyter_sky.serialization.blobs import file_name
 
 _IN_MEMORY = ("tmpfs", "ramfs")
@@ -328,7 +327,7 @@ class _Spill:
 
     def _move(self, key: str) -> None:
         assert self.folder is not None
-        path, part = self.folder / key, self.folder / f"{uuid.uuid4().hex}.part"
+        path, part = self.folder / key, new_part(self.folder)
         # A blob that cannot be moved stays where it is, but is counted here.
         with contextlib.suppress(OSError):
             shutil.copyfile(self._links / key, part)

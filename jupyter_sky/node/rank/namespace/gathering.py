@@ -18,10 +18,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import time
-import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +27,7 @@ from typing import Any, TypedDict
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_bytes, format_ranks
+from jupyter_sky.node.blobs.partial_blob import new_part
 from jupyter_sky.serialization import blobs
 from jupyter_sky.serialization.models import sharded
 from jupyter_sky.serialization.models.sharded import Sharded, Whole, WholeParameter
@@ -98,10 +97,8 @@ class GatheredFiles:
         if (blob := self._folder / key).exists():
             return blob
         if key not in self._files:
-            # The agent removes the unfinished files of this process if it is killed.
-            part = self._folder / f"{os.getpid()}-{uuid.uuid4().hex}.part"
-            self._files[key] = part
-            part.write_bytes(memory)
+            self._files[key] = new_part(self._folder)
+            self._files[key].write_bytes(memory)
         return self._files[key]
 
     def take(self, key: str) -> Path | None:

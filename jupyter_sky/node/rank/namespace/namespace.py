@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import time
-import uuid
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 import jupyter_sky
 from jupyter_sky.analysis.namespace_diff import NamespaceDiff
 from jupyter_sky.errors import UsageError
+from jupyter_sky.node.blobs.partial_blob import new_part
 from jupyter_sky.node.rank.namespace import attributes
 from jupyter_sky.node.rank.namespace.gathering import GatheredFiles, Gatherer
 from jupyter_sky.node.rank.namespace.module_reloader import ModuleReloader
@@ -262,8 +261,7 @@ class Namespace:
                 gathered.rename(path)
                 continue
             # Ranks of a node may write the same blob at once; each rename yields a complete one.
-            # The agent removes the unfinished files of this process if it is killed.
-            part = path.with_name(f"{os.getpid()}-{uuid.uuid4().hex}.part")
+            part = new_part(self._folder)
             try:
                 part.write_bytes(data)
                 part.rename(path)
