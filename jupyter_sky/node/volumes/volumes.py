@@ -14,6 +14,7 @@ from typing import Any
 from jupyter_sky.node.packages import overlay
 from jupyter_sky.node.volumes.opening import LIST
 from jupyter_sky.node.volumes.place import remove_absent
+from jupyter_sky.paths import replace_text
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.volumes.requests import MountRequest, WrittenVolume
 
@@ -129,9 +130,7 @@ class Volumes:
         keys = ("url", "path", "read_only")
         volumes = [{key: each[key] for key in keys} for each in state["volumes"]]
         told = [{**each, "socket": self._socket} for each in volumes]
-        part = self._list.with_suffix(".part")
-        part.write_text(json.dumps(told))
-        part.replace(self._list)
+        replace_text(self._list, json.dumps(told))
 
     async def _start(self) -> asyncio.subprocess.Process:
         Path(self._socket).unlink(missing_ok=True)
