@@ -144,18 +144,19 @@ def are_others_busy() -> bool:
     """
     known = (threading.main_thread().ident, threading.get_ident())
     others = [frame for ident, frame in sys._current_frames().items() if ident not in known]
-    files = {each.f_code.co_filename for frame in others for each in _with_callers(frame)}
+    files = {each.f_code.co_filename for frame in others for each in with_callers(frame)}
     return any(_OF_TORCH in file or is_own(file) for file in files)
 
 
-def _with_callers(frame: FrameType | None) -> Iterator[FrameType]:
+def with_callers(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame and those that have called it."""
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
 def _frames(frame: FrameType | None) -> list[SeenFrame]:
-    return _down_to_cell(map(_of_frame, _with_callers(frame)))
+    return _down_to_cell(map(_of_frame, with_callers(frame)))
 
 
 def _of_frame(frame: FrameType) -> SeenFrame:
@@ -167,9 +168,8 @@ def awaiting(frame: FrameType | None) -> list[FrameType]:
 
     Meanwhile its event loop is on the stack instead of it, whose innermost frame is given.
     """
-    while frame is not None and frame.f_code is not _RUNS_LOOP:
-        frame = frame.f_back
-    task = frame.f_locals.get("future") if frame else None
+    loop = next((each for each in with_callers(frame) if each.f_code is _RUNS_LOOP), None)
+    task = loop.f_locals.get("future") if loop else None
     coroutine: Any = task.get_coro() if isinstance(task, Task) else None
     found: list[FrameType] = []
     while (suspended := getattr(coroutine, "cr_frame", None)) is not None:

@@ -10,7 +10,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import CodeType, FrameType
 
 from jupyter_sky.node.rank.inspection import stacks
@@ -188,7 +188,7 @@ class _Places:
 
     def stack(self, frame: FrameType | None) -> tuple[tuple[int, int], ...]:
         """Return a stack, the innermost call first, down to the user's first line."""
-        return self._stack(_outwards(frame))
+        return self._stack(stacks.with_callers(frame))
 
     def awaiting(self, frame: FrameType | None) -> tuple[tuple[int, int], ...]:
         """Return where a cell awaits something, if its event loop is on a stack instead of it."""
@@ -221,10 +221,3 @@ class _Places:
         """Return a line as the user knows it."""
         code = self._codes[place[0]]
         return stacks.seen(code.co_filename, place[1], code)
-
-
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    """Yield a frame and those that have called it."""
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
