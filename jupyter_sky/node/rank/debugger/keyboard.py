@@ -50,6 +50,10 @@ class Keyboard:
         The kind of the present prompt, as in `Prompted`; empty if there is none.
     frame
         The user's frame that asks, if any.
+    is_there
+        Whether somebody can answer.
+    is_gone
+        Whether somebody could answer earlier in this run, but no longer can.
     """
 
     def __init__(self, rank: int, send: Callable[[Event], None], interrupts: Interrupts) -> None:
@@ -59,25 +63,20 @@ class Keyboard:
         self._send = send
         self._interrupts = interrupts
         self._run: str | None = None
-        self._is_there = self._is_gone = self._is_ended = False
+        self.is_there = self.is_gone = self._is_ended = False
         self._number = 0
         self._answers: queue.SimpleQueue[AnswerCommand] = queue.SimpleQueue()
         self._pid = os.getpid()
         builtins.input = self.ask_line
         getpass.getpass = self.ask_password
 
-    @property
-    def is_there(self) -> bool:
-        """Whether somebody can answer."""
-        return self._is_there
-
     def begin(self, run: str, is_there: bool) -> None:
         """Begin a run, in which somebody can answer or not."""
-        self._run, self._is_there, self._is_gone, self._is_ended = run, is_there, False, False
+        self._run, self.is_there, self.is_gone, self._is_ended = run, is_there, False, False
 
     def end(self) -> None:
         """End the run."""
-        self._run, self._is_there = None, False
+        self._run, self.is_there = None, False
         self.prompt, self.frame = "", None
 
     def take(self, answer: AnswerCommand) -> None:
@@ -96,16 +95,11 @@ class Keyboard:
         self._check_head("getpass")
         return self._ask_value("password", str(prompt))
 
-    @property
-    def is_gone(self) -> bool:
-        """Whether somebody could answer earlier in this run, but no longer can."""
-        return self._is_gone
-
     def check(self, sentence: str, name: str) -> None:
         """Raise an error if nobody can answer, or not on this rank."""
-        if self._is_gone:
+        if self.is_gone:
             raise EOFError("nobody answers")
-        if not self._is_there:
+        if not self.is_there:
             raise RuntimeError(sentence)
         self.check_thread(name)
 
@@ -168,7 +162,7 @@ class Keyboard:
         if answer["kind"] == "line":
             return answer["text"]
         if is_gone:
-            self._is_there, self._is_gone = False, True
+            self.is_there, self.is_gone = False, True
             print(f"rank {self._rank} goes on: {why}", file=sys.stderr)
         raise EOFError("the user ended the input" if answer["kind"] == "eof" else "nobody answers")
 
