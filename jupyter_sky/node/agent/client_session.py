@@ -6,7 +6,6 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from collections.abc import Coroutine
 from typing import Protocol, cast
 
 import jupyter_sky
@@ -22,7 +21,7 @@ from jupyter_sky.transport.link import HIGH_WATER, Link
 from jupyter_sky.transport.metrics.usage_history import Samples
 from jupyter_sky.transport.protocol.agent_requests import FetchRequest, ReadRequest
 from jupyter_sky.transport.protocol.messages import Hello, Welcome
-from jupyter_sky.transport.tasks import shielded
+from jupyter_sky.transport.tasks import BackgroundTasks, shielded
 from jupyter_sky.transport.together.ranks_done import Brief, JoinedEvents
 
 SILENCE = 30.0  # seconds without a sign of life after which a client is taken to be gone
@@ -115,7 +114,7 @@ class ClientSession:
         self._asked: str | None = None  # the last run that the client requested
         self._timer: asyncio.TimerHandle | None = None
         self._piece = memoryview(b"")  # memory for pieces of blobs, allocated for the first one
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self._link = Link(
             sock, self._receive, self._on_close, self._piece_buffer, SILENCE, on_drained=self.pump
         )
@@ -257,7 +256,9 @@ class ClientSession:
             case "seen":
                 self._note_seen(message["n"])
             case "fetch":
-                self._fetches[message["id"]] = self._start(self._fetch(cast(FetchRequest, message)))
+                self._fetches[message["id"]] = self._tasks.spawn(
+                    self._fetch(cast(FetchRequest, message))
+                )
             case "got":
                 self._bulk.on_arrived(message["size"])
             case "unwanted":
@@ -266,7 +267,7 @@ class ClientSession:
             case op if op not in ANY_VERSION and self._version != jupyter_sky.__version__:
                 self._send_answer(message["id"], {"error": self._refusal()})
             case "read":
-                self._start(self._read(cast(ReadRequest, message), message["id"]))
+                self._tasks.spawn(self._read(cast(ReadRequest, message), message["id"]))
             case op:
                 if "seen" in message:
                     self._note_seen(message["seen"])
@@ -311,7 +312,7 @@ class ClientSession:
             self._held.append((self._host.journal.last, {"re": number, **answer}))
             self.pump() if within is None else self._send_within(within)
         else:
-            self._start(self._send_answer_later(number, answer))
+            self._tasks.spawn(self._send_answer_later(number, answer))
 
     async def _send_answer_later(self, number: int, answer: asyncio.Task[Message]) -> None:
         self._send_answer(number, await shielded(answer))
@@ -332,12 +333,6 @@ class ClientSession:
     async def _read(self, request: ReadRequest, number: int) -> None:
         parts = await asyncio.to_thread(reader.read, request["parts"])
         await self._bulk.send_parts(number, parts)
-
-    def _start(self, coroutine: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     def _on_close(self) -> None:
         self._piece = memoryview(b"")

@@ -46,6 +46,7 @@ from jupyter_sky.transport.metrics.usage_history import EVERY
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 from jupyter_sky.transport.protocol.events import Ending, Leaving
 from jupyter_sky.transport.protocol.messages import Welcome
+from jupyter_sky.transport.tasks import BackgroundTasks
 
 if TYPE_CHECKING:
     from jupyter_sky.node.agent.notices import Notice
@@ -148,7 +149,7 @@ class Agent:
         )
         self._rooms = requests.rooms
         self._requests = RequestCache(requests.handle)
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = BackgroundTasks()
         self._ending: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
 
@@ -161,21 +162,17 @@ class Agent:
         self._supervisor.start()
         ready(await self._peers.listen(addr) if self._spec.credentials else 0)
         self._idle.update()
-        self._tasks += [
-            loop.create_task(self._report_usage()),
-            loop.create_task(self._record_usage()),
-            loop.create_task(stale_files.keep(self._spec.keeps)),
-            loop.create_task(self._tend_blobs()),
-            loop.create_task(self._end_if_left()),
-        ]
+        self._tasks.spawn(self._report_usage())
+        self._tasks.spawn(self._record_usage())
+        self._tasks.spawn(stale_files.keep(self._spec.keeps))
+        self._tasks.spawn(self._tend_blobs())
+        self._tasks.spawn(self._end_if_left())
         if source := self._spec.notices:
             from jupyter_sky.node.agent import notices
 
-            watch = notices.watch(source, self._folder, self._on_notice)
-            self._tasks.append(loop.create_task(watch))
+            self._tasks.spawn(notices.watch(source, self._folder, self._on_notice))
         await self._ended.wait()
-        for task in self._tasks:
-            task.cancel()
+        await self._tasks.cancel(within=0.0)
         listener.close()
         self._peers.close()
 
@@ -263,7 +260,7 @@ class Agent:
         self._events.publish_leaving(event)
         self._supervisor.announce_leaving(event.message())
         self._volumes.begin_write_back()
-        self._tasks.append(asyncio.get_running_loop().create_task(self._warn_others(event)))
+        self._tasks.spawn(self._warn_others(event))
 
     async def _warn_others(self, event: Leaving) -> None:
         await self._peers.ask_all({**event.message(), "op": "leaving"})
@@ -328,7 +325,7 @@ class Agent:
     def end_because(self, reason: str) -> None:
         """Write back what ranks have written, publish why the node ends, and end it."""
         if self._volumes.are_there:
-            self._tasks.append(asyncio.get_running_loop().create_task(self._end_later(reason)))
+            self._tasks.spawn(self._end_later(reason))
         else:
             self._events.publish(Ending(reason).message())
             self.end()
