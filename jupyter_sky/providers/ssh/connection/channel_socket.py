@@ -1,4 +1,4 @@
-"""Reading from and writing to SSH channels, and a socket connected to one.
+"""SSH channels: the conversation with a command, and a socket connected to one.
 
 paramiko's channels are not file descriptors, which an event loop could wait for: two threads carry
 data between them and the socket.
@@ -10,10 +10,11 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.providers.ssh.connection.errors import CommandError
+from jupyter_sky.transport.bridge import END, MARK
 
 if TYPE_CHECKING:
     import paramiko
@@ -24,6 +25,7 @@ MOST_PRINTED = 4 * 1024 * 1024
 """Bytes that a command may print: ours print much less, and a host is not to fill this memory."""
 
 _BUFFER = 4 * 1024 * 1024
+_LAST_WORDS_WITHIN = 1.0
 
 
 def as_socket(channel: paramiko.Channel, on_close: Callable[[], None]) -> socket.socket:
@@ -70,11 +72,78 @@ def _downstream(sock: socket.socket, channel: paramiko.Channel) -> None:
         sock.shutdown(socket.SHUT_RDWR)
 
 
-def write(channel: paramiko.Channel, data: bytes, sent: Callable[[int], None]) -> None:
-    """Write all of ``data``; ``sent`` is called with the number of bytes sent."""
-    for start in range(0, len(data), PIECE):
-        channel.sendall(memoryview(data)[start : start + PIECE])
-        sent(min(start + PIECE, len(data)))
+class Said(NamedTuple):
+    """What a script of ours has said, and the status with which it has ended.
+
+    Attributes
+    ----------
+    before
+        What login scripts have printed before it.
+    has_begun
+        Whether it was run at all.
+    printed, errors
+        Its output, and what it has printed to standard error.
+    """
+
+    before: str
+    has_begun: bool
+    printed: str
+    errors: str
+    status: int
+
+
+def converse(
+    channel: paramiko.Channel,
+    data: bytes,
+    within: float,
+    sent: Callable[[int], None],
+    keeps_input: bool,
+) -> Said:
+    """Give a command its input, and return what it says.
+
+    Parameters
+    ----------
+    data
+        The input.
+    within
+        Seconds within which it has to print something or end.
+    sent
+        Called with the number of bytes of ``data`` sent.
+    keeps_input
+        Whether its input stays open until it ends.
+
+    Raises
+    ------
+    CommandError
+        If it says too much.
+    TimeoutError
+        If it says nothing in time.
+    OSError, EOFError
+        If the connection breaks.
+    """
+    channel.settimeout(within)
+    try:
+        for start in range(0, len(data), PIECE):
+            channel.sendall(memoryview(data)[start : start + PIECE])
+            sent(min(start + PIECE, len(data)))
+        if not keeps_input:
+            channel.shutdown_write()
+    except OSError:
+        # If the script ended before it read everything, its status says why.
+        if not channel.closed or not channel.get_transport().is_active():
+            raise
+    before, mark, printed = read(channel.recv, END).partition(MARK)
+    printed, ended, _ = printed.partition(END)
+    if ended:  # what a login script has started may have the output open
+        channel.settimeout(_LAST_WORDS_WITHIN)
+    errors = read(channel.recv_stderr, may_go_on=bool(ended))
+    if not channel.status_event.wait(within):
+        raise TimeoutError
+    status = channel.exit_status
+    if status < 0 and not channel.get_transport().is_active():
+        raise EOFError("nothing was said of how the command ended")
+    text, output, trouble = (each.decode(errors="replace") for each in (before, printed, errors))
+    return Said(text, bool(mark), output, trouble, status)
 
 
 def read(receive: Callable[[int], bytes], last: bytes = b"", may_go_on: bool = False) -> bytes:

@@ -20,7 +20,7 @@ from jupyter_sky.formatting import last_line
 from jupyter_sky.providers.base import AgentGone
 from jupyter_sky.providers.ssh.connection import handshake, no_room
 from jupyter_sky.providers.ssh.connection.agent_channel import WINDOW, await_bridge, open_stream
-from jupyter_sky.providers.ssh.connection.channel_socket import as_socket, read, write
+from jupyter_sky.providers.ssh.connection.channel_socket import as_socket, converse
 from jupyter_sky.providers.ssh.connection.errors import (
     CommandError,
     HostError,
@@ -41,7 +41,6 @@ from jupyter_sky.providers.ssh.connection.ssh_config import (
 )
 from jupyter_sky.providers.ssh.connection.targets import Target, parse_one
 from jupyter_sky.providers.ssh.connection.users import Users
-from jupyter_sky.transport.bridge import END, MARK
 
 if TYPE_CHECKING:
     import paramiko
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
 
 _TEST_WITHIN = 2.0
 _HEARD_WITHIN = 3.0  # seconds; agents give a sign of life each second
-_LAST_WORDS_WITHIN = 1.0
 
 # Exceptions say what goes wrong; paramiko's own log is for users who configure it.
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
@@ -277,38 +275,20 @@ class SSHConnection:
         command, data = script_with_input(script, data, ends_with_us)
         try:
             with self._command(command) as channel:
-                channel.settimeout(within)
-                try:
-                    write(channel, data, sent)
-                    if not ends_with_us:
-                        channel.shutdown_write()
-                except OSError:
-                    # If the script ended before it read everything, its status says why.
-                    if not channel.closed or not channel.get_transport().is_active():
-                        raise
-                first, mark, printed = read(channel.recv, END).partition(MARK)
-                printed, ended, _ = printed.partition(END)
-                if ended:  # what a login script has started may have the output open
-                    channel.settimeout(_LAST_WORDS_WITHIN)
-                said = read(channel.recv_stderr, may_go_on=bool(ended))
-                if not channel.status_event.wait(within):
-                    raise TimeoutError
-                status = channel.exit_status
-                if status < 0 and not channel.get_transport().is_active():
-                    raise EOFError("nothing was said of how the command ended")
+                said = converse(channel, data, within, sent, keeps_input=ends_with_us)
         except TimeoutError:
             raise CommandError.of_silence(within) from None
         except (OSError, EOFError) as error:
             raise HostError(f"the connection broke ({str(error) or 'end of file'})") from None
-        if not mark:
-            text = (first + said).decode(errors="replace")
+        if not said.has_begun:
+            text = said.before + said.errors
             raise HostError(no_room.for_processes(text) or runs_nothing(last_line(text)))
-        if status:
-            lines = (printed + said).decode(errors="replace").strip().splitlines()
+        if said.status:
+            lines = (said.printed + said.errors).strip().splitlines()
             if said_of_disk := no_room.explain(lines, self.run, self.target):
                 raise CommandError(said_of_disk)
-            raise CommandError.of_end(status, lines)
-        return printed.decode(errors="replace")
+            raise CommandError.of_end(said.status, lines)
+        return said.printed
 
     @contextlib.contextmanager
     def _command(self, command: str) -> Iterator[paramiko.Channel]:
