@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from typing import TYPE_CHECKING
 
-from jupyter_sky.node.volumes.entry import FileEntry, mark_of, set_age, write_down
-from jupyter_sky.transport.volumes.asking import ABSENT
+from jupyter_sky.node.volumes.entry import FileEntry
 
 if TYPE_CHECKING:
     from jupyter_sky.node.volumes.tree import Tree
@@ -30,16 +28,10 @@ def empty(tree: Tree, entry: FileEntry, may_replace: bool) -> None:
         Whether what a program writes into it may take the place of what the bucket has.
     """
     with tree.lock:
-        fd = entry.fd
-        assert fd is not None
-        os.ftruncate(fd, 0)
-        set_age(fd)
-        write_down(fd, entry.name)
-        os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) & ~ABSENT)
-        entry.mark, entry.fd = mark_of(os.fstat(fd)), None
+        assert entry.fd is not None
+        os.ftruncate(entry.fd, 0)
         entry.is_lacking, entry.may_replace = True, may_replace
-        tree.by_fd.pop(fd, None)
-        tree.release(fd)
+        tree.let_in(entry)
 
 
 def take_back(tree: Tree, entry: FileEntry) -> bool:

@@ -53,6 +53,8 @@ class Tree:
     ----------
     note
         A sentence for the user about what was there before.
+    is_lazy
+        Whether files can be fetched when opened; otherwise all have to be fetched beforehand.
     told
         The symbolic links that were already reported as not written.
     """
@@ -73,7 +75,7 @@ class Tree:
         self._leases = leases
         self._socket = socket
         self._on_full = on_full
-        self._has_leases = True
+        self.is_lazy = True
         self._made: list[Path] | None = None  # set once the folder is ours
         self.note = ""
         self._notes = frozenset(map(str, note_places(self.path)))
@@ -104,7 +106,7 @@ class Tree:
         self._made, self.note = make_place(self.path, note)
         try:
             self.show(listing)
-            if not self._has_leases:
+            if not self.is_lazy:
                 self._check_size(sum(each.size for each in listing.values()))
         except OSError as error:
             self.remove()
@@ -112,11 +114,6 @@ class Tree:
         except BaseException:
             self.remove()
             raise
-
-    @property
-    def is_lazy(self) -> bool:
-        """Whether files can be fetched when opened; otherwise all have to be fetched beforehand."""
-        return self._has_leases
 
     def show(self, listing: dict[str, Listed]) -> None:
         """Show these files of the bucket, leaving files that ranks have changed as they are."""
@@ -130,9 +127,8 @@ class Tree:
                 continue
             if before is None and (self.path / name).exists():
                 continue  # a rank has written it, and it was not written back yet
-            if before and not self.is_as_was(before):
-                continue
-            self._show(name, listing[name])
+            if before is None or self.is_as_was(before):
+                self._show(name, listing[name])
         for name in set(self.entries) - set(listing):
             entry = self.entries[name]
             if entry.name == entry.source and self.is_as_was(entry):
@@ -163,11 +159,11 @@ class Tree:
         fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._mode)
         try:
             os.ftruncate(fd, entry.listed.size)
-            if self._has_leases and entry.listed.size:
+            if self.is_lazy and entry.listed.size:
                 try:
                     self._leases.take(fd)
                 except OSError:
-                    self._has_leases = False
+                    self.is_lazy = False
             write_down(fd, entry.name)
             os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) | ABSENT * bool(entry.listed.size))
             with self.lock:
@@ -210,6 +206,15 @@ class Tree:
 
     def finish(self, entry: FileEntry, size: int) -> None:
         """Release programs that wait for a file whose content has arrived."""
+        with self.lock:
+            entry.used = time.time_ns()
+            self.here += size
+            self.fetched += 1
+            self.let_in(entry)
+        self._on_full()
+
+    def let_in(self, entry: FileEntry) -> None:
+        """Let programs open a file as it is now."""
         fd = entry.fd
         assert fd is not None
         with self.lock:
@@ -217,20 +222,16 @@ class Tree:
             set_age(fd)
             write_down(fd, entry.name)
             os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) & ~ABSENT)
-            entry.mark, entry.used = mark_of(os.fstat(fd)), time.time_ns()
-            entry.fd = None
+            entry.mark, entry.fd = mark_of(os.fstat(fd)), None
             self.by_fd.pop(fd, None)
-            self.here += size
-            self.fetched += 1
             self.release(fd)
-        self._on_full()
 
     def drop(self, wanted: int) -> None:
         """Drop the content of the least recently used files, down to that many bytes.
 
         Files that are open or changed keep their content.
         """
-        if self.here <= wanted or not self._has_leases:
+        if self.here <= wanted or not self.is_lazy:
             return
         with self.lock:
             there = [each for each in self.entries.values() if each.mark and each.mark[1]]
@@ -300,7 +301,7 @@ class Tree:
 
     def release(self, fd: int) -> None:
         """Close a file, and let programs that wait for it continue."""
-        if self._has_leases:
+        if self.is_lazy:
             self._leases.release(fd)
         os.close(fd)
 

@@ -102,8 +102,7 @@ class Volumes:
         except TimeoutError:
             process.kill()
             await process.wait()
-            for each in self._listed():
-                await asyncio.to_thread(remove_absent, Path(each["path"]))
+            await self._remove_absent()
 
     async def _on_mount(self, request: MountRequest) -> Message:
         if self._is_lost:
@@ -150,12 +149,15 @@ class Volumes:
         return process
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
-        """Remove files without content if the process is killed: nobody fills them any more."""
         await process.wait()
         if self._process is process:
             self._is_lost = True
-            for each in self._listed():
-                await asyncio.to_thread(remove_absent, Path(each["path"]))
+            await self._remove_absent()
+
+    async def _remove_absent(self) -> None:
+        """Remove files without content of a process that was killed: nobody fills them any more."""
+        for each in self._listed():
+            await asyncio.to_thread(remove_absent, Path(each["path"]))
 
     def _listed(self) -> list[dict[str, Any]]:
         with contextlib.suppress(OSError):
