@@ -111,11 +111,6 @@ class Terminal:
         """Whether the shell has ended."""
         return self._status is not None
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the shell has ended, and the user's side knows it."""
-        return self._status is not None and not self._printed
-
     async def read(self) -> Read:
         """Return new output, as soon as there is any.
 

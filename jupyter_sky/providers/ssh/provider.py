@@ -30,7 +30,6 @@ from jupyter_sky.providers.ssh.setup.agent import (
     agent_folders,
     remove_agent,
     start_agent,
-    work_folder,
 )
 from jupyter_sky.providers.ssh.setup.files import archive, check_files
 from jupyter_sky.providers.ssh.setup.host_progress import HostProgress
@@ -231,7 +230,7 @@ class SSH:
             ranks=placed.rank_specs(host.facts.cpus),
             peer=peer,
             interface=self.interface,
-            cwd=work_folder(spec.name, host.facts),
+            cwd=host.work,
             python_path=host.code,
             env={**spec.image.env, **host.variables},
             keeps=host.keeps,

@@ -42,11 +42,6 @@ class Series:
         self._in_last = 1  # points in the last bucket so far; a bucket starts out full
         self._buckets = array.array("d")
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether it still has every point that was added."""
-        return self._width == 1
-
     def add(self, step: float, value: float) -> None:
         """Add a point."""
         self.last = (step, value)
