@@ -47,18 +47,19 @@ class Takeover:
         """Take over changes, as `changes_of` of both kinds describes them."""
         pairs = {name: self._pair(name) for name in changes}
         pairs = {name: pair for name, pair in pairs.items() if pair[1] is not None}
-        holders = {name: pair for name, pair in pairs.items() if _order(pair[0]) == _HOLDER}
-        containers = {name: holders.pop(name) for name in [*holders] if " " in name}
-        pairs = {name: pair for name, pair in pairs.items() if name not in containers}
-        others = {name: value for name, value in self._bound.items() if name not in pairs}
-        models = [name for name in pairs if name not in holders]
-        models.sort(key=lambda name: _order(pairs[name][0]))  # what refers to others comes last
-        opaque = _opaque(others) if any(_order(pairs[name][0]) for name in models) else None
-        for name in models:
+        orders = {name: _order(received) for name, (received, _) in pairs.items()}
+        trained = [name for name in pairs if orders[name] != _HOLDER]
+        trained.sort(key=orders.__getitem__)  # what refers to others comes last
+        holders = {name: pair for name, pair in pairs.items() if orders[name] == _HOLDER}
+        inner = {name: holders.pop(name) for name in [*holders] if " " in name}
+        known = {*trained, *holders}
+        others = {name: value for name, value in self._bound.items() if name not in known}
+        opaque = _opaque(others) if any(orders[name] for name in trained) else None
+        for name in trained:
             self._take_over(name, *pairs[name], changes[name], opaque)
         if not self._is_replaced:
             with suppress(Exception):  # of any kind, from the user's classes: nothing is kept
-                self._change(containers, changes)
+                self._change(inner, changes)
         if holders and not self._is_replaced:
             self._keep(holders, others.values())
         if self._replaced:
