@@ -6,6 +6,7 @@ Ranks make it from an exception in one place; `report` makes it from a sentence.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any, TypedDict
 
@@ -73,6 +74,7 @@ def report(kind: type[BaseException], text: str) -> ErrorReport:
     }
 
 
+_MOST_CAUSES = 20
 _TIME_IS_OVER = re.compile(
     r"gloo.*Timed out|Application timeout caused pair closure|NCCL.*(timed out|operation timeout)",
     re.I,
@@ -96,10 +98,16 @@ def is_consequence(text: str) -> bool:
 
 def is_of_collective(error: BaseException | None) -> bool:
     """Return whether an error, or one of its causes, is a failed collective."""
-    for _ in range(20):
+    texts = texts_of(error, RuntimeError)
+    return any(is_consequence(text) or _TIME_IS_OVER.search(text) for text in texts)
+
+
+def texts_of(
+    error: BaseException | None, kinds: type[Exception] | tuple[type[Exception], ...]
+) -> Iterator[str]:
+    """Yield the texts of an error and its causes, as far as they are of some kinds."""
+    for _ in range(_MOST_CAUSES):
         # Methods of an error may be the user's code.
-        text = error.args[0] if isinstance(error, RuntimeError) and error.args else ""
-        if isinstance(text, str) and (is_consequence(text) or _TIME_IS_OVER.search(text)):
-            return True
+        if isinstance(error, kinds) and error.args and isinstance(error.args[0], str):
+            yield error.args[0]
         error = error and (error.__cause__ or error.__context__)
-    return False

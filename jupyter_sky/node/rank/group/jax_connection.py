@@ -11,6 +11,8 @@ import re
 import sys
 from typing import Any
 
+from jupyter_sky.transport.protocol.error_report import texts_of
+
 CUT_OFF = (
     "JAX's ranks were cut off from each other in a collective, and JAX connects a process only "
     "once: further collectives fail. Variables are kept: save what you need, for example with "
@@ -18,7 +20,6 @@ CUT_OFF = (
 )
 
 _FAILED = re.compile(r"\bGloo [\w-]+ failed: ")
-_MOST_CAUSES = 20
 
 
 def coordinator_port() -> int | None:
@@ -38,9 +39,4 @@ def is_cut_off(error: BaseException | None) -> bool:
     """Return whether an error is that of a collective whose ranks are not connected any more."""
     if coordinator_port() is None:
         return False
-    for _ in range(_MOST_CAUSES):
-        text = error.args[0] if isinstance(error, ValueError | RuntimeError) and error.args else ""
-        if isinstance(text, str) and _FAILED.search(text):
-            return True
-        error = error and (error.__cause__ or error.__context__)
-    return False
+    return any(map(_FAILED.search, texts_of(error, (ValueError, RuntimeError))))
