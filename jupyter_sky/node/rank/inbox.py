@@ -74,32 +74,26 @@ class Inbox:
                 traceback.print_exc()
         return False
 
-    def next_told(self, run: str) -> TellCommand | None:
-        """Wait for a message in the middle of a run; return ``None`` if the agent is gone."""
-        while True:
-            if told := self.told_so_far(run):
-                return told
-            if not self._frames.has_message:
-                self._interrupts.run_step(_wait, self._frames.sock)
-            message = self._interrupts.run_protected(self._frames.receive)
-            if message is None:
-                return None
-            self._sort(message)
+    def next_told(self, run: str, waits: bool = True) -> TellCommand | None:
+        """Return the next message in the middle of a run; ``None`` if the agent is gone.
 
-    def poll_told(self, run: str) -> TellCommand | None:
-        """Return a message in the middle of a run, if one has arrived."""
+        Without waiting, ``None`` also if none has arrived.
+        """
         sock = self._frames.sock
-        while not (told := self.told_so_far(run)):
-            if not self._frames.has_message and not _is_readable(sock):
-                return None
+        while not (told := self._told_so_far(run)):
+            if not self._frames.has_message:
+                if waits:
+                    self._interrupts.run_step(_wait, sock)
+                elif not _is_readable(sock):
+                    return None
             message = self._interrupts.run_protected(self._frames.receive)
             if message is None:
                 return None
             self._sort(message)
         return told
 
-    def told_so_far(self, run: str) -> TellCommand | None:
-        """Return all messages in the middle of a run that have arrived, without waiting."""
+    def _told_so_far(self, run: str) -> TellCommand | None:
+        """Return a message in the middle of a run that was read already."""
         while self._told:
             if (told := self._told.popleft())["run"] == run:
                 return told

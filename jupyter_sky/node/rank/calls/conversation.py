@@ -63,7 +63,7 @@ class RankConversation:
         self._sent.append(_size(packed))
         streams.flush()
         self._tell(Told(self._rank.rank, self._run, "value", self._number, packed))
-        while told := self._rank.inbox.poll_told(self._run):
+        while told := self._rank.inbox.next_told(self._run, waits=False):
             self._take_notice(told)
         while not self._is_closed and self._is_ahead():
             self._wait()

@@ -71,7 +71,7 @@ class CallServer:
 
     def _serve(self, workers: int) -> None:
         try:
-            self._workers = [_Worker(self) for _ in range(workers)]
+            self._workers = [_Worker(self, self._rank.tell) for _ in range(workers)]
             while (told := self._next()) and told["kind"] != "end":
                 if told["kind"] != "call":
                     self._pass_on(told)
@@ -283,10 +283,6 @@ class CallServer:
         with self._reporting:
             return CallProcess(self.answer_aside, self._rank.tell)
 
-    def tell(self, event: Told) -> None:
-        """Send the notebook a message of a call in a thread."""
-        self._rank.tell(event)
-
     def _end_call(self, told: TellCommand) -> None:
         cancelling.end(self._run, told["number"])
         del self._mail[told["number"]]
@@ -302,12 +298,14 @@ class _Worker:
     a call ends when its time is over, or when the run is stopped.
     """
 
-    def __init__(self, server: CallServer) -> None:
-        self._server = server
+    def __init__(self, server: CallServer, tell: Callable[[Told], object]) -> None:
+        self._server, self._tell = server, tell
         self._guard = threading.Lock()
         self._is_calling = False
         self._mail: Mail | None = None
-        self._thread = threading.Thread(target=self._work, name="sky-call", daemon=True)
+        self._thread = threading.Thread(
+            target=server.work, args=(self,), name="sky-call", daemon=True
+        )
         self._thread.start()
 
     def stop(self) -> None:
@@ -331,7 +329,7 @@ class _Worker:
                 if timer:
                     timer.start()
                 with streams.written_by(told["number"]):
-                    return self._server.answer_aside(told, self._server.tell, mail.get)
+                    return self._server.answer_aside(told, self._tell, mail.get)
             finally:
                 with self._guard:
                     self._is_calling = False
@@ -341,9 +339,6 @@ class _Worker:
         finally:
             if timer:
                 timer.cancel()
-
-    def _work(self) -> None:
-        self._server.work(self)
 
 
 class _Over(KeyboardInterrupt):
