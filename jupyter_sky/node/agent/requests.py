@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from jupyter_sky.node.agent.event_publisher import EventPublisher
 from jupyter_sky.node.agent.idle import IdleTimer
@@ -27,6 +27,7 @@ from jupyter_sky.transport.protocol.agent_requests import (
     AddedRequest,
     AddRanksRequest,
     ArrivedRequest,
+    FindAnswer,
     FindRequest,
     InterruptRequest,
     LogAnswer,
@@ -52,11 +53,7 @@ from jupyter_sky.transport.protocol.messages import (
     RunRequest,
     whole_request,
 )
-from jupyter_sky.transport.protocol.profiling import (
-    ProfileRequest,
-    RecordedRequest,
-    TakeProfileRequest,
-)
+from jupyter_sky.transport.protocol.profiling import ProfileAnswer, TakeProfileRequest
 from jupyter_sky.transport.protocol.topology import (
     AbandonRequest,
     AddPeersRequest,
@@ -126,7 +123,7 @@ class RequestHandlers:
         self._began = _file_time()
         self._passing: set[str] = set()
         # The sender decides which fields a message has; handlers declare those they expect.
-        self._handlers: dict[str, Callable[[Any], Message | Awaitable[Message]]] = {
+        self._handlers: dict[str, Callable[[Any], Any]] = {
             # runs and the process group
             "run": self._on_run,
             "tell": self._on_tell,
@@ -145,9 +142,9 @@ class RequestHandlers:
             "added": self._on_added,
             "log": self._on_log,
             "inspect": self._on_inspect,
-            "profile": self._on_profile,
+            "profile": supervisor.profiles.begin,
             "take_profile": self._on_take_profile,
-            "recorded": self._on_recorded,
+            "recorded": supervisor.records.part,
             "look": self._on_look,
             # blobs
             "arrived": self._on_arrived,
@@ -174,7 +171,8 @@ class RequestHandlers:
         handler = self._handlers.get(message["op"])
         if handler is None:
             return {"error": f"this agent does not know {message['op']!r}"}
-        return handler(message)
+        answer: Message | Awaitable[Message] = handler(message)
+        return answer
 
     # Runs and the process group
 
@@ -269,7 +267,7 @@ class RequestHandlers:
         self._events.publish(Added(request["by"]).message())
         return {}
 
-    def _on_log(self, request: LogRequest) -> Message:
+    def _on_log(self, request: LogRequest) -> LogAnswer | Message:
         process = self._supervisor.ranks.get(request["rank"])
         if process is None:
             return {"error": f"there is no rank {request['rank']} here"}
@@ -280,7 +278,7 @@ class RequestHandlers:
             start = log.tail_start(request["tail"], request["limit"])
         data = log.read(start, request["limit"])
         end = start + len(data)
-        answer: LogAnswer = {
+        return {
             "data": data,
             "start": start,
             "size": log.size,
@@ -288,25 +286,15 @@ class RequestHandlers:
             "runs": log.index.runs(start, end),
             "clock": steady_time(),
         }
-        return cast(Message, answer)
 
-    async def _on_inspect(self, request: InspectRequest) -> Message:
-        seen = await self._supervisor.inspection.inspect(request["after"])
-        answer: InspectAnswer = {"seen": seen}
-        return cast(Message, answer)
+    async def _on_inspect(self, request: InspectRequest) -> InspectAnswer:
+        return {"seen": await self._supervisor.inspection.inspect(request["after"])}
 
-    def _on_profile(self, request: ProfileRequest) -> Message:
-        return cast(Message, self._supervisor.profiles.begin(request))
+    async def _on_take_profile(self, request: TakeProfileRequest) -> ProfileAnswer:
+        return await self._supervisor.profiles.take(request["number"])
 
-    async def _on_take_profile(self, request: TakeProfileRequest) -> Message:
-        return cast(Message, await self._supervisor.profiles.take(request["number"]))
-
-    def _on_recorded(self, request: RecordedRequest) -> Message:
-        return cast(Message, self._supervisor.records.part(request))
-
-    async def _on_look(self, request: LookRequest) -> Message:
-        answer: LookAnswer = {"looked": await self._supervisor.looking.look(request)}
-        return cast(Message, answer)
+    async def _on_look(self, request: LookRequest) -> LookAnswer:
+        return {"looked": await self._supervisor.looking.look(request)}
 
     # Blobs
 
@@ -319,9 +307,9 @@ class RequestHandlers:
 
     # Files
 
-    async def _on_find(self, request: FindRequest) -> Message:
+    async def _on_find(self, request: FindRequest) -> FindAnswer:
         asked = Path(self._spec.cwd), request["patterns"], request["most"]
-        return cast(Message, await asyncio.to_thread(reader.find, *asked))
+        return await asyncio.to_thread(reader.find, *asked)
 
     async def _on_written(self, request: Message) -> Message:
         place = Path(self._spec.cwd), self._began
