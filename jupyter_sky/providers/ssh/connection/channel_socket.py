@@ -73,16 +73,9 @@ def _downstream(sock: socket.socket, channel: paramiko.Channel) -> None:
 
 
 class Said(NamedTuple):
-    """What a script of ours has said, and the status with which it has ended.
+    """What a script of ours has said, if it has begun, and how it has ended.
 
-    Attributes
-    ----------
-    before
-        What login scripts have printed before it.
-    has_begun
-        Whether it was run at all.
-    printed, errors
-        Its output, and what it has printed to standard error.
+    Login scripts print what comes before it.
     """
 
     before: str
@@ -97,20 +90,9 @@ def converse(
     data: bytes,
     within: float,
     sent: Callable[[int], None],
-    keeps_input: bool,
+    ends_with_us: bool,
 ) -> Said:
-    """Give a command its input, and return what it says.
-
-    Parameters
-    ----------
-    data
-        The input.
-    within
-        Seconds within which it has to print something or end.
-    sent
-        Called with the number of bytes of ``data`` sent.
-    keeps_input
-        Whether its input stays open until it ends.
+    """Give a command its input, and return what it says; the arguments are as for `HostShell.run`.
 
     Raises
     ------
@@ -126,7 +108,7 @@ def converse(
         for start in range(0, len(data), PIECE):
             channel.sendall(memoryview(data)[start : start + PIECE])
             sent(min(start + PIECE, len(data)))
-        if not keeps_input:
+        if not ends_with_us:
             channel.shutdown_write()
     except OSError:
         # If the script ended before it read everything, its status says why.

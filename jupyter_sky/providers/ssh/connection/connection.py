@@ -275,7 +275,7 @@ class SSHConnection:
         command, data = script_with_input(script, data, ends_with_us)
         try:
             with self._command(command) as channel:
-                said = converse(channel, data, within, sent, keeps_input=ends_with_us)
+                said = converse(channel, data, within, sent, ends_with_us)
         except TimeoutError:
             raise CommandError.of_silence(within) from None
         except (OSError, EOFError) as error:
