@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -14,13 +15,8 @@ from jupyter_sky.node.supervisor.inspection import Inspection
 from jupyter_sky.node.supervisor.looking import Looking
 from jupyter_sky.node.supervisor.output.log_file import RankLogs
 from jupyter_sky.node.supervisor.output.output_forwarder import OutputForwarder, Publish
-from jupyter_sky.node.supervisor.processes.exit_reason import (
-    ExitReasons,
-    last_lines,
-    last_lines_of_script,
-)
+from jupyter_sky.node.supervisor.processes import exit_reason
 from jupyter_sky.node.supervisor.processes.fork_client import ForkClient
-from jupyter_sky.node.supervisor.processes.process_ends import ProcessEnds
 from jupyter_sky.node.supervisor.processes.restarts import Restarts
 from jupyter_sky.node.supervisor.profiling import Profiles, Records
 from jupyter_sky.node.supervisor.prompting import Prompting
@@ -35,6 +31,7 @@ from jupyter_sky.transport.protocol.messages import RunRequest
 from jupyter_sky.transport.protocol.rank_messages import LeavingCommand
 from jupyter_sky.transport.protocol.topology import FormRequest
 from jupyter_sky.transport.rank_ranges import among
+from jupyter_sky.transport.tasks import Changes
 
 END_WITHIN = 3.0
 """Seconds that ranks get to leave their plugins before they are killed."""
@@ -115,10 +112,10 @@ class Supervisor:
         self._removed: list[RankProcess] = []
         self._forgers: set[int] = set()
         self._restarts = Restarts()
-        self._exit_reasons = ExitReasons()
+        self._exit_reasons = exit_reason.ExitReasons()
         self._nodes: list[list[int]] = []
         self._is_ending = self._has_gpus = False
-        self._ends = ProcessEnds()
+        self._ends = Changes(())  # of processes, or of waiting for them
         for spec in specs:
             self._add(spec)
 
@@ -162,7 +159,7 @@ class Supervisor:
         for process in removed:
             process.send({"op": "end"})
         patience = END_WITHIN
-        while not await self._ends.until(lambda: removed.isdisjoint(self._removed), patience):
+        while not await self._until(lambda: removed.isdisjoint(self._removed), patience):
             patience = _KILL_EVERY
             for process in removed:
                 process.signal(signal.SIGKILL)
@@ -181,9 +178,15 @@ class Supervisor:
             if process.run:
                 process.signal(signal.SIGINT)
             process.send({"op": "end"})
-        await self._ends.until(
-            lambda: not any(each.pid for each in self.ranks.values()), END_WITHIN
-        )
+        await self._until(lambda: not any(each.pid for each in self.ranks.values()), END_WITHIN)
+
+    async def _until(self, condition: Callable[[], bool], within: float) -> bool:
+        """Wait until a condition holds, which the ends of processes change; return whether so."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                while not condition():
+                    await self._ends.next()
+        return condition()
 
     def _add(self, spec: RankSpec) -> None:
         rank = spec.rank
@@ -303,7 +306,7 @@ class Supervisor:
         self._output.flush(process)
         if message["error"] is not None and message["outcome"] == "error":
             # What it wrote says why it failed, and nobody has seen it.
-            unseen = last_lines_of_script(process) if is_hidden else []
+            unseen = exit_reason.last_lines_of_script(process) if is_hidden else []
             # So that the log says how the run ended.
             text = "\n".join([*message["error"]["traceback"], ""])
             process.log.index.add("stderr", process.log.append(text.encode(errors="replace")))
@@ -335,7 +338,7 @@ class Supervisor:
     def on_not_forked(self, process: RankProcess, reason: str) -> None:
         """Report that a rank could not be forked, and try again: the shortage may be temporary."""
         process.close()
-        self._ends.note()
+        self._ends.tell()
         if process in self._removed:
             self._removed.remove(process)
             return
@@ -357,7 +360,7 @@ class Supervisor:
         process = next((each for each in processes if each.pid == pid), None)
         if process is None:
             return
-        self._ends.note()
+        self._ends.tell()
         is_removed = process in self._removed
         if is_removed:
             self._removed.remove(process)
@@ -371,7 +374,7 @@ class Supervisor:
 
     def on_fork_server_lost(self) -> None:
         """Give up all ranks: nothing can fork new ones."""
-        self._ends.note()
+        self._ends.tell()
         for process in self.ranks.values():
             if process.pid:
                 process.signal(signal.SIGKILL)
@@ -382,7 +385,7 @@ class Supervisor:
         pid, run, deaf = process.pid or 0, process.run, bool(process.ignored_stop)
         process.drain()
         self._output.flush(process)
-        said = last_lines(process)
+        said = exit_reason.last_lines(process)
         process.close()
         if process.rank == 0:
             self.reservations.fail(f"rank 0 is lost, {reason}")

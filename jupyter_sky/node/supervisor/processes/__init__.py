@@ -1,1 +1,1 @@
-"""The processes of ranks: asking for them, waiting for their ends, and whether they come again."""
+"""The processes of ranks: asking for them, why they end, and whether they come again."""
