@@ -45,7 +45,7 @@ _ARROW = "-> "  # no digest begins like this
 _FOLDER = "/"
 
 
-def lay_down(folder: SentFolder, begun_in: Path, store: Path) -> Path:
+def write_folder(folder: SentFolder, begun_in: Path, store: Path) -> Path:
     """Make a folder on this node equal to its source.
 
     Parameters
@@ -71,7 +71,7 @@ def lay_down(folder: SentFolder, begun_in: Path, store: Path) -> Path:
     try:
         root.mkdir(parents=True, exist_ok=True)
         with _locked(root):
-            _Laying(root, root / record_name(folder), store).carry_out(folder)
+            _FolderWriter(root, root / record_name(folder), store).carry_out(folder)
     except OSError as error:
         place = _folder_of(error, root)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -111,7 +111,7 @@ class _Entry:
     size: int
 
 
-class _Laying:
+class _FolderWriter:
     """Writes one folder.
 
     Parameters
@@ -146,19 +146,19 @@ class _Laying:
                 self._remove(path, before.pop(path))
         after = {**before} if "only" in folder else {}
         for path in folder.get("only", folder["files"]):
-            if laid := self._lay_file(path, folder["files"][path], before.get(path)):
-                after[path] = laid
+            if written := self._write_file(path, folder["files"][path], before.get(path)):
+                after[path] = written
         if folder.get("more"):
             self._write_record(after)
             return
         for path, target in folder["links"].items():
-            self._lay_link(path, target)
+            self._write_link(path, target)
         for path in empty:
-            self._lay_empty(path)
+            self._make_empty(path)
         if (after := after | links | empty) != recorded:
             self._write_record(after)
 
-    def _lay_file(self, path: str, file: SentFile, sent: _Entry | None) -> _Entry | None:
+    def _write_file(self, path: str, file: SentFile, sent: _Entry | None) -> _Entry | None:
         """Write a file; return its entry, or ``None`` if parts of it are still to come."""
         place = self._place(path)
         here = _status(place)
@@ -178,7 +178,7 @@ class _Laying:
         self._make_folder_of(path)
         if "part" in file:
             return _entry(place, file) if is_refused else self._append(place, file, file["part"])
-        return self._write(place, file)
+        return self._replace(place, file)
 
     def _append(self, place: Path, file: SentFile, part: FilePart) -> _Entry | None:
         """Append a part to an unfinished file; the last one completes it."""
@@ -201,7 +201,7 @@ class _Laying:
         unfinished.replace(place)
         return _entry(place, file)
 
-    def _write(self, place: Path, file: SentFile) -> _Entry:
+    def _replace(self, place: Path, file: SentFile) -> _Entry:
         part = place.with_name(f".{short_name(place.name)}.{os.getpid()}.part")
         part.unlink(missing_ok=True)
         try:
@@ -213,7 +213,7 @@ class _Laying:
             part.unlink(missing_ok=True)
         return _entry(place, file)
 
-    def _lay_link(self, path: str, target: str) -> None:
+    def _write_link(self, path: str, target: str) -> None:
         place = self._place(path)
         if place.is_symlink() and str(place.readlink()) == target:
             return
@@ -223,7 +223,7 @@ class _Laying:
         place.unlink(missing_ok=True)
         place.symlink_to(target)
 
-    def _lay_empty(self, path: str) -> None:
+    def _make_empty(self, path: str) -> None:
         place = self._place(path)
         self._make_folder_of(path)
         if _status(place) is None:

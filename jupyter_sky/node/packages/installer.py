@@ -134,7 +134,7 @@ class PackageInstaller:
         new, wheels = overlay.new_folder(self._folder), self._wheels_folder(request)
         try:
             # In a thread, since CUDA's wheels have gigabytes and links have to be answered in time.
-            await asyncio.to_thread(self._lay_out, request, wheels)
+            await asyncio.to_thread(self._copy_wheels, request, wheels)
             return await self._install(uv, request, new, wheels)
         finally:
             overlay.remove(wheels)
@@ -239,7 +239,7 @@ class PackageInstaller:
         mark = hashlib.sha256(told.encode()).hexdigest()[:16]
         return self._folder / "packages" / f"wheels-{mark}"
 
-    def _lay_out(self, request: InstallRequest, wheels: Path) -> None:
+    def _copy_wheels(self, request: InstallRequest, wheels: Path) -> None:
         """Put the wheels that were sent into a folder, by their names."""
         wheels.mkdir(mode=0o700, exist_ok=True)
         for name, blob in request["wheels"].items():

@@ -122,7 +122,7 @@ def run(command: RunCommand, place: ScriptPlace, interrupts: Interrupts) -> None
     script = command["script"]
     assert script is not None
     for folder in script["folders"]:
-        sent_folders.lay_down(folder, place.begun_in, place.store)
+        sent_folders.write_folder(folder, place.begun_in, place.store)
     cwd = None if script["cwd"] is None else place.begun_in / script["cwd"]
     env = _environment(command, script, place.topology, place.rank)
     name = f"{command['run']}-{place.rank}"

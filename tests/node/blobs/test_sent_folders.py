@@ -1,4 +1,4 @@
-"""Folders laid down on a node: what is written, what is kept, and what is refused."""
+"""Folders written on a node: what is written, what is kept, and what is refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.node.blobs.sent_folders import lay_down
+from jupyter_sky.node.blobs.sent_folders import write_folder
 from jupyter_sky.serialization import folders
 from jupyter_sky.serialization.folders import read_folder
 
@@ -32,7 +32,7 @@ class Sender:
         content = read_folder(self.here, target=target)
         for key, blob in content.blobs.items():
             (self.store / key).write_bytes(blob)
-        return lay_down(content.folder, self.node, self.store)
+        return write_folder(content.folder, self.node, self.store)
 
 
 @pytest.fixture
@@ -223,7 +223,7 @@ def portions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Parts(Sender):
-    """Sends a folder in portions, each when the one before it was laid down."""
+    """Sends a folder in portions, each when the one before it was written."""
 
     def send_parts(self, here: dict[str, int] | None = None, most: int = 99) -> list[list[str]]:
         """Send so many portions, and return which files each has brought."""
@@ -234,7 +234,7 @@ class Parts(Sender):
             for key, blob in portion.blobs.items():
                 assert blob.nbytes <= 10
                 (self.store / key).write_bytes(blob)
-            lay_down(portion.folder, self.node, self.store)
+            write_folder(portion.folder, self.node, self.store)
             brought.append(portion.folder["only"])
         return brought
 
