@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from jupyter_sky.node.agent.event_publisher import EventPublisher
 from jupyter_sky.node.agent.idle import IdleTimer
-from jupyter_sky.node.agent.request_cache import Handler
 from jupyter_sky.node.agent.usage.metrics import UsageMeter
 from jupyter_sky.node.blobs.relay import BlobRelay
 from jupyter_sky.node.blobs.rooms import BlobRooms
@@ -29,6 +27,7 @@ from jupyter_sky.transport.protocol.agent_requests import (
     ArrivedRequest,
     FindAnswer,
     FindRequest,
+    Handlers,
     InterruptRequest,
     LogAnswer,
     LogRequest,
@@ -106,7 +105,7 @@ class RequestHandlers:
         events: EventPublisher,
         idle: IdleTimer,
         metrics: UsageMeter,
-        others: Mapping[str, Handler],
+        others: Handlers,
         end: Callable[[], asyncio.Task[None]],
     ) -> None:
         self._spec = spec
@@ -122,8 +121,7 @@ class RequestHandlers:
         self._own_address: Message = {}
         self._began = _file_time()
         self._passing: set[str] = set()
-        # The sender decides which fields a message has; handlers declare those they expect.
-        self._handlers: dict[str, Callable[[Any], Any]] = {
+        self._handlers: Handlers = {
             # runs and the process group
             "run": self._on_run,
             "tell": self._on_tell,

@@ -13,10 +13,9 @@ import shutil
 import signal
 import stat
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, cast
 from urllib.parse import quote
 
 from jupyter_sky.node.blobs.store import BlobStore
@@ -27,6 +26,7 @@ from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_requests import (
     SENT_WHEELS,
     EndInstallRequest,
+    Handlers,
     InstallAnswer,
     InstallRequest,
 )
@@ -86,18 +86,18 @@ class PackageInstaller:
         self._is_ended = False
         self._present: _Present = frozenset()
         self._line = ""
-        self.handlers: dict[str, Callable[[Any], Message | Awaitable[Message]]] = {
+        self.handlers: Handlers = {
             "install": self._on_install,
             "installing": lambda request: {"line": self._line},
             "stop_install": self._on_stop,
             "keep_install": self._on_keep,
         }
 
-    async def _on_install(self, request: InstallRequest) -> Message:
+    async def _on_install(self, request: InstallRequest) -> InstallAnswer | Message:
         sent = [*request["wheels"].values(), *([request["uv"]] if request["uv"] else [])]
         if missing := [each["blob"] for each in sent if each["blob"] not in self._store]:
             return {"error": f"{len(missing)} files did not arrive"}
-        return cast(Message, await self.install(request))
+        return await self.install(request)
 
     def _on_stop(self, request: EndInstallRequest) -> Message:
         self.stop(request["installation"])

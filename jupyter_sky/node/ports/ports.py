@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from collections.abc import Awaitable
 
 from jupyter_sky.node.ports.port_connection import PortConnection
 from jupyter_sky.transport.frames import Message
@@ -22,6 +21,7 @@ from jupyter_sky.transport.ports.requests import (
     ReadPortRequest,
     WritePortRequest,
 )
+from jupyter_sky.transport.protocol.agent_requests import Handlers
 
 GONE_AFTER = 600.0
 """Seconds in which nobody asks for what comes from a port, after which its user has gone.
@@ -56,7 +56,7 @@ class Ports:
         self._clients: dict[int, str] = {}
         self._closed: set[str] = set()
         self._sweeping: asyncio.Task[None] | None = None
-        self.handlers: dict[str, Callable[[Any], Message | Awaitable[Message]]] = {
+        self.handlers: Handlers = {
             "open_port": self._on_open,
             "read_port": self._on_read,
             "write_port": self._on_write,
@@ -95,12 +95,11 @@ class Ports:
             self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
         return {"connection": number}
 
-    async def _on_read(self, request: ReadPortRequest) -> Message:
+    async def _on_read(self, request: ReadPortRequest) -> ReadPortAnswer | Message:
         connection = self._open.get(request["connection"])
         if connection is None:
             return {"error": _CLOSED}
-        answer: ReadPortAnswer = {"data": await connection.read(request["piece"])}
-        return cast(Message, answer)
+        return {"data": await connection.read(request["piece"])}
 
     def _on_write(self, request: WritePortRequest) -> Message | Awaitable[Message]:
         connection = self._open.get(request["connection"])

@@ -13,15 +13,15 @@ import pwd
 import resource
 import shutil
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
 
 from jupyter_sky.node.packages import overlay
 from jupyter_sky.node.shells.leftovers import in_sessions, kill_left
 from jupyter_sky.node.shells.terminal import Terminal
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_requests import (
+    Handlers,
     OpenShellRequest,
     ReadShellAnswer,
     ResizeShellRequest,
@@ -85,7 +85,7 @@ class Shells:
         self._numbers = itertools.count(1)
         self._open: dict[int, Terminal] = {}
         self._sweeping: asyncio.Task[None] | None = None
-        self.handlers: dict[str, Callable[[Any], Message | Awaitable[Message]]] = {
+        self.handlers: Handlers = {
             "open_shell": self._on_open,
             "read_shell": self._on_read,
             "type_in_shell": self._on_type,
@@ -129,13 +129,12 @@ class Shells:
             self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
         return {"shell": number}
 
-    async def _on_read(self, request: ShellRequest) -> Message:
+    async def _on_read(self, request: ShellRequest) -> ReadShellAnswer | Message:
         terminal = self._open.get(request["shell"])
         if terminal is None:
             return {"error": "this shell was ended: nobody has asked for what it prints."}
         data, status = await terminal.read()
-        answer: ReadShellAnswer = {"data": data, "status": status}
-        return cast(Message, answer)
+        return {"data": data, "status": status}
 
     def _on_type(self, request: TypeRequest) -> Message:
         if terminal := self._open.get(request["shell"]):

@@ -6,10 +6,10 @@ of two of them would reach the nodes in different orders. The first node decides
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
-from typing import Any
+from collections.abc import Container
 
 from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.protocol.agent_requests import Handlers
 from jupyter_sky.transport.protocol.topology import (
     BeginFormingRequest,
     EndFormingRequest,
@@ -35,7 +35,7 @@ class FormingTurns:
         self._clients = clients
         self._holder = self._last = ""
         self._generation = 0
-        self.handlers: dict[str, Callable[[Any], Message]] = {
+        self.handlers: Handlers = {
             "begin_forming": self._on_begin,
             "end_forming": self._on_end,
         }

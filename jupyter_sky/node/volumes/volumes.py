@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from jupyter_sky.node.volumes.opening import LIST
 from jupyter_sky.node.volumes.place import remove_absent
 from jupyter_sky.paths import replace_text
 from jupyter_sky.transport.frames import Message
+from jupyter_sky.transport.protocol.agent_requests import Handlers
 from jupyter_sky.transport.volumes.requests import MountRequest, WrittenVolume
 
 _LINE = 64 * 1024 * 1024  # most bytes of an answer, which may name many files
@@ -56,7 +57,7 @@ class Volumes:
         self._watching: asyncio.Task[None] | None = None
         self._is_lost = False
         self._starting = asyncio.Lock()
-        self.handlers: dict[str, Callable[[Any], Message | Awaitable[Message]]] = {
+        self.handlers: Handlers = {
             "mount": self._on_mount,
             "write_back": self._on_write_back,
             "volumes": self._on_state,

@@ -5,9 +5,16 @@ Each docstring begins with the name of the request; `messages` describes the com
 
 from __future__ import annotations
 
-from typing import NotRequired, TypedDict
+from collections.abc import Callable
+from typing import Any, NotRequired, TypedDict
 
 from jupyter_sky.transport.protocol.topology import AgentAddress
+
+Handlers = dict[str, Callable[[Any], Any]]
+"""What carries out requests, by their names; each returns the answer, or an awaitable of it.
+
+The sender decides which fields a request has: a handler declares those that it expects.
+"""
 
 SENT_WHEELS = "@wheels@"  # in requirements, the folder of the wheels that a node was sent
 
