@@ -16,7 +16,7 @@ from jupyter_sky.cluster.profiling.records import Fetched, _unpacked
 from jupyter_sky.cluster.profiling.trace import Trace, trace
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Task
-from jupyter_sky.node.rank.profiling import torch_profiler
+from jupyter_sky.node.rank.profiling.torch_record import TorchEvent, record_of
 from jupyter_sky.notebook.profiling.memory import memory_text
 from jupyter_sky.notebook.profiling.timeline import as_html, as_text
 from jupyter_sky.transport.protocol.profiling import TorchRecord, TraceEvent
@@ -144,13 +144,13 @@ def test_what_overlaps_by_half_has_a_row_of_its_own(tmp_path: Path) -> None:
 
 
 def test_kernels_are_shown_however_long_the_processor_takes_to_hand_them_over() -> None:
-    def on_processor(number: int) -> torch_profiler._Event:
+    def on_processor(number: int) -> TorchEvent:
         start = number * 1_000_000
-        return torch_profiler._Event(start, start + 900_000, f"aten::op{number}", 7, None, False)
+        return TorchEvent(start, start + 900_000, f"aten::op{number}", 7, None, False)
 
-    kernel = torch_profiler._Event(500, 30_500, "void at::native::add_kernel", 20, 0, False)
+    kernel = TorchEvent(500, 30_500, "void at::native::add_kernel", 20, 0, False)
     events = sorted([*map(on_processor, range(60)), kernel])
-    record = torch_profiler._record(events, len(events), 0, 60_000_000, 60_000_000)
+    record = record_of(events, len(events), 0, 60_000_000, 60_000_000)
     found = Trace({0: record}, {0: 0}, {})
     assert [row.name for row in found.operations()] == ["void at::native::add_kernel"]
     text = as_text(found, "train", "trace.json has it")
@@ -159,7 +159,7 @@ def test_kernels_are_shown_however_long_the_processor_takes_to_hand_them_over() 
 
 
 def test_without_operations_there_is_no_table() -> None:
-    found = Trace({0: torch_profiler._record([], 0, 0, 10**8, 10**8)}, {0: 0}, {})
+    found = Trace({0: record_of([], 0, 0, 10**8, 10**8)}, {0: 0}, {})
     for text in (
         as_text(found, "train", "trace.json has it"),
         as_html(found, "train", "trace.json has it"),

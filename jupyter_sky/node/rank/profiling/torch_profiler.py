@@ -1,4 +1,4 @@
-"""torch's profiler around a cell: times of operations, the longest events, and a timeline.
+"""torch's profiler around a cell.
 
 torch's own tables and files create Python objects for each event, of which a minute of training has
 a million. Here the events are read directly from C++, and only what is shown is kept.
@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import heapq
 import os
 import sys
 import threading
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from jupyter_sky.node.rank.inspection.collectives import CollectiveRecords
+from jupyter_sky.node.rank.profiling.torch_record import nothing, read_event, record_of
 from jupyter_sky.transport.protocol.error_report import is_of_collective
-from jupyter_sky.transport.protocol.profiling import Operation, TorchRecord, TraceEvent
+from jupyter_sky.transport.protocol.profiling import TorchRecord
 
 RECORDED_SECONDS = 30.0
 """Of a cell, at most."""
@@ -36,51 +36,24 @@ _POLL_EVERY = 0.05
 _TROUGH_OF = 4  # polls: memory that a training step allocates and frees is not torch's events
 _SETTLES_WITHIN = 0.3
 
-_MOST_EVENTS = 30_000  # most events to keep for the trace
-_MOST_OPERATIONS = 40
-_BINS = 300
-_LONGEST_NAME = 200
-
-_COMMUNICATION = ("gloo:", "nccl:", "c10d::", "ncclDevKernel", "ncclKernel", "mpi:", "ucc:")
-_WRAPPERS = ("record_param_comms",)
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
-_DATA = "enumerate(DataLoader)#"
 
 _libc = ctypes.CDLL(None)
-
-_Spans = list[tuple[int, int]]
-
-
-class _Event(NamedTuple):
-    start: int
-    end: int
-    name: str
-    thread: int
-    device: int | None
-    is_annotation: bool
-
-    @property
-    def category(self) -> str:
-        if self.name.startswith(_DATA):
-            return "data"
-        if self.name.startswith(_COMMUNICATION):
-            return "communication"
-        return "annotation" if self.is_annotation else "compute"
 
 
 def begin() -> Callable[[], TorchRecord]:
     """Begin to record; return a function that ends it and returns the result."""
     if "torch" not in sys.modules:
-        return lambda: _nothing("torch is not imported: add `import torch` to an earlier cell")
+        return lambda: nothing("torch is not imported: add `import torch` to an earlier cell")
     try:
         while _going_on and _going_on[-1].has_settled():
             _going_on.pop().stop()
         if not _going_on and _is_on():
-            return lambda: _nothing("torch's profiler is on since an earlier cell: end it")
+            return lambda: nothing("torch's profiler is on since an earlier cell: end it")
         return _Recorder().end
     except Exception as error:
         reason = f"torch's profiler did not start: {error}"
-        return lambda: _nothing(reason)
+        return lambda: nothing(reason)
 
 
 class _Recorder:
@@ -110,19 +83,19 @@ class _Recorder:
         with self._changing:
             stopped = self._stopped or ended
         if not _is_on():
-            return _nothing(
+            return nothing(
                 "the code uses torch's profiler itself, which ended that of `--profile`: leave one "
                 "of them out"
             )
         if not self.has_settled():
             _going_on.append(self)
-            return _nothing("a collective of the cell had begun and not ended: wait for it there")
+            return nothing("a collective of the cell had begun and not ended: wait for it there")
         try:
             self.stop()
             found = sorted(self._profiler.kineto_results.events(), key=lambda each: each.start_ns())
-            events = [_event(each) for each in found[:_RECORDED_EVENTS]]
+            events = [read_event(each) for each in found[:_RECORDED_EVENTS]]
         except Exception as error:
-            return _nothing(f"torch's profiler failed: {str(error) or type(error).__name__}")
+            return nothing(f"torch's profiler failed: {str(error) or type(error).__name__}")
         count = len(found)
         if len(events) < count:
             stopped = min(stopped, events[-1].start)
@@ -131,7 +104,7 @@ class _Recorder:
             self._profiler.kineto_results = None
             with contextlib.suppress(AttributeError):
                 _libc.malloc_trim(0)
-        return _record(events, count, self._begun, ended, stopped)
+        return record_of(events, count, self._begun, ended, stopped)
 
     def has_settled(self) -> bool:
         """Wait for collectives in gloo's threads; return whether they are over."""
@@ -244,155 +217,3 @@ def _is_on() -> bool:
     from torch.autograd import profiler
 
     return bool(profiler._is_profiler_enabled)
-
-
-def _nothing(trouble: str) -> TorchRecord:
-    return {
-        "trouble": trouble,
-        "start": 0,
-        "end": 0,
-        "stopped": 0,
-        "has_device": False,
-        "found": 0,
-        "events": [],
-        "operations": [],
-        "bins": [],
-    }
-
-
-def _record(
-    events: Sequence[_Event], found: int, start: int, end: int, stopped: int
-) -> TorchRecord:
-    has_device = any(event.device is not None for event in events)
-    longest = heapq.nlargest(_MOST_EVENTS, events, key=lambda each: each.end - each.start)
-    # With a GPU, its time is what counts; the processor only issues work.
-    at_work = [each for each in events if not has_device or each.device is not None]
-    loading = [each for each in events if each.category == "data"]
-    return {
-        "trouble": "",
-        "start": start,
-        "end": end,
-        "stopped": stopped,
-        "has_device": has_device,
-        "found": found,
-        "events": [_trace_event(each) for each in sorted(longest)],
-        "operations": _operations(events),
-        "bins": _bins(loading, at_work, start, stopped),
-    }
-
-
-def _event(event: Any) -> _Event:
-    is_device = getattr(event.device_type(), "name", "CPU") != "CPU"
-    return _Event(
-        event.start_ns(),
-        event.start_ns() + max(0, event.duration_ns()),
-        event.name()[:_LONGEST_NAME],
-        event.device_resource_id() if is_device else event.start_thread_id(),
-        event.device_index() if is_device else None,
-        event.is_user_annotation(),
-    )
-
-
-def _trace_event(event: _Event) -> TraceEvent:
-    where = f"thread {event.thread}"
-    if event.device is not None:
-        where = f"GPU {event.device}, stream {event.thread}"
-    return {
-        "name": event.name,
-        "cat": event.category,
-        "thread": where,
-        "start": event.start,
-        "duration": event.end - event.start,
-    }
-
-
-def _operations(events: Iterable[_Event]) -> list[Operation]:
-    """Return the operations that took the most time, without the operations they called.
-
-    Those of a GPU come first: the processor takes much longer to hand over a small one.
-    """
-    threads: defaultdict[int, list[_Event]] = defaultdict(list)
-    calls: defaultdict[str, int] = defaultdict(int)
-    own: defaultdict[str, int] = defaultdict(int)
-    device: defaultdict[str, int] = defaultdict(int)
-    for event in events:
-        if (event.is_annotation and event.category == "annotation") or event.name in _WRAPPERS:
-            continue
-        calls[event.name] += 1
-        if event.device is not None:
-            device[event.name] += event.end - event.start
-        else:
-            threads[event.thread].append(event)
-    for each in threads.values():
-        each.sort(key=lambda event: (event.start, -event.end))
-        open_events: list[_Event] = []
-        for event in each:
-            while open_events and open_events[-1].end <= event.start:
-                open_events.pop()
-            own[event.name] += event.end - event.start
-            if open_events:
-                own[open_events[-1].name] -= min(event.end, open_events[-1].end) - event.start
-            open_events.append(event)
-    largest = heapq.nlargest(
-        _MOST_OPERATIONS, calls, key=lambda name: (device[name], max(0, own[name]))
-    )
-    return [
-        {"name": name, "calls": calls[name], "own": max(0, own[name]), "device": device[name]}
-        for name in largest
-    ]
-
-
-def _bins(
-    loading: Iterable[_Event], events: Sequence[_Event], start: int, end: int
-) -> list[list[int]]:
-    """Return the shares of time spent on loading, computing, and communication.
-
-    A collective that overlaps with computation costs no time.
-    """
-    data = _merged((each.start, each.end) for each in loading)
-    compute = _merged((each.start, each.end) for each in events if each.category == "compute")
-    communication = _merged(
-        (each.start, each.end) for each in events if each.category == "communication"
-    )
-    compute = _without(compute, data)
-    communication = _without(_without(communication, data), compute)
-    width = max(1.0, (end - start) / _BINS)
-    bins = [[0.0, 0.0, 0.0] for _ in range(_BINS)]
-    for kind, spans in enumerate((data, compute, communication)):
-        for first, last in spans:
-            at, until = max(first, start), min(last, end)
-            while at < until:
-                number = min(_BINS - 1, int((at - start) / width))
-                edge = min(until, start + (number + 1) * width) if number < _BINS - 1 else until
-                bins[number][kind] += (edge - at) / width
-                at = max(int(edge), at + 1)
-    return [[min(100, round(100 * part)) for part in each] for each in bins]
-
-
-def _merged(spans: Iterable[tuple[int, int]]) -> _Spans:
-    """Merge spans into sorted, disjoint ones that cover the same time."""
-    found: _Spans = []
-    for start, end in sorted(spans):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
-        elif end > start:
-            found.append((start, end))
-    return found
-
-
-def _without(spans: _Spans, taken: _Spans) -> _Spans:
-    """Return the parts of disjoint spans that lie outside other disjoint spans."""
-    found: _Spans = []
-    at = 0
-    for start, end in spans:
-        while at < len(taken) and taken[at][1] <= start:
-            at += 1
-        left, number = start, at
-        while number < len(taken) and taken[number][0] < end:
-            if taken[number][0] > left:
-                found.append((left, taken[number][0]))
-            left = max(left, taken[number][1])
-            number += 1
-        if left < end:
-            found.append((left, end))
-    return found
