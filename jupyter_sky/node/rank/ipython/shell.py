@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from IPython.core.compilerop import CachingCompiler
-from IPython.core.displayhook import DisplayHook
-from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets import Type, default
 from traitlets.config import Config
@@ -31,6 +29,7 @@ from jupyter_sky.node.rank.ipython import (
     spawned,
     widgets,
 )
+from jupyter_sky.node.rank.ipython.displays import RankDisplayHook, RankDisplayPublisher
 from jupyter_sky.node.rank.ipython.sentences import sentence_of
 from jupyter_sky.serialization import cell_sources
 from jupyter_sky.serialization.user_modules import OF_MAIN
@@ -52,47 +51,6 @@ class ShellOwner(Protocol):
 
 
 # To mypy, the classes of IPython are `Any`: it is told to skip them.
-
-
-class _DisplayHook(DisplayHook):  # type: ignore[misc, unused-ignore]
-    """Sends the value of a cell's last expression instead of printing it."""
-
-    exec_result: Any = None  # not a trait; see `RankShell`
-
-    def quiet(self) -> bool:
-        return bool(self.semicolon_at_end_of_expression(self.shell.cell))
-
-    def write_output_prompt(self) -> None:
-        pass
-
-    def write_format_data(
-        self, format_dict: dict[str, Any], md_dict: dict[str, Any] | None = None
-    ) -> None:
-        self.shell.show("result", {"data": format_dict, "metadata": md_dict or {}})
-
-    def log_output(self, format_dict: dict[str, Any]) -> None:
-        pass
-
-
-class _DisplayPublisher(DisplayPublisher):  # type: ignore[misc, unused-ignore]
-    """Sends the output of ``display``."""
-
-    def publish(
-        self,
-        data: dict[str, Any],
-        metadata: dict[str, Any] | None = None,
-        source: object = None,
-        *,
-        transient: dict[str, Any] | None = None,
-        update: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        kind = "update" if update else "display"
-        fields = {"data": data, "metadata": metadata or {}, "transient": transient or {}}
-        self.shell.show(kind, fields)
-
-    def clear_output(self, wait: bool = False) -> None:
-        self.shell.show("clear", {"data": {"wait": wait}})
 
 
 class _Compiler(CachingCompiler):  # type: ignore[misc, unused-ignore]
@@ -139,8 +97,8 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
     """An IPython shell without terminal, history or prompt."""
 
     compiler_class = Type(_Compiler)
-    displayhook_class = Type(_DisplayHook)
-    display_pub_class = Type(_DisplayPublisher)
+    displayhook_class = Type(RankDisplayHook)
+    display_pub_class = Type(RankDisplayPublisher)
 
     # Traits that IPython sets in each cell, and that nobody observes. Plain attributes are faster.
     last_execution_result: Any = None
