@@ -55,7 +55,7 @@ class _Gathered:
         self.frames: dict[tuple[str, int, str, str, bool], int] = {}
         self.asked = self.came = self.dropped = self.stuck = 0
         self.run = process.run
-        self.is_script = process.run is not None and process.runs_script
+        self.is_script = process.runs_script
         self._rate = rate
 
     def add(self, message: Sampled, now: float) -> None:

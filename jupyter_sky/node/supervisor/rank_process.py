@@ -77,7 +77,7 @@ class RankProcess:
     tail_limit
         Bytes of its output for clients at the end of a run in which it is not shown.
     runs_script
-        Whether its run is a script, in a process of its own.
+        Whether it is executing a script, which has a process of its own.
     limiters
         The rate limiters of this run's shown streams, by stream and call (0 for the whole stream).
     displays
@@ -188,7 +188,7 @@ class RankProcess:
             self._side.close()
         self._link = self._side = None
         self.pid = self.run = self.ended = None
-        self.is_ending = False
+        self.is_ending = self.runs_script = False
         self.ignored_stop = 0.0
         self.names = {}
         self.formations = []

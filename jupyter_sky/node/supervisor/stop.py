@@ -208,7 +208,7 @@ class Stopper:
             "op": "break",
             "run": run,
             "force": force,
-            "in_collective": process.run is None or not process.runs_script,
+            "in_collective": not process.runs_script,
             "store": store,
         }
         process.send_aside(command)

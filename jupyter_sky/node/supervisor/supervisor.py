@@ -313,7 +313,7 @@ class Supervisor:
             message["error"]["traceback"][:0] = unseen
         message["tail"] = process.shown_output(process.tail_limit)
         message["seconds"] = asyncio.get_running_loop().time() - process.run_began
-        process.run, process.ended = None, process.run
+        process.run, process.ended, process.runs_script = None, process.run, False
         process.generation = 0 if message["broken"] else process.generation
         process.confirm_names(message["arrived"])
         self._restarts.forget(process.rank)
