@@ -56,9 +56,8 @@ from jupyter_sky.transport.protocol.rank_messages import (
 )
 from jupyter_sky.transport.rank_ranges import count, ranks_of
 
-_FLUSH_EVERY, _ENDED_WITHIN = 0.1, 0.3
-"""Seconds between flushes, and after an error for collectives that all ranks have begun."""
-
+_FLUSH_EVERY = 0.1  # seconds
+_ENDED_WITHIN = 0.3  # seconds after an error, for collectives that all ranks have begun
 
 _CUT_IMPORT = (
     "The import of {library} was interrupted: if it does not work from now on, `%sky restart` "

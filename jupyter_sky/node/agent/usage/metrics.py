@@ -11,11 +11,11 @@ import psutil
 
 from jupyter_sky.formatting import last_terminal_line
 from jupyter_sky.node.supervisor.rank_process import RankProcess
+from jupyter_sky.node.supervisor.supervisor import VISIBLE_GPUS
 from jupyter_sky.transport.metrics.last_lines import LastLines
 from jupyter_sky.transport.protocol.agent_spec import RankSpec
 from jupyter_sky.transport.protocol.inspection import RankUsage
 
-_VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 _TAIL = 64 * 1024  # bytes in which the last line is searched
 
 
@@ -120,7 +120,7 @@ class UsageMeter:
 
 def gpus_of(specs: Iterable[RankSpec]) -> dict[int, str]:
     """Return the GPU, as number or UUID on the machine, of each rank that sees exactly one."""
-    visible = {spec.rank: spec.env.get(_VISIBLE_GPUS, "") for spec in specs}
+    visible = {spec.rank: spec.env.get(VISIBLE_GPUS, "") for spec in specs}
     return {rank: text for rank, text in visible.items() if text and "," not in text}
 
 

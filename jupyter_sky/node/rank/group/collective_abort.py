@@ -13,7 +13,6 @@ What does not work:
   collectives that are merely slow.
 - Closing the group's file descriptors. A thread that polls a descriptor is not woken when another
   one closes it, and the next file to be opened gets its number: gloo would read from that.
-
 - Shutting the group's connections down in both directions, or letting gloo close them at once. The
   write of a peer that is about to send then fails. gloo takes that for a full buffer and keeps the
   data; when it finds the connection closed, it notifies all waiters except this one
