@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
 import tempfile
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from jupyter_sky.errors import SkyError
@@ -79,10 +82,21 @@ def replace_text(path: Path, text: str) -> None:
 
     Only the user can read it.
     """
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(new, "w", encoding="utf-8", opener=private_opener) as file:
-        file.write(text)
-    new.replace(path)
+    with _written(path, text) as new:
+        new.replace(path)
+
+
+@contextlib.contextmanager
+def _written(path: Path, text: str) -> Iterator[Path]:
+    """Write a text into a file beside another, which goes when it is not needed any more."""
+    # Threads write the same file, too.
+    new = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        with open(new, "w", encoding="utf-8", opener=private_opener) as file:
+            file.write(text)
+        yield new
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def _own(folder: Path) -> Path:
