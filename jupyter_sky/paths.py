@@ -86,6 +86,22 @@ def replace_text(path: Path, text: str) -> None:
         new.replace(path)
 
 
+def text_made_once(path: Path, text: str) -> str:
+    """Return what is in a file; if there is none, make one with a text: the first one stays.
+
+    At any moment, readers find all of it, or none.
+    """
+    if not path.exists():
+        with _written(path, text) as new:
+            try:
+                path.hardlink_to(new)
+            except FileExistsError:
+                pass
+            except OSError:  # a disk without hard links
+                new.replace(path)
+    return path.read_text(encoding="utf-8")
+
+
 @contextlib.contextmanager
 def _written(path: Path, text: str) -> Iterator[Path]:
     """Write a text into a file beside another, which goes when it is not needed any more."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from jupyter_sky.paths import home, replace_text
+from jupyter_sky.paths import home, replace_text, text_made_once
 
 
 def folder() -> Path:
@@ -35,10 +35,7 @@ def owner() -> str:
     with contextlib.suppress(OSError):
         machine = Path("/etc/machine-id").read_text().strip()
     about = [machine, str(place.resolve()), place.stat().st_ino]
-    path = _owner_file(about)
-    with contextlib.suppress(FileExistsError), path.open("x") as file:
-        file.write(_former_owner(about) or uuid.uuid4().hex[:12])
-    return path.read_text()
+    return text_made_once(_owner_file(about), _former_owner(about) or uuid.uuid4().hex[:12])
 
 
 def _former_owner(about: Sequence[object]) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
+from jupyter_sky import paths
 from jupyter_sky.providers.aws import local_store
 
 
@@ -37,3 +41,43 @@ def test_threads_that_ask_aws_the_same_at_once_all_get_its_answer(
     assert answers == {"arn:one", "arn:another"}
     kept, _ = local_store.cached("user", 60.0, lambda: pytest.fail("it is known"))
     assert kept in answers
+
+
+def test_notebooks_that_use_aws_first_at_the_same_moment_are_one_owner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another id would have `%sky gc` take what it is on for something of another computer's."""
+    others: list[str] = []
+
+    def begin(path: Path, *place: Any, **options: Any) -> IO[str]:
+        file = usual(path, *place, **options)
+        if "owner" in path.name and not others:
+            others.append("")
+            others[:] = [threads.submit(local_store.owner).result()]
+        return file
+
+    usual = open
+    for name, module in (("open", paths), ("open", Path)):
+        monkeypatch.setattr(module, name, begin, raising=False)
+    with ThreadPoolExecutor(1) as threads:
+        ours = local_store.owner()
+    assert len(ours) == 12
+    assert others == [ours]
+
+
+def test_a_disk_that_was_full_leaves_no_owner_without_a_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(path: Path, *place: Any, **options: Any) -> IO[str]:
+        file = usual(path, *place, **options)
+        if "owner" in path.name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return file
+
+    usual = open
+    with monkeypatch.context() as full:
+        for name, module in (("open", paths), ("open", Path)):
+            full.setattr(module, name, refuse, raising=False)
+        with pytest.raises(OSError, match="No space left"):
+            local_store.owner()
+    assert len(local_store.owner()) == 12
