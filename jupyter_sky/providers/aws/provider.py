@@ -219,7 +219,7 @@ class AWS(Settings):
             until = spent_at(rented, money)
             started = await bootstrap.resume(rented, before, spec, preload, until, work.report)
             if not spec.autostop:
-                await in_thread(power.on_power_off, there, ids, "terminate")
+                await work.run(lambda: power.on_power_off(there, ids, "terminate"))
             return started
         except BaseException:
             await work.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -47,11 +48,15 @@ def stop(clients: Clients, ids: Sequence[str]) -> None:
 def stop_again(clients: Clients, ids: Sequence[str]) -> None:
     """Stop instances whose start has failed; they stop by themselves where AWS does not do it.
 
+    Their disks stay when they power off, whatever was said of that before the start failed.
+
     Raises
     ------
     AWSError
         When one may run on for some minutes.
     """
+    with contextlib.suppress(AWSError):
+        on_power_off(clients, ids, "stop")
     try:
         _stop(clients.ec2, ids)
     except AWSError as error:

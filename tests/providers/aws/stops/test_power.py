@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -25,6 +27,7 @@ from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2 import power, user_data
 from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
 from jupyter_sky.providers.aws.network import access, security_group
+from jupyter_sky.transport import event_loop
 from tests.cluster.conftest import Cells
 from tests.lab import Lab
 from tests.providers.aws.conftest import Start
@@ -77,6 +80,26 @@ def start_again(cells: Cells, provider: AWS | None = None, money: float | None =
     spec = registry.recorded_spec(row)
     started = start_stopped(row, spec, provider, cells.cluster.runtime_env, money=money)
     return Cells(started)
+
+
+def stop_as_it_starts(cells: Cells, account: Account) -> None:
+    """Stop a start while its machines are told to end with their disks when they power off."""
+    told = threading.Event()
+
+    def is_stopped() -> bool:
+        tasks = asyncio.all_tasks(event_loop.loop())
+        return any(each.cancelling() and "start_machines" in repr(each) for each in tasks)
+
+    def interrupt(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        if call.params.get("InstanceInitiatedShutdownBehavior.Value") == "terminate":
+            told.set()
+            until(is_stopped)
+        return carry_out()
+
+    account.fault = interrupt
+    with event_loop.interrupted_by(told), pytest.raises(KeyboardInterrupt):
+        start_again(cells)
+    account.fault = None
 
 
 def spend(cells: Cells, dollars: float) -> None:
@@ -197,6 +220,9 @@ def test_no_room_leaves_it_stopped(
         assert phase_of(cells) is ProbePhase.STOPPED
         assert row_of(cells).price == pytest.approx(price)
     assert not [each for each in cloud_resources.find()[0] if each.is_orphaned]
+    stop_as_it_starts(cells, account)
+    assert states(clients, cells) == {"stopped"}
+    assert on_power_off(clients, cells) == {"stop"}, "as the next start may be killed"
     row = row_of(cells)
     Cluster.remove(row, AWS())
     assert left() == []
