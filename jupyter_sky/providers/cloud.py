@@ -139,10 +139,15 @@ class Stoppable(CloudProvider, Protocol):
             If a machine does not tell.
         """
 
-    async def stop_machines(self, machines: Sequence[Machine]) -> None:
+    async def stop_machines(self, machines: Sequence[Machine], autostop: bool) -> None:
         """Stop machines: when this returns, they cost nothing except their disks.
 
         From its first change on, a machine that powers off by itself keeps its disk.
+
+        Parameters
+        ----------
+        autostop
+            Whether it keeps its disk in any case, and does so if it is not stopped.
 
         Raises
         ------

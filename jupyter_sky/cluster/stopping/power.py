@@ -136,7 +136,7 @@ async def _stop(controller: Controller, cost: DiskCost) -> None:
     # An interrupted wait is not a lost machine.
     controller.state = replace(controller.state, phase=ClusterPhase.DOWN)
     try:
-        await provider.stop_machines(_machines(controller))
+        await provider.stop_machines(_machines(controller), controller.spec.autostop)
     except BaseException:
         controller.state = replace(controller.state, phase=before)
         raise
@@ -185,7 +185,7 @@ async def _leave_stopped(
     controller.state = replace(controller.state, phase=ClusterPhase.DOWN)
     controller.launch.cancel()
     with contextlib.suppress(Exception, asyncio.CancelledError):
-        await provider.stop_machines(await controller.launch)
+        await provider.stop_machines(await controller.launch, controller.spec.autostop)
     controller.close()
     cost = DiskCost(await provider.storage_price(machines))
     await blocking(stops.record_stop, controller.id, time.time(), cost)

@@ -190,10 +190,10 @@ class AWS(Settings):
         """Return the money left for running instances."""
         return await in_thread(money_left, [*map(_instance, machines)])
 
-    async def stop_machines(self, machines: Sequence[Machine]) -> None:
+    async def stop_machines(self, machines: Sequence[Machine], autostop: bool) -> None:
         """Stop instances; their disks and private addresses stay."""
         there = await in_thread(clients_at, _instance(machines[0]).location)
-        await in_thread(power.stop, there, _ids(machines))
+        await in_thread(power.stop, there, _ids(machines), autostop)
 
     async def start_machines(
         self,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.aws import mfa
+from jupyter_sky.providers.aws import mfa, retries
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2.launch import QUOTAS, TRY_ELSEWHERE, describe_instances
 from jupyter_sky.providers.aws.errors import AWSError, explain_errors
@@ -22,25 +22,31 @@ _NO_LONGER = ("shutting-down", "terminated")
 
 
 @mfa.without_questions()
-def stop(clients: Clients, ids: Sequence[str]) -> None:
+def stop(clients: Clients, ids: Sequence[str], autostop: bool) -> None:
     """Stop instances; when this returns, they cost nothing any more but for their disks.
 
     Before that, a power-off is made one that keeps the disk: whatever becomes of this process, and
     of the instances when they are started again, their disks stay until they are terminated.
+
+    Parameters
+    ----------
+    autostop
+        Whether a power-off keeps the disks anyway.
 
     Raises
     ------
     AWSError
         When one may run on; a power-off is what it was before then, as far as AWS allows it.
     """
-    on_power_off(clients, ids, "stop")
     try:
+        on_power_off(clients, ids, "stop")
         _stop(clients.ec2, ids)
     except AWSError as error:
-        try:
-            on_power_off(clients, ids, "terminate")
-        except AWSError:
-            raise error from None
+        # Where the answer is lost, they may be about to stop.
+        if not autostop and not retries.may_be_done(error.code):
+            for each in ids:
+                with contextlib.suppress(AWSError):
+                    on_power_off(clients, [each], "terminate")
         raise
 
 

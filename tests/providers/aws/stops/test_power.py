@@ -7,7 +7,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import psutil
 import pytest
@@ -31,7 +31,8 @@ from jupyter_sky.transport import event_loop
 from tests.cluster.conftest import Cells
 from tests.lab import Lab
 from tests.providers.aws.conftest import Start
-from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
+from tests.providers.aws.stand_in import faults
+from tests.providers.aws.stand_in.account import IMAGE, Account, Answer, Call, refusal
 from tests.providers.aws.stand_in.faults import denying
 from tests.providers.aws.stand_in.machines import Machines, seconds_left
 
@@ -119,8 +120,11 @@ def states(clients: Clients, cells: Cells) -> set[str]:
 
 
 def on_power_off(clients: Clients, cells: Cells) -> set[str]:
+    return what_power_off_does(clients, [each["id"] for each in row_of(cells).machines])
+
+
+def what_power_off_does(clients: Clients, ids: Sequence[str]) -> set[str]:
     name = "instanceInitiatedShutdownBehavior"
-    ids = [each["id"] for each in row_of(cells).machines]
     said = [
         clients.ec2.describe_instance_attribute(InstanceId=each, Attribute=name) for each in ids
     ]
@@ -252,6 +256,31 @@ def test_where_aws_denies_it_the_cluster_goes_on(
         account.fault = None
         assert cells.ask("here") == [1]
         assert on_power_off(clients, cells) == {"terminate"}
+
+
+@pytest.mark.parametrize("autostop", [False, True])
+@pytest.mark.parametrize("denied", ["StopInstances", "ModifyInstanceAttribute"])
+def test_a_power_off_does_what_it_did_where_aws_denies_a_stop(
+    account: Account, clients: Clients, subnet: str, denied: str, autostop: bool
+) -> None:
+    """With --autostop that keeps the disks, and else nothing of them is left to be paid for."""
+    made = clients.ec2.run_instances(ImageId=IMAGE, MinCount=2, MaxCount=2, SubnetId=subnet)
+    ids = [each["InstanceId"] for each in made["Instances"]]
+    before = "stop" if autostop else "terminate"
+    power.on_power_off(clients, ids, before)
+
+    def deny_once(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        last = call.params.get("InstanceId", ids[-1]) == ids[-1]
+        if call.action != denied or not last:
+            return carry_out()
+        account.fault = None
+        return faults.denied(call)
+
+    account.fault = deny_once
+    with pytest.raises(SkyError, match=f"may not do ec2:{denied}"):
+        power.stop(clients, ids, autostop)
+    assert what_power_off_does(clients, ids) == {before}
+    clients.ec2.terminate_instances(InstanceIds=ids)
 
 
 def test_a_cluster_that_cannot_be_stopped_says_what_to_do(start: Start, machines: Machines) -> None:
