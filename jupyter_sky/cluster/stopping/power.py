@@ -23,6 +23,10 @@ from jupyter_sky.transport.event_loop import wait, wait_uninterrupted, wait_with
 from jupyter_sky.transport.tasks import blocking, shielded
 
 
+class StillRunning(SkyError):
+    """The machines of a cluster that did not start are running, as they could not be stopped."""
+
+
 class Power:
     """Turns a cluster's machines off and on again, keeping their disks."""
 
@@ -93,10 +97,11 @@ class Power:
         """
         controller = self._controller
         try:
-            wait_with_cleanup(_start(controller, row, progress, money))
+            start = _start(controller, row, progress, money)
+            wait_with_cleanup(start, lambda: _undo_start(controller, row))
             self._known_since = time.time()
         except SkyError as error:
-            if isinstance(error, UsageError):
+            if isinstance(error, UsageError | StillRunning):
                 raise
             raise SkyError(f"cluster {row.name} stays stopped: {error}") from None
 
@@ -161,34 +166,64 @@ async def _start(
     if not is_off and not any(await provider.stopped_at(machines)):
         raise UsageError(f"cluster {row.name} is not stopped: `%sky status` shows how it is.")
     left = stops.money_left(row, time.time()) if money is None else money
-    controller.cost.meter = await blocking(stops.record_begin, row, money)
-    spec = controller.spec
-    launch = provider.start_machines(
-        spec, row.id, machines, controller.runtime_env.imports, progress, left
-    )
-    controller.launch = asyncio.ensure_future(launch)
+    # Whatever stops this meanwhile: what is recorded has to be undone.
+    beginning = asyncio.ensure_future(blocking(stops.record_begin, row, money))
     try:
+        controller.cost.meter = await shielded(beginning)
+        spec = controller.spec
+        launch = provider.start_machines(
+            spec, row.id, machines, controller.runtime_env.imports, progress, left
+        )
+        controller.launch = asyncio.ensure_future(launch)
         started = await shielded(controller.launch)
         rows = [each.row() for each in started]
         await blocking(stops.record_start, row.id, rows)
         await lifecycle.get_ready(controller, started, progress)
     except BaseException:
-        await shielded(_leave_stopped(controller, provider, machines))
+        await asyncio.wait({beginning})
+        if not beginning.exception():
+            await shielded(_leave_stopped(controller, provider, row))
         raise
 
 
-async def _leave_stopped(
-    controller: Controller, provider: Stoppable, machines: Sequence[Machine]
-) -> None:
-    """Stop the started machines of a cluster that did not start."""
-    assert controller.launch
+async def _undo_start(controller: Controller, row: RegistryRow) -> None:
+    """Stop what a start that was stopped has left: all of it, if it had just succeeded."""
+    if controller.launch and controller.state.phase is not ClusterPhase.DOWN:
+        await _leave_stopped(controller, _stoppable(controller.provider), row)
+
+
+async def _leave_stopped(controller: Controller, provider: Stoppable, row: RegistryRow) -> None:
+    """Stop the started machines of a cluster that did not start.
+
+    Raises
+    ------
+    StillRunning
+        If one may still be running; the cluster is up then, for who attaches to it.
+    """
     controller.state = replace(controller.state, phase=ClusterPhase.DOWN)
-    controller.launch.cancel()
-    with contextlib.suppress(Exception, asyncio.CancelledError):
-        await provider.stop_machines(await controller.launch, controller.spec.autostop)
-    controller.close()
-    cost = DiskCost(await provider.storage_price(machines))
-    await blocking(stops.record_stop, controller.id, time.time(), cost)
+    started: Sequence[Machine] = ()
+    if controller.launch:
+        controller.launch.cancel()
+        with contextlib.suppress(Exception, asyncio.CancelledError):  # it stops what it has started
+            started = await controller.launch
+    try:
+        if started:
+            # Their disks stay in any case: this cluster was stopped before.
+            await provider.stop_machines(started, autostop=True)
+    except SkyError as error:
+        await blocking(stops.record_start, row.id, [each.row() for each in started])
+        raise StillRunning(
+            f"the start of {row.name} was ended, and its machines still run: {error} `%sky stop "
+            f"{row.name}` stops them."
+        ) from None
+    finally:
+        controller.close()
+    price = None
+    with contextlib.suppress(SkyError):
+        price = await provider.storage_price(machines_of(row, provider))
+    if price is None and row.is_stopped:
+        price = row.price
+    await blocking(stops.record_stop, controller.id, time.time(), DiskCost(price))
 
 
 def _machines(controller: Controller) -> Sequence[Machine]:

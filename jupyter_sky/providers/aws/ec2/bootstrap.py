@@ -104,6 +104,7 @@ class NodeBootstrap:
         async with self._at_work(rented, progress) as work:
 
             def take_up(login: InstanceLogin, instance: RentedInstance) -> None:
+                login.connection().close()  # a start that failed may have left one
                 work.log_in(login)
                 if until is not None:
                     login.connection().run(power_off_script(until - time.monotonic()))

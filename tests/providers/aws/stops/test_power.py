@@ -8,11 +8,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import psutil
 import pytest
 
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.control import lifecycle
+from jupyter_sky.cluster.cost_meter import CostMeter
 from jupyter_sky.cluster.inventory import cloud_resources, registry, stops
 from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
 from jupyter_sky.cluster.inventory.stops import ClusterStopped
@@ -101,6 +104,68 @@ def stop_as_it_starts(cells: Cells, account: Account) -> None:
     with event_loop.interrupted_by(told), pytest.raises(KeyboardInterrupt):
         start_again(cells)
     account.fault = None
+
+
+def stop_as_it_is_recorded(cells: Cells, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop a start while it is written down that it begins."""
+    begin, begun = stops.record_begin, threading.Event()
+
+    def is_stopped() -> bool:
+        return any(each.cancelling() for each in asyncio.all_tasks(event_loop.loop()))
+
+    def record(row: RegistryRow, money: float | None) -> CostMeter:
+        begun.set()
+        until(is_stopped)
+        return begin(row, money)
+
+    with monkeypatch.context() as slow, event_loop.interrupted_by(begun):
+        slow.setattr(stops, "record_begin", record)
+        with pytest.raises(KeyboardInterrupt):
+            start_again(cells)
+    assert not row_of(cells).is_starting
+    assert row_of(cells).is_stopped
+
+
+@contextlib.contextmanager
+def nearly_up(monkeypatch: pytest.MonkeyPatch, at_last: Callable[[], None]) -> Iterator[None]:
+    """Have machines boot at once, and something happen at the end of their start."""
+
+    async def boot(self: AWS, spec: object, identity: str, machines: object, *more: object) -> Any:
+        return machines
+
+    async def get_ready(*about: object) -> None:
+        at_last()
+
+    with monkeypatch.context() as quick:
+        quick.setattr(AWS, "start_machines", boot)
+        quick.setattr(lifecycle, "get_ready", get_ready)
+        yield
+
+
+def stop_as_it_has_started(cells: Cells, account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop a start at its very end, when it can only be undone."""
+    started = threading.Event()
+    account.calls.clear()
+    stopped = pytest.raises(KeyboardInterrupt)
+    with nearly_up(monkeypatch, started.set), event_loop.interrupted_by(started), stopped:
+        start_again(cells)
+    assert "StopInstances" in account.actions
+    assert row_of(cells).is_stopped
+
+
+def fail_without_an_end(cells: Cells, account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a start fail when its machines run, and AWS deny to stop them."""
+
+    def fail() -> None:
+        account.fault = denying("StopInstances")
+        raise SkyError("it does not get ready.")
+
+    says = "was ended, and its machines still run: .*ec2:StopInstances"
+    with nearly_up(monkeypatch, fail), pytest.raises(SkyError, match=says):
+        start_again(cells)
+    account.fault = None
+    assert not row_of(cells).is_stopped
+    assert not row_of(cells).is_starting
 
 
 def spend(cells: Cells, dollars: float) -> None:
@@ -202,8 +267,8 @@ def test_the_notebook_is_let_in_where_it_is_now(
     again.cluster.down()
 
 
-def test_no_room_leaves_it_stopped(
-    start: Start, account: Account, clients: Clients, left: Left
+def test_a_start_that_does_not_come_about_leaves_it_stopped(
+    start: Start, account: Account, clients: Clients, left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cells = start(2, framework=False)
     stop(cells)
@@ -214,7 +279,8 @@ def test_no_room_leaves_it_stopped(
     ):
 
         def refuse(call: Call, carry_out: Callable[[], Answer], code: str = code) -> Answer:
-            return refusal(code, "No.") if call.action == "StartInstances" else carry_out()
+            asked = ("StartInstances", "DescribeVolumes")
+            return refusal(code, "No.") if call.action in asked else carry_out()
 
         account.fault = refuse
         with pytest.raises(SkyError, match=f"stays stopped: {says}"):
@@ -227,6 +293,9 @@ def test_no_room_leaves_it_stopped(
     stop_as_it_starts(cells, account)
     assert states(clients, cells) == {"stopped"}
     assert on_power_off(clients, cells) == {"stop"}, "as the next start may be killed"
+    stop_as_it_is_recorded(cells, monkeypatch)
+    stop_as_it_has_started(cells, account, monkeypatch)
+    fail_without_an_end(cells, account, monkeypatch)
     row = row_of(cells)
     Cluster.remove(row, AWS())
     assert left() == []
