@@ -10,7 +10,7 @@ from jupyter_sky.cluster.inspection.findings import Findings
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.formatting import format_list, format_ranks
-from jupyter_sky.transport.event_loop import StillCleaningUp
+from jupyter_sky.transport.event_loop import CleanUpFailed, StillCleaningUp
 
 
 def raise_if_stopped(run: Run, deadline: float, untold: Sequence[Connection]) -> None:
@@ -53,6 +53,10 @@ def start_of(name: str) -> Iterator[None]:
     """
     try:
         yield
+    except Interrupted:
+        raise
+    except CleanUpFailed as stop:
+        raise Interrupted(f"the start of {name} was stopped; {stop}") from None
     except StillCleaningUp:
         raise Interrupted(
             f"the start of {name} was stopped, and what it had begun is still being ended: `%sky "

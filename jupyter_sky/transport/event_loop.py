@@ -66,6 +66,20 @@ class StillCleaningUp(KeyboardInterrupt):
     """The user has stopped something twice: its clean-up goes on, but nobody waits for it."""
 
 
+class CleanUpFailed(KeyboardInterrupt):
+    """The user has stopped something, and its clean-up has failed.
+
+    Attributes
+    ----------
+    error
+        With what.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class NoWaitingThread(RuntimeError):
     """A function should be called in the user's thread, but no thread waits for the event loop."""
 
@@ -159,16 +173,20 @@ def wait_with_cleanup(coroutine: Coroutine[Any, Any, T], undo: Undo | None = Non
     ------
     StillCleaningUp
         If Ctrl-C is pressed again during the clean-up, which is completed nevertheless.
+    CleanUpFailed
+        If the clean-up after Ctrl-C fails.
     """
     work = _CancelledOnce(coroutine, undo)
     try:
         return wait(work.result())
     except BaseException:
         try:
-            wait(work.stop())
+            trouble = wait(work.stop())
         except KeyboardInterrupt:
             _complete(submit(work.ended()))
             raise StillCleaningUp from None
+        if trouble is not None:
+            raise CleanUpFailed(trouble) from None
         raise
 
 
@@ -222,6 +240,7 @@ class _CancelledOnce(Generic[T]):
         self._task: asyncio.Task[T] | None = None
         self._undoing: asyncio.Task[None] | None = None
         self._stopped = False
+        self._cleans_up = False
 
     async def result(self) -> T:
         if self._stopped:
@@ -229,24 +248,31 @@ class _CancelledOnce(Generic[T]):
         self._task = asyncio.get_running_loop().create_task(self._coroutine)
         return await shielded(self._task)
 
-    async def stop(self) -> None:
+    async def stop(self) -> Exception | None:
+        """Cancel it, wait until it has ended, and return with what its clean-up failed."""
         self._stopped = True
         if self._task is None:
             self._coroutine.close()
-            return
+            return None
+        self._cleans_up = not self._task.done()
         self._task.cancel()
-        await self.ended()
+        return await self.ended()
 
-    async def ended(self) -> None:
-        if self._task is not None:
-            # Not `gather`: if this is cancelled in turn, that would cancel the clean-up.
-            await asyncio.wait({self._task})
-            # Without `exception`, asyncio prints that nobody retrieved it.
-            has_failed = not self._task.cancelled() and self._task.exception() is not None
-            if self._undo and not has_failed:
-                # One task, for a second Ctrl-C that comes while the first one is heeded.
-                self._undoing = self._undoing or asyncio.create_task(self._undo())
-                await shielded(self._undoing)
+    async def ended(self) -> Exception | None:
+        if self._task is None:
+            return None
+        # Not `gather`: if this is cancelled in turn, that would cancel the clean-up.
+        await asyncio.wait({self._task})
+        # Without `exception`, asyncio prints that nobody retrieved it.
+        error = None if self._task.cancelled() else self._task.exception()
+        if error is not None and not self._cleans_up:
+            return None
+        if self._undo and error is None:
+            # One task, for a second Ctrl-C that comes while the first one is heeded.
+            self._undoing = self._undoing or asyncio.create_task(self._undo())
+            await asyncio.wait({self._undoing})
+            error = self._undoing.exception()
+        return error if isinstance(error, Exception) else None
 
 
 def call_in_waiting_thread(function: Callable[..., T], *args: object) -> T:

@@ -145,14 +145,17 @@ async def shielded(awaitable: Awaitable[T]) -> T:
 
 
 async def uninterrupted(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end, even if the task that waits for it is cancelled."""
+    """Run a coroutine to its end, even if the task that waits for it is cancelled.
+
+    If it fails then, its error is raised: it may say what is left to be done.
+    """
     task = asyncio.ensure_future(coroutine)
     try:
         return await shielded(task)
     except asyncio.CancelledError:
         await asyncio.wait({task})
         if not task.cancelled():
-            task.exception()  # otherwise asyncio prints that the error was never retrieved
+            task.result()
         raise
 
 
@@ -162,7 +165,14 @@ async def blocking(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) 
     A cancelled task still waits for it: otherwise the function might write after whatever the task
     writes next.
     """
-    return await uninterrupted(asyncio.to_thread(function, *args, **kwargs))
+    call = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
+    try:
+        return await shielded(call)
+    except asyncio.CancelledError:
+        await asyncio.wait({call})
+        if not call.cancelled():
+            call.exception()  # otherwise asyncio prints that the error was never retrieved
+        raise
 
 
 async def either(task: asyncio.Task[None], other: Coroutine[Any, Any, object]) -> None:

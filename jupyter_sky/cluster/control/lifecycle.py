@@ -32,7 +32,7 @@ from jupyter_sky.providers.cloud import CloudProvider, Queueing
 from jupyter_sky.providers.progress import Preparation, Rented
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport.event_loop import call
-from jupyter_sky.transport.tasks import blocking, shielded
+from jupyter_sky.transport.tasks import blocking, shielded, uninterrupted
 
 _LEAVE_WITHIN = 3.0
 """Seconds that ranks get to leave their plugins before they are restarted."""
@@ -133,7 +133,7 @@ async def start(controller: Controller, progress: Progress) -> None:
     try:
         await _launch(controller, say)
     except BaseException:
-        await down(controller)
+        await uninterrupted(down(controller))  # Ctrl-C may come only now
         raise
     finally:
         for each in renting:

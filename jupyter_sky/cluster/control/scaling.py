@@ -116,10 +116,11 @@ async def grow(
         await expansion.join(progress)
         await expansion.commit(spec)
     except BaseException as error:
+        trouble = expansion.trouble  # of the new nodes, before they are ended
         await expansion.roll_back()
         if isinstance(error, OSError):
             raise SkyError(f"a new node does not answer: {error}") from None
-        raise expansion.trouble or error from None
+        raise trouble or error from None
 
 
 class _Expansion(ConnectionListener):

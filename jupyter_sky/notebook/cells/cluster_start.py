@@ -11,7 +11,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from jupyter_sky.api.display.description import describe
 from jupyter_sky.api.display.progress_line import ProgressLine
 from jupyter_sky.cluster.cluster import Cluster
-from jupyter_sky.cluster.errors import Interrupted, heard_interrupts
+from jupyter_sky.cluster.errors import heard_interrupts
+from jupyter_sky.cluster.stopped import start_of
 from jupyter_sky.notebook.cluster_factory import ClusterPlace
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.transport import event_loop
@@ -106,11 +107,8 @@ class ClusterStart:
 
     def _run(self) -> None:
         try:
-            with event_loop.interrupted_by(self._stop):
+            with start_of(self.name), event_loop.interrupted_by(self._stop):
                 self.future.set_result(self._start(self._say))
-        except KeyboardInterrupt:
-            stopped = f"the start of {self.name} was stopped; nothing is left running."
-            self.future.set_exception(Interrupted(stopped))
         except BaseException as error:
             self.future.set_exception(error)
 

@@ -10,6 +10,7 @@ from jupyter_sky.notebook.commands import control, logs, project, scripts, statu
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.commands.life import lifecycle, stops
 from jupyter_sky.notebook.options.lines import parse_line
+from jupyter_sky.transport.event_loop import CleanUpFailed
 
 Handler = Callable[[CommandContext, Any], object]
 """Runs a command with its parsed options.
@@ -118,6 +119,8 @@ class Dispatcher:
             given = self.run(command, options)
         except Interrupted:
             raise
+        except CleanUpFailed as stop:
+            raise Interrupted(f"`%sky {command}` was stopped; {stop}") from None
         except KeyboardInterrupt:
             raise Interrupted(f"`%sky {command}` was stopped.") from None
         return None if isinstance(given, bool) else given

@@ -25,6 +25,7 @@ from jupyter_sky.notebook.errors import no_cluster
 from jupyter_sky.notebook.project.volumes import keep_unwritten
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.providers.spec import ClusterSpec
+from jupyter_sky.transport.event_loop import CleanUpFailed
 
 _HOURS_A_MONTH = 730
 
@@ -66,6 +67,8 @@ def start(context: CommandContext, options: Namespace) -> None:
             cluster = start_stopped(
                 row, spec, provider, runtime_env, progress.update, timeouts, options.max_cost
             )
+        except CleanUpFailed as stop:
+            raise Interrupted(f"{stop}") from None
         except KeyboardInterrupt:
             raise Interrupted(f"the start of {name} was ended; it stays stopped.") from None
         progress.update(f"{describe(cluster)}, ready in {progress.seconds:.1f} s{without}")

@@ -8,19 +8,26 @@ import multiprocessing
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from jupyter_sky.cluster import stopped
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import cloud_resources, registry, row_updates
+from jupyter_sky.cluster.runtime_env import RuntimeEnv
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.aws.cancellable import Cancellable
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2 import user_data
+from jupyter_sky.transport import event_loop
 from tests.forks import forks_with
 from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
+from tests.providers.aws.stand_in.faults import denying
 from tests.providers.aws.starting import SPEC, provider, start, start_and_fail
 from tests.waiting import until
 
@@ -188,6 +195,46 @@ def test_a_signal_ends_a_launch_like_ctrl_c(
     kernel.join()
     assert kernel.exitcode == -number
     assert "TerminateInstances" in account.actions
+    assert left() == []
+
+
+def test_stop_says_what_may_be_left_of_a_launch(account: Account, ready: str, left: Left) -> None:
+    booting = threading.Event()
+
+    def say(text: object) -> None:
+        if f"{text}".endswith("to boot"):
+            account.fault = denying("TerminateInstances")
+            booting.set()
+
+    says = "^the start of train was stopped; something may still be there and cost money .*4 inst"
+    told = pytest.raises(Interrupted, match=f"{says}.*`%sky gc` to try again: .*ec2:TerminateInst")
+    with told, stopped.start_of("train"), event_loop.interrupted_by(booting):
+        Cluster.start(SPEC, provider(ready), RuntimeEnv({}), say)
+    account.fault = None
+    for rental in cloud_resources.find()[0]:
+        rental.remove()
+    assert left() == []
+
+
+def test_stop_while_a_failed_launch_is_ended_waits_for_that(
+    account: Account, ready: str, left: Left
+) -> None:
+    ending = threading.Event()
+
+    def is_stopped() -> bool:
+        tasks = asyncio.all_tasks(event_loop.loop())
+        return any(each.cancelling() and "start" in repr(each.get_coro()) for each in tasks)
+
+    def interrupt(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+        if call.action == "TerminateInstances" and not ending.is_set():
+            ending.set()
+            until(is_stopped)
+        return carry_out()
+
+    account.fault = interrupt
+    with event_loop.interrupted_by(ending), pytest.raises(KeyboardInterrupt):
+        start(ready)
+    assert registry.find(SPEC.name) is None, "nobody else takes it for one that is being started"
     assert left() == []
 
 
