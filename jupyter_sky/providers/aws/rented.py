@@ -21,10 +21,9 @@ import contextlib
 import math
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from jupyter_sky.paths import replace_text
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.errors import AWSError
 from jupyter_sky.providers.aws.local_store import folder
@@ -37,6 +36,7 @@ _ASKED = "asked:"
 _ANSWERED = "answered:"
 _DESCRIBED = "described:"
 _ACCOUNT = "account:"
+_GONE = "gone:"
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class _Record:
     Attributes
     ----------
     ids
-        The ids of instances and security groups that it has had.
+        The ids of instances and security groups that it has had, but for those that are gone.
     described
         Those instances that AWS has described.
     unanswered
@@ -67,15 +67,6 @@ class _Record:
     def instances(self) -> list[str]:
         """The ids of instances."""
         return [each for each in self.ids if each.startswith("i-")]
-
-    def lines(self) -> list[str]:
-        """Return the lines of its file."""
-        return [
-            *(f"{_ACCOUNT}{each}" for each in self.accounts),
-            *self.ids,
-            *(f"{_DESCRIBED}{each}" for each in self.described),
-            *(f"{_ASKED}{each}" for each in self.unanswered),
-        ]
 
 
 def note(identity: str, ids: Iterable[str]) -> None:
@@ -159,19 +150,12 @@ def groups(identity: str) -> list[str]:
 
 def forget(identity: str, ids: Iterable[str] | None = None) -> None:
     """Forget ids that are gone, or all of a cluster."""
-    path = _path(identity)
-    lines: list[str] = []
-    if ids is not None:
-        record, gone = _read(identity), {*ids}
-        lines = replace(
-            record,
-            ids=[each for each in record.ids if each not in gone],
-            described=[each for each in record.described if each not in gone],
-        ).lines()
-    if not lines:
-        path.unlink(missing_ok=True)
+    if ids is None:
+        _path(identity).unlink(missing_ok=True)
         return
-    replace_text(path, "".join(f"{each}\n" for each in lines))
+    # Added to what is there, as all else: another process may add something at the same time.
+    if gone := {*ids}.intersection(_read(identity).ids):
+        note(identity, (f"{_GONE}{each}" for each in sorted(gone)))
 
 
 def _read(identity: str) -> _Record:
@@ -183,9 +167,9 @@ def _read(identity: str) -> _Record:
     def of(kind: str) -> list[str]:
         return [each.removeprefix(kind) for each in lines if each.startswith(kind)]
 
-    answered = of(_ANSWERED)
+    answered, gone = of(_ANSWERED), of(_GONE)
     return _Record(
-        ids=[each for each in lines if ":" not in each],
+        ids=[each for each in lines if ":" not in each and each not in gone],
         described=of(_DESCRIBED),
         unanswered=[token for token in of(_ASKED) if token not in answered],
         accounts=of(_ACCOUNT),

@@ -89,7 +89,8 @@ def terminate(clients: Clients, identity: str, instances: Sequence[str], request
             left = left if troubles else ending
             troubles = troubles or ([error] if not left and request else [])
         if not (left or troubles or (request and rented.is_expecting(identity))):
-            rented.stop_expecting(identity)
+            if request:  # what else was asked for may be about to come
+                rented.stop_expecting(identity)
             rented.forget(identity, known)
             return
         if patience.is_over(bool(troubles)) or _is_unreachable(troubles):

@@ -151,6 +151,8 @@ def test_what_a_killed_kernel_has_asked_for_is_waited_for_as_long_as_aws_may_not
 ) -> None:
     monkeypatch.setattr(rented, "KNOWN_WITHIN", 3.0)
     rented.note_request("0123abcd", "a-token")
+    # Nor does it come sooner where some of its instances are ended.
+    release.terminate(clients, "0123abcd", ["i-0123456789abcdef0"])
     begun = time.monotonic()
     release.release(clients, "0123abcd", lambda text: None)
     assert time.monotonic() - begun > 2

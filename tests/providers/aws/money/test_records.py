@@ -12,13 +12,36 @@ from typing import IO, Any
 import pytest
 
 from jupyter_sky import paths
-from jupyter_sky.providers.aws import local_store
+from jupyter_sky.providers.aws import local_store, rented
 
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("JUPYTER_SKY_HOME", str(tmp_path))
     return tmp_path
+
+
+def test_what_is_rented_while_something_else_is_forgotten_is_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where `%sky gc` in a terminal ends what a cluster does not know while that grows."""
+    rented.note("0123abcd", ["sg-1", "i-1", "i-2"])
+    read = rented._read
+
+    def rent_meanwhile(identity: str) -> rented._Record:
+        found = read(identity)
+        rented.note(identity, ["i-3"])
+        rented.note_request(identity, "a-token")
+        return found
+
+    with monkeypatch.context() as slow:
+        slow.setattr(rented, "_read", rent_meanwhile)
+        rented.forget("0123abcd", ["i-1"])
+    assert rented.instances("0123abcd") == ["i-2", "i-3"]
+    assert rented.groups("0123abcd") == ["sg-1"]
+    assert rented.is_expecting("0123abcd")
+    rented.forget("0123abcd", ["i-2", "i-3"])
+    assert rented.instances("0123abcd") == []
 
 
 def test_threads_that_ask_aws_the_same_at_once_all_get_its_answer(
