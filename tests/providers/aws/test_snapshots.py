@@ -8,7 +8,7 @@ import pytest
 
 from jupyter_sky.cluster.inventory import cloud_resources
 from jupyter_sky.errors import UsageError
-from jupyter_sky.providers.aws import AWS
+from jupyter_sky.providers.aws import AWS, local_store
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2 import snapshots
 from jupyter_sky.providers.aws.ec2.instance import Instance
@@ -141,6 +141,22 @@ def test_a_snapshot_whose_answer_was_lost_is_there(
         found = snapshots.make(clients, instance, "same-x86_64", "root", lambda text: None)
         assert len(asked) == 2
         assert [each.name for each in snapshots.every(clients)] == [found.name]
+        snapshots.remove(clients, found.name)
+
+        def make_meanwhile(call: Call, carry_out: Callable[[], Answer]) -> Answer:
+            answer = carry_out()
+            if call.action == "DescribeImages":
+                account.fault = None
+                snapshots.make(clients, instance, "same-x86_64", "root", lambda text: None)
+            return answer
+
+        # One that is begun while `%sky gc` looks is none that is left of another.
+        local_store.add_location("us-east-1")
+        account.fault = make_meanwhile
+        assert not any("removed" in text for text in cloud_resources.upkeep())
+        [found] = snapshots.every(clients)
+        assert found.image
+        snapshots.remove(clients, found.name)
     finally:
         clients.ec2.terminate_instances(InstanceIds=[instance])
 

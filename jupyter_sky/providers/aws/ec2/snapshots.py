@@ -125,12 +125,13 @@ def bootable(clients: Clients, wanted: str) -> MachineImage | None:
 
 def every(clients: Clients) -> list[NodeSnapshot]:
     """Return all snapshots of a region, also what is left of some."""
-    found = {each.name: each for each in _images(clients, "*")}
+    # Disks come first: those of an image that is made meanwhile would seem to be left of one.
     with explain_errors():
         pages = clients.ec2.get_paginator("describe_snapshots").paginate(
             OwnerIds=["self"], Filters=[{"Name": f"tag:{_KEY}", "Values": ["*"]}]
         )
         disks = [*pages.search("Snapshots[]")]
+    found = {each.name: each for each in _images(clients, "*")}
     for described in disks:
         tags = tags_of(described)
         name = tags[ID]
