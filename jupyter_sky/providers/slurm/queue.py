@@ -5,19 +5,28 @@ The mark tells whose a job is, even if everything that the notebook knew about i
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
+import re
 import shutil
 import socket
+import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.paths import home, private_opener
-from jupyter_sky.providers.slurm.login import LoginNode, rows
+from jupyter_sky.providers.slurm.login import LoginNode, SlurmError, rows
 
 _MARK = "jupyter_sky"
+
+_TAKEN_WITHIN = 15.0  # seconds for a job to be in the queue whose submission was not answered
+_LOOK_EVERY = 0.5  # seconds
+_LOST_ANSWERS = ("timed out", "Zero Bytes were transmitted", "cannot be reached")
+"""What is said where a busy Slurm may have taken a job, or the connection broke meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -119,3 +128,34 @@ async def queued_jobs(at: LoginNode) -> list[QueuedJob]:
                 about = (cluster, name, whose, computer, start)
                 found.append(QueuedJob(job, *about, state.lower()))
     return found
+
+
+async def submit(at: LoginNode, command: Sequence[str], start: str) -> str:
+    """Submit a job of a start, and return its number, also where Slurm's answer is lost.
+
+    Raises
+    ------
+    SlurmError
+        If Slurm does not take it.
+    """
+    try:
+        return _number(await at.ask(command))
+    except SlurmError as error:
+        if not any(each in str(error) for each in _LOST_ANSWERS):
+            raise
+        until = time.monotonic() + _TAKEN_WITHIN
+        while time.monotonic() < until:
+            with contextlib.suppress(SlurmError):
+                for each in await queued_jobs(at):
+                    if each.start == start:
+                        return each.id
+            await asyncio.sleep(_LOOK_EVERY)
+        raise
+
+
+def _number(said: str) -> str:
+    """Return a job's number from what sbatch has printed, and what a site lets it print besides."""
+    found = re.findall(r"^(?:Submitted batch job )?(\d+)(?:;\S+)?$", said, re.MULTILINE)
+    if not found:
+        raise SlurmError(f"sbatch has not said the number of the job, but: {said or 'nothing'}")
+    return str(found[-1])

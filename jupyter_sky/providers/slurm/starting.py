@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import re
 import subprocess
 import threading
 import time
@@ -36,7 +35,7 @@ from jupyter_sky.providers.slurm.login import LoginNode, SlurmError, own_environ
 from jupyter_sky.providers.slurm.machine import SlurmMachine
 from jupyter_sky.providers.slurm.on_node import SPECS
 from jupyter_sky.providers.slurm.partitions import accounts
-from jupyter_sky.providers.slurm.queue import mark, queued_jobs
+from jupyter_sky.providers.slurm.queue import mark, queued_jobs, submit
 from jupyter_sky.providers.slurm.script import (
     OUTPUT,
     WAITS,
@@ -174,11 +173,11 @@ async def _submit(start: Start, name: str, folder: StartFolder) -> str:
     found = start.environment
     await folder.write("job.sh", batch_script(start.request, folder.path, found, waiting))
     command = submit_command(start.size, start.request, name, f"{folder.path}/job.sh")
-    asked = asyncio.ensure_future(start.at.ask(command))
+    asked = asyncio.ensure_future(submit(start.at, command, folder.name))
     try:
-        return _number(await shielded(asked))
+        return await shielded(asked)
     except asyncio.CancelledError:
-        await cancel(start.at, _number(await asked))
+        await cancel(start.at, await asked)
         raise
     except SlurmError as error:
         if not (advice := refusal_in_words(str(error))):
@@ -186,14 +185,6 @@ async def _submit(start: Start, name: str, folder: StartFolder) -> str:
         yours = format_list([f"{each}" for each in await accounts(start.at)])
         listed = f" (yours: {yours})" if yours and "of yours" in advice else ""
         raise SlurmError(f"{str(error).rstrip('.')}: {advice}{listed}") from None
-
-
-def _number(said: str) -> str:
-    """Return a job's number from what sbatch has printed, and what a site lets it print besides."""
-    found = re.findall(r"^(?:Submitted batch job )?(\d+)(?:;\S+)?$", said, re.MULTILINE)
-    if not found:
-        raise SlurmError(f"sbatch has not said the number of the job, but: {said or 'nothing'}")
-    return str(found[-1])
 
 
 async def _start_step(start: Start, job: str, name: str, folder: StartFolder) -> str:

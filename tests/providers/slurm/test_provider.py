@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import SkyError
 from jupyter_sky.paths import home, of_the_user
+from jupyter_sky.providers.slurm import queue as slurm_queue
 from jupyter_sky.providers.slurm import starting
 from jupyter_sky.providers.slurm.login import login_node, own_environment
 from jupyter_sky.providers.slurm.partitions import diagnose, node_kinds
@@ -111,12 +113,12 @@ def test_what_users_have_set_for_slurms_commands(
     "said", ["12", "12;lab", "Submitted batch job 12", "Welcome!\n--> Looks fine\n12\n3 hours left"]
 )
 def test_the_number_of_a_job_is_found_in_what_a_site_prints(said: str) -> None:
-    assert starting._number(said) == "12"
+    assert slurm_queue._number(said) == "12"
 
 
 def test_what_has_no_number_of_a_job_is_shown() -> None:
     with pytest.raises(SkyError, match="has not said the number of the job, but: nothing"):
-        starting._number("")
+        slurm_queue._number("")
 
 
 def test_what_slurm_refuses_is_said_in_its_words(slurm: Path) -> None:
@@ -195,8 +197,25 @@ def test_stop_takes_a_pending_job_back(slurm: Path) -> None:
         until(lambda: not queue())
 
 
-def test_a_job_that_is_cancelled_in_the_queue_is_said_to_be(slurm: Path) -> None:
+LATE_ANSWER = """\
+#!/bin/sh
+case "$1" in --version) exec {sbatch} "$@";; esac
+{sbatch} "$@" >/dev/null
+echo "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation" >&2
+exit 1
+"""
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_job_that_is_cancelled_in_the_queue_is_said_to_be(
+    slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    """It is known also where Slurm takes it and sbatch waits for the answer in vain."""
     said: list[str] = []
+    if is_late:
+        (tmp_path / "sbatch").write_text(LATE_ANSWER.format(sbatch=shutil.which("sbatch")))
+        (tmp_path / "sbatch").chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
     def cancel() -> None:
         until(lambda: any("is pending" in each for each in said))
