@@ -16,7 +16,7 @@ from jupyter_sky.providers.aws.network import address, security_group
 _AGAIN_AFTER = 20.0
 """Seconds after which what was found out about a cluster is looked at anew."""
 
-_lock = threading.Lock()
+_locks: dict[str, threading.Lock] = {}
 _known: dict[str, tuple[float, str | None]] = {}
 
 
@@ -32,7 +32,8 @@ def let_in(clients: Clients, identity: str, host: str) -> str | None:
     host
         The address at which an instance of it is reached.
     """
-    with _lock:
+    # No other cluster waits for its region.
+    with _locks.setdefault(identity, threading.Lock()):
         asked, found = _known.get(identity, (0.0, None))
         if asked and time.monotonic() - asked < _AGAIN_AFTER:
             return found

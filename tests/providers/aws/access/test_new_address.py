@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from tests.providers.aws.conftest import Start
 from tests.providers.aws.stand_in.account import Account
 from tests.providers.aws.stand_in.faults import denying
 from tests.providers.aws.stand_in.machines import Machines
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -87,6 +90,26 @@ def test_scaling_lets_the_notebook_in(moved: Cells, clients: Clients, lab: Lab) 
     security_group.admit(clients, group, f"{lab.address}/32")
     assert rules(clients, moved) == [f"{lab.address}/32"]
     assert moved.ask("globals().get('kept')") == [1, None]
+
+
+def test_a_region_that_does_not_answer_keeps_no_other_cluster_waiting(
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    both = threading.Barrier(2)
+
+    def wait_for_each_other(clients: Clients, identity: str, host: str) -> None:
+        asked.append(identity)
+        both.wait(PATIENCE)
+
+    monkeypatch.setattr(access, "_let_in", wait_for_each_other)
+    with ThreadPoolExecutor(3) as threads:
+        looks = [
+            threads.submit(access.let_in, clients, cluster, "10.0.0.1")
+            for cluster in ("here", "here", "there")
+        ]
+        assert [each.result() for each in looks] == [None] * 3
+    assert sorted(asked) == ["here", "there"], "once for each"
 
 
 def test_scaling_says_at_once_what_is_in_the_way(
