@@ -313,10 +313,7 @@ async def restart(controller: Controller, ranks: Sequence[int]) -> None:
         await process_group.end_ranks(controller, ())
     except NoConnection as error:
         raise NoConnection(f"no rank was restarted: {error}") from None
-    # Where another notebook is connected, that forms the group, now or before its next run: two
-    # attempts at once would disturb each other.
-    forms = not controller.shared
-    await process_group.restart(controller, ranks, _LEAVE_WITHIN, forms)
+    await process_group.restart(controller, ranks, _LEAVE_WITHIN)
 
 
 async def down(

@@ -127,31 +127,28 @@ async def form(controller: Controller, is_wanted: Callable[[], bool] = lambda: T
             await _form(controller, generation)
 
 
-async def restart(
-    controller: Controller, ranks: Collection[int], patience: float, forms: bool
-) -> None:
-    """Replace rank processes; no run begins meanwhile, with some that are not replaced yet.
+async def restart(controller: Controller, ranks: Collection[int], patience: float) -> None:
+    """Replace rank processes and form a group of all ranks; no run begins meanwhile.
+
+    Two notebooks do this one after the other: otherwise one would end ranks that the other has in
+    its rendezvous.
 
     Parameters
     ----------
-    controller
-        The cluster.
-    ranks, patience
+    controller, ranks, patience
         See `renew_ranks`.
-    forms
-        Whether to form a group of all ranks then.
 
     Raises
     ------
     SkyError
         If the ranks do not start, or cannot form a group.
     """
-    async with _alone(controller), _turn(controller, lambda: forms) as generation:
-        every = forms and not controller.runtime_env.reforms
+    async with _alone(controller), _turn(controller, lambda: True) as generation:
+        assert generation is not None
         async with _abandoned_on_error(controller):
+            every = not controller.runtime_env.reforms
             await renew_ranks(controller, controller.ranks if every else ranks, patience)
-            if generation is not None:
-                await _form(controller, generation)
+            await _form(controller, generation)
 
 
 @contextlib.asynccontextmanager

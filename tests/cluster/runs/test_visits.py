@@ -251,6 +251,11 @@ def test_kernels_that_begin_runs_at_the_same_moment_take_turns_also_to_form_a_gr
         ports.update(port for values in run.values().values() for port in values.values())
     assert len(ports) == 1  # one of them has formed the group, and the others have not again
     assert not any(kernel.outdated for kernel in kernels)
+    # They restart ranks at the same moment.
+    with ThreadPoolExecutor() as pool:
+        for restarting in [pool.submit(kernel.restart) for kernel in kernels[:2]]:
+            restarting.result(60)
+    assert ask(kernels[2], "restarted") == [["restarted"]] * 2
 
 
 def test_a_kernel_knows_of_another_that_has_attached_before_that_runs_anything(
