@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Timer
@@ -22,7 +22,7 @@ from jupyter_sky.cluster.network.requests.seen import Seen
 from jupyter_sky.providers.local import Local
 from jupyter_sky.transport import event_loop
 from tests.cluster.cells import PEERS, SUMMED
-from tests.cluster.conftest import start
+from tests.cluster.conftest import start, taken_up
 from tests.conftest import kill_processes_of
 from tests.forks import forks_with
 from tests.waiting import until
@@ -101,14 +101,23 @@ def test_ranks_that_wait_for_others_that_were_not_told_of_the_group(
     attached, home: Path, tmp_path: Path
 ) -> None:
     name = tmp_path / "name"
-    arguments = (name, dict(os.environ))
-    kernel = forks_with(__name__).Process(target=die_while_a_group_is_formed, args=arguments)
-    kernel.start()
-    kernel.join()
-    try:
+
+    def die_while_a_group_is_formed(how: Callable[[Path], None]) -> None:
+        arguments = (how, name, dict(os.environ))
+        kernel = forks_with(__name__).Process(target=be_killed_in_between, args=arguments)
+        kernel.start()
+        kernel.join()
         assert kernel.exitcode == -signal.SIGKILL
+
+    try:
+        die_while_a_group_is_formed(start_and_scale)
         cells = attached(name.read_text())
         assert cells.ask(PEERS) == [1]
+        cells.cluster.scale(2, Local(machines=2))
+        # The turn of a notebook that has gone is that of the next one.
+        die_while_a_group_is_formed(restart)
+        cells.run(IN_A_GROUP)
+        assert cells.ask(SUMMED) == [2.0, 2.0]
     finally:
         kill_processes_of(home)
 
@@ -157,12 +166,12 @@ def test_a_rank_that_is_about_to_end_for_a_new_one(new_with, attached, tmp_path:
     assert cells.ask(PEERS) == [2, 2]
 
 
-def die_while_a_group_is_formed(name: Path, variables: Mapping[str, str]) -> None:
+def be_killed_in_between(
+    how: Callable[[Path], None], name: Path, variables: Mapping[str, str]
+) -> None:
     """Be a kernel that is killed when one of two nodes has been told to form a group."""
     os.environ.clear()
     os.environ.update(variables)
-    cells = start(1, provider=Local(machines=2))
-    name.write_text(cells.cluster.name)
     request, told = Connection.request, asyncio.Event()
 
     async def tell_one(self: Connection, op: str, **fields: Any) -> Any:
@@ -175,4 +184,14 @@ def die_while_a_group_is_formed(name: Path, variables: Mapping[str, str]) -> Non
         return answer
 
     Connection.request = tell_one  # type: ignore[method-assign]
+    how(name)
+
+
+def start_and_scale(name: Path) -> None:
+    cells = start(1, provider=Local(machines=2))
+    name.write_text(cells.cluster.name)
     cells.cluster.scale(2)
+
+
+def restart(name: Path) -> None:
+    taken_up(name.read_text()).cluster.restart()
