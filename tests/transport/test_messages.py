@@ -37,6 +37,7 @@ _NOTHING: dict[str, Any] = {
     "program": None,
     "after_cut_off": False,
     "first": False,
+    "client": "",
 }
 
 
@@ -61,7 +62,7 @@ def test_a_run_is_whole_where_it_arrives_although_little_is_said_of_it(
     arrived = decode_message(encode(said)[PREFIX.size :])
     assert messages.whole_request(arrived) == request
     assert ("names" in said, "code" in said) == ("names" in holds, "code" in holds)
-    of_nodes = ("generation", "first")
+    of_nodes = ("generation", "first", "client")
     shared = {name: value for name, value in request.items() if name not in of_nodes}
     command = {**shared, "op": "run", "values": [], "asked": ["x"] * len(holds), "gpus": None}
     assert command.keys() == RunCommand.__annotations__.keys()

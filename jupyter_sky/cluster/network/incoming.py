@@ -37,7 +37,7 @@ from jupyter_sky.transport.protocol.inspection import (
 from jupyter_sky.transport.protocol.messages import Welcome
 from jupyter_sky.transport.protocol.profiling import ProfileAnswer, RecordedAnswer
 from jupyter_sky.transport.protocol.shape import check_for
-from jupyter_sky.transport.protocol.topology import FormingTurn
+from jupyter_sky.transport.protocol.topology import FormingTurn, LeftAnswer
 from jupyter_sky.transport.together import ranks_done
 from jupyter_sky.transport.volumes.requests import MountAnswer, VolumesAnswer, WriteBackAnswer
 
@@ -150,6 +150,7 @@ _ANSWERS: Mapping[str, type] = {
     "inspect": InspectAnswer,
     "install": InstallAnswer,
     "installing": _Line,
+    "left": LeftAnswer,
     "listen_on_test_port": _Port,
     "log": LogAnswer,
     "look": LookAnswer,

@@ -175,6 +175,7 @@ async def dispatch(
         "program": None if task.program is None else list(task.program),
         "after_cut_off": after_cut_off,
         "first": False,
+        "client": "",
     }
     blobs = {**update.blobs, **task.blobs}
     await _record_begun(controller.id, run)

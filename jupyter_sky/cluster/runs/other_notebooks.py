@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
@@ -15,13 +16,16 @@ from jupyter_sky.errors import OTHERS_RUN, SkyError
 from jupyter_sky.formatting import format_duration, format_list
 from jupyter_sky.transport.protocol.events import RunBegan
 from jupyter_sky.transport.rank_ranges import among
-from jupyter_sky.transport.tasks import blocking
+from jupyter_sky.transport.tasks import blocking, cancel_all
 
 # Values are unpickled only if this computer's registry knows that they were asked for.
 UNKNOWN_NAMES = (
     "the registry of this computer does not have the names that the run should bring back: get "
     "them with `%sky pull NAMES` when the run is over"
 )
+
+LOOK_EVERY = 5.0
+"""Seconds after which a run that waits looks again what those before it wait for."""
 
 
 def said_of_origin(title: str, is_shared: bool) -> str:
@@ -50,11 +54,19 @@ class OtherNotebooks:
         The controller of the cluster.
     running
         Returns the runs of others that ranks are busy with.
+    stop
+        Stops a run.
     """
 
-    def __init__(self, controller: Controller, running: Callable[[], Set[str]]) -> None:
+    def __init__(
+        self,
+        controller: Controller,
+        running: Callable[[], Set[str]],
+        stop: Callable[[str], object],
+    ) -> None:
         self._controller = controller
         self._running = running
+        self._stop = stop
         self._unfinished: dict[str, _Unfinished] = {}
         self._have_run = self._is_told = False
         self._is_missed_told = False
@@ -116,11 +128,46 @@ class OtherNotebooks:
             )
             if recording := dispatch.record_waiting(self._controller.id, run, has_others=True):
                 await recording
-            await self._controller.until(is_free)
+            stopping = asyncio.ensure_future(self._stop_left(run))
+            try:
+                await self._controller.until(is_free)
+            finally:
+                await cancel_all([stopping])
             if not run.finished:
                 waited = format_duration(time.monotonic() - since)
                 run.on_notice(f"waited {waited} for a run that another notebook or program began")
         await self.let_finish(run)
+
+    async def _stop_left(self, run: Run) -> None:
+        """While a run waits, stop those before it that wait for a notebook that does not come back.
+
+        It gets as long as the nodes would wait for it if nobody else were there.
+        """
+        name, patience = self._controller.spec.name, getattr(self._controller.provider, "grace", 0)
+        since: dict[str, float] = {}
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            for each in self._running():
+                if not await self._is_left(each):
+                    since.pop(each, None)
+                elif each not in since:
+                    since[each] = time.monotonic()
+                    run.on_notice(
+                        "the run before this one waits for a notebook that is not connected: it is "
+                        f"stopped in {format_duration(patience)} if that does not come back; in a "
+                        f"terminal, `jupyter sky interrupt --cluster {name}` stops it now"
+                    )
+                elif time.monotonic() - since[each] >= patience:
+                    self._stop(each)
+
+    async def _is_left(self, run: str) -> bool:
+        """Return whether nodes say that a run waits for a notebook that is not connected."""
+        asked = [each.request("left", run=run) for each in self._controller.connections]
+        try:
+            answers = await asyncio.gather(*asked)
+        except SkyError:
+            return False
+        return all(each["is_left"] for each in answers)
 
     def _refuse_if_left(self, run: Run, unseen: Run | None) -> None:
         if unseen is None or run.task.script or self._controller.shared:

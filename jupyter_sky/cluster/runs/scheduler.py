@@ -71,9 +71,9 @@ class Scheduler(ClusterListener):
         self._runs: dict[str, Run] = {}
         self._unseen: Run | None = None
         self._interrupted: set[str] = set()
-        self._others = OtherNotebooks(self.controller, self._foreign_runs)
         self._turn = asyncio.Lock()
-        self._requests = QuietRequests(self.controller)
+        self._requests = requests = QuietRequests(self.controller)
+        self._others = OtherNotebooks(self.controller, self._foreign_runs, requests.interrupt)
 
     def has_waiting(self, beside: Run) -> bool:
         """Return whether another run than ``beside`` waits for its turn."""

@@ -38,6 +38,7 @@ from jupyter_sky.node.packages.installer import PackageInstaller
 from jupyter_sky.node.ports.ports import Ports
 from jupyter_sky.node.shells.shells import Shells
 from jupyter_sky.node.supervisor.forming_turns import FormingTurns
+from jupyter_sky.node.supervisor.left_runs import LeftRuns
 from jupyter_sky.node.supervisor.output.log_file import RankLogs
 from jupyter_sky.node.supervisor.supervisor import Supervisor
 from jupyter_sky.node.volumes.volumes import Volumes
@@ -133,8 +134,8 @@ class Agent:
         self._shells = Shells(folder, spec, variables, fork_server_pid, self._idle.attend)
         self._ports = Ports()
         self._volumes = Volumes(folder, spec.socket, Path(spec.blobs))
-        turns = FormingTurns(self._sessions)
-        parts = (self._installer, self._shells, self._ports, self._volumes, turns)
+        turns, left = FormingTurns(self._sessions), LeftRuns(self._sessions, self._supervisor)
+        parts = (self._installer, self._shells, self._ports, self._volumes, turns, left)
         requests = RequestHandlers(
             spec=spec,
             supervisor=self._supervisor,
@@ -279,10 +280,9 @@ class Agent:
                 ranks = [rank for rank in message["ranks"] if rank in own]
                 self._supervisor.announce_leaving({**message, "ranks": ranks})
                 await stream.send({"op": "hello"})
-            case "ended":
-                await self._end_unless_used()
-                await stream.send({"op": "hello"})
-            case _:
+            case op:
+                if op == "ended":
+                    await self._end_unless_used()
                 await stream.send({"op": "hello"})
 
     async def _end_unless_used(self) -> None:
@@ -370,7 +370,7 @@ class Agent:
     def answer(self, token: str, message: Message) -> Answer:
         """Carry out a request, unless that was done before."""
         self._blob_folder.check()
-        if message["op"] in ("open_port", "begin_forming", "end_forming"):
+        if message["op"] in ("run", "open_port", "begin_forming", "end_forming"):
             message["client"] = token
         return self._requests.answer(token, message)
 

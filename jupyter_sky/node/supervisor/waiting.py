@@ -23,9 +23,15 @@ class Waiting:
     ----------
     request
         The run; ``None`` before the first.
+
+    Attributes
+    ----------
+    client
+        The notebook that began it.
     """
 
     def __init__(self, request: RunRequest | None = None) -> None:
+        self.client = request["client"] if request else ""
         serves = request and request["serves"]
         self._at_once = serves["concurrency"] if serves else None
         self._calls: set[int] = set()

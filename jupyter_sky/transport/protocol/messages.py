@@ -351,13 +351,14 @@ class RunRequest(RunFields):
         them is not: it is a new process.
     values
         The names whose values are requested afterwards, for each rank.
-    first
-        Whether the other nodes are asked when this one has answered.
+    first, client
+        Whether the other nodes are asked when this one has answered; the agent adds its client.
     """
 
     generation: int
     values: dict[int, list[str]]
     first: bool
+    client: str
 
 
 # Compact runs: fields that are empty are not sent, neither to agents nor to ranks. Most runs have
@@ -380,6 +381,7 @@ _EMPTY: Mapping[str, Any] = {
     **{name: (value,) for name, value in _nothing_for_a_rank().items()},
     "values": ({}, []),
     "first": (False,),
+    "client": ("",),
 }
 
 
@@ -390,7 +392,7 @@ def said(run: Mapping[str, Any]) -> Message:
 
 def whole_request(message: Message) -> Any:
     """Return the complete `RunRequest` of a compact message."""
-    return {**_nothing(), "first": False, **message}
+    return {**_nothing(), "first": False, "client": "", **message}
 
 
 def whole_command(message: Message) -> Any:

@@ -120,6 +120,18 @@ class EndFormingRequest(TypedDict):
     client: str
 
 
+class LeftRequest(TypedDict):
+    """``left``: ask whether ranks of a run only wait for a notebook that is gone."""
+
+    run: str
+
+
+class LeftAnswer(TypedDict):
+    """The answer, for the ranks of this node."""
+
+    is_left: bool
+
+
 class FormRequest(TypedDict):
     """``form``: enter a process group.
 

@@ -18,7 +18,7 @@ import pytest
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import probe, registry
-from jupyter_sky.cluster.runs import dispatch
+from jupyter_sky.cluster.runs import dispatch, other_notebooks
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.providers.local import Local
@@ -139,6 +139,34 @@ def test_a_run_that_is_taken_up_has_its_own_age(short: Cluster) -> None:
         other.interrupt()
         other.close()
     mine.follow()
+
+
+def test_a_run_that_waits_for_a_kernel_that_does_not_come_back_gives_way(
+    short: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(other_notebooks, "LOOK_EVERY", 0.05)
+    for_calls = short.run(Task((0, 1), serves={"concurrency": 1, "executor": "thread"}))
+    for_calls.begin()
+    until(partial(busy_with, short, for_calls.id))
+    row = registry.find(short.name)
+    assert row is not None
+    other = Cluster.attach(row, Local(grace=0.5), short.runtime_env)
+    assert other is not None
+    waits, told = other.run(Task((0, 1), code="pass")), queue.SimpleQueue[object]()
+    try:
+        waits.listen(told.put, partial(told.put, "over"))
+        while "this one begins when that is over" not in str(told.get(timeout=30)):
+            pass
+        with pytest.raises(queue.Empty):  # as long as its kernel is there
+            told.get(timeout=1.0)
+        short.close()
+        while "waits for a notebook that is not connected: it is" not in str(told.get(timeout=30)):
+            pass
+        while told.get(timeout=30) != "over":
+            pass
+        waits.check()
+    finally:
+        other.close()
 
 
 @pytest.fixture

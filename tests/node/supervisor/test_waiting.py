@@ -13,7 +13,7 @@ from jupyter_sky.node.supervisor.waiting import Waiting
 
 
 def run(*, at_once: int | None) -> Waiting:
-    request: Any = {"serves": {"concurrency": at_once} if at_once else None}
+    request: Any = {"client": "", "serves": {"concurrency": at_once} if at_once else None}
     return Waiting(request)
 
 
