@@ -13,9 +13,11 @@ from typing import Any
 
 from jupyter_sky.api.calls.feeds import CallFeeds, Feeder
 from jupyter_sky.api.compute import PendingCompute
+from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import RunNotice
 from jupyter_sky.errors import UsageError
+from jupyter_sky.formatting import format_count
 from jupyter_sky.transport.protocol.events import Display, Output, Told
 
 
@@ -62,6 +64,7 @@ class Stream(Iterator[Any]):
         self._write = write
         self._with_ranks = with_ranks
         self._is_over = False
+        self._taken = 0
         self._timeout = timeout
         self._until = time.monotonic() + timeout if timeout else None
         self.thread = threading.get_ident()
@@ -85,6 +88,7 @@ class Stream(Iterator[Any]):
                 if isinstance(event, Told) and event.kind == "value" and event.values:
                     value = self._load(event.rank, event.values)
                     self._handle.tell(event.rank, "more", 1)
+                    self._taken += 1
                     return (event.rank, value) if self._with_ranks else value
                 if isinstance(event, Told):
                     self._feeder.on_ask(event)
@@ -94,8 +98,11 @@ class Stream(Iterator[Any]):
                     self._feeder.feed()
             self._end()
             self._handle.check()
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, KeyboardInterrupt) and not isinstance(error, Interrupted):
+                after = format_count(self._taken, "value")
+                raise Interrupted(f"the stream was stopped after {after}.") from None
             raise
         raise StopIteration
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import functools
+import signal
+import sys
+import threading
 import time
+import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +17,7 @@ import numpy as np
 import pytest
 
 import jupyter_sky as sky
+from jupyter_sky.cluster.runs.handle import RunHandle
 from tests.waiting import PATIENCE, until
 
 
@@ -95,6 +100,22 @@ def test_a_value_arrives_before_the_next_is_made(pool: sky.ComputePool, tmp_path
     assert next(stream) == "first"
     (tmp_path / "go").touch()
     assert list(stream) == ["second"]
+    stream = two(tmp_path / "never") >> pool
+    threading.Thread(target=stop_in_next).start()
+    with pytest.raises(KeyboardInterrupt, match="the stream was stopped after 1 value"):
+        list(stream)
+
+
+def stop_in_next() -> None:
+    """Stop the main thread where it waits for the next value of a stream."""
+    main = threading.main_thread().ident or 0
+
+    def is_there() -> bool:
+        stack = traceback.walk_stack(sys._current_frames()[main])
+        return any(frame.f_code is RunHandle.events.__code__ for frame, _ in stack)
+
+    until(is_there)
+    signal.pthread_kill(main, signal.SIGINT)
 
 
 def test_a_rank_does_not_run_ahead_of_who_reads(pool: sky.ComputePool, tmp_path: Path) -> None:
