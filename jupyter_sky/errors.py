@@ -47,6 +47,7 @@ listed with its file::
     OSError
         AgentGone            providers/base.py: the agent has ended
             MachineGone      providers/base.py: and its machine with it
+                MachineStopped providers/base.py: which can be started again
         NotLetIn             providers/base.py: no way into a machine, until the user does something
             Suspended        providers/base.py: nor does it do anything, until it is resumed
     RuntimeError

@@ -179,6 +179,10 @@ class MachineGone(AgentGone):
     """An agent has ended with its machine; the message says why: ``"it was terminated"``."""
 
 
+class MachineStopped(MachineGone):
+    """An agent has ended with its machine, which was turned off: it can be started again."""
+
+
 class NotLetIn(OSError):
     """There is no way in until the user does something; the text says why, and what to do."""
 

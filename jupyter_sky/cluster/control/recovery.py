@@ -11,7 +11,7 @@ from jupyter_sky.cluster.control import process_group, scaling
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.listener import lost_agent
 from jupyter_sky.cluster.control.shutdown import origin
-from jupyter_sky.cluster.inventory import owed_ends, turns
+from jupyter_sky.cluster.inventory import owed_ends, stops, turns
 from jupyter_sky.cluster.network import peer_checks
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import RESTARTS_TOO, RUN_AGAIN, GroupBroken, NoConnection, SkyError
@@ -214,6 +214,9 @@ def agent_lost(controller: Controller, connection: Connection) -> bool:
     if _can_replace(controller):
         _record_lost_ranks(controller, connection)
         return True
+    if connection.is_stopped:  # by another notebook
+        controller.mark_lost(stops.sentence(controller.spec.name), "", _hosts([connection]))
+        return False
     lost = lost_agent(connection, ranks=connection.ranks)
     controller.mark_lost(
         f"cluster {controller.spec.name} is lost: {lost}.",

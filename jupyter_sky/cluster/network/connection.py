@@ -82,8 +82,8 @@ class Connection:
         The ranks of the machine.
     broken_since
         When the link broke, by the loop's clock; ``None`` while there is one.
-    trouble, is_shut_out, stands_still, loss
-        Why there is no link; if the user has to act; if nothing runs; the error of later requests.
+    trouble, is_shut_out, stands_still, is_stopped, loss
+        Why there is no link; if the user has to act; if nothing runs; if it is off; later errors.
     uploads
         Sends blobs, and knows which ones the node has.
     """
@@ -111,7 +111,7 @@ class Connection:
         self._visits = visits
         self._link: Link | None = None
         self._welcome: asyncio.Future[Welcome] | None = None
-        self._up = self._over = False
+        self._up = self._over = self.is_stopped = False
         self._reconnecting: asyncio.Task[None] | None = None
         self._token = uuid.uuid4().hex
         self._requests = pending.PendingRequests(
@@ -201,10 +201,10 @@ class Connection:
             self._link.close()
         self._requests.fail(self.loss)
 
-    def declare_lost(self, trouble: str) -> None:
+    def declare_lost(self, trouble: str, is_stopped: bool = False) -> None:
         """Close the connection because the agent is gone for good, and tell the listener why."""
         if not self._over:
-            self.trouble, self._over = trouble, True
+            self.trouble, self._over, self.is_stopped = trouble, True, is_stopped
             self.loss = self._listener.on_agent_lost(self)
             self.close()
 
@@ -264,7 +264,7 @@ class Connection:
                 await self._greet(self._events.last)
                 return
             except AgentGone as gone:
-                self.declare_lost(pending.end_of_agent(gone, heard))
+                self.declare_lost(*pending.end_of_agent(gone, heard))
                 return
             except Exception as error:  # if the attempts ended, runs would wait forever
                 if self._over:

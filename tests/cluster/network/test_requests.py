@@ -164,7 +164,7 @@ def test_who_was_away_when_an_agent_ended_is_told_so(
     away: float, gone: AgentGone, said: str
 ) -> None:
     """Its node has ended by itself, most likely, as it does without a notebook."""
-    assert end_of_agent(gone, time.time() - away) == said
+    assert end_of_agent(gone, time.time() - away) == (said, False)
 
 
 def test_a_value_is_waited_for_however_long_there_is_no_link() -> None:

@@ -13,7 +13,7 @@ from typing import Protocol
 from jupyter_sky.cluster.network import incoming
 from jupyter_sky.errors import ClusterLost, NoConnection, RanksBusy, SkyError
 from jupyter_sky.formatting import format_duration, format_time_ago
-from jupyter_sky.providers.base import AgentGone, MachineGone
+from jupyter_sky.providers.base import AgentGone, MachineGone, MachineStopped
 from jupyter_sky.transport.frames import Message, ProtocolError, SharedFields
 
 ANSWER_WITHIN = 30.0
@@ -93,16 +93,22 @@ def no_link(name: str, seconds: float, trouble: str) -> str:
     )
 
 
-def end_of_agent(gone: AgentGone, heard: float) -> str:
-    """Say how an agent ended, and whether its notebook was away, as since the time ``heard``."""
+def end_of_agent(gone: AgentGone, heard: float) -> tuple[str, bool]:
+    """Say how an agent ended, and whether only its machine is off.
+
+    Parameters
+    ----------
+    heard
+        When its notebook has heard of it last: it may have been away since.
+    """
     if isinstance(gone, MachineGone):
-        return f"ended: {gone}"
+        return f"ended: {gone}", isinstance(gone, MachineStopped)
     away = time.time() - heard
     if gone.up_for is not None and gone.up_for < away:
-        return f"ended: its machine was started again {format_duration(gone.up_for)} ago"
+        return f"ended: its machine was started again {format_duration(gone.up_for)} ago", False
     if away < _AWAY:
-        return "ended"
-    return f"ended while this notebook was away for {format_duration(away)}"
+        return "ended", False
+    return f"ended while this notebook was away for {format_duration(away)}", False
 
 
 def refusal(answer: Message) -> SkyError:

@@ -47,7 +47,7 @@ def start(context: CommandContext, options: Namespace) -> None:
     if row is None:
         raise UsageError(no_cluster(options.name, "start"))
     if known := session.connected(name):
-        if known.alive:
+        if known.alive and not row.is_stopped:  # by another notebook, which is not noticed yet
             raise UsageError(f"{name} is up already: `%sky status` shows it.")
         session.drop(name)
         known.close()

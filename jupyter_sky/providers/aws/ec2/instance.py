@@ -14,7 +14,14 @@ from jupyter_sky.providers.aws.ec2.launch import describe_instance
 from jupyter_sky.providers.aws.ec2.login import InstanceLogin
 from jupyter_sky.providers.aws.errors import AWSError, explain_errors
 from jupyter_sky.providers.aws.network import access
-from jupyter_sky.providers.base import AgentGone, Machine, MachineGone, Node, NotLetIn
+from jupyter_sky.providers.base import (
+    AgentGone,
+    Machine,
+    MachineGone,
+    MachineStopped,
+    Node,
+    NotLetIn,
+)
 from jupyter_sky.providers.ssh.connection.connection import SSHConnection
 from jupyter_sky.providers.ssh.machine import SSHMachine, in_thread
 
@@ -64,8 +71,8 @@ class Instance(SSHMachine):
         except AgentGone:
             raise
         except OSError:
-            if reason := await in_thread(self._why_gone):
-                raise MachineGone(reason) from None
+            if gone := await in_thread(self._why_gone):
+                raise gone from None
             # The notebook may be somewhere else by now.
             if trouble := await in_thread(self.let_in):
                 raise NotLetIn(trouble) from None
@@ -123,8 +130,8 @@ class Instance(SSHMachine):
         )
         return login.connection()
 
-    def _why_gone(self) -> str | None:
-        """Return why the instance is no more, if it is."""
+    def _why_gone(self) -> MachineGone | None:
+        """Return why the instance is not there, if it is not."""
         there = clients_at(self.location)
         ec2 = there.ec2
         try:
@@ -134,12 +141,15 @@ class Instance(SSHMachine):
                 [said] = found["Reservations"][0]["Instances"]
                 if (state := said["State"]["Name"]) not in ("pending", "running"):
                     why = said.get("StateReason", {}).get("Message", "").rpartition(": ")[2]
-                    end = "terminated" if state in ENDED else "stopped"
-                    return f"it was {end} ({why})" if why else f"it was {end}"
+                    because = f" ({why})" if why else ""
+                    if state in ENDED:
+                        return MachineGone(f"it was terminated{because}")
+                    return MachineStopped(f"it was stopped{because}")
                 checks = ec2.describe_instance_status(InstanceIds=[self.id])["InstanceStatuses"]
         except AWSError as error:
-            return "it was terminated" if error.code == "InvalidInstanceID.NotFound" else None
+            is_unknown = error.code == "InvalidInstanceID.NotFound"
+            return MachineGone("it was terminated") if is_unknown else None
         for kind in ("System", "Instance"):
             if any(each[f"{kind}Status"]["Status"] == "impaired" for each in checks):
-                return f"it fails AWS's {kind.lower()} status check"
+                return MachineGone(f"it fails AWS's {kind.lower()} status check")
         return None

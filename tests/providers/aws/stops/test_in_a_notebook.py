@@ -65,6 +65,11 @@ def test_stop_and_start(
         "%%sky --gather found\nimport os\nfound = open('kept').read(), os.environ['WHERE']"
     )
     assert notebook.value("found") == [("on the disk", "aws")] * 2
+    # A terminal stops it, which the notebook may not have noticed when it starts it again.
+    stopped = notebook.succeed(f"!{sys.executable} -m jupyter_sky stop train").stdout
+    assert "train: stopped; its disks cost $0.0" in stopped
+    assert "ready in" in notebook.succeed("%sky start train").shown[-1]
+    notebook.succeed("%%sky\npass")
     notebook.succeed("%sky stop")
     assert "ended; nothing is left running" in notebook.succeed("%sky down train").stdout
     assert left() == []

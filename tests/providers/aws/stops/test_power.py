@@ -302,12 +302,21 @@ def test_a_start_that_does_not_come_about_leaves_it_stopped(
     assert registry.find(row.name) is None
 
 
-def test_only_what_has_ended_is_said_to_have_ended(
+def test_a_notebook_hears_that_another_one_has_stopped_the_machines_and_replaces_none(
     start: Start, machines: Machines, clients: Clients
 ) -> None:
-    """Where AWS has forgotten one of several, it describes none of them."""
-    cells = start(2, framework=False)
+    cells = start(2, framework=False, replace=True)
+    before, provider = row_of(cells), AWS(python=sys.executable, user="root")
+    other = Cluster.attach(before, provider, cells.cluster.runtime_env)
+    assert other is not None
     stop(cells)
+    until(lambda: not other.alive)
+    with pytest.raises(ClusterLost, match=r"^cluster .* is stopped: `%sky start .*` starts it"):
+        Cells(other).run("pass")
+    other.close()
+    assert states(clients, cells) == {"stopped"}
+    assert row_of(cells).hosts == before.hosts
+    # Where AWS has forgotten one of several, it describes none of them.
     gone = "i-0123456789abcdef0"
     with pytest.raises(SkyError, match=f"^{gone} of it has ended, and its disk with it: end the"):
         power.wait_until_stopped(clients, [gone, *machines.hosts], print)
