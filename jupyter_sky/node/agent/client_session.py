@@ -386,10 +386,10 @@ class ClientSessions:
 
     def send_report(self, message: Message) -> None:
         """Send each client a message that is not kept in the journal."""
-        for session in self._sessions:
+        for session in list(self._sessions):  # as in `pump`
             session.send_report(message)
 
     def send_history(self, samples: Samples) -> None:
         """Send each client the samples that it does not have."""
-        for session in self._sessions:
+        for session in list(self._sessions):
             session.send_history(samples)

@@ -50,6 +50,24 @@ class Host:
         self.closed.append(session)
 
 
+def test_a_report_is_no_matter_of_a_client_that_is_closed_by_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        host = Host(tmp_path)
+        clients = [host.connect(since=0) for _ in range(3)]
+        while any(each._next is None for each in host.sessions._sessions):
+            await asyncio.sleep(0)
+        host.journal.append({"event": "output", "rank": 0, "data": b"x"}, logged=(0, 1))
+        for n in range(600):  # more than are kept in memory
+            host.journal.append({"event": "formed", "rank": n})
+        # It is sent with the events before it, which cannot be read: so the connections end.
+        host.sessions.send_report({"report": []})
+        assert len(host.closed) == len(clients)
+        for sock in clients:
+            sock.close()
+
+    asyncio.run(scenario())
+
+
 def test_an_error_with_one_client_costs_that_one_its_connection_alone(tmp_path: Path) -> None:
     async def scenario() -> None:
         host = Host(tmp_path)
