@@ -29,6 +29,7 @@ from jupyter_sky.cluster.network.forward import Forward
 from jupyter_sky.cluster.profiling.profiler import Profiler
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.scheduler import Scheduler
+from jupyter_sky.cluster.runs.talk import Interrupting
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.runtime_env import ClusterConfig, RuntimeEnv, Timeouts
 from jupyter_sky.cluster.snapshot import RunView, Snapshot
@@ -158,10 +159,10 @@ class Cluster:
         run = self._scheduler.pop_unseen_run()
         return RunHandle(run, self._scheduler) if run else None
 
-    def interrupt(self) -> bool:
-        """Stop what ranks are doing or about to begin; return whether there was anything."""
-        is_running = wait(self._scheduler.interrupt_current())
-        return self.work.stop() or is_running
+    def interrupt(self) -> Interrupting:
+        """Stop what ranks are doing or about to begin; return whose it was, if there was any."""
+        stopped = wait(self._scheduler.interrupt_current())
+        return "own" if self.work.stop() else stopped
 
     def interrupt_run(self, run: str) -> None:
         """Stop one run of this notebook, even one that waits for its turn."""

@@ -158,6 +158,15 @@ def test_two_notebooks_hear_once_of_each_other_and_one_follows_what_the_other_ru
     assert second.finish(seen).stdout.splitlines()[2:] == [str(n) for n in range(9)]
     assert first.finish(mine).stdout == "".join(f"{n}\n" for n in range(9))
     assert second.value("last") == first.value("last") == 8
+    go.unlink()
+    mine = first.start(COUNTING.format(count=9, at=5, go=str(go)).replace(" --nodes 2", ""))
+    first.until(mine, lambda cell: "5\n" in cell.stdout)
+    second.succeed("%%sky --background --out waited\nwaited = 1")
+    said = second.succeed("waits = _\n%sky interrupt").stdout
+    assert "stopping the run of another notebook or program; the one of this notebook that" in said
+    assert "not by this notebook" in first.finish(mine).sentence
+    second.succeed("waits.result()")
+    assert second.value("waited") == 1
 
 
 def test_what_another_notebook_has_installed_stays(

@@ -24,7 +24,7 @@ from jupyter_sky.cluster.runs import dispatch
 from jupyter_sky.cluster.runs.monitor import Monitor
 from jupyter_sky.cluster.runs.other_notebooks import UNKNOWN_NAMES, OtherNotebooks
 from jupyter_sky.cluster.runs.run import Run
-from jupyter_sky.cluster.runs.talk import QuietRequests, Talk
+from jupyter_sky.cluster.runs.talk import Interrupting, QuietRequests, Talk
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.runtime_env import ClusterConfig
 from jupyter_sky.errors import ClusterLost, NoConnection, RanksBusy, SkyError, UsageError
@@ -124,13 +124,14 @@ class Scheduler(ClusterListener):
         """Return the nodes that have not heard yet, as far as known, that a run is stopped."""
         return self._requests.untold(run.id)
 
-    async def interrupt_current(self) -> bool:
-        """Interrupt the run that is going on, or the next one; return whether there was any."""
+    async def interrupt_current(self) -> Interrupting:
+        """Interrupt the run that is going on, or the next one; return whose that was, if any."""
         sent = {name for name, run in self._runs.items() if run.sent}
-        current = sent | self.controller.state.busy_runs or list(self._runs)[:1]
+        current = sent | self.controller.state.busy_runs or set(list(self._runs)[:1])
+        is_before = len(sent) < len(self._runs) and current <= self._foreign_runs()
         for run in current:
             self.interrupt(run)
-        return bool(current)
+        return ("others" if is_before else "own") if current else ""
 
     def kill(self, ranks: Iterable[int]) -> None:
         """End the processes of ranks; others take their place."""

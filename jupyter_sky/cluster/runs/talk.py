@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.network.connection import Connection
@@ -24,6 +24,9 @@ ENDED_WITHIN = 30.0
 
 _FINISHED_WITHIN = 1.0
 """Seconds for requests to leave when this kernel leaves the cluster."""
+
+Interrupting = Literal["", "own", "others"]
+"""What is interrupted: nothing; a run; one of another notebook for which one of this waits."""
 
 
 class Talk(Protocol):

@@ -112,10 +112,14 @@ def where_ranks_are(cluster: Cluster) -> str:
 
 def interrupt_runs(cluster: Cluster, within: float = 0.0) -> str:
     """Stop the runs, wait at most ``within`` seconds, and return a sentence about it."""
-    if not cluster.interrupt():
+    stopped = cluster.interrupt()
+    if not stopped:
         return f"{cluster.name}: nothing is running"
     if within and cluster.wait_until_idle(within):
         return f"{cluster.name}: stopped"
+    if stopped == "others":
+        whose = "the run of another notebook or program"
+        return f"{cluster.name}: stopping {whose}; the one of this notebook that waits begins then"
     return f"{cluster.name}: stopping"
 
 
