@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import re
 import shutil
 import socket
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.paths import home, private_opener
+from jupyter_sky.paths import home, private_opener, text_made_once
 from jupyter_sky.providers.slurm.login import LoginNode, SlurmError, rows
 
 _MARK = "jupyter_sky"
@@ -66,17 +65,8 @@ def mark(cluster: str, name: str, start: str) -> str:
 def owner() -> str:
     """Return the id of this registry: another one may belong to the same user."""
     path = home() / "slurm" / "owner"
-    if not path.exists():
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        # Atomically, since the disk may be full.
-        part = path.with_name(f"owner-{os.getpid()}")
-        part.unlink(missing_ok=True)
-        with open(part, "x", opener=private_opener) as file:
-            file.write(uuid.uuid4().hex[:12])
-        with contextlib.suppress(FileExistsError):
-            path.hardlink_to(part)
-        part.unlink()
-    return path.read_text()
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    return text_made_once(path, uuid.uuid4().hex[:12])
 
 
 def remember_login(host: str) -> None:
