@@ -20,6 +20,7 @@ listed with its file::
             RegistryError    cluster/inventory/registry.py: the registry cannot be used
             UnreadableRow    cluster/inventory/machines.py: another version may have written it
             ClusterStopped   cluster/inventory/stops.py: its machines are off, and can be started
+            StillRunning     cluster/stopping/power.py: its machines could not be turned off again
             VersionMismatch  cluster/version_check.py: the node's Python or jupyter_sky differs
             HostError        providers/ssh/connection/errors.py: a host cannot be used
                 CommandError providers/ssh/connection/errors.py: a command on it failed
@@ -44,6 +45,7 @@ listed with its file::
     KeyboardInterrupt
         Interrupted          cluster/errors.py: the user stopped a run
         StillCleaningUp      transport/event_loop.py: the user stopped its clean-up, which goes on
+        CleanUpFailed        transport/event_loop.py: something may be left of what was stopped
     OSError
         AgentGone            providers/base.py: the agent has ended
             MachineGone      providers/base.py: and its machine with it
