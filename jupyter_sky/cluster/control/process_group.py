@@ -201,17 +201,19 @@ async def _turn(controller: Controller, is_wanted: Callable[[], bool]) -> AsyncI
 
 async def _next_generation(controller: Controller, is_wanted: Callable[[], bool]) -> int | None:
     """Wait for the turn to form a group, and return its generation; ``None`` if not needed then."""
-    latest = 0
+    head = controller.connection(0)
     while is_wanted():
-        generation = max(latest, controller.state.generation) + 1
-        head = controller.connection(0)
-        answer = await head.request("begin_forming", generation=generation)
+        answer = await head.request("begin_forming", generation=controller.state.generation + 1)
         if answer["is_given"]:
+            # Nodes answer behind their events: another notebook may just have formed a group.
+            await asyncio.gather(*(each.request("catch_up") for each in controller.connections))
+            if not is_wanted():
+                return None
             if answer["is_left"]:  # ranks may wait for others that were not told
                 await abandon(controller, PATIENCE)
-            return generation
-        latest = answer["generation"]
-        # Another notebook forms it, or has; this one hears of that.
+            generation: int = answer["generation"]
+            return max(generation, controller.state.generation + 1)
+        # Another notebook forms it; this one hears of that.
         await controller.holds_soon(lambda: not is_wanted())
     return None
 

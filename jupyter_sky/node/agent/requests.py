@@ -160,6 +160,7 @@ class RequestHandlers:
             "add_peers": self._on_add_peers,
             "end_peers": self._on_end_peers,
             # the agent itself
+            "catch_up": lambda request: {},  # answered behind all events so far
             "end": self._on_end,
             **others,
         }

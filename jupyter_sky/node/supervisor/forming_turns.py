@@ -33,7 +33,7 @@ class FormingTurns:
 
     def __init__(self, clients: Container[str]) -> None:
         self._clients = clients
-        self._holder = self._last = ""
+        self._holder = ""
         self._generation = 0
         self.handlers: Handlers = {
             "begin_forming": self._on_begin,
@@ -41,14 +41,13 @@ class FormingTurns:
         }
 
     def _on_begin(self, request: BeginFormingRequest) -> Message:
-        client, generation = request["client"], request["generation"]
+        client = request["client"]
         is_left = self._holder not in ("", client)
-        # A client that asks for a group that was formed already has not heard of that yet.
-        is_late = generation <= self._generation and client != self._last
-        is_given = not (is_late or (is_left and self._holder in self._clients))
+        is_given = not (is_left and self._holder in self._clients)
         if is_given:
-            self._holder = self._last = client
-            self._generation = generation
+            self._holder = client
+            # What failed is not tried again by its number: some ranks may still be in it.
+            self._generation = max(self._generation + 1, request["generation"])
         turn: FormingTurn = {
             "is_given": is_given,
             "is_left": is_given and is_left,

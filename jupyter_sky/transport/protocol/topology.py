@@ -87,9 +87,9 @@ class ReserveRequest(TypedDict):
 
 
 class BeginFormingRequest(TypedDict):
-    """``begin_forming``: ask the first node to form the next process group; see `FormingTurn`.
+    """``begin_forming``: ask the first node to form a process group; see `FormingTurn`.
 
-    The agent adds the ``client``.
+    Its generation is at least ``generation``; the agent adds the ``client``.
     """
 
     generation: int
@@ -106,7 +106,7 @@ class FormingTurn(TypedDict):
     is_left
         Whether the notebook before it has gone without saying that it was done.
     generation
-        The latest generation that some notebook forms, or has formed.
+        The generation of the group that it is to form, or that another one forms.
     """
 
     is_given: bool

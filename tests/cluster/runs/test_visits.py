@@ -17,6 +17,7 @@ import pytest
 
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.control import controller
 from jupyter_sky.cluster.inventory import probe, registry
 from jupyter_sky.cluster.runs import dispatch, other_notebooks
 from jupyter_sky.cluster.runs.task import Task
@@ -241,6 +242,45 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, kernel: Cluster, node: int) -> No
     monkeypatch.setattr(connection, "request", request_later)
 
 
+def hear_late(monkeypatch: pytest.MonkeyPatch, kernel: Cluster, node: int) -> None:
+    """Let a kernel hear later than others that a node's ranks are in a group, and what follows."""
+    link = kernel._scheduler.controller.connections[node]._link
+    assert link is not None
+    take, due = link._on_message, 0.0
+
+    def take_later(message: Message, payload: memoryview) -> None:
+        nonlocal due
+        loop = asyncio.get_running_loop()
+        late = 0.3 if message.get("event") == "formed" else 0.0
+        due = max(loop.time() + late, due + 1e-6)  # in their order
+        loop.call_at(due, take, message, memoryview(bytes(payload)))
+
+    monkeypatch.setattr(link, "_on_message", take_later)
+
+
+def ports_after_loss(kernels: list[Cluster], go: Path) -> set[int]:
+    """Lose a rank while all kernels wait; return the head's port in the groups that they ran in.
+
+    One of them has formed the group, and the others have not again, if that is one port.
+    """
+    here = "import jupyter_sky as sky, os\nhere = sky.instance_info()\n"
+    code = f"{here}while here.rank and not os.path.exists({str(go)!r}): pass"
+    kill = kernels[2].run(Task((0, 1), code=f"{code}\nif here.rank: os.kill(os.getpid(), 9)"))
+    kill.begin()
+    until(lambda: all(kernel.state.ranks[1].run == kill.id for kernel in kernels))
+    port = Task((0, 1), code=f"{here}port = here.head_port", values={0: ["port"], 1: ["port"]})
+    waiting = [kernel.run(port) for kernel in kernels]
+    for run in waiting:
+        run.begin()
+    go.touch()
+    kill.follow()
+    ports = set()
+    for run in waiting:
+        run.follow()
+        ports.update(port for values in run.values().values() for port in values.values())
+    return ports
+
+
 def test_kernels_that_begin_runs_at_the_same_moment_take_turns_also_to_form_a_group(
     kernels: list[Cluster], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -262,22 +302,11 @@ def test_kernels_that_begin_runs_at_the_same_moment_take_turns_also_to_form_a_gr
     assert on_head == on_other  # each run was the next one on both ranks
     assert len(on_head) == len(set(on_head)) == len(first) + len(many) + 1
     # They all find at the same moment that a rank is lost.
-    here, go = "import jupyter_sky as sky, os\nhere = sky.instance_info()\n", tmp_path / "go"
-    code = f"{here}while here.rank and not os.path.exists({str(go)!r}): pass"
-    kill = kernels[2].run(Task((0, 1), code=f"{code}\nif here.rank: os.kill(os.getpid(), 9)"))
-    kill.begin()
-    until(lambda: all(kernel.state.ranks[1].run == kill.id for kernel in kernels))
-    port = Task((0, 1), code=f"{here}port = here.head_port", values={0: ["port"], 1: ["port"]})
-    waiting = [kernel.run(port) for kernel in kernels]
-    for run in waiting:
-        run.begin()
-    go.touch()
-    kill.follow()
-    ports = set()
-    for run in waiting:
-        run.follow()
-        ports.update(port for values in run.values().values() for port in values.values())
-    assert len(ports) == 1  # one of them has formed the group, and the others have not again
+    assert len(ports_after_loss(kernels, tmp_path / "go")) == 1
+    # So do they where one of them hears late of what a node tells of its ranks.
+    monkeypatch.setattr(controller, "_SETTLED_WITHIN", 0.05)
+    hear_late(monkeypatch, kernels[0], 1)
+    assert len(ports_after_loss(kernels, tmp_path / "go again")) == 1
     assert not any(kernel.outdated for kernel in kernels)
     # They restart ranks at the same moment.
     with ThreadPoolExecutor() as pool:
