@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import TypeVar
+
+from jupyter_sky.transport import event_loop
 
 T = TypeVar("T")
 
@@ -28,3 +31,9 @@ def until(condition: Callable[[], T], within: float = PATIENCE) -> T:
         # What takes longer may be looked for less often: other tests have use for the processor.
         time.sleep(min(max(waited / 10, 0.01), 0.1))
     return found
+
+
+def is_being_stopped(what: str = "") -> bool:
+    """Return whether a coroutine was cancelled and goes on, whose name has that in it."""
+    tasks = asyncio.all_tasks(event_loop.loop())
+    return any(each.cancelling() and what in repr(each.get_coro()) for each in tasks)

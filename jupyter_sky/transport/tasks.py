@@ -151,9 +151,8 @@ async def uninterrupted(coroutine: Coroutine[Any, Any, T]) -> T:
     """
     task = asyncio.ensure_future(coroutine)
     try:
-        return await shielded(task)
+        return await _outlasted(task)
     except asyncio.CancelledError:
-        await asyncio.wait({task})
         if not task.cancelled():
             task.result()
         raise
@@ -165,13 +164,17 @@ async def blocking(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) 
     A cancelled task still waits for it: otherwise the function might write after whatever the task
     writes next.
     """
-    call = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
+    return await _outlasted(asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs)))
+
+
+async def _outlasted(task: asyncio.Task[T]) -> T:
+    """Wait for the end of a task, also where the one that waits is cancelled."""
     try:
-        return await shielded(call)
+        return await shielded(task)
     except asyncio.CancelledError:
-        await asyncio.wait({call})
-        if not call.cancelled():
-            call.exception()  # otherwise asyncio prints that the error was never retrieved
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # otherwise asyncio prints that the error was never retrieved
         raise
 
 

@@ -29,7 +29,7 @@ from tests.forks import forks_with
 from tests.providers.aws.stand_in.account import Account, Answer, Call, refusal
 from tests.providers.aws.stand_in.faults import denying
 from tests.providers.aws.starting import SPEC, provider, start, start_and_fail
-from tests.waiting import until
+from tests.waiting import is_being_stopped, until
 
 Left = Callable[[], list[str]]
 
@@ -221,14 +221,10 @@ def test_stop_while_a_failed_launch_is_ended_waits_for_that(
 ) -> None:
     ending = threading.Event()
 
-    def is_stopped() -> bool:
-        tasks = asyncio.all_tasks(event_loop.loop())
-        return any(each.cancelling() and "start" in repr(each.get_coro()) for each in tasks)
-
     def interrupt(call: Call, carry_out: Callable[[], Answer]) -> Answer:
         if call.action == "TerminateInstances" and not ending.is_set():
             ending.set()
-            until(is_stopped)
+            until(lambda: is_being_stopped("start"))
         return carry_out()
 
     account.fault = interrupt

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sys
 import threading
@@ -38,6 +37,7 @@ from tests.providers.aws.stand_in import faults
 from tests.providers.aws.stand_in.account import IMAGE, Account, Answer, Call, refusal
 from tests.providers.aws.stand_in.faults import denying
 from tests.providers.aws.stand_in.machines import Machines, seconds_left
+from tests.waiting import is_being_stopped
 
 Left = Callable[[], list[str]]
 
@@ -90,14 +90,10 @@ def stop_as_it_starts(cells: Cells, account: Account) -> None:
     """Stop a start while its machines are told to end with their disks when they power off."""
     told = threading.Event()
 
-    def is_stopped() -> bool:
-        tasks = asyncio.all_tasks(event_loop.loop())
-        return any(each.cancelling() and "start_machines" in repr(each) for each in tasks)
-
     def interrupt(call: Call, carry_out: Callable[[], Answer]) -> Answer:
         if call.params.get("InstanceInitiatedShutdownBehavior.Value") == "terminate":
             told.set()
-            until(is_stopped)
+            until(lambda: is_being_stopped("start_machines"))
         return carry_out()
 
     account.fault = interrupt
@@ -110,12 +106,9 @@ def stop_as_it_is_recorded(cells: Cells, monkeypatch: pytest.MonkeyPatch) -> Non
     """Stop a start while it is written down that it begins."""
     begin, begun = stops.record_begin, threading.Event()
 
-    def is_stopped() -> bool:
-        return any(each.cancelling() for each in asyncio.all_tasks(event_loop.loop()))
-
     def record(row: RegistryRow, money: float | None) -> CostMeter:
         begun.set()
-        until(is_stopped)
+        until(is_being_stopped)
         return begin(row, money)
 
     with monkeypatch.context() as slow, event_loop.interrupted_by(begun):
