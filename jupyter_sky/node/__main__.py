@@ -3,7 +3,10 @@
 The folder contains ``spec.json``. Once the agent listens, the command prints one line of JSON about
 it and leaves it running as a daemon in its own session. With ``--stay``, the command runs until the
 agent ends, for agents that need something that ends with the command, like the file system of a
-container. If `asking.PLACE` is set, it leaves a template for other agents there.
+container.
+
+Where the specification names a folder of templates, the agent is a fork of the one in it; if there
+is none yet, the agent leaves one for further agents.
 """
 
 from __future__ import annotations
@@ -20,6 +23,13 @@ from jupyter_sky.transport.templates import asking
 def main(folder: Path, stays: bool) -> None:
     """Start the agent as a daemon, and print its line of JSON when it is ready."""
     place = os.environ.pop(asking.PLACE, "")
+    if not place and not stays:
+        templates = json.loads((folder / "spec.json").read_text()).get("templates")
+        place = asking.place_for_agents(templates, os.environ)
+        line = asking.ask_for_agent(place, str(folder), dict(os.environ), str(Path.cwd()))
+        if line is not None:
+            _print_ready(line, "it ended before it was ready")
+            return
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -32,12 +42,16 @@ def main(folder: Path, stays: bool) -> None:
     os.close(write)
     with open(read, "rb") as pipe:  # noqa: PTH123
         line = pipe.read()
-    if not line:
-        sys.exit(_how_it_ended(pid))
-    sys.stdout.write(line.decode() + "\n")
-    sys.stdout.flush()
+    _print_ready(line, "" if line else _how_it_ended(pid))
     if stays:
         os.waitpid(pid, 0)
+
+
+def _print_ready(line: bytes, otherwise: str) -> None:
+    if not line:
+        sys.exit(otherwise)
+    sys.stdout.write(line.decode() + "\n")
+    sys.stdout.flush()
 
 
 def _how_it_ended(pid: int) -> str:

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import jupyter_sky
@@ -18,8 +18,6 @@ from jupyter_sky.paths import private_opener
 from jupyter_sky.providers.node_defaults import NEEDED
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec, AgentStarted
 from jupyter_sky.transport.templates import asking
-
-_MODULE = "jupyter_sky.node"
 
 
 def start_agent(folder: Path, spec: AgentSpec, within: Sequence[str] = ()) -> AgentStarted:
@@ -43,8 +41,8 @@ def start_agent(folder: Path, spec: AgentSpec, within: Sequence[str] = ()) -> Ag
     python, words = [sys.executable], [str(folder)]
     if within:
         python, words = [*within, "python3"], [str(folder), "--stay"]
-    elif place := asking.place(spec.templates, {"preload": [_MODULE], "sys_path": []}, env):
-        line = _fork_of_template(place, folder, env, spec.cwd)
+    elif place := asking.place_for_agents(spec.templates, env):
+        line = asking.ask_for_agent(place, str(folder), env, spec.cwd)
         if line is not None:
             return _ready(line, folder)
         # Room for the folder of a fork; code that looks for agents counts the arguments.
@@ -53,7 +51,7 @@ def start_agent(folder: Path, spec: AgentSpec, within: Sequence[str] = ()) -> Ag
         process = subprocess.Popen(
             # The current folder is not on its path: a `types.py` there must not replace the
             # library's.
-            [*python, "-P", "-m", _MODULE, *words],
+            [*python, "-P", "-m", asking.AGENT, *words],
             env=env,
             cwd=spec.cwd,
             stdin=subprocess.DEVNULL,
@@ -68,16 +66,6 @@ def start_agent(folder: Path, spec: AgentSpec, within: Sequence[str] = ()) -> Ag
             process.wait()
         wrong.seek(0)
         return _ready(line, folder, wrong.read().decode(errors="replace"))
-
-
-def _fork_of_template(place: str, folder: Path, env: Mapping[str, str], cwd: str) -> bytes | None:
-    """Return the JSON of an agent forked from a template; ``None`` if there is no template."""
-    order: asking.Order = {"folder": str(folder), "path": [], "env": env, "cwd": cwd}
-    read, write = os.pipe()
-    with open(read, "rb") as pipe:  # noqa: PTH123
-        is_there = asking.ask(place, [write], order)
-        os.close(write)
-        return pipe.read() if is_there else None
 
 
 def _ready(line: bytes, folder: Path, wrong: str = "") -> AgentStarted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,11 @@ ROOM = 256
 """Bytes of the command line in which a fork of the template can write its own folder."""
 
 PLACE = "JUPYTER_SKY_TEMPLATE"
-"""The variable that tells an agent where to leave a template."""
+"""The variable that tells an agent where to leave a template, if the template was asked for before.
+"""
+
+AGENT = "jupyter_sky.node"
+"""The module that an agent is started with."""
 
 
 class Order(TypedDict):
@@ -58,6 +63,24 @@ def place(templates: str | None, spec: Mapping[str, Any], env: Mapping[str, str]
         return f"{templates}/{likeness(spec, env)}.template"
     except OSError:  # this system hides what a process is
         return ""
+
+
+def place_for_agents(templates: str | None, env: Mapping[str, str]) -> str:
+    """Return the socket of a template for agents; see `place`."""
+    return place(templates, {"preload": [AGENT], "sys_path": []}, env)
+
+
+def ask_for_agent(place: str, folder: str, env: Mapping[str, str], cwd: str) -> bytes | None:
+    """Return what an agent says that was forked from a template; ``None`` if there is no template.
+
+    It is a line of JSON once the agent listens, and empty if the agent does not start.
+    """
+    order: Order = {"folder": folder, "path": [], "env": env, "cwd": cwd}
+    read, write = os.pipe()
+    with open(read, "rb") as pipe:  # noqa: PTH123
+        is_there = ask(place, [write], order)
+        os.close(write)
+        return pipe.read() if is_there else None
 
 
 def ask(place: str, descriptors: Sequence[int], order: Order) -> int:

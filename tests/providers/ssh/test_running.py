@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 import jupyter_sky as sky
@@ -24,7 +25,7 @@ from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.frames import encode
 from tests.faults import limits
 from tests.lab import Lab
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 
 def test_one_host_needs_no_network(lab: Lab, start) -> None:
@@ -49,6 +50,22 @@ def test_clusters_on_the_same_hosts_do_not_meet_and_hosts_can_have_several_ranks
     assert both[0].ask("x.item()") == [6.0] * 3
     both[0].cluster.down()
     assert both[1].ask("x.item()") == [5.0] * 2
+
+
+def test_the_next_agent_on_a_host_has_nothing_to_import(lab: Lab, start) -> None:
+    first = start("lab1", framework=False)
+    [template] = until(lambda: lab.hosts[0].processes("template: .* agents need"))
+    already = {child.pid for child in template.children()}
+    second = start("lab1", env={"TESTED": "second"}, framework=False)
+    [forked] = [child for child in template.children() if child.pid not in already]
+    row = registry.find(second.cluster.name)
+    assert row is not None
+    assert forked.cmdline()[-1].rstrip("/") == row.machines[0]["folder"]
+    first.cluster.down()
+    assert second.ask("__import__('os').environ['TESTED']") == ["second"]
+    second.cluster.down()
+    assert psutil.wait_procs([forked], PATIENCE)[0]
+    assert template.is_running()
 
 
 def test_users_on_one_host_do_not_meet(lab: Lab, client: Path, shelf: Path) -> None:

@@ -10,6 +10,7 @@ from jupyter_sky.providers.ssh.connection.errors import CommandError, HostError
 from jupyter_sky.providers.ssh.connection.host_shell import HostShell, read_answer
 from jupyter_sky.providers.ssh.setup.facts import HostFacts
 from jupyter_sky.transport.protocol.agent_spec import SHELL_OF, AgentSpec, AgentStarted
+from jupyter_sky.transport.templates import asking
 
 _START_WITHIN = 120.0
 
@@ -62,7 +63,7 @@ def start_agent(
         mkdir -p {work}
         cat > {folder}/spec.json
         cd {work}
-        if said=$({python} -P -m jupyter_sky.node {folder}); then echo "$said"; exit; fi
+        if said=$({python} -P -m {module} {folder}{room}); then echo "$said"; exit; fi
         tail -n 5 {folder}/agent.log 2>/dev/null || true
         rm -rf {folder} {blobs}
         exit 1
@@ -70,6 +71,8 @@ def start_agent(
     words = {
         "runtime": folder.rpartition("/")[0],
         "folder": folder,
+        "room": "/" * asking.ROOM,
+        "module": asking.AGENT,
         "blobs": spec.blobs,
         "work": spec.cwd,
         "code": code,
