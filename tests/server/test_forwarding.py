@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import psutil
 import pytest
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.httpserver import HTTPServer
@@ -20,8 +23,9 @@ from tornado.websocket import WebSocketHandler, websocket_connect
 
 from jupyter_sky.cluster.network import handshake
 from tests.installed import skip_without
+from tests.notebook.kernels import Cell
 from tests.server.jupyter import Answer, Kernel, Server, serve
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 Open = Callable[[str], Kernel]
 
@@ -57,6 +61,15 @@ class Said(RequestHandler):  # type: ignore[misc, unused-ignore]
 class Elsewhere(RequestHandler):  # type: ignore[misc, unused-ignore]
     def get(self) -> None:
         self.redirect("/said/there?a=1")
+
+
+class Early(RequestHandler):  # type: ignore[misc, unused-ignore]
+    """Says something of its answer before that."""
+
+    async def get(self) -> None:
+        hints = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n"
+        await self.request.connection.stream.write(hints)
+        self.finish("late")
 
 
 class Long(RequestHandler):  # type: ignore[misc, unused-ignore]
@@ -95,6 +108,7 @@ def port() -> Iterator[int]:
         routes: list[Any] = [
             (r"/said/(.*)", Said),
             (r"/elsewhere", Elsewhere),
+            (r"/early", Early),
             (r"/long", Long),
             (r"/echo", Echo),
         ]
@@ -175,6 +189,45 @@ def test_a_page_is_asked_as_the_browser_asks(server: Server, below: str) -> None
     assert (head.status, head.body) == (200, b"")
     assert int(head.headers["Content-Length"]) > 100
     assert server.fetch(f"{below}elsewhere").json["uri"] == "/said/there?a=1"
+
+
+def test_an_answer_may_be_announced(server: Server, below: str) -> None:
+    answer = server.fetch(f"{below}early")
+    assert (answer.status, answer.body, answer.headers["Link"]) == (200, b"late", None)
+    # A large upload waits until it is wanted. Jupyter says so, and the node is not asked.
+    headers = {"Authorization": f"token {server.token}", "Expect": "100-continue"}
+    told = server.fetch(f"{below}said/", b"text", "PUT", **headers).json
+    assert told["body"] == "text"
+    assert "Expect" not in told["headers"]
+
+
+def test_a_node_is_not_asked_for_who_has_left(server: Server, below: str, kernel: Kernel) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as page:
+        number = page.getsockname()[1]
+        path = cell_path(kernel.run(f"%sky forward {number}"))
+        process = psutil.Process(kernel.pid)
+        process.suspend()  # the way takes a while
+        try:
+            parts = urlsplit(server.address)
+            browser = socket.create_connection((parts.hostname, parts.port))
+            ask = f"GET {parts.path}{path} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            browser.sendall(f"{ask}Authorization: token {server.token}\r\n\r\n".encode())
+            server.clusters()  # it has asked by now
+            browser.close()
+            server.clusters()  # and the server has heard that it has left
+        finally:
+            process.resume()
+        page.settimeout(PATIENCE)
+        asked, _ = page.accept()
+        with asked:
+            asked.settimeout(PATIENCE)
+            assert asked.recv(1000) == b""
+    kernel.run(f"%sky forward {number} --off")
+
+
+def cell_path(cell: Cell) -> str:
+    """The path of a page below the server's, of the cell that has made a link to it."""
+    return "jupyter-sky/" + cell.data[0]["text/plain"].partition("jupyter-sky/")[2]
 
 
 def test_much_gets_through_and_a_part_is_no_whole(server: Server, below: str) -> None:
@@ -346,9 +399,8 @@ def test_any_port_of_a_node_has_a_link(
     assert "is not shown" in kernel.run(f"%sky forward {port} --off").stdout
     assert server.fetch(f"jupyter-sky/{path}said/").status == 503
     # One that nobody serves says so where the page would be.
-    cell = kernel.run("%sky forward 1")
-    path = cell.data[0]["text/plain"].partition("jupyter-sky/")[2]
-    assert "does not answer" in server.fetch(f"jupyter-sky/{path}").body.decode()
+    path = cell_path(kernel.run("%sky forward 1"))
+    assert "does not answer" in server.fetch(path).body.decode()
     kernel.run("%sky forward 1 --off")
 
 
@@ -387,7 +439,7 @@ def test_what_another_user_serves_at_the_port_is_not_shown(
             assert other.stdout
             port = int(other.stdout.readline())
             cell = kernel.run(f"%sky forward {port}")
-            page = "jupyter-sky/" + cell.data[0]["text/plain"].partition("jupyter-sky/")[2]
+            page = cell_path(cell)
             answer = server.fetch(page)
             assert answer.status == 502
             assert b"another user of the node may have its port" in answer.body
@@ -419,7 +471,7 @@ def test_tensorboard_shows_what_a_rank_has_logged(
     kernel.run(BOARD.format(logs=str(tmp_path), port=port))
     try:
         cell = kernel.run(f"%sky forward {port}")
-        page = "jupyter-sky/" + cell.data[0]["text/plain"].partition("jupyter-sky/")[2]
+        page = cell_path(cell)
         until(lambda: server.fetch(page).status == 200)
         assert b"TensorBoard" in server.fetch(page).body
         # What the page asks for comes from below it.

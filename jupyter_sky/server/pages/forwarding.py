@@ -41,6 +41,7 @@ _READING = ("GET", "HEAD")
 _HOP_BY_HOP = {
     *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
     *("te", "trailer", "transfer-encoding", "upgrade"),
+    "expect",  # Jupyter has answered that: the whole body is here
 }
 _OF_THE_USER = {"cookie", "authorization", "x-xsrftoken", "host", "origin", "referer"}
 # With these headers, a page could affect the rest of Jupyter, which has the same origin.
@@ -71,6 +72,7 @@ class ForwardHandler(JupyterHandler):  # type: ignore[misc, unused-ignore]
         self._context = context
         self._ways = ways
         self._there: IOStream | None = None
+        self._has_left = False
         self._path = self._host = ""
 
     def check_xsrf_cookie(self) -> None:
@@ -109,6 +111,8 @@ class ForwardHandler(JupyterHandler):  # type: ignore[misc, unused-ignore]
         start = RequestStartLine(self.request.method or "GET", target, "HTTP/1.1")
         headers = self._headers_for(way)
         with contextlib.closing(self._there):
+            if self._has_left:  # while the way was opened
+                return
             if self._is_websocket:
                 await self._splice(self._there, start, headers)
             else:
@@ -119,6 +123,7 @@ class ForwardHandler(JupyterHandler):  # type: ignore[misc, unused-ignore]
     def on_connection_close(self) -> None:
         """Cancel the request when the browser has gone."""
         super().on_connection_close()
+        self._has_left = True
         if self._there is not None:
             self._there.close()
 
@@ -259,9 +264,9 @@ class _Answer(HTTPMessageDelegate):  # type: ignore[misc, unused-ignore]
         self._go_on = go_on
         self.is_whole = False
 
-    def headers_received(self, start_line: Any, headers: HTTPHeaders) -> Awaitable[None]:
-        """Pass on status and headers."""
-        return self._begin(start_line, headers)
+    def headers_received(self, start_line: Any, headers: HTTPHeaders) -> Awaitable[None] | None:
+        """Pass on status and headers, unless they only say that the answer will come."""
+        return None if start_line.code < 200 else self._begin(start_line, headers)
 
     def data_received(self, chunk: bytes) -> Awaitable[None]:
         """Pass on a piece."""
