@@ -47,10 +47,10 @@ class _CachedFile:
     Attributes
     ----------
     stamp
-        Modification time in nanoseconds, and size in bytes.
+        That of `kernel_files.stamp`.
     """
 
-    stamp: tuple[int, int]
+    stamp: tuple[int, ...]
     kernel: KernelFile | None
     flaws: tuple[str, ...]
 
@@ -113,15 +113,14 @@ class KernelReports:
         for path in kernel_files.paths(self.runtime):
             # Its kernel may end, and remove it, at any moment.
             with contextlib.suppress(OSError):
-                status = path.stat()
-                stamp = (status.st_mtime_ns, status.st_size)
+                stamp = kernel_files.stamp(path.stat())
                 known = before.get(path)
                 files[path] = known if known and known.stamp == stamp else _read(path, stamp)
         self._files = files
         return iter(files.items())
 
 
-def _read(path: Path, stamp: tuple[int, int]) -> _CachedFile:
+def _read(path: Path, stamp: tuple[int, ...]) -> _CachedFile:
     try:
         kernel = kernel_files.read(path)
     except Unreadable as why:

@@ -2,7 +2,7 @@
 
 Pages ask every few seconds. What is wanted: a rank that fails, and a run that ends, are in the
 sidebar as soon as in the strip. What does not work: asking more often, which costs as much while
-nothing happens. The solution: this process looks at the times of a few files, and JupyterLab's
+nothing happens. The solution: this process looks at the stamps of a few files, and JupyterLab's
 pages have a connection for events of the server already. An event has no content: whoever may see
 the clusters asks for them.
 """
@@ -59,7 +59,7 @@ class StateEvents:
             logger.register_event_schema({**_SCHEMA, "version": 1})
         self._until = 0.0
         self._thread: threading.Thread | None = None
-        self._stamps: dict[str, int] = {}
+        self._stamps: dict[str, tuple[int, ...]] = {}
         self._news: dict[str, object] = {}
 
     def keep_watching(self) -> None:
@@ -95,20 +95,20 @@ class StateEvents:
         self._stamps, self._news = stamps, news
         return changed
 
-    def _look(self) -> dict[str, int]:
-        """Return when each file was written."""
+    def _look(self) -> dict[str, tuple[int, ...]]:
+        """Return the stamp of each file."""
         stamps = {}
         with contextlib.suppress(OSError):  # there is no cluster yet
-            stamps[_REGISTRY] = registry.file().stat().st_mtime_ns
+            stamps[_REGISTRY] = kernel_files.stamp(registry.file().stat())
         with contextlib.suppress(OSError), os.scandir(self._folder) as files:
             for file in files:
                 if file.name.endswith(".json"):
                     with contextlib.suppress(OSError):  # its kernel has just ended
-                        stamps[file.path] = file.stat().st_mtime_ns
+                        stamps[file.path] = kernel_files.stamp(file.stat())
         return stamps
 
 
-def _read(path: str, stamp: int) -> object:
+def _read(path: str, stamp: tuple[int, ...]) -> object:
     """Return what users want to know of a file at once: of the registry, that it has changed."""
     if path == _REGISTRY:
         return stamp

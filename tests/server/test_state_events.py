@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import websocket_connect
 
 from jupyter_sky.server.state_events import EVENT
+from tests.notebook.panel import samples
 from tests.server.jupyter import Kernel, Server
+from tests.waiting import PATIENCE
 
 Open = Callable[[str], Kernel]
 
@@ -73,3 +77,26 @@ def test_a_page_hears_that_a_rank_fails_and_that_the_run_ends(server: Server, op
     assert ("running", [None, "error"]) in seen
     assert seen[-1] == ("error", ["ok", "error"])
     kernel.run("%sky down hears")
+
+
+def test_a_page_hears_of_a_change_on_a_disk_that_writes_whole_seconds(
+    server: Server, told: Callable[..., Path]
+) -> None:
+    path = told(samples.changed(samples.snapshot(), cluster={"note": "before"}))
+    os.utime(path, (1.0, 1.0))
+
+    def note() -> object:
+        return server.clusters()["shown"]["snapshot"]["cluster"]["note"]
+
+    async def change() -> None:
+        async with events(server) as heard:
+            await asyncio.to_thread(note)  # since now it is told of changes
+            new = path.with_suffix(".new")
+            new.write_text(path.read_text().replace('"before"', '"behind"'))
+            os.utime(new, (1.0, 1.0))
+            new.replace(path)
+            await asyncio.wait_for(heard(), PATIENCE)
+
+    assert note() == "before"
+    asyncio.run(change())
+    assert note() == "behind"

@@ -157,6 +157,15 @@ def paths(runtime: Path) -> list[Path]:
     return []
 
 
+def stamp(status: os.stat_result) -> tuple[int, ...]:
+    """Return what differs in the status of a file once it was written again.
+
+    The number of the file tells what its time does not: some disks write whole seconds. A file and
+    the one that takes its place are both there for a moment, so that their numbers differ.
+    """
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
 def read(path: Path) -> KernelFile:
     """Return what a file says.
 
