@@ -15,6 +15,7 @@ from typing import Any
 
 from jupyter_sky.cluster import version_check
 from jupyter_sky.cluster.control import process_group
+from jupyter_sky.cluster.control.attention import kept_up
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.listener import lost_agent
 from jupyter_sky.cluster.control.shutdown import end, origin
@@ -110,17 +111,18 @@ async def grow(
         [node for connection in lost for node in connection.machine.nodes],
         (await there[0].request("authority"))["authority"],
     )
-    growth = await provider.add_nodes(running, progress)
-    expansion = _Expansion(controller, provider, growth, lost)
-    try:
-        await expansion.join(progress)
-        await expansion.commit(spec)
-    except BaseException as error:
-        trouble = expansion.trouble  # of the new nodes, before they are ended
-        await expansion.roll_back()
-        if isinstance(error, OSError):
-            raise SkyError(f"a new node does not answer: {error}") from None
-        raise trouble or error from None
+    async with kept_up(controller):  # machines may take longer to join than nodes may be idle
+        growth = await provider.add_nodes(running, progress)
+        expansion = _Expansion(controller, provider, growth, lost)
+        try:
+            await expansion.join(progress)
+            await expansion.commit(spec)
+        except BaseException as error:
+            trouble = expansion.trouble  # of the new nodes, before they are ended
+            await expansion.roll_back()
+            if isinstance(error, OSError):
+                raise SkyError(f"a new node does not answer: {error}") from None
+            raise trouble or error from None
 
 
 class _Expansion(ConnectionListener):

@@ -9,6 +9,7 @@ from collections import deque
 from typing import Protocol, cast
 
 import jupyter_sky
+from jupyter_sky.node.agent.idle import IdleTimer
 from jupyter_sky.node.agent.journal import Journal
 from jupyter_sky.node.agent.request_cache import Answer
 from jupyter_sky.node.blobs.bulk_sender import BulkSender
@@ -59,6 +60,10 @@ class SessionHost(Protocol):
     @property
     def store(self) -> BlobStore:
         """The blobs of the node."""
+
+    @property
+    def idle(self) -> IdleTimer:
+        """Its idle timer."""
 
     def welcome(self, session: ClientSession, missing: list[str]) -> Welcome:
         """Return what a newly connected client should know."""
@@ -177,8 +182,7 @@ class ClientSession:
             self._timer.cancel()
             self._timer = None
         journal, link = self._host.journal, self._link
-        parts: list[bytes] = []
-        size = 0
+        parts, size = list[bytes](), 0
         while self._next is not None and self._next <= journal.last:
             together = self._together()
             if together and not together.has_ranks:
@@ -261,6 +265,7 @@ class ClientSession:
                 )
             case "got":
                 self._bulk.on_arrived(message["size"])
+                self._host.idle.on_work()
             case "unwanted":
                 if fetch := self._fetches.get(message["id"]):
                     fetch.cancel()

@@ -96,7 +96,8 @@ class IdleTimer:
 
     A node on which nothing runs may still be needed for a run on other nodes, so these are asked
     before it ends. A run whose ranks all wait for their notebook, for the next call or because
-    nobody reads their values, is nothing that runs: somebody has left it there. A run without a
+    nobody reads their values, is nothing that runs: somebody has left it there. Data on its way to
+    or from a node is: it may take longer than the time-out, and a run waits for it. A run without a
     notebook may be one that nobody can stop any more, because the network of its machine is broken:
     it is ended as well, after a much longer time.
 
@@ -141,8 +142,11 @@ class IdleTimer:
         self._used = self._worked = self._attended = self._loop.time()
         self.update()
 
-    def on_answer(self) -> None:
-        """Note that a rank has done something just now; it may wait for its notebook next."""
+    def on_work(self) -> None:
+        """Note that something was done for a notebook just now, besides what ranks work on.
+
+        A rank has answered, and may wait for its notebook next; data has come or gone.
+        """
         self._worked = self._loop.time()
         if self._looking is None:
             self._looking = self._loop.call_later(_LOOK_WITHIN, self._look)

@@ -66,6 +66,9 @@ from jupyter_sky.transport.protocol.topology import (
 from jupyter_sky.transport.sent_folders import blobs_of, portions_of
 from jupyter_sky.transport.tasks import shielded
 
+_WORK = frozenset({"arrived", "installing", "attend"})
+"""What is asked again and again as long as something goes on for which no run is needed."""
+
 _CLOCK_REALTIME_COARSE = 5  # Linux's number; Python has no name for it
 
 
@@ -161,6 +164,7 @@ class RequestHandlers:
             "end_peers": self._on_end_peers,
             # the agent itself
             "catch_up": lambda request: {},  # answered behind all events so far
+            "attend": lambda request: {},  # it must not end: see `handle`
             "end": self._on_end,
             **others,
         }
@@ -170,6 +174,8 @@ class RequestHandlers:
         handler = self._handlers.get(message["op"])
         if handler is None:
             return {"error": f"this agent does not know {message['op']!r}"}
+        if message["op"] in _WORK:
+            self._idle.on_work()
         answer: Message | Awaitable[Message] = handler(message)
         return answer
 

@@ -107,8 +107,8 @@ class Agent:
         self.journal = Journal(folder, logs.read)
         self.store = store_of_node(folder, Path(spec.blobs), spec.blob_limit)
         self._sessions = ClientSessions()
-        self._idle = IdleTimer(spec.grace, spec.idle_timeout, spec.unattended, self)
-        self._events = EventPublisher(self.journal, self.store, self._sessions, self._idle)
+        self.idle = IdleTimer(spec.grace, spec.idle_timeout, spec.unattended, self)
+        self._events = EventPublisher(self.journal, self.store, self._sessions, self.idle)
         self._supervisor = Supervisor(
             spec.ranks,
             fork_server,
@@ -117,7 +117,7 @@ class Agent:
             on_lost=self.end,
             is_attended=self._sessions.has_notebook,
             unanswered=spec.idle_timeout,
-            on_waiting=self._idle.on_answer,
+            on_waiting=self.idle.on_work,
         )
         self._metrics = UsageMeter(spec.ranks)
         self._usage = UsageRecorder(self._metrics)
@@ -131,7 +131,7 @@ class Agent:
         has_others = partial(self._sessions.has_notebook, least=2)
         self._installer = PackageInstaller(folder, self.store, has_others)
         variables = self._supervisor.variables
-        self._shells = Shells(folder, spec, variables, fork_server_pid, self._idle.attend)
+        self._shells = Shells(folder, spec, variables, fork_server_pid, self.idle.attend)
         self._ports = Ports()
         self._volumes = Volumes(folder, spec.socket, Path(spec.blobs))
         turns, left = FormingTurns(self._sessions), LeftRuns(self._sessions, self._supervisor)
@@ -143,7 +143,7 @@ class Agent:
             relay=self._relay,
             peers=self._peers,
             events=self._events,
-            idle=self._idle,
+            idle=self.idle,
             metrics=self._metrics,
             others=dict(chain.from_iterable(each.handlers.items() for each in parts)),
             end=self.end,
@@ -162,7 +162,7 @@ class Agent:
         listener = listen(Path(self._spec.socket), self._on_connect)
         self._supervisor.start()
         ready(await self._peers.listen(addr) if self._spec.credentials else 0)
-        self._idle.update()
+        self.idle.update()
         self._tasks.spawn(self._report_usage())
         self._tasks.spawn(self._record_usage())
         self._tasks.spawn(stale_files.keep(self._spec.keeps))
@@ -235,7 +235,7 @@ class Agent:
             self._blob_folder.check()
             self.store.drop_stalled()
             self._rooms.drop_left()
-            await self._rooms.give_back(self._idle.times.idle)
+            await self._rooms.give_back(self.idle.times.idle)
 
     async def _end_if_left(self) -> None:
         """End once no notebook can come any more, or will."""
@@ -273,7 +273,7 @@ class Agent:
             case "blob":
                 await self._relay.receive(message, stream)
             case "idle_times":
-                await stream.send(asdict(self._idle.times))
+                await stream.send(asdict(self.idle.times))
             case "leaving":
                 # A node speaks only for its own ranks.
                 own = self._peers.ranks_of(stream.peer)
@@ -376,7 +376,7 @@ class Agent:
 
     def on_session_changed(self) -> None:
         """Update the idle timer, since it is now known whether the client is a notebook."""
-        self._idle.update()
+        self.idle.update()
         self._blob_folder.check()  # it is told next which blobs are here
 
     def on_seen(self, number: int) -> None:
@@ -387,11 +387,11 @@ class Agent:
         """Forget a client that is gone."""
         self._sessions.discard(session)
         self._ports.on_closed(session.token, session.silent_for)
-        self._idle.update()
+        self.idle.update()
 
     def _on_connect(self, sock: socket.socket) -> None:
         if len(self._sessions) >= MOST_CLIENTS:
             sock.close()
             return
         self._sessions.add(ClientSession(sock, self))
-        self._idle.update()
+        self.idle.update()

@@ -29,7 +29,11 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.control import lifecycle, recovery
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inventory import registry
+from jupyter_sky.cluster.network.blobs import shared_memory
+from jupyter_sky.cluster.network.blobs.download import Downloads
+from jupyter_sky.cluster.network.upload import Uploads
 from jupyter_sky.providers.local import Local
+from jupyter_sky.providers.scaling import AddedNodes
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import event_loop
 from tests.conftest import processes_of
@@ -337,6 +341,45 @@ def test_an_idle_cluster_ends_as_a_whole(new) -> None:
         time.sleep(0.01)
     with pytest.raises(sky.ClusterLost, match="has ended itself: nothing ran on it for 6 s"):
         cells.run("pass")
+
+
+def test_a_cluster_to_which_data_is_on_its_way_is_not_idle(new, monkeypatch) -> None:
+    cells = new(nodes=2, framework=False, provider=Local(machines=2), idle_timeout=3)
+    send = Uploads._send_piece
+
+    async def send_slowly(*piece: Any) -> bool:
+        """Take longer for all pieces than the cluster may be idle."""
+        await asyncio.sleep(0.7)
+        return await send(*piece)
+
+    monkeypatch.setattr(Uploads, "_send_piece", send_slowly)
+    monkeypatch.setattr(shared_memory, "LEAST", sys.maxsize)  # as to another computer
+    cells.namespace["data"] = os.urandom(5_000_000)
+    cells.run("import os\nn = len(data)", names=["data"])
+    assert cells.ask("n") == [5_000_000] * 2
+    acknowledge = Downloads.acknowledge
+
+    def acknowledge_late(*piece: Any) -> None:
+        asyncio.get_running_loop().call_later(1.5, acknowledge, *piece)
+
+    monkeypatch.setattr(Downloads, "acknowledge", acknowledge_late)
+    came = cells.run("back = os.urandom(9_000_000)", values={0: ["back"]})
+    assert len(came[0]["back"]) == 9_000_000
+    assert cells.ask("n") == [5_000_000] * 2
+
+
+def test_a_cluster_that_new_nodes_are_to_join_is_not_idle(new, monkeypatch) -> None:
+    cells = new(nodes=1, framework=False, idle_timeout=3)
+    add = Local.add_nodes
+
+    async def add_late(*asked: Any) -> AddedNodes:
+        """Take as long as machines that have to be rented."""
+        await asyncio.sleep(6)
+        return await add(*asked)
+
+    monkeypatch.setattr(Local, "add_nodes", add_late)
+    cells.cluster.scale(2)
+    assert cells.ask("1 + 1") == [2, 2]
 
 
 def test_a_stream_that_nobody_reads_on_keeps_no_cluster() -> None:

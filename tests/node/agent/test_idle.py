@@ -71,13 +71,13 @@ def test_a_run_that_only_waits_for_its_notebook_is_idle(monkeypatch: pytest.Monk
         timer = IdleTimer(60.0, 120.0, None, node)
         timer.start_timeout()
         await at(60.0)
-        timer.on_answer()  # somebody has read its values, and it made more
+        timer.on_work()  # somebody has read its values, and it made more
         assert await at(179.0) == []
         node.is_working = True  # as when a call takes long
         assert await at(190.0) == []
         assert await at(300.0) == []
         node.is_working = False
-        timer.on_answer()
+        timer.on_work()
         assert await at(419.0) == []
         assert await at(422.0) == ["its run only waited for the notebook for 2 min"]
 
