@@ -41,6 +41,7 @@ from types import FrameType
 from typing import ParamSpec, TypeVar
 
 from jupyter_sky.node.rank.deferral import Deferral, Handler
+from jupyter_sky.node.rank.user_handlers import UserHandlers
 
 _REPEAT = signal.SIGRTMAX
 """Repeats an interrupt; as another SIGINT it would come twice where the first was slow."""
@@ -87,6 +88,7 @@ class Interrupts:
         self.is_late = False
         self.deferral = Deferral(stop=self._on_interrupt, on_lost=self.forget_raised)
         self._is_pending = self._force = False
+        self._of_user = UserHandlers()
         self._main = threading.get_ident()
         self._until = self._paused = self._over = threading.Event()
         self._handlers = (
@@ -99,13 +101,17 @@ class Interrupts:
         os.register_at_fork(after_in_child=self._in_child)
 
     def run_interruptible(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call a function in which interrupts are raised."""
+        """Call a function in which interrupts are raised, and what the user's handlers raise."""
+        self._of_user.give_back()
         # The previous run may have installed handlers of its own.
         for number, handler in self._handlers:
             _set_handler(number, handler)
         self.was_requested = self.was_raised = self._is_pending = self._force = False
         self.deferral.begin_run()
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self.run_protected(self._of_user.hold, self._on_interrupt)
 
     def run_step(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function in which interrupts are raised, as a part of longer work.

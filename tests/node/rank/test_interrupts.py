@@ -149,6 +149,24 @@ def test_a_handler_of_the_users_lasts_for_one_run(interrupts: Interrupts) -> Non
         interrupts.run_interruptible(interrupt)
 
 
+def test_what_a_handler_of_the_users_raises_is_raised_in_runs_alone(
+    interrupts: Interrupts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def late(signum: int, frame: FrameType | None) -> None:
+        raise TimeoutError("late")
+
+    before = signal.getsignal(signal.SIGUSR1)
+    try:
+        interrupts.run_interruptible(signal.signal, signal.SIGUSR1, late)
+        signal.raise_signal(signal.SIGUSR1)
+        assert "TimeoutError: late" in capsys.readouterr().err
+        with pytest.raises(TimeoutError):
+            interrupts.run_interruptible(signal.raise_signal, signal.SIGUSR1)
+        assert interrupts.run_interruptible(signal.getsignal, signal.SIGUSR1) is late
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
 def test_in_a_process_that_is_forked_it_has_no_frame_of_ours(interrupts: Interrupts) -> None:
     def is_raised_here() -> bool:
         try:
