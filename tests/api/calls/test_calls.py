@@ -231,6 +231,23 @@ def test_a_call_that_fails_says_which_one_it_is(pool: sky.ComputePool) -> None:
     assert double(1) >> pool == 2
 
 
+def test_a_recursion_without_end_in_a_call_is_shown_as_python_shows_it(
+    pool: sky.ComputePool,
+) -> None:
+    @sky.compute
+    def again(n: int) -> int:
+        return deeper(n)
+
+    def deeper(n: int) -> int:
+        return deeper(n + 1)
+
+    with pytest.raises(RecursionError) as caught:
+        again(0) >> pool
+    lines = caught.value.remote_traceback.splitlines()  # type: ignore[attr-defined]
+    assert "    return deeper(n)" in lines[:4]
+    assert "  [Previous line repeated 9" in lines[-2]
+
+
 def test_a_call_without_a_next_item_does_not_end_what_waits_for_it(pool: sky.ComputePool) -> None:
     first = sky.compute(lambda items: next(iter(items)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import pickle
+import re
 import traceback
 from dataclasses import replace
 
@@ -29,6 +30,24 @@ def test_the_original_type_with_rank_and_traceback(cells) -> None:
     assert "check(rank)" in _plain(error.remote_traceback)
     # As Python shows it, and logging, and pytest.
     assert "----> 4 check(rank)" in "".join(traceback.format_exception(error))
+
+
+def test_a_recursion_without_end_is_shown_as_python_shows_it(cells) -> None:
+    # IPython looks through all modules for each of a thousand calls.
+    with pytest.raises(RecursionError) as caught:
+        cells.run("def again(n):\n    return again(n + 1)\nagain(0)")
+    lines = _plain(caught.value.remote_traceback).splitlines()
+    assert lines[:3] == ["Traceback (most recent call last):", lines[1], "    again(0)"]
+    assert re.fullmatch(r"  \[Previous line repeated 9\d\d more times\]", lines[-2])
+    with pytest.raises(RecursionError) as caught:
+        cells.run("def even(n):\n    return odd(n)\ndef odd(n):\n    return even(n)\neven(0)")
+    lines = _plain(caught.value.remote_traceback).splitlines()
+    assert (lines[2], len(lines)) == ("    even(0)", 101)
+    assert re.fullmatch(r"  \[\d{4} lines are left out\]", lines[50])
+    cells.run("def chained():\n    try:\n        again(0)\n    finally:\n        1 / 0")
+    with pytest.raises(ZeroDivisionError) as caught:
+        cells.run("chained()")
+    assert "Previous line repeated" in _plain(caught.value.remote_traceback)
 
 
 def test_peers_of_a_failed_rank_are_released(cells) -> None:

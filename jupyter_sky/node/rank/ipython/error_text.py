@@ -15,6 +15,8 @@ from jupyter_sky.serialization import cell_sources
 from jupyter_sky.transport.protocol.error_report import MEMBERS, ErrorReport, SingleError
 
 _LONGEST = 20_000  # characters of an error's text
+_DEEP = 100  # calls in each other
+_MOST_LINES = 100  # of a traceback of Python's own
 
 
 def leave_out_hidden(error: BaseException) -> None:
@@ -37,17 +39,30 @@ def has_group(error: BaseException | None) -> bool:
     return error is not None
 
 
+def is_deep(error: BaseException | None) -> bool:
+    """Return whether an error, or one that it was raised because of, came out of very many calls.
+
+    Above all that is a recursion without end.
+    """
+    while error is not None:
+        if sum(1 for _ in traceback.walk_tb(error.__traceback__)) > _DEEP:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def bare_lines(error: BaseException) -> list[str]:
     """Return Python's traceback of an error, starting at the user's own lines.
 
     IPython cannot format an exception group, and takes long for an error inside a large library.
+    For each call it goes through all modules, which takes many seconds for a thousand calls.
     """
     frames = error.__traceback__
     while (
         frames and frames.tb_next and frames.tb_frame.f_code.co_filename not in cell_sources.titles
     ):
         frames = frames.tb_next
-    return _lines(error, frames)
+    return python_lines(error, frames)
 
 
 def print_of_thread(raised: threading.ExceptHookArgs) -> None:
@@ -59,7 +74,9 @@ def print_of_thread(raised: threading.ExceptHookArgs) -> None:
         frames = frames.tb_next
     leave_out_hidden(error)
     name = raised.thread.name if raised.thread else threading.get_ident()
-    print("\n".join([f"Exception in thread {name}:", *_lines(error, frames)]), file=sys.stderr)
+    print(
+        "\n".join([f"Exception in thread {name}:", *python_lines(error, frames)]), file=sys.stderr
+    )
 
 
 _format_warning = warnings.formatwarning
@@ -80,11 +97,16 @@ def warning_lines(
     return text
 
 
-def _lines(error: BaseException, frames: TracebackType | None) -> list[str]:
+def python_lines(error: BaseException, frames: TracebackType | None) -> list[str]:
+    """Return Python's traceback of an error, with lines in cells named as a notebook names them."""
     text = "".join(traceback.format_exception(type(error), error, frames))
     for name, title in cell_sources.titles.items():
         text = text.replace(f'File "{name}"', cell_sources.name(title))
-    return text.splitlines()
+    lines = text.splitlines()
+    if (left_out := len(lines) - _MOST_LINES) > 1 and is_deep(error):
+        half = _MOST_LINES // 2
+        lines[half:-half] = [f"  [{left_out} lines are left out]"]
+    return lines
 
 
 def text(error: BaseException) -> str:

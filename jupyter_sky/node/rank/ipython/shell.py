@@ -247,8 +247,9 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         """Return what is shown of an error that needs no lines of source; empty for others."""
         if line := sentence_of(error):
             return [line]
-        if error_text.has_group(error) or is_consequence(error_text.text(error)):
-            # The error of a collective that a peer has left takes as long, and is not the cause.
+        # The error of a collective that a peer has left takes long, and is not the cause.
+        is_secondary = is_consequence(error_text.text(error))
+        if is_secondary or error_text.has_group(error) or error_text.is_deep(error):
             return list(error_text.bare_lines(error))
         return []
 
@@ -314,6 +315,9 @@ class RankShell(InteractiveShell):  # type: ignore[misc, unused-ignore]
         for _ in range(skip):
             if frames is not None and frames.tb_next is not None:
                 frames = frames.tb_next
+        if error_text.is_deep(error):
+            self._lines = error_text.python_lines(error, frames)
+            return
         self._lines = self.InteractiveTB.structured_traceback(
             type(error), error, frames, tb_offset=0
         )
