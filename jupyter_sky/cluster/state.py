@@ -21,6 +21,7 @@ from jupyter_sky.transport.protocol.events import (
     Formed,
     Lost,
     Prepared,
+    Queued,
     RankDone,
     RankExited,
     RankStarted,
@@ -98,6 +99,8 @@ class ClusterState:
     cut_off
         Whether an error or a Stop came to a run on some rank, since all ranks last began one
         together.
+    queue
+        The runs of all notebooks that wait for each other, in their order.
     """
 
     phase: ClusterPhase
@@ -107,6 +110,7 @@ class ClusterState:
     versions: tuple[tuple[str, str], ...] = ()
     missing: tuple[tuple[str, str], ...] = ()
     cut_off: bool = False
+    queue: tuple[str, ...] = ()
 
     @classmethod
     def new(cls, nodes: Sequence[Node]) -> ClusterState:
@@ -115,10 +119,13 @@ class ClusterState:
         return cls(ClusterPhase.STARTING, tuple(nodes), tuple(sorted(ranks, key=lambda r: r.rank)))
 
     def with_nodes(self, nodes: Sequence[Node]) -> ClusterState:
-        """Return the state with other nodes; existing ranks are unchanged."""
+        """Return the state with other nodes; existing ranks are unchanged.
+
+        The queue is forgotten: the head that kept it may have been replaced.
+        """
         known = {rank.rank: rank for rank in self.ranks}
         ranks = tuple(known.get(rank.rank, rank) for rank in self.new(nodes).ranks)
-        return replace(self, nodes=tuple(nodes), ranks=ranks)
+        return replace(self, nodes=tuple(nodes), ranks=ranks, queue=())
 
     def restored(self, now: ClusterState, but: Collection[int]) -> ClusterState:
         """Return this state, updated by the present state of its ranks.
@@ -148,6 +155,11 @@ class ClusterState:
     def busy_runs(self) -> frozenset[str]:
         """The runs that ranks are executing, as far as reported."""
         return frozenset(rank.run for rank in self.ranks if rank.run)
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether ranks execute a run, or are about to execute one that waits."""
+        return bool(self.busy_runs or self.queue)
 
     def about_dead(self, rank: RankState, cluster: str) -> str:
         """Say what it means for a cluster of that name that a rank is dead, and what to do."""
@@ -220,6 +232,8 @@ def reduce(state: ClusterState, event: Event, own: Collection[int] = ()) -> Clus
             return ranks_done(state, [event])
         case Formed(rank, generation, None):
             return _rank(state, rank, generation=generation, trouble=None)
+        case Queued(runs) if 0 in own:
+            return replace(state, queue=tuple(runs))
         case Prepared(versions, missing):
             return replace(state, versions=tuple(versions.items()), missing=tuple(missing.items()))
     return state

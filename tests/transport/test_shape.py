@@ -23,6 +23,7 @@ from jupyter_sky.transport.protocol.events import (
     Output,
     Prepared,
     Prompted,
+    Queued,
     RankDone,
     RankExited,
     RankStarted,
@@ -62,6 +63,7 @@ EVENTS = [
     Leaving("stop", 5, [0]),
     Ending("idle"),
     Added("ab12"),
+    Queued(["ab12"]),
     Forgotten(["ab"]),
     Lost(3, 1),
 ]

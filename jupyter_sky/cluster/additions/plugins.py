@@ -35,7 +35,7 @@ class Plugins:
         UsageError
             While something runs.
         """
-        if self._controller.state.busy_runs:
+        if self._controller.state.is_in_use:
             raise UsageError(
                 "plugins are added between runs: wait for the end of what runs, or stop it with "
                 "`%sky interrupt`."

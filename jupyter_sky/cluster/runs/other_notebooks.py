@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Iterable, Set
+from collections.abc import AsyncIterator, Callable, Iterable, Set
 from dataclasses import dataclass
 
 from jupyter_sky.cluster.control import recovery
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inventory import owed_runs
+from jupyter_sky.cluster.network.requests.quietly import request_quietly
 from jupyter_sky.cluster.runs import dispatch
 from jupyter_sky.cluster.runs.run import Run
 from jupyter_sky.errors import OTHERS_RUN, SkyError
@@ -26,6 +28,9 @@ UNKNOWN_NAMES = (
 
 LOOK_EVERY = 5.0
 """Seconds after which a run that waits looks again what those before it wait for."""
+
+_ASKED_AGAIN = 0.1
+"""Seconds after which ranks are asked again where another notebook was first."""
 
 
 def said_of_origin(title: str, is_shared: bool) -> str:
@@ -68,6 +73,7 @@ class OtherNotebooks:
         self._running = running
         self._stop = stop
         self._unfinished: dict[str, _Unfinished] = {}
+        self._queued: set[str] = set()
         self._have_run = self._is_told = False
         self._is_missed_told = False
 
@@ -114,9 +120,11 @@ class OtherNotebooks:
         """
 
         def is_free() -> bool:
-            return run.finished or not self._running()
+            return run.finished or not (self._running() or self._before(run))
 
         since = time.monotonic()
+        if not is_free():
+            await self._enter_queue(run)
         if not (is_free() or await self._controller.holds_soon(is_free)):
             self._refuse_if_left(run, unseen)
             # Not `%sky`: the kernel is busy, and follows only what it found when it attached.
@@ -137,6 +145,41 @@ class OtherNotebooks:
                 waited = format_duration(time.monotonic() - since)
                 run.on_notice(f"waited {waited} for a run that another notebook or program began")
         await self.let_finish(run)
+
+    @property
+    def have_queued(self) -> bool:
+        """Whether another notebook has a run that waits for its turn."""
+        return not self._queued.issuperset(self._controller.state.queue)
+
+    @contextlib.asynccontextmanager
+    async def queued_if_busy(self, run: Run) -> AsyncIterator[None]:
+        """Take a run out of the queue in the end, if it has come there meanwhile."""
+        try:
+            yield
+        finally:
+            if run.id in self._queued:
+                head = self._controller.connection(0)
+                self._controller.spawn(request_quietly(head, "leave_queue", run=run.id))
+
+    async def wait_as_refused(self, run: Run) -> None:
+        """Wait a moment where another notebook was first, of which this one hears only then."""
+        await self._enter_queue(run)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(run.over.wait(), _ASKED_AGAIN)
+
+    async def _enter_queue(self, run: Run) -> None:
+        """Let a run wait behind those of other notebooks that wait already."""
+        self._queued &= {run.id, *self._controller.state.queue}
+        if run.id not in self._queued:
+            self._queued.add(run.id)
+            # Answered behind the event that says who is before it.
+            await request_quietly(self._controller.connection(0), "queue", run=run.id)
+
+    def _before(self, run: Run) -> list[str]:
+        """Return the runs of others that begin before a run, which may have a place behind them."""
+        queue = self._controller.state.queue
+        ahead = queue[: queue.index(run.id)] if run.id in queue else queue
+        return [each for each in ahead if each not in self._queued]
 
     async def _stop_left(self, run: Run) -> None:
         """While a run waits, stop those before it that wait for a notebook that does not come back.

@@ -45,9 +45,6 @@ from jupyter_sky.transport.protocol.events import (
 )
 from jupyter_sky.transport.tasks import cancel_all, either
 
-_ASKED_AGAIN = 0.1
-"""Seconds after which ranks are asked again where another notebook was first."""
-
 
 class Scheduler(ClusterListener):
     """Carries out the runs of a cluster, one after the other.
@@ -75,9 +72,10 @@ class Scheduler(ClusterListener):
         self._requests = requests = QuietRequests(self.controller)
         self._others = OtherNotebooks(self.controller, self._foreign_runs, requests.interrupt)
 
-    def has_waiting(self, beside: Run) -> bool:
-        """Return whether another run than ``beside`` waits for its turn."""
-        return any(not run.sent for run in self._runs.values() if run is not beside)
+    def has_waiting(self, behind: Run) -> bool:
+        """Return whether a run of this notebook or another waits until this one is over."""
+        waiting = (run for run in reversed(self._runs.values()) if run is behind or not run.sent)
+        return next(waiting, behind) is not behind or (behind.sent and self._others.have_queued)
 
     def new_run(self, task: Task, talk: Talk | None = None) -> Run:
         """Return a run that waits to be started."""
@@ -146,7 +144,7 @@ class Scheduler(ClusterListener):
             When the cluster is not idle.
         """
         controller, name = self.controller, self.controller.spec.name
-        if not await controller.holds_soon(lambda: not (self._runs or controller.state.busy_runs)):
+        if not await controller.holds_soon(lambda: not (self._runs or controller.state.is_in_use)):
             raise UsageError(
                 f"cluster {name} is busy: scale it when the run is over, or stop that first with "
                 "`%sky interrupt`."
@@ -211,7 +209,8 @@ class Scheduler(ClusterListener):
             if sending:
                 await either(sending, run.over.wait())
             if not run.finished and not run.sent:  # another kernel has sent its own
-                await self._begin(run)
+                async with self._others.queued_if_busy(run):
+                    await self._begin(run)
             if run.finished and not run.sent:  # perhaps before it was recorded that it waits
                 await dispatch.settle(self.controller.id, run)
             await recovery.until_over(self.controller, run.over, lambda: run.waiting, run.on_notice)
@@ -231,9 +230,7 @@ class Scheduler(ClusterListener):
             except RanksBusy:
                 if run.sent:  # to some nodes, while another notebook sent one to others
                     raise
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_ASKED_AGAIN):
-                        await run.over.wait()
+                await self._others.wait_as_refused(run)
 
     def _foreign_runs(self) -> set[str]:
         """The runs that ranks are busy with, and that this kernel neither began nor follows."""

@@ -45,7 +45,7 @@ class Power:
             If it is stopped already, or about to be.
         """
         controller = self._controller
-        if controller.state.busy_runs:
+        if controller.state.is_in_use:
             raise UsageError(
                 f"cluster {controller.spec.name} is busy: stop it when the run is over, or end "
                 "that first with `%sky interrupt`."

@@ -40,6 +40,7 @@ from jupyter_sky.node.shells.shells import Shells
 from jupyter_sky.node.supervisor.forming_turns import FormingTurns
 from jupyter_sky.node.supervisor.left_runs import LeftRuns
 from jupyter_sky.node.supervisor.output.log_file import RankLogs
+from jupyter_sky.node.supervisor.run_queue import RunQueue
 from jupyter_sky.node.supervisor.supervisor import Supervisor
 from jupyter_sky.node.volumes.volumes import Volumes
 from jupyter_sky.transport.frames import Message
@@ -135,7 +136,8 @@ class Agent:
         self._ports = Ports()
         self._volumes = Volumes(folder, spec.socket, Path(spec.blobs))
         turns, left = FormingTurns(self._sessions), LeftRuns(self._sessions, self._supervisor)
-        parts = (self._installer, self._shells, self._ports, self._volumes, turns, left)
+        self._queue = queue = RunQueue(self._sessions, self._events.publish)
+        parts = (self._installer, self._shells, self._ports, self._volumes, turns, left, queue)
         requests = RequestHandlers(
             spec=spec,
             supervisor=self._supervisor,
@@ -370,7 +372,7 @@ class Agent:
     def answer(self, token: str, message: Message) -> Answer:
         """Carry out a request, unless that was done before."""
         self._blob_folder.check()
-        if message["op"] in ("run", "open_port", "begin_forming", "end_forming"):
+        if message["op"] in ("run", "open_port", "begin_forming", "end_forming", "queue"):
             message["client"] = token
         return self._requests.answer(token, message)
 
@@ -387,6 +389,7 @@ class Agent:
         """Forget a client that is gone."""
         self._sessions.discard(session)
         self._ports.on_closed(session.token, session.silent_for)
+        self._queue.on_closed()
         self.idle.update()
 
     def _on_connect(self, sock: socket.socket) -> None:

@@ -29,6 +29,22 @@ class InterruptRequest(TypedDict):
     deadline: float
 
 
+class QueueRequest(TypedDict):
+    """``queue``: let a run wait behind those that are in the queue; see `events.Queued`.
+
+    The agent adds the ``client``.
+    """
+
+    run: str
+    client: str
+
+
+class LeaveQueueRequest(TypedDict):
+    """``leave_queue``: take a run out of the queue, since it has begun or is over."""
+
+    run: str
+
+
 class RanksRequest(TypedDict):
     """``kill``: replace processes, idle ones after ``patience``; ``remove_ranks``: end them all."""
 

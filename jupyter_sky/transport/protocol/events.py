@@ -170,10 +170,9 @@ class Metrics(Event):
 
     Attributes
     ----------
-    points
-        The points of each name, as packed by `jupyter_sky.transport.metrics.series`.
-    counts
-        How many logged values the points of each name stand for.
+    points, counts
+        The points of each name, as packed by `jupyter_sky.transport.metrics.series`, and how many
+        logged values they stand for.
     of
         The rank that torchrun gave to the process that logged them, if they come from a script
         beside this rank.
@@ -192,10 +191,8 @@ class Saved(Event):
 
     Attributes
     ----------
-    path
-        Its path, as the user wrote it.
-    step
-        The value saved as ``step``, if that is a number.
+    path, step
+        Its path, as the user wrote it; the value saved as ``step``, if that is a number.
     """
 
     rank: int
@@ -277,10 +274,8 @@ class Told(Event):
         alone: ``"waits"`` until the notebook says more; ``"goes_on"`` without that.
     number
         Which of several calls it is about.
-    values
-        The value, pickled; the agent never unpickles it.
-    error
-        The exception.
+    values, error
+        The value, pickled, which the agent never unpickles; the exception.
     feed, count
         Which of its iterators, and how many items; of a call that waits, the messages that it had.
     """
@@ -304,10 +299,8 @@ class Prompted(Event):
     kind
         ``"debugger"``, ``"input"`` or ``"password"``; ``"over"``: the rank continues without an
         answer.
-    number
-        Which prompt of the rank it is.
-    prompt
-        The prompt itself; empty for the debugger.
+    number, prompt
+        Which prompt of the rank it is; the prompt itself, empty for the debugger.
     text
         The debugger's output; why the rank continues if nobody has answered it.
     place
@@ -354,6 +347,13 @@ class Added(Event):
     """The notebook ``by`` has attached, or has added something: the registry tells what."""
 
     by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Queued(Event):
+    """The ``runs`` that wait for those of other notebooks, in order; only the head has them."""
+
+    runs: list[str]
 
 
 @dataclass(frozen=True, slots=True)

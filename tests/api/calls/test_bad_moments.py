@@ -15,9 +15,11 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.calls.worker import Worker
+from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import registry
-from tests.api.calls.test_calls import of_notebook, worker
+from jupyter_sky.cluster.runs.task import Task
+from tests.api.calls.test_calls import of_notebook, wait_for, worker
 from tests.conftest import shared_registry
 from tests.waiting import PATIENCE, until
 
@@ -51,6 +53,11 @@ def show_until_late() -> None:
             time.sleep(0.01)
     finally:
         inbox_class._sort = usual_sort
+
+
+@sky.compute
+def nap() -> None:
+    time.sleep(0.1)
 
 
 @sky.compute
@@ -287,3 +294,43 @@ def test_a_pool_that_is_stopped_while_it_starts_says_so(tmp_path: Path) -> None:
         "KeyboardInterrupt: the start of slow was stopped; nothing is left running."
     ]
     assert "slow" not in [row.name for row in registry.rows()]
+
+
+def test_a_pool_that_is_given_more_and_more_calls_lets_another_notebook_begin() -> None:
+    with sky.ComputePool(nodes=1, plugins=[]) as pool:
+        row = registry.find(pool.cluster.name)
+        assert row is not None
+        other = Cluster.attach(row, pool.provider, pool.cluster.runtime_env)
+        assert other is not None
+        try:
+            waits = other.run(Task((0,), code="pass"))
+            calls = [nap() > pool, nap() > pool]
+            calls[0].result(PATIENCE)
+            waits.begin()
+            end = time.monotonic() + PATIENCE
+            while not waits.finished:  # there is always one that has not begun
+                assert time.monotonic() < end, "it waits for ever"
+                calls.append(nap() > pool)
+                calls.pop(0).result(PATIENCE)
+            waits.check()
+            for call in calls:
+                call.result(PATIENCE)
+        finally:
+            other.close()
+
+
+def test_calls_that_are_submitted_while_a_cell_waits_share_the_run_behind_it(
+    pool: sky.ComputePool, tmp_path: Path
+) -> None:
+    cluster, go = pool.cluster, tmp_path / "go"
+    first = wait_for(go) > pool
+    cell = cluster.run(Task(cluster.all_ranks, code="pass", title="pass"))
+    cell.begin()
+    futures = [double(n) > pool for n in range(10)]
+    go.touch()
+    assert [each.result(PATIENCE) for each in futures] == [2 * n for n in range(10)]
+    assert first.result() == "go"
+    cell.follow()
+    until(lambda: cluster.ended_runs()[-1]["title"] == "double()")
+    titles = [each["title"] for each in cluster.ended_runs()]
+    assert titles[-3:] == ["wait_for()", "pass", "double()"]
