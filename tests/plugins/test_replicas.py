@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 
-from jupyter_sky.plugins.torch_group import comparison, trained
+from jupyter_sky.plugins.torch_group import comparison, former, trained
 from tests.cluster.cells import Cells, start, trains
 from tests.cluster.runs.test_stop import stop_at_first_line
 from tests.installed import on_first_use, skip_without
@@ -316,6 +317,21 @@ def test_what_only_refers_to_itself_is_not_trained() -> None:
         gone.state["own"] = gone
         del gone
         assert [each for each in trained.find().optimizers if type(each) is Mine] == [kept]
+    finally:
+        gc.enable()
+
+
+def test_a_group_that_takes_the_place_of_another_keeps_nothing_from_being_freed() -> None:
+    class Loader:
+        pass
+
+    loader = Loader()
+    gone = weakref.ref(loader)
+    gc.disable()
+    try:
+        former.replace([])
+        del loader
+        assert gone() is None
     finally:
         gc.enable()
 

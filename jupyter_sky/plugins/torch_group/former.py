@@ -92,7 +92,9 @@ def _untracked() -> list[Any]:
     and others of themselves.
     """
     found: dict[int, Any] = {}
-    newest = [vars(sys.modules["__main__"]), *gc.get_objects()]
+    # A list around that of all objects would be in itself, and keep them until it is collected.
+    newest = gc.get_objects()
+    newest.append(vars(sys.modules["__main__"]))
     while newest:
         # There are millions: what an object is has to be asked in the quickest way.
         newest = [
