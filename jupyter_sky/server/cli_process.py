@@ -1,20 +1,23 @@
 """Runs ``jupyter sky`` in processes, for everything that kernels do not do.
 
 SSH and AWS libraries are loaded there, never in the server. Threads wait for the processes, since
-the server's event loop cannot on Windows.
+the server's event loop cannot on Windows. The server ends without waiting for what only reads.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 from jupyter_sky.errors import SkyError, UsageError
 
@@ -25,27 +28,54 @@ _LONGEST = 4 * 2**20  # characters of an answer
 _CHUNK = 64 * 1024  # bytes
 _TIMEOUT = 3600.0  # seconds
 
-_threads = ThreadPoolExecutor(8, "sky-terminal")
-_streaming: set[subprocess.Popen[bytes]] = set()
+T = TypeVar("T")
+
+_places = asyncio.Semaphore(8)  # for commands that run at once
+_running: set[subprocess.Popen[Any]] = set()
 
 
-async def run(*words: str, or_progress: bool = False) -> str:
-    """Run a command and return its output; its progress, if asked for, where it has no output.
+async def run(*words: str, acts: bool = False, timeout: float = _TIMEOUT) -> str:
+    """Run a command and return its output.
+
+    Parameters
+    ----------
+    words
+        The words after ``jupyter sky``.
+    acts
+        Whether it changes something: its progress is returned where it has no output, and the
+        server's end waits for it.
+    timeout
+        Seconds after which it is killed.
 
     Raises
     ------
     SkyError
         If it fails, with the sentence that it printed; a UsageError if the words were wrong.
     """
-    process = partial(capture, command(*words), _TIMEOUT, env=_environment())
+    process = partial(capture, command(*words), timeout, env=_environment())
     try:
-        done = await asyncio.get_running_loop().run_in_executor(_threads, process)
+        async with _places:
+            done = await _in_thread(process, daemon=not acts)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SkyError(f"`jupyter sky {words[0]}` cannot be run: {error}") from None
     if done.returncode:
         kind = UsageError if done.returncode == USAGE else SkyError
         raise kind(_error_sentence(done.stderr) or f"it ended with status {done.returncode}")
-    return (done.stdout or (done.stderr if or_progress else ""))[-_LONGEST:]
+    return (done.stdout or (done.stderr if acts else ""))[-_LONGEST:]
+
+
+async def _in_thread(function: Callable[[], T], daemon: bool) -> T:
+    """Call a function in a new thread: the end of this process waits for all threads of pools."""
+    future: Future[T] = Future()
+
+    def call() -> None:
+        try:
+            future.set_result(function())
+        except Exception as error:
+            future.set_exception(error)
+
+    threading.Thread(target=call, name="sky-terminal", daemon=daemon).start()
+    return await asyncio.wrap_future(future)
 
 
 def capture(
@@ -63,16 +93,19 @@ def capture(
     subprocess.TimeoutExpired
         If it takes more than ``timeout`` seconds; it is then killed.
     """
-    return subprocess.run(
+    process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         encoding="utf-8",
         errors="replace",
         env=env,
         cwd=cwd,
-        timeout=timeout,
     )
+    with process, _killed_at_last(process):
+        stdout, stderr = process.communicate(timeout=timeout)
+    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
 
 
 class StreamingCommand:
@@ -125,23 +158,29 @@ class StreamingCommand:
             stderr=subprocess.PIPE,
             env=_environment(),
         )
-        _streaming.add(process)
-        try:
+        with process, _killed_at_last(process):
             if self._killed:
                 process.kill()
             assert process.stdout and process.stderr
             while data := os.read(process.stdout.fileno(), _CHUNK):
                 self._on_output(data)
             return _error_sentence(process.stderr.read().decode(errors="replace"))
-        finally:
-            process.kill()
-            process.communicate()
-            _streaming.discard(process)
+
+
+@contextlib.contextmanager
+def _killed_at_last(process: subprocess.Popen[Any]) -> Iterator[None]:
+    """Kill a process when it is no longer waited for, and when this process ends."""
+    _running.add(process)
+    try:
+        yield
+    finally:
+        process.kill()
+        _running.discard(process)
 
 
 @atexit.register
 def _kill_all() -> None:
-    for process in list(_streaming):
+    for process in list(_running):
         process.kill()
 
 

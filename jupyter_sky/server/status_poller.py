@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,6 +16,9 @@ from jupyter_sky.server.schema import ClusterStatus
 
 _PATIENCE = 0.5
 """Seconds for which a page waits for the agents; what takes longer is in the next answer."""
+
+_TIMEOUT = 60.0
+"""Seconds for ``jupyter sky status``, which answers within half of that unless something hangs."""
 
 _STATES: dict[str, ClusterStatus] = {
     "idle": "ready",
@@ -40,7 +42,7 @@ class StatusPoller:
             self._here.start_if_due([row for row in rows if row.provider == "local"]),
             self._elsewhere.start_if_due([row for row in rows if row.provider != "local"]),
         ]
-        if waiting := [task for task in tasks if task and not task.done()]:
+        if waiting := [task for task in tasks if task]:
             await asyncio.wait(waiting, timeout=_PATIENCE)
         phases = self._here.phases | self._elsewhere.phases
         return {identity: _STATES.get(phase, "unknown") for identity, phase in phases.items()}
@@ -68,20 +70,23 @@ class _Poll:
     _task: asyncio.Task[None] | None = None
 
     def start_if_due(self, rows: Sequence[RegistryRow]) -> asyncio.Task[None] | None:
-        """Ask again if it is time; return the task in progress."""
+        """Ask again if it is time, and return the new task."""
         asked = frozenset(row.id for row in rows)
         due = asked - self._asked or time.monotonic() > self._last + self.interval
         if asked and due and (self._task is None or self._task.done()):
             self._asked, self._last = asked, time.monotonic()
             self._task = asyncio.create_task(self._run(rows))
-        return self._task
+            return self._task
+        return None
 
     async def _run(self, rows: Sequence[RegistryRow]) -> None:
-        with contextlib.suppress(SkyError, OSError, ValueError):
+        try:
             self.phases = await self.ask(rows)
+        except (SkyError, OSError, ValueError):
+            self.phases = {}  # what was known may be hours old
 
 
 async def _ask_command_line(rows: Sequence[RegistryRow]) -> dict[str, str]:
     """Ask remote nodes in a separate process: the server never imports SSH and AWS libraries."""
-    found = json.loads(await cli_process.run("status", "--json"))
+    found = json.loads(await cli_process.run("status", "--json", timeout=_TIMEOUT))
     return {each["id"]: each["state"] for each in found}

@@ -1,7 +1,12 @@
-"""A kernel that does not answer: what is asked of it is done without it, and not by it later."""
+"""Processes that do not answer.
+
+What is asked of a kernel is done without it, and not by it later. A `jupyter sky` keeps neither the
+sidebar from its answers nor the server up.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -12,7 +17,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.server.jupyter import Kernel, Server
+from jupyter_sky.cluster.inventory import registry
+from tests.server.jupyter import Kernel, Server, serve
 from tests.waiting import until
 
 Open = Callable[[str], Kernel]
@@ -110,3 +116,48 @@ def test_what_a_kernel_leaves_undone_when_it_ends(
         os.kill(pid, signal.SIGKILL)
         answer = asking.result()
     assert (answer.status, next(iter(answer.json.values()))) == answered
+
+
+# What a server has in place of `jupyter sky`: it says what a file has, or hangs without one.
+CONFIG = """\
+from jupyter_sky.server import cli_process, status_poller
+cli_process.command = lambda *words: ["sh", "-c", 'cat "$0" || exec sleep infinity', "{said}"]
+status_poller._TIMEOUT = {timeout}
+"""
+
+
+def record(identity: str, name: str) -> None:
+    """Record a cluster that only a command can ask how it is."""
+    registry.record(identity, name, "far", {"nodes": 1})
+    registry.record_machines(identity, [{"nodes": [{"rank": 0}]}])
+
+
+def test_a_command_that_hangs_is_given_up(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    with serve(tmp_path, config=CONFIG.format(said=said, timeout=2)) as server:
+        record("0000000a", "first")
+        assert server.clusters()["first"]["state"] == "unknown"
+        said.write_text(
+            json.dumps([{"id": each, "state": "idle"} for each in ("0000000a", "0000000b")])
+        )
+        record("0000000b", "second")  # how that is, is asked at once
+        server.until("second", lambda entry: entry["state"] == "ready")
+        assert server.clusters()["first"]["state"] == "ready"
+        said.unlink()
+        record("0000000c", "third")
+        # What was known is not shown for ever.
+        server.until("first", lambda entry: entry["state"] == "unknown")
+
+
+def test_the_server_ends_while_a_command_hangs(tmp_path: Path) -> None:
+    with serve(tmp_path, config=CONFIG.format(said=tmp_path / "said", timeout=3600)) as server:
+        record("0000000a", "first")
+        server.clusters()
+        [hung] = until(hanging)
+    until(lambda: not hung.is_running() or hung.status() == psutil.STATUS_ZOMBIE)
+
+
+def hanging() -> list[psutil.Process]:
+    """The commands that hang, of servers that this process has started."""
+    below = psutil.Process().children(recursive=True)
+    return [each for each in below if each.cmdline() == ["sleep", "infinity"]]
