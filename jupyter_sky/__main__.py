@@ -14,12 +14,17 @@ def main() -> int:
     # Imports make no garbage, and looking for it takes a fifth of their time.
     gc.disable()
     try:
+        from jupyter_sky.cluster.inventory import registry
         from jupyter_sky.notebook import cli
     except KeyboardInterrupt:
         return _STOPPED
     gc.freeze()
     gc.enable()
-    return cli.main()
+    words = sys.argv[1:]
+    if len(words) > 1 and words[0] == registry.ONLY:
+        registry.use_only(words[1])
+        words = words[2:]
+    return cli.main(words)
 
 
 if __name__ == "__main__":

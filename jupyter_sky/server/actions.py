@@ -218,7 +218,7 @@ async def _execute(
         raise SkyError(NO_CLUSTER)
     if not isinstance(row, RegistryRow) and action != "down":
         raise SkyError(f"the registry entry of {row.name} cannot be read: end the cluster.")
-    said = await cli_process.run(*command_line(action, row.name, options), acts=True)
+    said = await cli_process.run(*command_line(action, row.name, options), only=row.id, acts=True)
     return said.rstrip() if action == "where" else _last_line(said)
 
 

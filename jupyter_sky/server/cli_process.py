@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import SkyError, UsageError
 
 USAGE = 2
@@ -34,13 +35,17 @@ _places = asyncio.Semaphore(8)  # for commands that run at once
 _running: set[subprocess.Popen[Any]] = set()
 
 
-async def run(*words: str, acts: bool = False, timeout: float = _TIMEOUT) -> str:
+async def run(
+    *words: str, only: str | None = None, acts: bool = False, timeout: float = _TIMEOUT
+) -> str:
     """Run a command and return its output.
 
     Parameters
     ----------
     words
         The words after ``jupyter sky``.
+    only
+        As of `command`.
     acts
         Whether it changes something: its progress is returned where it has no output, and the
         server's end waits for it.
@@ -52,7 +57,7 @@ async def run(*words: str, acts: bool = False, timeout: float = _TIMEOUT) -> str
     SkyError
         If it fails, with the sentence that it printed; a UsageError if the words were wrong.
     """
-    process = partial(capture, command(*words), timeout, env=_environment())
+    process = partial(capture, command(*words, only=only), timeout, env=_environment())
     try:
         async with _places:
             done = await _in_thread(process, daemon=not acts)
@@ -114,7 +119,9 @@ class StreamingCommand:
     Parameters
     ----------
     words
-        The command.
+        The words after ``jupyter sky``.
+    only
+        As of `command`.
     on_output
         Called with each chunk of its output, in the thread of `run`, which waits for the call.
     on_end
@@ -124,10 +131,12 @@ class StreamingCommand:
     def __init__(
         self,
         words: Sequence[str],
+        only: str | None,
         on_output: Callable[[bytes], object],
         on_end: Callable[[str], object],
     ) -> None:
         self._words = words
+        self._only = only
         self._on_output = on_output
         self._on_end = on_end
         self._process: subprocess.Popen[bytes] | None = None
@@ -152,7 +161,7 @@ class StreamingCommand:
     def _stream(self) -> str:
         """Run the process, and return the sentence of an error, or an empty string."""
         process = self._process = subprocess.Popen(
-            command(*self._words),
+            command(*self._words, only=self._only),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -184,10 +193,20 @@ def _kill_all() -> None:
         process.kill()
 
 
-def command(*words: str) -> list[str]:
-    """Return the command line of ``jupyter sky`` with some words."""
+def command(*words: str, only: str | None = None) -> list[str]:
+    """Return the command line of ``jupyter sky`` with some words.
+
+    Parameters
+    ----------
+    words
+        The words.
+    only
+        The id of the cluster that is named in them: it is not done to another of that name, which
+        may have been started since.
+    """
+    chosen = [registry.ONLY, only] if only else []
     # -P: a `types.py` in the server's working directory must not hide the library's.
-    return [sys.executable, "-P", "-m", "jupyter_sky", *words]
+    return [sys.executable, "-P", "-m", "jupyter_sky", *chosen, *words]
 
 
 def _environment() -> dict[str, str]:

@@ -209,7 +209,9 @@ class TerminalHandler(Handler):
                 "`terminado` where it runs, or allow them in its configuration."
             )
         name = await self.context.cluster_name(identity)
-        words = cli_process.command("shell", str(rank), "--hold", "--cluster", name)
+        words = cli_process.command(
+            *("shell", str(rank), "--hold", "--cluster", name), only=identity
+        )
         self.finish({"terminal": manager.create(shell_command=words)["name"]})
 
 
@@ -247,7 +249,9 @@ class LogHandler(Handler):
     async def get(self, identity: str, rank: str) -> None:
         tail = self.whole_number("tail", 1000, 100_000, smallest=1)
         name = await self.context.cluster_name(identity)
-        text = await cli_process.run("logs", rank, f"--tail={tail}", "--cluster", name)
+        text = await cli_process.run(
+            *("logs", rank, f"--tail={tail}", "--cluster", name), only=identity
+        )
         self.finish({"rank": int(rank), "text": text})
 
 
@@ -284,7 +288,9 @@ class LogFileHandler(Handler):
         name = await self.context.cluster_name(identity)
         with tempfile.TemporaryDirectory(prefix="jupyter-sky-") as folder:
             path = Path(folder) / "log"
-            await cli_process.run("logs", rank, f"--save={path}", "--cluster", name)
+            await cli_process.run(
+                *("logs", rank, f"--save={path}", "--cluster", name), only=identity
+            )
             self.set_header("Content-Type", _TEXT)
             self.set_header("X-Content-Type-Options", "nosniff")
             self.set_header("Content-Disposition", f'attachment; filename="{name}-{rank}.log"')

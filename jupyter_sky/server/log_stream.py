@@ -56,7 +56,7 @@ class LogStreamHandler(WebSocketMixin, websocket.WebSocketHandler, JupyterHandle
         words = ["logs", ranks, "--follow", "--json", f"--tail={lines}", "--cluster", self._name]
         self._unfinished = b""
         self._loop = asyncio.get_running_loop()
-        self._command = StreamingCommand(words, self._on_output, self._on_end)
+        self._command = StreamingCommand(words, identity, self._on_output, self._on_end)
         threading.Thread(target=self._command.run, name="sky-live", daemon=True).start()
         LogStreamHandler._running += 1  # until `_finish`, which every started thread calls
 

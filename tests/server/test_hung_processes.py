@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,8 +19,9 @@ import psutil
 import pytest
 
 from jupyter_sky.cluster.inventory import registry
+from tests.notebook.panel import samples
 from tests.server.jupyter import Kernel, Server, serve
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 Open = Callable[[str], Kernel]
 
@@ -64,6 +66,29 @@ def test_what_a_kernel_did_not_answer_to_it_does_not_do_later(
     until(lambda: server.sky(asked).status == 200)  # it looks at one message after the other
     assert server.sky(f"clusters/{entry['id']}/runs/0a").status == 404
     assert kernel.run("%%sky\nprint(kept)").stdout == "here\n"
+
+
+def test_a_cluster_that_took_the_name_of_another_is_left_alone(
+    server: Server, told: Callable[..., Path]
+) -> None:
+    told(samples.snapshot())
+    entry = server.clusters()["shown"]
+    with socket.create_server(("127.0.0.1", 0)) as kernel, ThreadPoolExecutor() as pool:
+        ports = dict.fromkeys(("shell_port", "iopub_port", "stdin_port", "hb_port"), 1)
+        ports["control_port"] = kernel.getsockname()[1]
+        file = server.runtime / "kernel-k1.json"
+        file.write_text(json.dumps({"transport": "tcp", "ip": "127.0.0.1", "key": "", **ports}))
+        asking = pool.submit(server.act, entry, "down")
+        kernel.settimeout(PATIENCE)
+        connection, _ = kernel.accept()  # and that is all it does
+        with connection:
+            registry.remove(entry["id"])
+            registry.record("0000000d", "shown", "local", {"nodes": 1})
+            answer = asking.result()
+    assert answer.message == (
+        "that cluster no longer exists, and shown is another: nothing was done."
+    )
+    assert registry.with_id("0000000d")
 
 
 def entry_pid(server: Server, kernel: Kernel) -> int:
@@ -121,7 +146,8 @@ def test_what_a_kernel_leaves_undone_when_it_ends(
 # What a server has in place of `jupyter sky`: it says what a file has, or hangs without one.
 CONFIG = """\
 from jupyter_sky.server import cli_process, status_poller
-cli_process.command = lambda *words: ["sh", "-c", 'cat "$0" || exec sleep infinity', "{said}"]
+hangs = 'cat "$0" || exec sleep infinity'
+cli_process.command = lambda *words, only: ["sh", "-c", hangs, "{said}"]
 status_poller._TIMEOUT = {timeout}
 """
 

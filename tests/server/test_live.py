@@ -218,7 +218,7 @@ def test_more_than_there_are_places_for_are_refused_until_one_is_closed(
 def test_what_cannot_be_started_is_over_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     ends: list[str] = []
-    StreamingCommand(["logs", "0"], lambda data: None, ends.append).run()
+    StreamingCommand(["logs", "0"], None, lambda data: None, ends.append).run()
     [end] = ends
     assert end.startswith("`jupyter sky logs` cannot be run: ")
     assert "/nowhere/python" in end

@@ -56,7 +56,7 @@ def machine_of(described: Mapping[str, Any], provider: Provider) -> Machine | No
 
 def find_broken(name: str) -> Broken | None:
     """Return the row of that name if it, or what it says of its machines, cannot be read."""
-    row = next((each for each in registry.read() if each.name == name), None)
+    row = registry.named(name)
     if not isinstance(row, RegistryRow):
         return row
     try:

@@ -31,11 +31,17 @@ WAIT = 5.0
 """Seconds for another process to let go of the registry."""
 
 
+ONLY = "--only"
+"""What a command line begins with, before an id, in which a name is to mean no other cluster."""
+
 _KEPT = (
     *("nodes", "procs_per_node", "cpus", "memory", "idle_timeout", "replace", "patience"),
     *("unattended", "autostop"),
 )
 """What a row keeps of a spec as it is."""
+
+
+_only: str | None = None
 
 
 class RegistryError(SkyError):
@@ -201,9 +207,30 @@ def with_id(identity: str) -> RegistryRow | None:
     return next((row for row in rows() if row.id == identity), None)
 
 
+def use_only(identity: str) -> None:
+    """Let this process use no cluster but one, whichever has its name by now."""
+    global _only
+    _only = identity
+
+
 def find(name: str) -> RegistryRow | None:
-    """Return the cluster of that name."""
-    return next((row for row in rows() if row.name == name), None)
+    """Return the cluster of that name; raises as `named`."""
+    row = named(name)
+    return row if isinstance(row, RegistryRow) else None
+
+
+def named(name: str) -> RegistryRow | Broken | None:
+    """Return the row of that name, also one that cannot be read.
+
+    Raises
+    ------
+    SkyError
+        If it is not of the only cluster that this process may use.
+    """
+    row = next((row for row in read() if row.name == name), None)
+    if row and _only not in (None, row.id):
+        raise SkyError(f"that cluster no longer exists, and {name} is another: nothing was done.")
+    return row
 
 
 def rows() -> list[RegistryRow]:
