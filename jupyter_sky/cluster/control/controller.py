@@ -285,6 +285,8 @@ class Controller(ConnectionListener):
             case Lost(shown=shown, others=others):
                 self.formation.outdated |= others > 0
                 self.notify(what_was_lost(connection.name, shown))
+            case Ending(whole=False):  # another notebook has removed the node, or this one
+                self.formation.outdated |= connection in self.connections
             case Ending(reason=""):
                 if self.state.phase is not ClusterPhase.DOWN:
                     self.mark_lost(f"cluster {self.spec.name} was ended from elsewhere.")

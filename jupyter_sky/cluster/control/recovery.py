@@ -206,14 +206,16 @@ def outcome_not_kept(connection: Connection) -> SkyError:
 def agent_lost(controller: Controller, connection: Connection) -> bool:
     """Record the loss of an agent: of its ranks if they can be replaced, else of the cluster.
 
+    The cluster is not lost either if another notebook has removed the node.
+
     Returns
     -------
     bool
         Whether to call `replace_lost`.
     """
-    if _can_replace(controller):
+    if _can_replace(controller) or controller.formation.outdated:
         _record_lost_ranks(controller, connection)
-        return True
+        return not controller.formation.outdated
     if connection.is_stopped:  # by another notebook
         controller.mark_lost(stops.sentence(controller.spec.name), "", _hosts([connection]))
         return False

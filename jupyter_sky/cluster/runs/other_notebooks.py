@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Set
 from dataclasses import dataclass
+from functools import partial
 
 from jupyter_sky.cluster.control import recovery
 from jupyter_sky.cluster.control.controller import Controller
@@ -120,11 +122,11 @@ class OtherNotebooks:
         """
 
         def is_free() -> bool:
-            return run.finished or not (self._running() or self._before(run))
+            return run.finished or not (self._running() or self._are_before(run.id))
 
         since = time.monotonic()
         if not is_free():
-            await self._enter_queue(run)
+            await self._enter_queue(run.id)
         if not (is_free() or await self._controller.holds_soon(is_free)):
             self._refuse_if_left(run, unseen)
             # Not `%sky`: the kernel is busy, and follows only what it found when it attached.
@@ -152,34 +154,48 @@ class OtherNotebooks:
         return not self._queued.issuperset(self._controller.state.queue)
 
     @contextlib.asynccontextmanager
-    async def queued_if_busy(self, run: Run) -> AsyncIterator[None]:
+    async def queued_if_busy(self, run: str) -> AsyncIterator[None]:
         """Take a run out of the queue in the end, if it has come there meanwhile."""
         try:
             yield
         finally:
-            if run.id in self._queued:
+            if run in self._queued:
                 head = self._controller.connection(0)
-                self._controller.spawn(request_quietly(head, "leave_queue", run=run.id))
+                self._controller.spawn(request_quietly(head, "leave_queue", run=run))
+
+    @contextlib.asynccontextmanager
+    async def kept_waiting(self) -> AsyncIterator[Callable[[], bool]]:
+        """Let no run of another notebook begin meanwhile.
+
+        Yields
+        ------
+        Callable
+            Returns whether one came before, and is about to begin.
+        """
+        change = f"change-{uuid.uuid4().hex[:12]}"  # waits in the place of a run
+        async with self.queued_if_busy(change):
+            await self._enter_queue(change)
+            yield partial(self._are_before, change)
 
     async def wait_as_refused(self, run: Run) -> None:
         """Wait a moment where another notebook was first, of which this one hears only then."""
-        await self._enter_queue(run)
+        await self._enter_queue(run.id)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(run.over.wait(), _ASKED_AGAIN)
 
-    async def _enter_queue(self, run: Run) -> None:
+    async def _enter_queue(self, run: str) -> None:
         """Let a run wait behind those of other notebooks that wait already."""
-        self._queued &= {run.id, *self._controller.state.queue}
-        if run.id not in self._queued:
-            self._queued.add(run.id)
+        self._queued &= {run, *self._controller.state.queue}
+        if run not in self._queued:
+            self._queued.add(run)
             # Answered behind the event that says who is before it.
-            await request_quietly(self._controller.connection(0), "queue", run=run.id)
+            await request_quietly(self._controller.connection(0), "queue", run=run)
 
-    def _before(self, run: Run) -> list[str]:
-        """Return the runs of others that begin before a run, which may have a place behind them."""
+    def _are_before(self, run: str) -> bool:
+        """Return whether runs of others begin before one, which may not be in the queue itself."""
         queue = self._controller.state.queue
-        ahead = queue[: queue.index(run.id)] if run.id in queue else queue
-        return [each for each in ahead if each not in self._queued]
+        ahead = queue[: queue.index(run)] if run in queue else queue
+        return not self._queued.issuperset(ahead)
 
     async def _stop_left(self, run: Run) -> None:
         """While a run waits, stop those before it that wait for a notebook that does not come back.

@@ -144,21 +144,24 @@ class Scheduler(ClusterListener):
             When the cluster is not idle.
         """
         controller, name = self.controller, self.controller.spec.name
-        if not await controller.holds_soon(lambda: not (self._runs or controller.state.is_in_use)):
-            raise UsageError(
-                f"cluster {name} is busy: scale it when the run is over, or stop that first with "
-                "`%sky interrupt`."
-            )
         if note := controller.link_note:
             raise SkyError(f"cluster {name} cannot be scaled now: {note}.")
-        async with self._turn:
-            await recovery.make_whole(self.controller)
-            controller.activity = f"scaling to {format_count(nodes, 'node')}"
-            try:
-                return await scaling.scale(controller, nodes, provider, progress)
-            finally:
-                controller.activity = ""
-                controller.wake()
+        async with self._others.kept_waiting() as are_before:
+            if not await controller.holds_soon(
+                lambda: not (self._runs or controller.state.busy_runs or are_before())
+            ):
+                raise UsageError(
+                    f"cluster {name} is busy: scale it when the run is over, or stop that first "
+                    "with `%sky interrupt`."
+                )
+            async with self._turn:
+                await recovery.make_whole(self.controller)
+                controller.activity = f"scaling to {format_count(nodes, 'node')}"
+                try:
+                    return await scaling.scale(controller, nodes, provider, progress)
+                finally:
+                    controller.activity = ""
+                    controller.wake()
 
     async def renew(self, ranks: Sequence[int]) -> None:
         """Replace the processes of ranks, between two runs; see `recovery.renew`."""
@@ -209,7 +212,7 @@ class Scheduler(ClusterListener):
             if sending:
                 await either(sending, run.over.wait())
             if not run.finished and not run.sent:  # another kernel has sent its own
-                async with self._others.queued_if_busy(run):
+                async with self._others.queued_if_busy(run.id):
                     await self._begin(run)
             if run.finished and not run.sent:  # perhaps before it was recorded that it waits
                 await dispatch.settle(self.controller.id, run)

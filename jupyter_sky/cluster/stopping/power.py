@@ -111,12 +111,12 @@ class Power:
         return "" if self._controller.loss_is_told else self._controller.loss.reason
 
     def end_lost(self) -> bool:
-        """End what is left of a lost cluster, unless another process has started it again.
+        """End what is left of a lost cluster, unless another process goes on with it.
 
         Returns
         -------
         bool
-            Whether it is ended; otherwise it is up, and this process may attach to it.
+            Whether it is ended; otherwise it may be up, and this process may attach to it.
 
         Raises
         ------
@@ -127,7 +127,9 @@ class Power:
         async def end() -> bool:
             controller = self._controller
             if row := await blocking(registry.with_id, controller.id):
-                if row.started > self._known_since and not row.is_stopped:
+                is_again = row.started > self._known_since and not row.is_stopped
+                # What is lost here may be a node that another notebook has removed.
+                if is_again or len(row.nodes) != len(controller.state.nodes):
                     return False
                 await stops.refuse(row, controller.provider)
             await lifecycle.down(controller)

@@ -362,9 +362,8 @@ class RequestHandlers:
     # The agent itself
 
     async def _on_end(self, request: Message) -> Message:
-        if request.get("whole"):
-            # Otherwise other clients would only see that their runs were stopped.
-            self._events.publish(Ending("").message())
+        # Otherwise other clients would only see that their runs were stopped, or the node is gone.
+        self._events.publish(Ending("", bool(request.get("whole"))).message())
         await shielded(self._end())
         return {}
 

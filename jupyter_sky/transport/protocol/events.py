@@ -324,10 +324,8 @@ class Leaving(Event):
     ----------
     kind
         What will happen to it, as in `jupyter_sky.transport.preemption.Interruption`.
-    at
-        When, as ``time.time`` counts; ``None`` if that is not known.
-    ranks
-        The ranks on it.
+    at, ranks
+        When, as ``time.time`` counts, if that is known; the ranks on it.
     """
 
     kind: str
@@ -337,9 +335,10 @@ class Leaving(Event):
 
 @dataclass(frozen=True, slots=True)
 class Ending(Event):
-    """The agent ends; ``reason`` says why, and is empty if a user ends it."""
+    """The agent ends, with the ``whole`` cluster or without; no ``reason``: a user ends it."""
 
     reason: str
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
