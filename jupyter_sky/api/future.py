@@ -38,9 +38,16 @@ class CallFuture(concurrent.futures.Future[R]):
         return super().exception(0)
 
     def _wait(self, timeout: float | None) -> None:
-        from jupyter_sky.transport import event_loop  # imported here, as asyncio below
+        from jupyter_sky.cluster.errors import Interrupted  # imported here, as asyncio below
+        from jupyter_sky.transport import event_loop
 
-        event_loop.wait_for(self, self._serve(self, timeout))
+        try:
+            event_loop.wait_for(self, self._serve(self, timeout))
+        except KeyboardInterrupt:
+            raise Interrupted(
+                "the wait for the call was stopped; the call goes on: `cancel()` of its future "
+                "stops it too."
+            ) from None
 
     def __await__(self) -> Generator[Any, None, R]:
         import asyncio  # imported here, since ranks that read a call do not need it
