@@ -43,6 +43,9 @@ _LONGEST_IMPORT = 4.0
 _LONGEST_OWN_IMPORT = 1.0
 """The same where that is a module of the user's own."""
 
+_LONGEST_START = 1.0
+"""The same where processes are started."""
+
 _AFTER_FINALIZER = 0.001
 """Seconds after which one comes again that was raised in a finalizer."""
 
@@ -145,6 +148,8 @@ def _longest_at(frames: Iterable[FrameType]) -> tuple[float, str]:
         code = frame.f_code
         if _enters_with(frame) or _takes_lock(frame) or code.co_name in _NOT_CUT_OFF:
             longest = max(longest, _LONGEST)
+        if code.co_qualname in _STARTING:
+            longest = max(longest, _LONGEST_START)
         if code.co_name == "<module>":
             is_own = _is_own(code.co_filename)
         elif code is _IMPORTING and is_own:
@@ -191,6 +196,13 @@ _NOT_CUT_OFF = frozenset(("__exit__", "__aexit__", *_GIVEN_BACK, Deferral._on_ig
 
 Torch would stay without gradients, or JAX with another mesh, where a ``with`` statement is left as
 a collective has just been broken. In our hook for finalizers an interrupt would be ignored again.
+"""
+
+_STARTING = frozenset(("BaseProcess.start", "_MultiProcessingDataLoaderIter.__init__"))
+"""What starts processes.
+
+One that nobody knows yet would be left behind, and torch cannot end some of its workers, but prints
+an error in the next cell.
 """
 
 _IMPORTING = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]

@@ -40,6 +40,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import ParamSpec, TypeVar
 
+from jupyter_sky.node.rank import child_interrupts
 from jupyter_sky.node.rank.deferral import Deferral, Handler
 from jupyter_sky.node.rank.user_handlers import UserHandlers
 
@@ -241,12 +242,9 @@ class Interrupts:
             self._until.wait(LONGEST_PAUSE)
 
     def _in_child(self) -> None:
-        """Leave a process that the cell has forked to Python, whose traceback has no line of ours.
-
-        Such processes print it, as a worker of a pool does when the user presses Stop.
-        """
+        """Handle interrupts of a process that the cell has forked no more."""
         if signal.getsignal(signal.SIGINT) == self._on_interrupt:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            child_interrupts.begin(forked_by=sys._getframe(1))
 
 
 def _is_interruptible(frame: FrameType | None) -> bool | None:

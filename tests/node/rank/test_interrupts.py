@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from multiprocessing import util
 from pathlib import Path
 from types import FrameType
 
@@ -182,6 +184,36 @@ def test_in_a_process_that_is_forked_it_has_no_frame_of_ours(interrupts: Interru
     if child == 0:
         os._exit(0 if is_raised_here() else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_process_that_has_not_begun_its_work_ends_without_a_word(
+    interrupts: Interrupts, capfd: pytest.CaptureFixture[str]
+) -> None:
+    util.register_after_fork(interrupts, lambda _: interrupt())
+    process = multiprocessing.get_context("fork").Process(target=print, args=("begun",))
+    interrupts.run_interruptible(process.start)
+    process.join()
+    assert process.exitcode == 0 and capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("where", ["BaseProcess.start", "_MultiProcessingDataLoaderIter.__init__"])
+def test_processes_that_are_being_started_are_known_when_it_is_raised(
+    interrupts: Interrupts, where: str
+) -> None:
+    def start() -> None:
+        interrupt()
+        started.append("all")
+
+    started: list[str] = []
+    start.__code__ = start.__code__.replace(co_qualname=where)
+
+    def cell() -> None:
+        start()
+        until(lambda: False)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.run_interruptible(cell)
+    assert started == ["all"]
 
 
 def test_it_leaves_no_lock_held_that_was_about_to_be_entered(interrupts: Interrupts) -> None:

@@ -119,3 +119,22 @@ print(queue.get())
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "7"
     assert done.stderr.count("sky.log: what processes log that a rank has started") == 1
+
+
+def test_they_end_without_a_word_where_they_have_not_begun(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    (tmp_path / "a.py").write_text(
+        """# %%
+%%sky --nodes 1
+import multiprocessing, os, signal
+child = multiprocessing.get_context("spawn").Process(target=print, args=("begun",))
+child.start()
+os.kill(child.pid, signal.SIGINT)
+child.join()
+print(child.exitcode)
+"""
+    )
+    done = terminal.sky("run", "a.py")
+    assert done.stdout.splitlines()[-1] == "0"
+    assert "begun" not in done.stdout and "KeyboardInterrupt" not in done.stderr

@@ -8,13 +8,16 @@ need not be on the node, so the rank sends along what it has.
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from multiprocessing import spawn
+from functools import partial
+from multiprocessing import spawn, util
 from types import FunctionType, ModuleType
 from typing import Any, NoReturn
 
+from jupyter_sky.node.rank import child_interrupts
 from jupyter_sky.serialization import cell_sources, pickling
 from jupyter_sky.serialization.pickled import Pickled
 from jupyter_sky.transport.metrics import metric_log
@@ -34,6 +37,16 @@ def install() -> None:
     """Let processes that this one spawns find the content of its ``__main__``."""
     if not isinstance(spawn.get_preparation_data, _Preparation):
         spawn.get_preparation_data = _Preparation(spawn.get_preparation_data)
+        util.spawnv_passfds = partial(_spawn, util.spawnv_passfds)
+
+
+def _spawn(usual: Callable[..., int], *args: Any) -> int:
+    """Start a process that is interrupted no sooner than `begin` has made that end it quietly."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return usual(*args)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Preparation:
@@ -178,6 +191,8 @@ def begin(values: list[tuple[Any, ...]], left_out: Mapping[str, bool]) -> None:
 
     It is called while this process reads its preparation data, before any of it is applied.
     """
+    child_interrupts.end_quietly(util)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     usual = spawn.prepare
 
     def prepare(data: Mapping[str, Any]) -> None:
