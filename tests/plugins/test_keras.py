@@ -136,3 +136,21 @@ def test_weights_are_set_where_keras_trains_with_torch(tmp_path: Path) -> None:
         assert_set_weights_arrive(notebook)
     finally:
         notebook.close()
+
+
+def test_a_notebook_loads_a_model_with_the_backend_of_the_ranks(tmp_path: Path) -> None:
+    """The default is TensorFlow, which is not installed."""
+    notebook = LiveNotebook(tmp_path / "keras.ipynb")
+    try:
+        notebook.succeed("%load_ext jupyter_sky")
+        notebook.succeed(
+            "%%sky --nodes 1 --plugin torch,keras --out model\nimport keras\n"
+            "model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(4)])"
+        )
+        assert notebook.value("model.output_shape, __import__('keras').backend.backend()") == (
+            (None, 4),
+            "torch",
+        )
+        assert notebook.value("__import__('os').environ.get('KERAS_BACKEND')") is None
+    finally:
+        notebook.close()

@@ -10,18 +10,23 @@ between all ranks. A rank that saves or receives a model alone would wait for th
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
+import os
 import sys
 import warnings
 import weakref
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from types import FunctionType
 from typing import Any
 
 _METADATA, _TIME, _CONFIG = "metadata.json", "date_saved", "config.json"
+
+_VARIABLE = "KERAS_BACKEND"
 
 _received: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 """What of the notebook came with a model: a rank need not have it under a name."""
@@ -56,7 +61,8 @@ def reduce(obj: Any) -> Any:
     match reduced:
         case load, (io.BytesIO() as archive,):
             files = _files(archive)
-            return _load, (load, files, _of_notebook(obj, files))
+            # The backend is read before `load` is looked up, which imports Keras.
+            return _load, (_Backend(_backend()), load, files, _of_notebook(obj, files))
     return reduced  # the user's own class says how it is pickled
 
 
@@ -95,8 +101,42 @@ def _names(config: Any) -> Iterator[str]:
             yield from _names(each)
 
 
+class _Backend:
+    """The backend that a process imports Keras with if it has not chosen one itself.
+
+    Otherwise a notebook could not load what ranks have trained with JAX or torch: the default is
+    TensorFlow, whether it is installed or not.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __reduce__(self) -> Any:
+        return _import_keras, (self.name,)
+
+
+def _backend() -> str:
+    import keras
+
+    return str(keras.backend.backend())
+
+
+def _import_keras(backend: str) -> None:
+    """Import Keras with a backend that is installed, unless that was chosen already."""
+    if "keras" in sys.modules or _VARIABLE in os.environ or not find_spec(backend):
+        return
+    os.environ[_VARIABLE] = backend
+    try:
+        importlib.import_module("keras")
+    finally:
+        del os.environ[_VARIABLE]
+
+
 def _load(
-    load: Callable[[io.BytesIO], Any], files: dict[str, bytes], of_notebook: dict[str, Any]
+    _: None,
+    load: Callable[[io.BytesIO], Any],
+    files: dict[str, bytes],
+    of_notebook: dict[str, Any],
 ) -> Any:
     import keras
 
