@@ -99,6 +99,9 @@ def test_an_error_says_in_which_line_of_the_call(pool: sky.ComputePool) -> None:
         joblib.Parallel(n_jobs=-1, timeout=PATIENCE)([joblib.delayed(fail)(0)])
     assert "in fail" in str(caught.value.__cause__)
     assert "in _carry_out" not in str(caught.value.__cause__)
+    assert "joblib_calls.py" not in str(caught.value.__cause__)
+    ours = [entry for entry in caught.traceback if "dask_cluster" in str(entry.path)]
+    assert all(entry.ishidden(caught) for entry in ours), "IPython shows them"
 
 
 def test_data_that_ended_with_all_workers_is_said(pool: sky.ComputePool) -> None:

@@ -106,6 +106,7 @@ def _count_calls(backend_class: Any) -> Callable[[], None]:
 
     @wraps(call)
     def counting(self: Any, iterable: Any) -> Any:
+        __tracebackhide__ = True  # IPython leaves it out of tracebacks then
         if isinstance(backend := self._backend, backend_class):
             backend.calls = iterable = CountedCalls(iterable)
         return call(self, iterable)

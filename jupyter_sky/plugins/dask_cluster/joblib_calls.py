@@ -9,6 +9,7 @@ import asyncio
 import concurrent.futures
 import uuid
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 from joblib import register_parallel_backend  # type: ignore[import-untyped, unused-ignore]
@@ -67,11 +68,19 @@ class EndingCalls(DaskDistributedBackend):  # type: ignore[misc, unused-ignore]
         except Exception as error:
             say_where_to_look(error)
             if future is not None and future.status != "finished":
-                error.__traceback__ = await future.traceback()  # without the frames of this side
+                # Without the frames of this side.
+                error.__traceback__ = _of_calls(await future.traceback())
             ended = _ExceptionWithTraceback(error) if error.__traceback__ else error
         finally:
             self.open_futures.discard(future)
         callback(ended)
+
+
+def _of_calls(traceback: TracebackType | None) -> TracebackType | None:
+    """Return the part of a worker's traceback that is not of this file."""
+    while traceback is not None and traceback.tb_frame.f_globals.get("__name__") == __name__:
+        traceback = traceback.tb_next
+    return traceback
 
 
 class CallsOnWorker:
