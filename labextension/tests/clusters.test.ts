@@ -1,10 +1,12 @@
 import assert from 'node:assert/strict';
 import { mock, test } from 'node:test';
+import { ServerConnection } from '@jupyterlab/services';
 import { Signal } from '@lumino/signaling';
 import type { Clusters as Answer } from '../src/api.ts';
-import type { Client } from '../src/lab/client.ts';
+import { Client } from '../src/lab/client.ts';
 import { Clusters, STATES_CHANGED } from '../src/lab/clusters.ts';
 import { Settings } from '../src/lab/settings.ts';
+import { english } from '../src/words.ts';
 import { sampleEntry, settled } from './page.ts';
 
 /** Lets what is due at once happen, but not what is due in seconds. */
@@ -56,4 +58,26 @@ test('the server is asked as soon as it tells of another state', async (t) => {
   assert.equal(await answer('ready'), 'ready');
   await refreshed;
   assert.equal(answers.length, 0);
+});
+
+test('the server is asked again if an answer never comes, as after a sleep', async (t) => {
+  const patience = new AbortController();
+  t.mock.method(AbortSignal, 'timeout', () => patience.signal);
+  const lost = (request: Request) =>
+    new Promise<Response>((_, reject) =>
+      request.signal.addEventListener('abort', () => reject(request.signal.reason))
+    );
+  const answer: Answer = { version: 1, jupyter_sky: '0.1.0', trouble: '', clusters: [sampleEntry()] };
+  const fetches = [lost, async () => Response.json(answer)];
+  const baseUrl = 'http://server.test/';
+  const connection = ServerConnection.makeSettings({
+    baseUrl,
+    fetch: ((request: Request) => fetches.shift()!(request)) as typeof fetch
+  });
+  const client = new Client(connection, english as never);
+  await Promise.all([
+    assert.rejects(client.clusters(), /does not answer; what is shown here may be out of date/),
+    settled().then(() => patience.abort())
+  ]);
+  assert.equal((await client.clusters()).clusters.length, 1);
 });

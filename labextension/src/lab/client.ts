@@ -15,6 +15,10 @@ import type {
 } from '../api.ts';
 import type { Wanted } from '../sidebar/form.ts';
 
+/** Milliseconds for the list of clusters. A connection that a sleeping computer has lost answers
+    never, and nothing else would be asked. */
+const PATIENCE = 60_000;
+
 /** What went wrong, as a sentence for the user. */
 export class RequestError extends Error {
   /** The status of the answer; 0 if there was none. */
@@ -36,7 +40,7 @@ export class Client {
   }
 
   clusters(): Promise<Clusters> {
-    return this.#request('GET', ['clusters']);
+    return this.#request('GET', ['clusters'], undefined, '', AbortSignal.timeout(PATIENCE));
   }
 
   interrupt(cluster: string): Promise<ActionResult> {
@@ -139,11 +143,12 @@ export class Client {
     method: string,
     parts: string[],
     content?: unknown,
-    query = ''
+    query = '',
+    signal: AbortSignal | null = null
   ): Promise<Answer> {
     const place = URLExt.join('jupyter-sky', 'api', ...parts.map(encodeURIComponent));
     const url = URLExt.join(this.#settings.baseUrl, place) + query;
-    const init: RequestInit = { method, cache: 'no-store' };
+    const init: RequestInit = { method, cache: 'no-store', signal };
     if (method === 'POST') {
       init.body = JSON.stringify(content ?? {});
     }
