@@ -34,6 +34,9 @@ LOOK_EVERY = 5.0
 _ASKED_AGAIN = 0.1
 """Seconds after which ranks are asked again where another notebook was first."""
 
+_ASKED_EVERY = 1.0
+"""Seconds after which a notebook says again that its run waits, to keep its place in the queue."""
+
 
 def said_of_origin(title: str, is_shared: bool) -> str:
     """Say who began a run that this notebook has not; other notebooks may share its cluster."""
@@ -76,6 +79,7 @@ class OtherNotebooks:
         self._stop = stop
         self._unfinished: dict[str, _Unfinished] = {}
         self._queued: set[str] = set()
+        self._asking: dict[str, asyncio.Task[None]] = {}
         self._have_run = self._is_told = False
         self._is_missed_told = False
 
@@ -159,9 +163,9 @@ class OtherNotebooks:
         try:
             yield
         finally:
-            if run in self._queued:
-                head = self._controller.connection(0)
-                self._controller.spawn(request_quietly(head, "leave_queue", run=run))
+            if asking := self._asking.pop(run, None):
+                await cancel_all([asking])
+                self._controller.spawn(self._ask("leave_queue", run))
 
     @contextlib.asynccontextmanager
     async def kept_waiting(self) -> AsyncIterator[Callable[[], bool]]:
@@ -188,8 +192,17 @@ class OtherNotebooks:
         self._queued &= {run, *self._controller.state.queue}
         if run not in self._queued:
             self._queued.add(run)
+            self._asking[run] = asyncio.ensure_future(self._keep_place(run))
             # Answered behind the event that says who is before it.
-            await request_quietly(self._controller.connection(0), "queue", run=run)
+            await self._ask("queue", run)
+
+    async def _keep_place(self, run: str) -> None:
+        while True:
+            await asyncio.sleep(_ASKED_EVERY)
+            await self._ask("queue", run)
+
+    async def _ask(self, what: str, run: str) -> None:
+        await request_quietly(self._controller.connection(0), what, run=run)
 
     def _are_before(self, run: str) -> bool:
         """Return whether runs of others begin before one, which may not be in the queue itself."""

@@ -30,17 +30,10 @@ class InterruptRequest(TypedDict):
 
 
 class QueueRequest(TypedDict):
-    """``queue``: let a run wait behind those that are in the queue; see `events.Queued`.
+    """``queue``: let a run wait behind those that are in the queue, or keep its place there.
 
-    The agent adds the ``client``.
+    ``leave_queue``: take it out, since it has begun or is over. See `events.Queued`.
     """
-
-    run: str
-    client: str
-
-
-class LeaveQueueRequest(TypedDict):
-    """``leave_queue``: take a run out of the queue, since it has begun or is over."""
 
     run: str
 

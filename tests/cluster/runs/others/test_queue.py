@@ -93,7 +93,7 @@ def test_what_needs_an_idle_cluster_does_not_slip_between_two_runs(
 
 
 def test_a_notebook_that_is_gone_keeps_nobody_waiting(
-    kernels: list[Cluster], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    kernels: list[Cluster], tmp_path: Path
 ) -> None:
     mine, gone, other = kernels
     go = tmp_path / "go"
