@@ -32,10 +32,12 @@ class InterruptRequest(TypedDict):
 class QueueRequest(TypedDict):
     """``queue``: let a run wait behind those that are in the queue, or keep its place there.
 
-    ``leave_queue``: take it out, since it has begun or is over. See `events.Queued`.
+    ``leave_queue``: take it out, since it has begun or is over. See `events.Queued`. The agent adds
+    the ``client`` that asks.
     """
 
     run: str
+    client: str
 
 
 class RanksRequest(TypedDict):
