@@ -32,16 +32,12 @@ class LeftRuns:
 
     def __init__(self, clients: Container[str], supervisor: Supervisor) -> None:
         self._clients = clients
-        self._ranks, self._prompting = supervisor.ranks, supervisor.prompting
+        self._ranks = supervisor.ranks
         self.handlers: dict[str, Callable[[Any], Message]] = {"left": self._on_left}
 
     def _on_left(self, request: LeftRequest) -> Message:
-        ranks = [each for each in self._ranks.values() if each.run == request["run"]]
+        waiting = [each.waiting for each in self._ranks.values() if each.run == request["run"]]
         # Where its ranks have finished, only those of other nodes keep anybody waiting.
-        is_left = all(
-            each.waiting.client not in self._clients
-            and (each.waiting.is_for_notebook or self._prompting.is_open(each))
-            for each in ranks
-        )
+        is_left = all(each.is_for_notebook and each.client not in self._clients for each in waiting)
         answer: LeftAnswer = {"is_left": is_left}
         return {**answer}

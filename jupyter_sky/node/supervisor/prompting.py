@@ -70,10 +70,6 @@ class Prompting:
         if self._watching is None:
             self._watching = asyncio.get_running_loop().create_task(self._watch())
 
-    def is_open(self, process: RankProcess) -> bool:
-        """Return whether a rank waits for an answer in its run."""
-        return process in self._open and self._open[process][0] == process.run
-
     def answer(self, request: AnswerRequest) -> None:
         """Give a rank the answer that it waits for in a run."""
         process = self._ranks.get(request["rank"])

@@ -20,7 +20,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.control import controller
 from jupyter_sky.cluster.inventory import probe, registry
 from jupyter_sky.cluster.runs import dispatch, other_notebooks
-from jupyter_sky.cluster.runs.task import Task, no_debugging
+from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.providers.local import Local
 from jupyter_sky.providers.spec import ClusterSpec
@@ -142,21 +142,13 @@ def test_a_run_that_is_taken_up_has_its_own_age(short: Cluster) -> None:
     mine.follow()
 
 
-@pytest.mark.parametrize(
-    "left",
-    [
-        Task((0, 1), serves={"concurrency": 1, "executor": "thread"}),
-        Task((0, 1), code="input('? ')", debugging={**no_debugging(), "keyboard": True}),
-    ],
-    ids=["for calls", "for input"],
-)
 def test_a_run_that_waits_for_a_kernel_that_does_not_come_back_gives_way(
-    short: Cluster, monkeypatch: pytest.MonkeyPatch, left: Task
+    short: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(other_notebooks, "LOOK_EVERY", 0.05)
-    of_other = short.run(left)
-    of_other.begin()
-    until(partial(busy_with, short, of_other.id))
+    for_calls = short.run(Task((0, 1), serves={"concurrency": 1, "executor": "thread"}))
+    for_calls.begin()
+    until(partial(busy_with, short, for_calls.id))
     row = registry.find(short.name)
     assert row is not None
     other = Cluster.attach(row, Local(grace=0.5), short.runtime_env)
