@@ -31,11 +31,6 @@ _OF_THE_PROCESS = (
 """What a process inherits of its parent, by its names in ``/proc/self/status``."""
 
 
-_LOGIN = re.compile(r"(?<=/)session-\w+\.scope$", re.MULTILINE)
-"""The control group that systemd makes for each login, also over SSH; it has no limits of its own.
-"""
-
-
 def likeness(spec: Mapping[str, Any], env: Mapping[str, str]) -> str:
     """Return a key that is the same for processes that are interchangeable.
 
@@ -57,7 +52,7 @@ def likeness(spec: Mapping[str, Any], env: Mapping[str, str]) -> str:
         "imports": [spec["preload"], with_packages(spec["sys_path"], env)],
         "env": sorted(pair for pair in env.items() if not _OF_THE_SESSION.fullmatch(pair[0])),
         "namespaces": [str(each.readlink()) for each in sorted(Path("/proc/self/ns").iterdir())],
-        "cgroup": _LOGIN.sub("session.scope", Path("/proc/self/cgroup").read_text()),
+        "cgroup": Path("/proc/self/cgroup").read_text(),
         "status": [
             line
             for line in Path("/proc/self/status").read_text().splitlines()

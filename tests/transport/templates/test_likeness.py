@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jupyter_sky.transport.templates.likeness import likeness
-from tests import waiting
 
 SPEC: dict[str, Any] = {"preload": ["json"], "sys_path": ["/a"], "python_path": None}
 ENV = {"PATH": "/bin", "JPY_SESSION_NAME": "one", "TERM_SESSION_ID": "1"}
@@ -57,44 +53,11 @@ def test_a_folder_makes_a_difference_where_packages_are_installed(tmp_path: Path
     ],
 )
 def test_what_a_process_inherits_makes_a_difference(inherited: str) -> None:
+    def of_a_child(before: str) -> str:
+        imports = (
+            "import os, resource\nfrom jupyter_sky.transport.templates.likeness import likeness"
+        )
+        code = f"{imports}\n{before}\nprint(likeness({SPEC}, {ENV}))"
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+
     assert of_a_child(inherited) != of_a_child("pass") == of_a_child("pass") != ""
-
-
-def test_a_login_of_its_own_makes_no_difference(control_groups: Path) -> None:
-    def within(group: str) -> str:
-        folder = control_groups / group
-        folder.mkdir()
-        return of_a_child(f"open('{folder}/cgroup.procs', 'w').write(str(os.getpid()))")
-
-    first, second = within("session-7.scope"), within("session-c12.scope")
-    assert first == second != ""
-    # A group that was made to limit what runs in it.
-    assert within("run-u7.scope") != first
-
-
-@pytest.fixture
-def control_groups() -> Iterator[Path]:
-    """A folder in which control groups can be made, as systemd makes one for each login."""
-    for root in (Path("/sys/fs/cgroup/systemd"), Path("/sys/fs/cgroup")):
-        folder = root / f"user-{os.getpid()}.slice"
-        with contextlib.suppress(OSError):
-            folder.mkdir()
-            break
-    else:
-        pytest.skip("control groups cannot be made here")
-    yield folder
-    for group in (*folder.glob("*.scope"), folder):
-        waiting.until(lambda group=group: _is_removed(group))
-
-
-def _is_removed(group: Path) -> bool:
-    with contextlib.suppress(OSError):  # a process in it is about to end
-        group.rmdir()
-    return not group.exists()
-
-
-def of_a_child(before: str) -> str:
-    """Return what a process of its own is like that has run some code before."""
-    imports = "import os, resource\nfrom jupyter_sky.transport.templates.likeness import likeness"
-    code = f"{imports}\n{before}\nprint(likeness({SPEC}, {ENV}))"
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
