@@ -136,7 +136,7 @@ class Agent:
         self._ports = Ports()
         self._volumes = Volumes(folder, spec.socket, Path(spec.blobs))
         turns, left = FormingTurns(self._sessions), LeftRuns(self._sessions, self._supervisor)
-        queue = RunQueue(self._sessions, self._events.publish)
+        queue = RunQueue(self._events.publish)
         parts = (self._installer, self._shells, self._ports, self._volumes, turns, left, queue)
         requests = RequestHandlers(
             spec=spec,
@@ -372,7 +372,7 @@ class Agent:
     def answer(self, token: str, message: Message) -> Answer:
         """Carry out a request, unless that was done before."""
         self._blob_folder.check()
-        if message["op"] in ("run", "open_port", "begin_forming", "end_forming", "queue"):
+        if message["op"] in ("run", "open_port", "begin_forming", "end_forming"):
             message["client"] = token
         return self._requests.answer(token, message)
 

@@ -10,7 +10,7 @@ and its place is lost: it keeps nobody waiting.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container
+from collections.abc import Callable
 
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_requests import Handlers, QueueRequest
@@ -27,8 +27,6 @@ class RunQueue:
 
     Parameters
     ----------
-    clients
-        The clients that are connected: one that is not has left its place when another asks.
     publish
         Publishes events, as messages.
 
@@ -38,22 +36,21 @@ class RunQueue:
         The handlers of requests, by name.
     """
 
-    def __init__(self, clients: Container[str], publish: Callable[[Message], object]) -> None:
-        self._clients, self._publish = clients, publish
-        self._asked: dict[str, tuple[str, float]] = {}  # who for each run, and when by the loop
+    def __init__(self, publish: Callable[[Message], object]) -> None:
+        self._publish = publish
+        self._asked: dict[str, float] = {}  # when, for each run, by the loop's clock
         self._watching: asyncio.Task[None] | None = None
         self.handlers: Handlers = {"queue": self._on_queue, "leave_queue": self._on_leave}
 
     def _on_queue(self, request: QueueRequest) -> Message:
         loop = asyncio.get_running_loop()
-        asked = {**self._asked, request["run"]: (request["client"], loop.time())}
-        self._change({run: each for run, each in asked.items() if each[0] in self._clients})
+        self._change({**self._asked, request["run"]: loop.time()})
         if self._watching is None:
             self._watching = loop.create_task(self._watch())
         return {}
 
     def _on_leave(self, request: QueueRequest) -> Message:
-        self._change({run: each for run, each in self._asked.items() if run != request["run"]})
+        self._change({run: at for run, at in self._asked.items() if run != request["run"]})
         return {}
 
     async def _watch(self) -> None:
@@ -61,10 +58,10 @@ class RunQueue:
         while self._asked:
             await asyncio.sleep(_LOOK_EVERY)
             since = asyncio.get_running_loop().time() - KEPT_FOR
-            self._change({run: each for run, each in self._asked.items() if each[1] >= since})
+            self._change({run: at for run, at in self._asked.items() if at >= since})
         self._watching = None
 
-    def _change(self, asked: dict[str, tuple[str, float]]) -> None:
+    def _change(self, asked: dict[str, float]) -> None:
         if [*asked] != [*self._asked]:
             self._publish(Queued([*asked]).message())
         self._asked = asked

@@ -32,12 +32,10 @@ class InterruptRequest(TypedDict):
 class QueueRequest(TypedDict):
     """``queue``: let a run wait behind those that are in the queue, or keep its place there.
 
-    ``leave_queue``: take it out, since it has begun or is over. See `events.Queued`. The agent adds
-    the ``client`` that asks.
+    ``leave_queue``: take it out, since it has begun or is over. See `events.Queued`.
     """
 
     run: str
-    client: str
 
 
 class RanksRequest(TypedDict):
