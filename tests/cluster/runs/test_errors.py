@@ -42,12 +42,18 @@ def test_a_recursion_without_end_is_shown_as_python_shows_it(cells) -> None:
     with pytest.raises(RecursionError) as caught:
         cells.run("def even(n):\n    return odd(n)\ndef odd(n):\n    return even(n)\neven(0)")
     lines = _plain(caught.value.remote_traceback).splitlines()
-    assert (lines[2], len(lines)) == ("    even(0)", 101)
-    assert re.fullmatch(r"  \[\d{4} lines are left out\]", lines[50])
+    assert (lines[2], len(lines)) == ("    even(0)", 103)
+    assert re.fullmatch(r"  \[\d{4} lines are left out\]", lines[51])
     cells.run("def chained():\n    try:\n        again(0)\n    finally:\n        1 / 0")
     with pytest.raises(ZeroDivisionError) as caught:
         cells.run("chained()")
     assert "Previous line repeated" in _plain(caught.value.remote_traceback)
+
+
+def test_an_error_that_is_its_own_cause_ends_the_cell_like_others(cells) -> None:
+    with pytest.raises(ZeroDivisionError):
+        cells.run("try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise error from error")
+    cells.run("pass")
 
 
 def test_peers_of_a_failed_rank_are_released(cells) -> None:

@@ -8,6 +8,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Sequence
+from itertools import groupby
 from types import TracebackType
 from typing import Any
 
@@ -44,10 +45,13 @@ def is_deep(error: BaseException | None) -> bool:
 
     Above all that is a recursion without end.
     """
-    while error is not None:
+    seen = set()  # an error may be its own cause
+    while error is not None and id(error) not in seen:
         if sum(1 for _ in traceback.walk_tb(error.__traceback__)) > _DEEP:
             return True
-        error = error.__cause__ or error.__context__
+        seen.add(id(error))
+        hidden, cause, context = error.__suppress_context__, error.__cause__, error.__context__
+        error = cause if cause is not None or hidden else context
     return False
 
 
@@ -102,11 +106,17 @@ def python_lines(error: BaseException, frames: TracebackType | None) -> list[str
     text = "".join(traceback.format_exception(type(error), error, frames))
     for name, title in cell_sources.titles.items():
         text = text.replace(f'File "{name}"', cell_sources.name(title))
-    lines = text.splitlines()
-    if (left_out := len(lines) - _MOST_LINES) > 1 and is_deep(error):
-        half = _MOST_LINES // 2
-        lines[half:-half] = [f"  [{left_out} lines are left out]"]
-    return lines
+    if not is_deep(error):
+        return text.splitlines()
+    shown = []
+    # Lines of calls are indented; what each error of a chain says is not.
+    for are_of_calls, group in groupby(text.splitlines(), lambda line: line.startswith("  ")):
+        lines = list(group)
+        if are_of_calls and (left_out := len(lines) - _MOST_LINES) > 1:
+            half = _MOST_LINES // 2
+            lines[half:-half] = [f"  [{left_out} lines are left out]"]
+        shown += lines
+    return shown
 
 
 def text(error: BaseException) -> str:
