@@ -103,13 +103,13 @@ class Interrupts:
 
     def run_interruptible(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a function in which interrupts are raised, and what the user's handlers raise."""
-        self._of_user.give_back()
-        # The previous run may have installed handlers of its own.
-        for number, handler in self._handlers:
-            _set_handler(number, handler)
-        self.was_requested = self.was_raised = self._is_pending = self._force = False
-        self.deferral.begin_run()
         try:
+            self._of_user.give_back()
+            # The previous run may have installed handlers of its own.
+            for number, handler in self._handlers:
+                _set_handler(number, handler)
+            self.was_requested = self.was_raised = self._is_pending = self._force = False
+            self.deferral.begin_run()
             return function(*args, **kwargs)
         finally:
             self.run_protected(self._of_user.hold, self._on_interrupt)
@@ -242,7 +242,7 @@ class Interrupts:
             self._until.wait(LONGEST_PAUSE)
 
     def _in_child(self) -> None:
-        """Handle interrupts of a process that the cell has forked no more."""
+        """Stop handling interrupts in a process that the cell has forked."""
         if signal.getsignal(signal.SIGINT) == self._on_interrupt:
             child_interrupts.begin(forked_by=sys._getframe(1))
 

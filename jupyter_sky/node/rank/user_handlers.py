@@ -11,10 +11,9 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from types import FrameType
-
-from jupyter_sky.node.rank import streams
 
 Handler = Callable[[int, FrameType | None], object]
 
@@ -44,11 +43,12 @@ class UserHandlers:
         if os.getpid() != self._pid:  # a process that the cell has forked
             return
         for number in _NUMBERS:
-            handler = _get(number)
-            if callable(handler) and handler != own:
-                held = _quiet(handler)
-                _set(number, held)
-                self._held.append((number, held, handler))
+            with _printed():  # what one raises just now
+                handler = _get(number)
+                if callable(handler) and handler != own:
+                    held = _quiet(handler)
+                    self._held.append((number, held, handler))
+                    _set(number, held)
 
     def give_back(self) -> None:
         """Let handlers raise again."""
@@ -60,7 +60,17 @@ class UserHandlers:
 
 def _quiet(handler: Handler) -> Handler:
     def call(signum: int, frame: FrameType | None) -> None:
-        with contextlib.suppress(KeyboardInterrupt), streams.errors_printed():
+        with _printed():
             handler(signum, frame)
 
     return call
+
+
+@contextlib.contextmanager
+def _printed() -> Iterator[None]:
+    """Print what a handler raises, whatever it is, and continue."""
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            yield
+    except BaseException:
+        traceback.print_exc()
