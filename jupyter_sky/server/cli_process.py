@@ -74,6 +74,8 @@ async def _in_thread(function: Callable[[], T], daemon: bool) -> T:
     future: Future[T] = Future()
 
     def call() -> None:
+        if not future.set_running_or_notify_cancel():
+            return
         try:
             future.set_result(function())
         except Exception as error:

@@ -9,8 +9,8 @@ The solution: before its first rank, a fork server forks a *template*. It has on
 descriptor except the socket that it listens on, and forks a fork server for each agent that asks.
 An agent finds it by its name, which encodes what both must have in common (`likeness`). It ends a
 minute after the last of its fork servers. Until then it costs hardly any memory, since it shares
-pages with its forks. In the same way, an agent on this computer leaves a template for further
-agents, since imports are most of its work.
+pages with its forks. In the same way, an agent leaves a template for further agents, since imports
+are most of its work.
 """
 
 from __future__ import annotations

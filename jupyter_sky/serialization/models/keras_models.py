@@ -21,6 +21,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -121,9 +122,21 @@ def _backend() -> str:
     return str(keras.backend.backend())
 
 
+def _backend_of_file() -> str:
+    """Return the backend that the user's ``keras.json`` names, if any."""
+    folder = os.environ.get("KERAS_HOME") or Path.home() / ".keras"
+    try:
+        return str(json.loads(Path(folder, "keras.json").read_text()).get("backend", ""))
+    except (OSError, ValueError, AttributeError):
+        return ""
+
+
 def _import_keras(backend: str) -> None:
     """Import Keras with a backend that is installed, unless that was chosen already."""
     if "keras" in sys.modules or _VARIABLE in os.environ or not find_spec(backend):
+        return
+    # Keras writes its default there itself, whether that is installed or not.
+    if (chosen := _backend_of_file()) and find_spec(chosen):
         return
     os.environ[_VARIABLE] = backend
     try:
