@@ -100,7 +100,8 @@ class ClusterState:
         Whether an error or a Stop came to a run on some rank, since all ranks last began one
         together.
     queue
-        The runs of all notebooks that wait for each other, in their order.
+        The runs of all notebooks that wait for each other, in their order, and changes of the
+        number of nodes; the head's agent keeps it.
     """
 
     phase: ClusterPhase
@@ -119,13 +120,10 @@ class ClusterState:
         return cls(ClusterPhase.STARTING, tuple(nodes), tuple(sorted(ranks, key=lambda r: r.rank)))
 
     def with_nodes(self, nodes: Sequence[Node]) -> ClusterState:
-        """Return the state with other nodes; existing ranks are unchanged.
-
-        The queue is forgotten: the head that kept it may have been replaced.
-        """
+        """Return the state with other nodes; existing ranks are unchanged."""
         known = {rank.rank: rank for rank in self.ranks}
         ranks = tuple(known.get(rank.rank, rank) for rank in self.new(nodes).ranks)
-        return replace(self, nodes=tuple(nodes), ranks=ranks, queue=())
+        return replace(self, nodes=tuple(nodes), ranks=ranks)
 
     def restored(self, now: ClusterState, but: Collection[int]) -> ClusterState:
         """Return this state, updated by the present state of its ranks.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from jupyter_sky.cluster.control import process_group, scaling
@@ -213,6 +214,8 @@ def agent_lost(controller: Controller, connection: Connection) -> bool:
     bool
         Whether to call `replace_lost`.
     """
+    if 0 in connection.ranks:
+        controller.state = replace(controller.state, queue=())
     if _can_replace(controller) or controller.formation.outdated:
         _record_lost_ranks(controller, connection)
         return not controller.formation.outdated

@@ -8,7 +8,6 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Set
 from dataclasses import dataclass
-from functools import partial
 
 from jupyter_sky.cluster.control import recovery
 from jupyter_sky.cluster.control.controller import Controller
@@ -33,6 +32,9 @@ LOOK_EVERY = 5.0
 
 _ASKED_AGAIN = 0.1
 """Seconds after which ranks are asked again where another notebook was first."""
+
+_GONE_WITHIN = 8.0
+"""Seconds within which a notebook that has ended has lost its place in the queue."""
 
 _ASKED_EVERY = 1.0
 """Seconds after which a notebook says again that its run waits, to keep its place in the queue."""
@@ -126,7 +128,9 @@ class OtherNotebooks:
         """
 
         def is_free() -> bool:
-            return run.finished or not (self._running() or self._are_before(run.id))
+            if run.finished or self._controller.formation.outdated:  # which is said at its turn
+                return True
+            return not (self._running() or self._are_before(run.id))
 
         since = time.monotonic()
         if not is_free():
@@ -165,21 +169,35 @@ class OtherNotebooks:
         finally:
             if asking := self._asking.pop(run, None):
                 await cancel_all([asking])
-                self._controller.spawn(self._ask("leave_queue", run))
+                self._controller.spawn(self._leave_queue(run))
 
     @contextlib.asynccontextmanager
-    async def kept_waiting(self) -> AsyncIterator[Callable[[], bool]]:
+    async def kept_waiting(self, is_idle: Callable[[], bool]) -> AsyncIterator[bool]:
         """Let no run of another notebook begin meanwhile.
+
+        Parameters
+        ----------
+        is_idle
+            Returns whether nothing runs.
 
         Yields
         ------
-        Callable
-            Returns whether one came before, and is about to begin.
+        bool
+            Whether nothing runs, and nothing that came before is about to begin.
         """
+        controller = self._controller
         change = f"change-{uuid.uuid4().hex[:12]}"  # waits in the place of a run
+
+        def is_free() -> bool:
+            return is_idle() and not self._are_before(change)
+
         async with self.queued_if_busy(change):
             await self._enter_queue(change)
-            yield partial(self._are_before, change)
+            if await controller.holds_soon(is_idle):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_GONE_WITHIN):
+                        await controller.until(lambda: is_free() or not is_idle())
+            yield is_free()
 
     async def wait_as_refused(self, run: Run) -> None:
         """Wait a moment where another notebook was first, of which this one hears only then."""
@@ -189,8 +207,7 @@ class OtherNotebooks:
 
     async def _enter_queue(self, run: str) -> None:
         """Let a run wait behind those of other notebooks that wait already."""
-        self._queued &= {run, *self._controller.state.queue}
-        if run not in self._queued:
+        if run not in self._asking:
             self._queued.add(run)
             self._asking[run] = asyncio.ensure_future(self._keep_place(run))
             # Answered behind the event that says who is before it.
@@ -200,6 +217,10 @@ class OtherNotebooks:
         while True:
             await asyncio.sleep(_ASKED_EVERY)
             await self._ask("queue", run)
+
+    async def _leave_queue(self, run: str) -> None:
+        await self._ask("leave_queue", run)  # answered behind the event, as above
+        self._queued.discard(run)
 
     async def _ask(self, what: str, run: str) -> None:
         await request_quietly(self._controller.connection(0), what, run=run)

@@ -146,10 +146,9 @@ class Scheduler(ClusterListener):
         controller, name = self.controller, self.controller.spec.name
         if note := controller.link_note:
             raise SkyError(f"cluster {name} cannot be scaled now: {note}.")
-        async with self._others.kept_waiting() as are_before:
-            if not await controller.holds_soon(
-                lambda: not (self._runs or controller.state.busy_runs or are_before())
-            ):
+        is_idle = lambda: not (self._runs or controller.state.busy_runs)  # noqa: E731
+        async with self._others.kept_waiting(is_idle) as is_free:
+            if not is_free:
                 raise UsageError(
                     f"cluster {name} is busy: scale it when the run is over, or stop that first "
                     "with `%sky interrupt`."

@@ -344,7 +344,7 @@ def test_an_idle_cluster_ends_as_a_whole(new) -> None:
 
 
 def test_a_cluster_to_which_data_is_on_its_way_is_not_idle(new, monkeypatch) -> None:
-    cells = new(nodes=2, framework=False, provider=Local(machines=2), idle_timeout=3)
+    cells = new(nodes=2, framework=False, provider=Local(machines=2), idle_timeout=6)
     send = Uploads._send_piece
 
     async def send_slowly(*piece: Any) -> bool:
@@ -360,7 +360,7 @@ def test_a_cluster_to_which_data_is_on_its_way_is_not_idle(new, monkeypatch) -> 
     acknowledge = Downloads.acknowledge
 
     def acknowledge_late(*piece: Any) -> None:
-        asyncio.get_running_loop().call_later(1.5, acknowledge, *piece)
+        asyncio.get_running_loop().call_later(2.0, acknowledge, *piece)
 
     monkeypatch.setattr(Downloads, "acknowledge", acknowledge_late)
     came = cells.run("back = os.urandom(9_000_000)", values={0: ["back"]})
@@ -369,12 +369,12 @@ def test_a_cluster_to_which_data_is_on_its_way_is_not_idle(new, monkeypatch) -> 
 
 
 def test_a_cluster_that_new_nodes_are_to_join_is_not_idle(new, monkeypatch) -> None:
-    cells = new(nodes=1, framework=False, idle_timeout=3)
+    cells = new(nodes=1, framework=False, idle_timeout=6)
     add = Local.add_nodes
 
     async def add_late(*asked: Any) -> AddedNodes:
         """Take as long as machines that have to be rented."""
-        await asyncio.sleep(6)
+        await asyncio.sleep(9)
         return await add(*asked)
 
     monkeypatch.setattr(Local, "add_nodes", add_late)

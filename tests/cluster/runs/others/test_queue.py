@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.runs import other_notebooks
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.errors import UsageError
 from jupyter_sky.transport.event_loop import call
@@ -76,6 +77,7 @@ def test_what_needs_an_idle_cluster_does_not_slip_between_two_runs(
             asyncio.get_running_loop().call_later(0.01, post_later, *request)
 
     monkeypatch.setattr(connection, "post", post_later)
+    monkeypatch.setattr(other_notebooks, "_GONE_WITHIN", 0.1)
     go.touch()
     holds.follow()
     until(lambda: not mine.state.busy_runs)
