@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +16,9 @@ import jupyter_sky as sky
 from jupyter_sky.api.calls.worker import Worker
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.runs.task import Task
+from jupyter_sky.transport import event_loop
 from tests.api.calls.test_calls import double, meet, rank_pids, wait_for, worker
+from tests.api.calls.test_streams import stop_within
 from tests.waiting import PATIENCE, until
 
 
@@ -44,11 +45,6 @@ def clean_up(folder: Path) -> None:
 def fail_when(path: Path) -> None:
     wait_for.local(path)
     raise ValueError("not 1")
-
-
-def interrupt_when(path: Path) -> None:
-    wait_for.local(path)
-    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
 async def _awaited(future: Any) -> Any:
@@ -132,15 +128,11 @@ def test_stop_ends_the_wait_for_a_call_and_not_the_call(
     pool: sky.ComputePool, tmp_path: Path
 ) -> None:
     future = wait_for(tmp_path / "now") > pool
-    running = stay(tmp_path) > pool
-    stopping = threading.Thread(target=interrupt_when, args=(tmp_path / "stays",))
-    stopping.start()
+    threading.Thread(target=stop_within, args=(event_loop.wait_for,)).start()
     with pytest.raises(Interrupted, match=r"the call goes on: `cancel\(\)`"):
         future.result()
-    stopping.join()
     (tmp_path / "now").touch()
     assert future.result(PATIENCE) == "now"
-    running.cancel()
 
 
 def test_calls_that_run_beside_others_are_stopped_when_one_fails(

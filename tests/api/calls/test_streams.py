@@ -101,18 +101,19 @@ def test_a_value_arrives_before_the_next_is_made(pool: sky.ComputePool, tmp_path
     (tmp_path / "go").touch()
     assert list(stream) == ["second"]
     stream = two(tmp_path / "never") >> pool
-    threading.Thread(target=stop_in_next).start()
+    assert next(stream) == "first"
+    threading.Thread(target=stop_within, args=(RunHandle.events,)).start()
     with pytest.raises(KeyboardInterrupt, match="the stream was stopped after 1 value"):
         list(stream)
 
 
-def stop_in_next() -> None:
-    """Stop the main thread where it waits for the next value of a stream."""
+def stop_within(function: Callable[..., Any]) -> None:
+    """Stop the main thread where it is within a function."""
     main = threading.main_thread().ident or 0
 
     def is_there() -> bool:
         stack = traceback.walk_stack(sys._current_frames()[main])
-        return any(frame.f_code is RunHandle.events.__code__ for frame, _ in stack)
+        return any(frame.f_code is function.__code__ for frame, _ in stack)
 
     until(is_there)
     signal.pthread_kill(main, signal.SIGINT)
