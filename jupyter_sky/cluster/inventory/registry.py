@@ -32,7 +32,7 @@ WAIT = 5.0
 
 
 ONLY = "--only"
-"""What a command line begins with, before an id, in which a name is to mean no other cluster."""
+"""With this and an id at its beginning, the names in a command line mean no other cluster."""
 
 _KEPT = (
     *("nodes", "procs_per_node", "cpus", "memory", "idle_timeout", "replace", "patience"),

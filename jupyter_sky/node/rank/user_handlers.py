@@ -7,12 +7,11 @@ has failed, as after a Stop, and an alarm may go off when its cell has ended.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 
 Handler = Callable[[int, FrameType | None], object]
@@ -43,12 +42,14 @@ class UserHandlers:
         if os.getpid() != self._pid:  # a process that the cell has forked
             return
         for number in _NUMBERS:
-            with _printed():  # what one raises just now
+            try:
                 handler = _get(number)
                 if callable(handler) and handler != own:
                     held = _quiet(handler)
                     self._held.append((number, held, handler))
                     _set(number, held)
+            except BaseException as error:  # one is called just now
+                _print(error)
 
     def give_back(self) -> None:
         """Let handlers raise again."""
@@ -60,17 +61,15 @@ class UserHandlers:
 
 def _quiet(handler: Handler) -> Handler:
     def call(signum: int, frame: FrameType | None) -> None:
-        with _printed():
+        try:
             handler(signum, frame)
+        except BaseException as error:
+            _print(error)
 
     return call
 
 
-@contextlib.contextmanager
-def _printed() -> Iterator[None]:
-    """Print what a handler raises, whatever it is, and continue."""
-    try:
-        with contextlib.suppress(KeyboardInterrupt):
-            yield
-    except BaseException:
-        traceback.print_exc()
+def _print(error: BaseException) -> None:
+    """Print what a handler has raised, unless it is a Stop."""
+    if not isinstance(error, KeyboardInterrupt):
+        traceback.print_exception(error)
