@@ -146,8 +146,9 @@ class Scheduler(ClusterListener):
         controller, name = self.controller, self.controller.spec.name
         if note := controller.link_note:
             raise SkyError(f"cluster {name} cannot be scaled now: {note}.")
-        is_idle = lambda: not (self._runs or controller.state.busy_runs)  # noqa: E731
-        async with self._others.kept_waiting(is_idle) as is_free:
+        async with self._others.kept_waiting(
+            lambda: not (self._runs or controller.state.busy_runs)
+        ) as is_free:
             if not is_free:
                 raise UsageError(
                     f"cluster {name} is busy: scale it when the run is over, or stop that first "
