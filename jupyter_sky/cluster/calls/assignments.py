@@ -75,6 +75,11 @@ class Assignments:
         """Return the calls that a rank has had for the longest time."""
         return list(islice((each for each in self._all.values() if each.rank == rank), count))
 
+    def printing(self, number: int | None, rank: int) -> list[Assignment]:
+        """Return the call that has printed something; outside of calls, the rank's oldest one."""
+        found = self.find(number, rank)
+        return [found] if found else self.oldest(rank)
+
     def __contains__(self, each: Assignment) -> bool:
         return each.number in self._all
 

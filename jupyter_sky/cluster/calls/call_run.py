@@ -11,6 +11,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
+from itertools import chain, islice
 
 from jupyter_sky.cluster.calls.assignments import Assignment, Assignments
 from jupyter_sky.cluster.calls.batch import Asked, Batch, BatchedCall
@@ -363,15 +364,13 @@ class CallRun:
     # Output, and the end
 
     def _on_output(self, event: Output | Display | RunNotice) -> None:
-        """Pass on what a rank prints, to the batch of the call that printed it, and notices."""
-        if isinstance(event, RunNotice):
-            for call in [*self._waiting][:1]:
-                call.batch.sink(event)
-            return
-        assigned = self._assigned.find(event.call, event.rank)
-        # What is printed outside of a call belongs to the rank's oldest one.
-        for each in [assigned] if assigned else self._assigned.oldest(event.rank):
-            each.call.batch.sink(event)
+        """Pass on notices and what a rank prints, to the batch of the call that printed it."""
+        mine = []
+        if not isinstance(event, RunNotice):
+            mine = self._assigned.printing(event.call, event.rank)
+        calls = chain((each.call for each in mine or self._assigned), self._waiting)
+        for call in islice(calls, 1):  # where the rank has none, another that is not answered
+            call.batch.sink(event)
 
     def _on_over(self) -> None:
         """Handle the end of the run: fail the calls that are left, or hand them to another run."""

@@ -1,6 +1,6 @@
-"""What threads and tasks of a cell print when it has ended and no other one runs.
+"""What threads and tasks of a cell or call print when it has ended and nothing else runs.
 
-It goes to the rank's log. The next cell says so, or nobody would look for it there.
+It goes to the rank's log. The next one says so, or nobody would look for it there.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from collections.abc import Iterator
 
 from jupyter_sky.formatting import format_count
 
-_UNSEEN = (
-    "rank {rank} printed {lines} after its last cell had ended: `%sky logs {rank}` shows {them}."
-)
+_UNSEEN = "rank {rank} printed {lines} after its last {what} had ended: `{command}` shows {them}."
 
 
 class _Unseen:
@@ -49,13 +47,17 @@ class _Unseen:
         finally:
             self._tasks_run = False
 
-    def tell(self, rank: int) -> None:
-        """Begin a cell: say in it what was not seen before."""
+    def tell(self, rank: int, is_cell: bool) -> None:
+        """Begin a cell or calls: say in it what was not seen before."""
         self.is_counting = False
         lines, self.lines = self.lines, 0
         if lines:
             said, them = format_count(lines, "line"), "it" if lines == 1 else "them"
-            print(_UNSEEN.format(rank=rank, lines=said, them=them), file=sys.stderr)
+            what, command = ("cell", "%sky logs") if is_cell else ("call", "jupyter sky logs")
+            text = _UNSEEN.format(
+                rank=rank, lines=said, what=what, command=f"{command} {rank}", them=them
+            )
+            print(text, file=sys.stderr)
 
 
 unseen = _Unseen()

@@ -224,8 +224,9 @@ class RankWorker:
         present_run.end(error is None)
 
     def _perform(self, command: RunCommand) -> Packed | None:
-        if command["code"]:
-            unseen.tell(self.rank)
+        is_call = (command["call"] or command["serves"]) is not None
+        if command["code"] or (is_call and command["show"]):
+            unseen.tell(self.rank, is_cell=not is_call)
         if command["after_cut_off"]:
             present_run.resume_after_cut_off()
         self._namespace.begin_run(command["outdated"].get(self.rank, ()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 import threading
@@ -91,6 +92,59 @@ def test_what_is_printed_after_calls_at_once_is_no_call_s(pool: sky.ComputePool)
         followed(pool, [say_twice(n) for n in range(4)])
     events = followed(pool, [say_twice(n) for n in range(4)])
     assert [printed(mine, "stdout") for mine in events] == [f"{n}\n{n}\n" for n in range(4)]
+
+
+@sky.compute
+def say_later(folder: Path, name: str) -> None:
+    """Print in a thread, once this call has ended and another process says so."""
+
+    def say() -> None:
+        while not (folder / f"{name} may").exists():
+            time.sleep(0.005)
+        print(name, flush=True)
+        (folder / name).touch()
+
+    threading.Thread(target=say).start()
+
+
+@sky.compute
+def wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.005)
+
+
+def test_what_a_rank_prints_between_its_calls_is_shown_where_another_is_awaited(
+    pool: sky.ComputePool, tmp_path: Path
+) -> None:
+    said: list[Event] = []
+    heard: list[Event] = []
+    assert pool._batches is not None
+    calls = [say_later(tmp_path, "thread"), wait_for(tmp_path / "go")]
+    for call, events in zip(calls, (said, heard), strict=True):
+        batch, _ = pool._batches.pack([call], events.append)
+        pool._batches.submit(batch)
+    until(lambda: said)
+    (tmp_path / "thread may").touch()
+    until(lambda: printed(heard, "stdout"))
+    (tmp_path / "go").touch()
+    until(lambda: isinstance(heard[-1], CallResult))
+    assert printed(heard, "stdout") == "thread\n"
+
+
+@pytest.mark.parametrize("in_a_batch", [False, True])
+def test_what_was_printed_after_a_call_is_told_in_the_next_one(
+    pool: sky.ComputePool, tmp_path: Path, capsys: pytest.CaptureFixture[str], in_a_batch: bool
+) -> None:
+    _ = pool.map(say_later, [tmp_path], ["thread"])
+    until(lambda: not pool.cluster.state.is_in_use)
+    (tmp_path / "thread may").touch()
+    until((tmp_path / "thread").exists)
+    if in_a_batch:
+        pool.map(wait_for, [tmp_path / "thread"])
+    else:
+        _ = wait_for(tmp_path / "thread") @ pool
+    said = "printed 1 line after its last call had ended: `jupyter sky logs"
+    assert re.fullmatch(rf"rank (\d) {said} \1` shows it\.\n", capsys.readouterr().err)
 
 
 @sky.compute
