@@ -15,7 +15,7 @@ from jupyter_sky.cluster.network.blobs.shared_memory import Request, SharedMemor
 from jupyter_sky.cluster.network.transfer import HostTransfer
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_bytes
-from jupyter_sky.serialization.blobs import PIECE
+from jupyter_sky.serialization.blobs import PIECE, digest
 from jupyter_sky.transport.compression import Compressor
 from jupyter_sky.transport.flow import Flow
 from jupyter_sky.transport.frames import Message
@@ -135,11 +135,8 @@ class Uploads:
             if "missing" not in answer:
                 return
             self.note_missing(answer["missing"])
-        size = sum(blob.nbytes for blob in blobs.values())
-        raise SkyError(
-            f"the {format_bytes(size)} that {what} needs did not arrive: they were changed on the "
-            "way, or a node has no room for them in shared memory."
-        )
+        missing = {key: blobs[key] for key in answer["missing"] if key in blobs}
+        raise await asyncio.to_thread(_not_arrived, missing or blobs, what)
 
     def _note_sent(self, keys: Iterable[str]) -> None:
         self._known.update(keys)
@@ -238,6 +235,21 @@ class Uploads:
             raise
         else:
             self._flow.on_arrived(count)
+
+
+def _not_arrived(blobs: Mapping[str, memoryview], what: str) -> SkyError:
+    """Return why a node does not take blobs: their digests are compared again, which takes time."""
+    changed = [data for key, data in blobs.items() if digest(data) != key]
+    size = format_bytes(sum(data.nbytes for data in changed or blobs.values()))
+    if changed:
+        return SkyError(
+            f"{size} that {what} needs were changed in this program before they were sent: give it "
+            "a copy of what you change meanwhile, as in `values.copy()`."
+        )
+    return SkyError(
+        f"the {size} that {what} needs did not arrive: they were changed on the way, or a node has "
+        "no room for them in shared memory."
+    )
 
 
 def _batches(blobs: Mapping[str, memoryview]) -> Iterator[list[str]]:
