@@ -60,7 +60,8 @@ def find_script(line: Namespace) -> tuple[Path, str]:
             f"{line.script} is not in {folder}, which is what nodes get: add `--workdir FOLDER` "
             "with a folder that has it, and name it from there."
         )
-    return folder, str(script.relative_to(folder))
+    found = str(script.relative_to(folder))
+    return folder, f"./{found}" if found.startswith("-") else found  # no option of torchrun's
 
 
 def torchrun_script(line: Namespace, script: str) -> NodeScript:

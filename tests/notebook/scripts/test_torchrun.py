@@ -150,13 +150,16 @@ def test_a_static_rendezvous_numbers_nodes_as_the_cluster_does(
     notebook: Notebook, project: Path
 ) -> None:
     (project / "package").mkdir()  # a folder can be a script, as for Python
-    (project / "package" / "__main__.py").write_text(
+    program = (
         "import os, torch.distributed as dist\ndist.init_process_group('gloo')\n"
         "print(f'{dist.get_rank()} is node ' + os.environ['SKYPILOT_NODE_RANK'], flush=True)\n"
         "dist.barrier()\ndist.destroy_process_group()\n"
     )
-    out = notebook.run("%sky torchrun --nodes 2 --rdzv-backend static package")
-    assert sorted(out.splitlines()) == ["0 │ 0 is node 0", "1 │ 1 is node 1"]
+    (project / "package" / "__main__.py").write_text(program)
+    (project / "-dashes.py").write_text(program)
+    for script in ("package", "./-dashes.py"):
+        out = notebook.run(f"%sky torchrun --nodes 2 --rdzv-backend static {script}")
+        assert sorted(out.splitlines()) == ["0 │ 0 is node 0", "1 │ 1 is node 1"]
 
 
 @pytest.mark.parametrize(
