@@ -314,6 +314,8 @@ class OtherNotebooks:
         if unseen is None or self._is_missed_told or run.in_background or not run.task.title:
             return
         self._is_missed_told = True
+        # Nothing runs any more: its end is among the events that are still on their way.
+        await self._controller.holds_soon(lambda: unseen.finished)
         if unseen.finished and not await blocking(owed_runs.owes, cluster, unseen.id):
             return
         names = sorted({name for each in unseen.task.values.values() for name in each})

@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.control import controller
 from jupyter_sky.cluster.inventory import probe, registry
+from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.runs import dispatch, other_notebooks
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.runtime_env import Timeouts
@@ -30,15 +32,29 @@ from tests.conftest import processes_of
 from tests.waiting import until
 
 
-@pytest.fixture
-def short() -> Iterator[Cluster]:
-    """A cluster that ends half a second after its notebook has left."""
+@contextmanager
+def started(grace: float) -> Iterator[Cluster]:
+    """Start a cluster that ends so many seconds after its last notebook has left."""
     spec, runtime_env = assemble(ClusterSpec(name=f"short-{uuid.uuid4().hex[:6]}", nodes=2), [])
-    cluster = Cluster.start(spec, Local(grace=0.5), runtime_env)
+    cluster = Cluster.start(spec, Local(grace=grace), runtime_env)
     yield cluster
     cluster.down()
     while processes_of(Path(cluster.id)):  # an agent that was killed, or ended itself
         time.sleep(0.01)
+
+
+@pytest.fixture
+def short() -> Iterator[Cluster]:
+    """A cluster that ends half a second after its notebook has left."""
+    with started(0.5) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def lasting() -> Iterator[Cluster]:
+    """A cluster that stays up when its notebook has left."""
+    with started(600.0) as cluster:
+        yield cluster
 
 
 def visited(cluster: Cluster) -> Cluster:
@@ -93,6 +109,36 @@ def test_a_visitor_follows_what_the_notebook_runs(short: Cluster) -> None:
     again = short.run(Task((0, 1), code="pass"))
     again.follow()
     again.values()
+
+
+def test_a_run_that_is_over_is_not_said_to_go_on_where_a_node_tells_of_its_end_late(
+    lasting: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = lasting.run(Task((0, 1), code="import time\ntime.sleep(600)", title="first"))
+    first.begin()
+    until(lambda: all(rank.run == first.id for rank in lasting.state.ranks))
+    row = registry.find(lasting.name)
+    assert row is not None
+    visitor = visited(lasting)
+    lasting.close()  # with its run, whose end it does not see
+    visitor.interrupt()
+    assert visitor.wait_until_idle(30)
+    follow = Connection.follow
+
+    def follow_late(connection: Connection, *where: int, **known: int) -> None:
+        late = 0.2 if 1 in connection.ranks else 0.0
+        asyncio.get_running_loop().call_later(late, partial(follow, connection, *where, **known))
+
+    monkeypatch.setattr(Connection, "follow", follow_late)
+    other = Cluster.attach(row, Local(), lasting.runtime_env)
+    assert other is not None
+    notices: list[str] = []
+    second = other.run(Task((0, 1), code="pass", title="second"))
+    second.follow(notice=notices.append)
+    second.check()
+    assert notices == []
+    other.close()
+    visitor.close()
 
 
 def test_a_run_of_another_kernel_may_take_longer_than_ranks_take_to_start(
