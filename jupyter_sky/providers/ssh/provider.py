@@ -223,6 +223,7 @@ class SSH:
         credentials: Credentials | None,
     ) -> SSHMachine:
         spec = cluster.spec
+        runtime = folders.folder.rpartition("/")[0]
         agent = replace(
             cluster.agent_spec(self.grace, credentials),
             socket=f"{folders.folder}/agent.sock",
@@ -236,12 +237,13 @@ class SSH:
             keeps=host.keeps,
             umask=host.facts.umask,
             notices="metadata" if self.spot else "",
-            templates=folders.folder.rpartition("/")[0],
+            templates=runtime,
         )
         if cluster.lost:
             # It may be a host that was cut off, and still has its previous agent.
             remove_agent(host.connection, *folders)
         ready = start_agent(host.connection, folders.folder, agent, host.python, host.code)
+        pool.named(host.name).note_own(runtime)
         node = placed.node.reached_at(ready)
         return SSHMachine(host.name, *folders, host.python, host.code, (node,))
 

@@ -21,6 +21,7 @@ from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.network.ports.port_socket import open_port
 from jupyter_sky.providers import node_defaults
+from jupyter_sky.providers.ssh.connection.connection import SSHConnection
 from jupyter_sky.transport import event_loop
 from jupyter_sky.transport.frames import encode
 from tests.faults import limits
@@ -66,6 +67,24 @@ def test_the_next_agent_on_a_host_has_nothing_to_import(lab: Lab, start) -> None
     second.cluster.down()
     assert psutil.wait_procs([forked], PATIENCE)[0]
     assert template.is_running()
+
+
+def test_the_next_start_on_a_host_asks_it_for_little(
+    start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Far away, each command takes three times as long as the way there and back."""
+    start("lab1", framework=False).cluster.down()
+    commands: list[str] = []
+    command = SSHConnection._start
+
+    def noted(connection: SSHConnection, asked: str) -> object:
+        commands.append(asked)
+        return command(connection, asked)
+
+    monkeypatch.setattr(SSHConnection, "_start", noted)
+    assert start("lab1", framework=False).ask("1 + 1") == [2]
+    # What it is, whether its Python will do, and the start of the agent.
+    assert len(commands) == 3
 
 
 def test_users_on_one_host_do_not_meet(lab: Lab, client: Path, shelf: Path) -> None:

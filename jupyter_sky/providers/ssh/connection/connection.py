@@ -355,6 +355,11 @@ class SSHConnection:
             self._suspect = True
             raise
 
+    def note_own(self, folder: str) -> None:
+        """Note that a folder of agents has been seen to be the user's own."""
+        if (transport := self._transport) is not None:
+            transport.own_folders.add(folder)
+
     def _is_own(self, transport: Transport, folder: str) -> bool:
         """Return whether a folder of agents is the user's own; it is asked once for each."""
         if folder not in transport.own_folders:

@@ -38,6 +38,8 @@ def start_agent(
 ) -> AgentStarted:
     """Start an agent, and return its line of JSON once it listens.
 
+    The folder that it is in has been seen to be the user's own then.
+
     Parameters
     ----------
     folder
@@ -55,7 +57,8 @@ def start_agent(
     script = """
         set -e; umask 077
         mkdir -p {runtime}
-        test -O {runtime} || {{ echo {runtime} belongs to somebody else; exit 1; }}
+        test -O {runtime} && test ! -L {runtime} ||
+            {{ echo {runtime} belongs to somebody else; exit 1; }}
         chmod 700 {runtime}
         export PYTHONPATH={code}
         mkdir {folder}

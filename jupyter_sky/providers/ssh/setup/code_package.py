@@ -51,11 +51,9 @@ def send_code(connection: HostShell, facts: HostFacts) -> str:
     """Send our package unless it is there, and return the folder to import it from."""
     sent = code_package()
     folder = f"{facts.cache_folder}/code/{sent.digest}"
-    words = {"folder": shlex.quote(folder), "parent": shlex.quote(f"{facts.cache_folder}/code")}
-    if connection.run(
-        "touch -c {folder}; test -d {folder} && echo there || true".format(**words)
-    ).strip():
+    if facts.has_code:
         return folder
+    words = {"folder": shlex.quote(folder), "parent": shlex.quote(f"{facts.cache_folder}/code")}
     # Written to a temporary folder and renamed: a folder of that name is always complete.
     connection.run(
         """

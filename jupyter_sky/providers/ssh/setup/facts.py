@@ -72,6 +72,8 @@ fi
 # A home is the user's.
 case "$XDG_CACHE_HOME" in /*) ;; *) loose= ;; esac
 say loose "$loose"
+# The modification time says when it was last used, for `prune`.
+[ -z "$code" ] || { touch -c "$ours/code/$code"; [ -d "$ours/code/$code" ] && say code yes; }
 say uv "$(PATH="$PATH:$HOME/.local/bin:$HOME/.cargo/bin" command -v uv)"
 set -- $SSH_CONNECTION
 say address "$3"
@@ -116,6 +118,8 @@ class HostFacts:
         The first folder of ours that cannot be written to; empty if all can.
     loose
         The folder of the cache that other users can change; empty if they cannot.
+    has_code
+        Whether the cache has the code that was asked for.
     runtime_folder
         The folder of running agents, on a local disk, with a short path.
     cpus
@@ -155,6 +159,7 @@ class HostFacts:
     driver: str | None
     gpus_in_use: frozenset[int] = frozenset()
     gpu_trouble: str = ""
+    has_code: bool = False
 
     @property
     def cache_folder(self) -> str:
@@ -162,15 +167,20 @@ class HostFacts:
         return f"{self.cache}/jupyter-sky"
 
 
-def gather_facts(connection: HostShell) -> HostFacts:
+def gather_facts(connection: HostShell, code: str = "") -> HostFacts:
     """Ask a host for its facts.
+
+    Parameters
+    ----------
+    code
+        The digest of our code that is wanted, and counts as used where it is; see `send_code`.
 
     Raises
     ------
     HostError
         If it cannot be a node.
     """
-    script = f"within={NVIDIA_WITHIN}\n{_SCRIPT}"
+    script = f"within={NVIDIA_WITHIN}\ncode={code}\n{_SCRIPT}"
     rows = [row.split("\t", 1) for row in connection.run(script).splitlines() if "\t" in row]
     said = {name: value for name, value in rows if name != "gpu"}
     listed = [value for name, value in rows if name == "gpu"]
@@ -202,6 +212,7 @@ def gather_facts(connection: HostShell) -> HostFacts:
             number for number, (_, _, used) in enumerate(gpus) if _is_much(used)
         ),
         driver=gpus[0][1] if gpus else None,
+        has_code="code" in said,
         gpu_trouble="" if gpus or "bare" in said else " ".join(listed).rstrip("."),
     )
 

@@ -12,7 +12,7 @@ from jupyter_sky.providers.ssh.connection.host_shell import HostShell
 from jupyter_sky.providers.ssh.relay import Relay
 from jupyter_sky.providers.ssh.setup.agent import work_folder
 from jupyter_sky.providers.ssh.setup.bootstrap import bootstrap
-from jupyter_sky.providers.ssh.setup.code_package import check_python, send_code
+from jupyter_sky.providers.ssh.setup.code_package import check_python, code_package, send_code
 from jupyter_sky.providers.ssh.setup.facts import HostFacts, check_folders, gather_facts
 from jupyter_sky.providers.ssh.setup.files import send_files, shell_values
 from jupyter_sky.providers.ssh.setup.packages.environment import make_environment
@@ -87,7 +87,7 @@ def prepare_host(
     report("connecting", 0.0)
     connection.connect()
     report("looking around", 0.1)
-    facts = gather_facts(connection)
+    facts = gather_facts(connection, code_package().digest)
     check_size(facts, spec)
     check_folders(facts)
     if facts.gpu_trouble and cuda is None:
