@@ -161,15 +161,15 @@ class ComputePool:
             raise SkyError("this pool is already up.")
         place = Candidate(self.provider, self.spec)
         place, self._cluster = start_first(place, self._candidates, self._selection, self.plugins)
-        self.provider, self.spec = place.provider, place.spec
-        self._process = os.getpid()
-        pools_up.begin(self._cluster)
-        self._batches = Batches(self._cluster, self.plugins, self.worker, write, self._talking)
-        self._futures = Futures(self._batches)
-        for sentence in self._cluster.warnings:
-            warnings.warn(sentence, stacklevel=2)
-        self._client = self._cluster.runtime_env.client
-        try:
+        try:  # nodes may cost money: whatever goes wrong from here on ends them
+            self.provider, self.spec = place.provider, place.spec
+            self._process = os.getpid()
+            pools_up.begin(self._cluster)
+            self._batches = Batches(self._cluster, self.plugins, self.worker, write, self._talking)
+            self._futures = Futures(self._batches)
+            for sentence in self._cluster.warnings:
+                warnings.warn(sentence, stacklevel=2)
+            self._client = self._cluster.runtime_env.client
             if self._client:
                 self._client.enter(self, self._cluster)
         except BaseException:
@@ -198,8 +198,8 @@ class ComputePool:
         self._batches = self._futures = None
         if cluster is None:
             return
-        pools_up.end(cluster)
         try:
+            pools_up.end(cluster)
             for sentence in cluster.mounts.write_back()[1]:
                 warnings.warn(f"{cluster.name}: {sentence}", stacklevel=3)
         finally:  # whatever becomes of that, as nodes may cost money

@@ -44,7 +44,9 @@ def begin(cluster: Cluster) -> None:
 
 
 def end(cluster: Cluster) -> None:
-    """Report that a pool is about to end its cluster."""
+    """Report that a pool is about to end its cluster, if it was reported before."""
+    if cluster not in _clusters:
+        return
     _clusters.remove(cluster)
     for observer in list(_observers):
         observer.disconnected(cluster)

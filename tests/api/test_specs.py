@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 import jupyter_sky as sky
+from jupyter_sky.api import pools_up
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import UsageError
 from jupyter_sky.providers.choice import Candidate, in_order
 from jupyter_sky.providers.spec import ClusterSpec
@@ -101,3 +105,33 @@ def test_the_next_place_is_tried_where_one_has_no_machines(home: Any) -> None:
         sky.ComputePool(nowhere, nowhere),
     ):
         pass
+
+
+def test_what_was_started_is_ended_where_warnings_are_errors(home: Any) -> None:
+    """As with `python -W error`, and in many a project's tests."""
+    nowhere = sky.Spec(sky.SSH("127.0.0.1:1"), nodes=1)
+    pool = sky.ComputePool(nowhere, sky.Spec(sky.Local()), selection="first", name="warned")
+    with (
+        warnings.catch_warnings(action="error"),
+        pytest.raises(UserWarning, match="warned is on local"),
+    ):
+        pool.__enter__()
+    assert not [row for row in registry.rows() if row.name == "warned"]
+
+
+def test_a_pool_is_ended_where_its_display_fails() -> None:
+    class Failing:
+        def connected(self, cluster: Cluster, is_new: bool) -> None:
+            raise OSError("the display is gone")
+
+        def disconnected(self, cluster: Cluster) -> None:
+            raise OSError("the display is gone")
+
+    observer = Failing()
+    pools_up.observe(observer)
+    try:
+        with pytest.raises(OSError, match="the display is gone"):
+            sky.ComputePool(name="unseen").__enter__()
+    finally:
+        pools_up.leave(observer)
+    assert not [row for row in registry.rows() if row.name == "unseen"]

@@ -96,7 +96,11 @@ def start_first(
                 continue
             if refused:
                 sentence = f"{cluster.name} is on {each.name}, because of {'; '.join(refused)}."
-                warnings.warn(sentence, stacklevel=3)
+                try:
+                    warnings.warn(sentence, stacklevel=3)
+                except BaseException:  # warnings can be errors
+                    cluster.down()
+                    raise
             return each, cluster
         raise SkyError(f"no nodes at any of {len(tried)} places: {'; '.join(refused)}.")
 
