@@ -142,8 +142,7 @@ class ClientSession:
     def pump(self, is_urgent: bool = True) -> None:
         """Send the events that the client does not have yet, as long as it accepts them.
 
-        An error closes the connection of this client, and affects nobody else: events come from a
-        rank's link, and go to other clients, too.
+        An error closes this client's connection alone: events come from a rank's link.
 
         Parameters
         ----------
@@ -192,8 +191,8 @@ class ClientSession:
             if size >= _AT_ONCE:
                 link.send_encoded(b"".join(parts))
                 parts, size = [], 0
-            if link.unsent_bytes >= HIGH_WATER:
-                break
+            if link.unsent_bytes >= HIGH_WATER:  # other answers stay behind their events
+                return link.send_encoded(b"".join(parts))
             if together:
                 self._next = together.last + 1
                 frame = encode({**together.message(), **self._pop_taken()})
