@@ -146,8 +146,13 @@ class Futures:
     def _handle(self, submitted: _Submitted, event: Event | BaseException) -> None:
         future = submitted.future
         if isinstance(event, Output | Display | RunNotice):
-            submitted.context.run(self._batches.write, event)
-            return
+            try:
+                submitted.context.run(self._batches.write, event)
+                return
+            except Exception as error:  # nobody reads the output: other futures are served still
+                if submitted.batch:
+                    self._batches.withdraw(submitted.batch)
+                event = error
         if not self._settle(submitted):
             return
         if isinstance(event, BaseException):

@@ -8,6 +8,7 @@ import concurrent.futures
 import contextlib
 import errno
 import gc
+import io
 import multiprocessing
 import os
 import pickle
@@ -150,6 +151,27 @@ def test_a_future_has_the_result_later(pool: sky.ComputePool) -> None:
     failed = fail_on(1, 1) > pool
     with pytest.raises(ValueError, match="not 1"):
         failed.result()
+
+
+def test_a_future_whose_output_nobody_reads_fails_and_others_do_not_wait_for_ever(
+    pool: sky.ComputePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in `python train.py | head -1`."""
+
+    @sky.compute
+    def chat() -> None:
+        print("unread", flush=True)
+        while True:
+            time.sleep(0.01)
+
+    class Unread(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", Unread())
+    with pytest.raises(BrokenPipeError):
+        (chat() > pool).result(PATIENCE)
+    assert [(double(n) > pool).result(PATIENCE) for n in range(3)] == [0, 2, 4]
 
 
 def test_futures_that_are_asked_for_at_once_run_at_once(
