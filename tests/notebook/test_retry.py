@@ -20,6 +20,7 @@ from jupyter_sky.cluster.errors import Interrupted, RankLost, TimedOut
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.notebook import cluster_factory
+from jupyter_sky.notebook.output import background_run
 from jupyter_sky.notebook.panel.strip import MIME
 from jupyter_sky.providers.local import Local
 from tests.installed import skip_without
@@ -161,6 +162,23 @@ def test_each_attempt_in_the_background_begins_as_the_first(pair: Notebook) -> N
         "open(f'{folder}/changed', 'w').close()\nbrought = run.result()"
     )
     assert pair.namespace["brought"] == {"seen": [[1, "end"], [1, "end"]]}
+
+
+def test_an_attempt_may_be_over_before_its_cell_is(
+    pair: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listen = RunHandle.listen
+
+    def listen_to_its_end(run: RunHandle, *asked: Any) -> None:
+        listen(run, *asked)
+        until(lambda: background_run.begun()[-1].done)
+
+    monkeypatch.setattr(RunHandle, "listen", listen_to_its_end)
+    pair.run(
+        "run = get_ipython().run_cell_magic('sky', '--retry 2 --background --gather end', "
+        "'die_once()\\nend = 1')\nbrought = run.result()"
+    )
+    assert pair.namespace["brought"] == {"end": [1, 1]}
 
 
 def test_an_error_of_the_cell_is_its_own(pair: Notebook, tmp_path: Path) -> None:

@@ -58,4 +58,5 @@ def begin_in_background(
         cell.options.timeout,
         again if cell.options.retry else None,
     )
+    made.begin()
     return made

@@ -52,7 +52,7 @@ class BackgroundRun:
     Parameters
     ----------
     run
-        The run; it is started here.
+        The run; `begin` starts it.
     title
         What it is called.
     strip
@@ -108,7 +108,10 @@ class BackgroundRun:
         _begun[next(_numbers)] = self
         if then is None:
             self._all_begun.set()
-        run.listen(self._on_output, self._on_end, timeout)
+
+    def begin(self) -> None:
+        """Start the run; it may have ended, and been followed by another one, when this returns."""
+        self._run.listen(self._on_output, self._on_end, self._timeout)
 
     @property
     def done(self) -> bool:

@@ -251,7 +251,9 @@ def run_script(
             return run
 
         next_one = go_on if following else None
-        return BackgroundRun(run, name, strip, _bind_nothing, options.timeout, then=next_one)
+        made = BackgroundRun(run, name, strip, _bind_nothing, options.timeout, then=next_one)
+        made.begin()
+        return made
     is_safe = options.display == "safe"
     follow(shell, session.panels, cluster, run, options.timeout, sending, is_safe=is_safe)
     run.check()

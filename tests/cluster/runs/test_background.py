@@ -21,7 +21,9 @@ from jupyter_sky.transport import event_loop
 
 def start(cells, code: str, names=(), timeout: float | None = None, **options) -> BackgroundRun:
     run = cells.start(code, names=names, **options)
-    return BackgroundRun(run, "test", NoStrip(), lambda run, values: values, timeout)
+    made = BackgroundRun(run, "test", NoStrip(), lambda run, values: values, timeout)
+    made.begin()
+    return made
 
 
 def test_the_result_comes_when_it_is_asked_for(cells) -> None:

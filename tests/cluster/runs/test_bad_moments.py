@@ -32,7 +32,9 @@ from tests.waiting import PATIENCE, until
 
 
 def in_background(run: RunHandle) -> BackgroundRun:
-    return BackgroundRun(run, "test", NoStrip(), lambda run, values: values, None)
+    made = BackgroundRun(run, "test", NoStrip(), lambda run, values: values, None)
+    made.begin()
+    return made
 
 
 class Slow:
