@@ -149,6 +149,16 @@ _NO_SUCH_GROUP = re.compile(
 )
 
 
+def not_sent(error: Exception, what: str) -> SkyError:
+    """Return the error of a run or call that an error of any kind has kept from being sent.
+
+    It is kept, and the frames of its traceback would hold the user's values.
+    """
+    if not isinstance(error, SkyError):
+        error = SkyError(f"{what} could not be sent: {type(error).__name__}: {error}")
+    return error.with_traceback(None)
+
+
 def remote_error(
     failures: Sequence[Failure],
     before: str = "",

@@ -18,7 +18,7 @@ from jupyter_sky.cluster.calls.batch import Asked, Batch, BatchedCall
 from jupyter_sky.cluster.calls.joined_updates import JoinedUpdates
 from jupyter_sky.cluster.calls.time_limits import TimeLimits
 from jupyter_sky.cluster.control import process_group
-from jupyter_sky.cluster.errors import Failure, RankLost
+from jupyter_sky.cluster.errors import Failure, RankLost, not_sent
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.runs import progress_bars
@@ -103,10 +103,10 @@ class CallRun:
                 await broadcast.send(update.blobs, self._controller.connections)
             async with self._joining:  # calls do not overtake one whose names are pickled again
                 await refresh(self._controller, [update])
-        except SkyError as trouble:
+        except Exception as error:  # of any kind: who waits for the calls has to go on
             self._controller.sync.lost(update)
             for call in calls:
-                call.answer(None, trouble=trouble)
+                call.answer(None, trouble=not_sent(error, "the call"))
             return
         if self._is_closed:
             self._again(calls)
@@ -346,14 +346,14 @@ class CallRun:
         try:
             connection = self._controller.connection(rank)
             await tell_in_order(connection, self._order[rank], fields, message.blobs)
-        except SkyError as trouble:
+        except Exception as error:  # as above
             self._names.put_back(rank, number)
             if assigned in self._assigned:
                 self._assigned.remove(assigned)
                 self._limits.update(rank)
                 if not assigned.is_settled:
                     self._answered += 1
-                    call.answer(None, trouble=trouble)
+                    call.answer(None, trouble=not_sent(error, "the call"))
                 self._fill()
 
     async def _tell_end(self, rank: int) -> None:

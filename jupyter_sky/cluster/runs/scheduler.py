@@ -16,7 +16,7 @@ from functools import partial
 from jupyter_sky.cluster.control import recovery, scaling
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.control.listener import ClusterListener, Done
-from jupyter_sky.cluster.errors import BegunInPart
+from jupyter_sky.cluster.errors import BegunInPart, not_sent
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.transfer import Transfer
@@ -242,9 +242,7 @@ class Scheduler(ClusterListener):
 
     def _fail_because(self, run: Run, error: Exception) -> None:
         """End a run because of an error in one of its steps."""
-        if not isinstance(error, SkyError):
-            error = SkyError(f"the run could not be sent: {type(error).__name__}: {error}")
-        error.__traceback__ = None  # it is kept, and its frames hold the user's values
+        error = not_sent(error, "the run")
         is_replaced = isinstance(error, ClusterLost) and self.controller.alive
         # If ranks were lost, or their node is being replaced, their failures say more.
         is_said = run.failed and (is_replaced or isinstance(error, BegunInPart))

@@ -15,11 +15,12 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.api.calls.worker import Worker
+from jupyter_sky.cluster.calls import call_run
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.runs.task import Task
-from tests.api.calls.test_calls import of_notebook, wait_for, worker
+from tests.api.calls.test_calls import meet, of_notebook, wait_for, worker
 from tests.conftest import shared_registry
 from tests.waiting import PATIENCE, until
 
@@ -274,6 +275,25 @@ def test_a_call_that_is_stopped_while_its_rank_restarts_is_not_taken_to_have_bro
         (tmp_path / "waits").unlink()
         until(lambda: not scheduler._turn.locked())
         assert say() >> pool == "said"
+
+
+@pytest.mark.parametrize("what", ["its names", "the call"])
+def test_a_call_that_cannot_be_sent_for_any_reason_fails(
+    pool: sky.ComputePool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str
+) -> None:
+    async def fail(*asked: Any) -> None:
+        raise RuntimeError("dictionary changed size during iteration")
+
+    first = meet(tmp_path, "begun", 1) > pool
+    until((tmp_path / "begun").exists)
+    monkeypatch.setattr(call_run, "refresh" if what == "its names" else "tell_in_order", fail)
+    second = double(1) > pool
+    with pytest.raises(sky.SkyError, match="the call could not be sent: RuntimeError: dictionary"):
+        second.result(PATIENCE)
+    monkeypatch.undo()
+    (tmp_path / "go").touch()
+    first.result(PATIENCE)
+    assert (double(2) > pool).result(PATIENCE) == 4
 
 
 def test_a_pool_that_is_stopped_while_it_starts_says_so(tmp_path: Path) -> None:
