@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 
 from jupyter_sky.cluster.control import recovery, scaling
 from jupyter_sky.cluster.control.controller import Controller
@@ -74,8 +75,8 @@ class Scheduler(ClusterListener):
 
     def has_waiting(self, behind: Run) -> bool:
         """Return whether a run of this notebook or another waits until this one is over."""
-        waiting = (run for run in reversed(self._runs.values()) if run is behind or not run.sent)
-        return next(waiting, behind) is not behind or (behind.sent and self._others.have_queued)
+        later = takewhile(lambda run: run is not behind, reversed(self._runs.values()))
+        return any(not run.sent for run in later) or (behind.sent and self._others.have_queued)
 
     def new_run(self, task: Task, talk: Talk | None = None) -> Run:
         """Return a run that waits to be started."""

@@ -191,8 +191,9 @@ class ClientSession:
             if size >= _AT_ONCE:
                 link.send_encoded(b"".join(parts))
                 parts, size = [], 0
-            if link.unsent_bytes >= HIGH_WATER:  # other answers stay behind their events
-                return link.send_encoded(b"".join(parts))
+            if link.unsent_bytes >= HIGH_WATER:
+                link.send_encoded(b"".join(parts))
+                return  # other answers stay behind their events
             if together:
                 self._next = together.last + 1
                 frame = encode({**together.message(), **self._pop_taken()})
