@@ -223,7 +223,7 @@ class Monitor:
                 NodeView(node=node.node, addr=node.addr, gpu=node.gpu) for node in state.nodes
             ],
             "ranks": [
-                _rank_view(rank, nodes[rank.node], record, at)
+                _rank_view(rank, nodes[rank.node], record, at, is_of_run)
                 for rank in state.ranks
                 if rank.rank in chosen
             ],
@@ -251,12 +251,20 @@ class Monitor:
         }
 
 
-def _rank_view(rank: RankState, node: Node, record: RunRecord | None, at: _Moment) -> RankView:
+def _rank_view(
+    rank: RankState, node: Node, record: RunRecord | None, at: _Moment, is_of_run: bool
+) -> RankView:
     number = rank.rank
     usage = at.usage.get(number, _NO_USAGE)
+    phase = RankPhase.GONE if rank.phase is RankPhase.DEAD else rank.phase
     line, progress = usage["line"], None
     ended = record.ranks.get(number) if record else None
-    if record and number in record.lines:
+    if record and is_of_run and not record.has_begun:
+        # What it runs and prints is another run's.
+        line = ""
+        if phase is RankPhase.RUNNING and record.view["state"] is not RunState.WAITING:
+            phase = RankPhase.IDLE
+    elif record and number in record.lines:
         line, progress = record.lines[number], record.progress[number]
     elif ended:
         line, progress = ended.line, ended.progress
@@ -265,7 +273,7 @@ def _rank_view(rank: RankState, node: Node, record: RunRecord | None, at: _Momen
     return {
         "rank": number,
         "node": rank.node,
-        "phase": RankPhase.GONE if rank.phase is RankPhase.DEAD else rank.phase,
+        "phase": phase,
         "utilisation": usage["utilisation"],
         "memory": usage["memory"],
         "gpu": node.ranks.index(number) % node.accelerators if node.accelerators else None,

@@ -71,6 +71,8 @@ class RunRecord:
     ----------
     view
         The run as a whole.
+    has_begun
+        Whether it had its turn; without it, what ranks do is another run's.
     ranks
         The ranks that have finished.
     restarted
@@ -88,6 +90,7 @@ class RunRecord:
     """
 
     view: RunView
+    has_begun: bool
     ranks: dict[int, RankRecord]
     restarted: frozenset[int]
     began_empty: frozenset[int]
@@ -211,6 +214,7 @@ class RunRecorder:
         talk = self.run.talk
         return RunRecord(
             view=self._view(talk.progress if talk else next(iter(progress.values()), None)),
+            has_begun=self._has_begun,
             ranks=dict(self._ranks),
             restarted=frozenset(self.restarted),
             began_empty=self._began_empty,

@@ -198,3 +198,18 @@ def test_each_rank_shows_the_outer_one_of_nested_bars(cells) -> None:
     finally:
         cells.cluster.interrupt_run(run.id)
         run.follow()
+
+
+def test_a_run_that_never_had_its_turn_shows_nothing_of_the_one_that_had(cells) -> None:
+    running = cells.start("print('of another', flush=True)\ntime.sleep(600)")
+    until(lambda: ranks(cells, "phase") == ["running"] * 4)
+    waiting = cells.start("print('never')")
+    waiting.stop()
+    until(lambda: waiting.finished)
+    record = cells.cluster.snapshot(run=waiting.id)
+    assert record["run"]["state"] == "interrupted"
+    # For the next one who opens the notebook, they would still run.
+    assert [(rank["phase"], rank["line"]) for rank in record["ranks"]] == [("idle", "")] * 4
+    assert ranks(cells, "phase") == ["running"] * 4
+    running.stop()
+    until(lambda: running.finished)
