@@ -66,7 +66,7 @@ afterEach(() => {
 test('a cluster says in few words what it is, who has it, what it costs and when it ends', () => {
   const { host, show } = bound(new Looker(sampleEntry({ state: 'ready', note: 'Run `%sky gc`.' })));
   assert.equal(textOf(host, '.jsky-name'), 'demo');
-  assert.equal(textOf(host, '.jsky-card-made'), 'idle · 2 nodes × A100 · aws');
+  assert.equal(textOf(host, '.jsky-card-first'), 'idle · 2 nodes × A100 · aws');
   assert.equal(textOf(host, '.jsky-user'), 'train.ipynb');
   assert.match(textOf(host, '.jsky-card-facts'), /\$16\.40 an hour · \$2\.05 so far/);
   assert.deepEqual(texts(host, '.jsky-fact'), ['up 1 h 02 min', 'ends in 4 min if it stays idle']);
@@ -81,9 +81,11 @@ test('a cluster says in few words what it is, who has it, what it costs and when
     [...host.querySelectorAll<HTMLElement>('.jsky-card-facts *')]
       .filter((node) => node.childElementCount === 0 && !node.hidden)
       .map((node) => node.textContent)
-      .join(),
+      .join(''),
     'running · 2 nodes × A100 · aws'
   );
+  show(sampleEntry({ state: 'unknown', provider: '', nodes: null, gpu: null }));
+  assert.equal(textOf(host, '.jsky-card-first'), 'not connected', 'of an entry that cannot be read');
 });
 
 test('pages of nodes are links, as long as a kernel leads there', () => {

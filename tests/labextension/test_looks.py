@@ -37,6 +37,15 @@ LOOK = """dot => {
 }"""
 
 
+def at_aws(route: Any) -> None:
+    """Answer as if all clusters were rented, for a long time already."""
+    answer = route.fetch()
+    told = answer.json()
+    for cluster in told["clusters"]:
+        cluster.update(provider="aws", gpu="NVIDIA A100-SXM4-80GB", price=262.18, cost=12345.67)
+    route.fulfill(response=answer, json=told)
+
+
 def test_a_state_looks_the_same_in_strip_and_sidebar(open_notebook: Open) -> None:
     user = open_notebook("lab", "same")
     user.run("%load_ext jupyter_sky\n%config Sky.plugin = 'none'")
@@ -95,6 +104,15 @@ def test_many_clusters_fit_and_what_is_in_a_card_begins_at_one_line(
         assert card.get_by_title(name, exact=True).is_visible()
     assert user.sidebar.evaluate(LEGIBLE) == {"outside": [], "faint": []}
     user.page.screenshot(path=shots / "sidebar-compact.png")
+
+    user.page.route("**/jupyter-sky/api/clusters?*", at_aws)
+    cards[0].get_by_text("an hour").wait_for()
+    assert cards[0].bounding_box()["height"] <= 54, "two lines, whatever it costs"
+    word = cards[0].locator(".jsky-card-state")
+    assert word.inner_text() == "idle"
+    assert word.bounding_box()["width"] >= 20, "what it costs leaves room for its state"
+    user.page.screenshot(path=shots / "sidebar-compact-costs.png")
+    user.page.unroute_all(behavior="wait")
 
     user.run(f"%%sky --cluster {names[3]}\nimport jupyter_sky as sky\nsky.log(step=1, loss=2.0)")
     card = user.opened(names[3])

@@ -34,7 +34,8 @@ export class Card {
   readonly #caret = element('span', 'jsky-caret', { 'aria-hidden': 'true' });
   readonly #dot = element('span', 'jsky-dot', { 'aria-hidden': 'true' });
   readonly #name = element('span', 'jsky-name');
-  readonly #made = element('div', 'jsky-card-made');
+  readonly #state = element('span', 'jsky-card-state');
+  readonly #made = element('span', 'jsky-card-made');
   readonly #users = element('div', 'jsky-users');
   readonly #pages: PageLinks;
   readonly #cost = element('div', 'jsky-card-cost jsky-quiet');
@@ -75,7 +76,7 @@ export class Card {
         'div',
         'jsky-card-facts',
         {},
-        this.#made,
+        element('div', 'jsky-card-first', {}, this.#state, this.#made),
         this.#cost,
         element('div', 'jsky-card-users', {}, this.#users, this.#pages.element, this.#up)
       ),
@@ -113,7 +114,9 @@ export class Card {
     setAttribute(this.#opener, 'title', name);
     setAttribute(this.#opener, 'aria-label', name);
     setAttribute(this.#dot, 'data-phase', entry.state);
-    setText(this.#made, `${stateWord(trans, entry.state)} · ${madeOf(trans, entry)}`);
+    setText(this.#state, stateWord(trans, entry.state));
+    const made = madeOf(trans, entry);
+    setText(this.#made, made && ` · ${made}`);
     this.#showUsers();
     this.#showPages();
     setOptional(this.#cost, costOf(trans, entry));
