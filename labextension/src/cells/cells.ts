@@ -126,18 +126,19 @@ export function outputOf({ snapshot, html, plain }: RunRecord, open: boolean): I
   };
 }
 
-/** Replaces a cell's record of a run; with `text`, also its printed output. */
+/** Replaces a cell's record of a run, in its place; with `text`, also the printed output below it. */
 export function replaceOutputs({ model }: CodeCell, record: RunRecord, text: string | null): void {
   const run = record.snapshot.run?.id ?? null;
   const outputs = model.outputs.toJSON();
-  const strip = outputs.find((output) => runOf(output) === run);
+  const at = outputs.findIndex((output) => runOf(output) === run);
   // The output of another run there is outdated.
-  const kept = strip ? outputs.filter((output) => runOf(output) !== run) : [];
-  const data = strip?.data as { [MIME]?: RunOutput } | undefined;
+  const above = at < 0 ? [] : outputs.slice(0, at);
+  const below = at < 0 ? [] : outputs.slice(at + 1).filter((output) => runOf(output) !== run);
+  const data = outputs[at]?.data as { [MIME]?: RunOutput } | undefined;
   const shown = outputOf(record, data?.[MIME]?.open ?? true);
-  const { before, rest } = aroundPrinted(kept);
+  const { before, rest } = aroundPrinted(below);
   const printed = text ? [{ output_type: 'stream' as const, name: 'stdout', text }] : [];
   model.outputs.fromJSON(
-    text === null ? [shown, ...kept] : [shown, ...before, ...printed, ...rest]
+    text === null ? [...above, shown, ...below] : [...above, shown, ...before, ...printed, ...rest]
   );
 }
