@@ -48,7 +48,9 @@ test('the end of a run is asked for again, unless nobody knows it', async (t) =>
 
 test('a run whose end only the kernel tells of can have missing output', (t) => {
   const feed = new Feed();
-  const clusters = { changed: { connect: () => {} } } as unknown as IClusters;
+  let kernels = [{ id: 'k1' }];
+  const changed = { connect: () => {} };
+  const clusters = { changed, find: () => ({ kernels }) } as unknown as IClusters;
   const cells = { cellOf: () => undefined } as unknown as Arguments[2];
   const keeper = new Keeper(clusters, feed, cells, english as Arguments[3]);
   const running = sample();
@@ -67,4 +69,6 @@ test('a run whose end only the kernel tells of can have missing output', (t) => 
   assert.ok(!keeper.isIncomplete(strip), 'another notebook was closed');
   keeper.closed(panel);
   assert.ok(keeper.isIncomplete(strip));
+  kernels = [];
+  assert.ok(!keeper.isIncomplete(strip), 'nobody has it any more');
 });

@@ -109,9 +109,13 @@ export class Keeper {
     return this.#here.has(run) || this.#clusters.trouble !== null;
   }
 
-  /** Whether text of a strip's run did not reach this page. */
-  isIncomplete({ run, snapshot }: RunStrip): boolean {
+  /** Whether text of a strip's run did not reach this page, and a kernel may have it. */
+  isIncomplete(strip: RunStrip): boolean {
+    const { run, snapshot } = strip;
     if (!run || !snapshot?.run || this.#here.has(run) || this.#restored.has(run)) {
+      return false;
+    }
+    if (!this.hasKernel(strip)) {
       return false;
     }
     return this.#asked.has(run) && !snapshot.run.background && snapshot.run.shown.length > 0;
@@ -129,8 +133,13 @@ export class Keeper {
     const cell = this.#cells.cellOf(strip.node);
     if (run && snapshot && cell) {
       this.#restored.add(run);
-      const record = await this.#clusters.client.record(snapshot.cluster.id, run);
-      replaceOutputs(cell, record, record.text);
+      try {
+        const record = await this.#clusters.client.record(snapshot.cluster.id, run);
+        replaceOutputs(cell, record, record.text);
+      } catch (trouble) {
+        this.#restored.delete(run);
+        throw trouble;
+      }
     }
   }
 
