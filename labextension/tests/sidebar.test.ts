@@ -266,6 +266,18 @@ test('buttons do what they say, where it can be done', () => {
   assert.deepEqual(disabledIn(host), ['Show what each rank is doing…', 'Copy the line that starts this cluster']);
 });
 
+test('of a cluster whose entry cannot be read nothing is offered but its end', () => {
+  const unreadable = { state: 'unknown', created: null, line: null, snapshot: null, stoppable: false } as const;
+  const looker = new Looker(sampleEntry({ ...unreadable, kernels: [] }));
+  const { host } = looker;
+  looker.toggle();
+  assert.equal(disabledIn(host).length, host.querySelectorAll('.jsky-actions jp-button').length);
+  assert.ok(!host.querySelector('.jsky-card-down')!.hasAttribute('disabled'));
+  assert.deepEqual(looker.followed, [], 'nor is its log looked for');
+  looker.show(sampleEntry(unreadable));
+  assert.ok(!disabledIn(host).includes('Open the log'), 'a kernel knows its nodes');
+});
+
 function disabledIn(host: HTMLElement): (string | null)[] {
   const found = [...host.querySelectorAll('jp-button[disabled]')];
   return found.map((button) => button.getAttribute('aria-label'));

@@ -62,7 +62,8 @@ export function labelOf(trans: Translation, action: Action): string {
 }
 
 /** Whether an action is possible in the state of a cluster. */
-export function isPossible(action: Action, { state, line, stoppable }: Entry): boolean {
+export function isPossible(action: Action, entry: Entry): boolean {
+  const { state, line, stoppable } = entry;
   switch (action) {
     case 'interrupt':
     case 'where':
@@ -72,7 +73,7 @@ export function isPossible(action: Action, { state, line, stoppable }: Entry): b
     case 'attach':
     case 'log':
     case 'terminal':
-      return state !== 'down' && state !== 'starting' && state !== 'stopped';
+      return isReachable(entry) && state !== 'down' && state !== 'starting' && state !== 'stopped';
     case 'copy':
       return line !== null;
     case 'stop':
@@ -82,6 +83,11 @@ export function isPossible(action: Action, { state, line, stoppable }: Entry): b
     default:
       return state !== 'down';
   }
+}
+
+/** Whether the registry or a kernel says where the nodes are: an entry that cannot be read does not. */
+function isReachable({ created, kernels }: Entry): boolean {
+  return created !== null || kernels.length > 0;
 }
 
 /** The actions in the row of buttons; the others are beside the name. */
