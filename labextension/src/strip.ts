@@ -135,7 +135,7 @@ export class Strip {
     setOptional(this.#title, run && (run.background || !this.#isCell) ? plain(run.title) : null);
     this.#showProgress(run, state === 'running');
     this.#showFailed(snapshot);
-    setFacts(this.#facts, this.#factsOf(snapshot));
+    setFacts(this.#facts, this.#factsOf(snapshot, Boolean(place.isLost)));
     setAttribute(this.#facts, 'title', this.#facts.textContent || null);
     setShown(this.#restore, Boolean(place.isIncomplete));
     this.#cluster.show(cluster, state, Boolean(place.hasSidebar));
@@ -158,7 +158,7 @@ export class Strip {
     }
     const gone = ranks.filter((rank) => rank.phase === 'gone').length;
     const parts = [
-      this.#words(run.state),
+      this.#state.textContent ?? '',
       this.#failed.textContent ?? '',
       gone ? this.#trans._n('%1 rank is gone', '%1 ranks are gone', gone) : ''
     ];
@@ -201,7 +201,7 @@ export class Strip {
     setAttribute(this.#failed, 'title', error || null);
   }
 
-  #factsOf({ run, sent_bytes, cluster }: Snapshot): Fact[] {
+  #factsOf({ run, sent_bytes, cluster }: Snapshot, isLost: boolean): Fact[] {
     // Records in older notebooks have no attempts.
     const attempt = run?.attempt ?? null;
     return [
@@ -211,7 +211,7 @@ export class Strip {
       run?.trouble && plain(run.trouble),
       sent_bytes >= WORTH_SAYING && this.#trans.__('%1 sent', size(sent_bytes)),
       this.#isCell
-        ? run?.cost != null && amount(this.#trans, run.cost, cluster.unit)
+        ? run?.cost != null && !isLost && amount(this.#trans, run.cost, cluster.unit)
         : cluster.price !== null && this.#trans.__('%1 an hour', money(cluster.price))
     ];
   }
@@ -224,7 +224,9 @@ export class Strip {
       const here = (performance.now() - this.#since) / 1000;
       setOptional(this.#elapsed, duration(this.#run.seconds + here, false));
     } else {
-      setOptional(this.#elapsed, duration(this.#run.seconds, this.#run.state !== 'running'));
+      // How long a run took whose end is not known is not known, either.
+      const isOver = this.#run.state !== 'running';
+      setOptional(this.#elapsed, isOver ? duration(this.#run.seconds, true) : null);
     }
   }
 

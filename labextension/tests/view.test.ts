@@ -181,8 +181,13 @@ test('which GPU a rank has is seen and said, however long their name is', (t) =>
 
 test('what a page does not know it does not claim', (t) => {
   t.after(() => release(host));
-  showInCell(sample(), { note: 'The kernel was restarted: `%sky attach`.', isLost: true });
+  const dear = sample();
+  dear.run!.cost = 2.05;
+  showInCell(dear, { note: 'The kernel was restarted: `%sky attach`.', isLost: true });
   assert.equal(textOf(host, '.jsky-run-state'), 'Ended');
+  assert.equal(textOf(host, '.jsky-spoken'), 'Ended', 'to the ear as to the eye');
+  assert.equal(textOf(host, '.jsky-elapsed'), '', 'it may have gone on for hours');
+  assert.equal(textOf(host, '.jsky-run-facts'), '4 ranks · 1.23 MB sent', 'nor what it cost');
   assert.equal(textOf(host, '.jsky-note'), 'The kernel was restarted: %sky attach.');
   assert.deepEqual(texts(host, '.jsky-note code'), ['%sky attach']);
   assert.ok(stop().hidden);
