@@ -36,6 +36,7 @@ RESOURCE = "jupyter_sky"
 PAGE = "([0-9A-Za-z-]{1,64})/([0-9A-Za-z-]{1,64})/(.*)"
 """Below ``forward/``: a cluster's id, the name of one of its pages, and a path of that."""
 
+_RANKS = r"all|\d{1,6}(?:(?:,|%2C|-)\d{1,6}){0,100}"  # browsers write a comma as %2C
 _TEXT = "text/plain; charset=utf-8"
 _FILE_CHUNK = 2**20
 _SHORT = 1024  # bytes of an answer that is not worth compressing
@@ -55,7 +56,7 @@ def add_routes(serverapp: Any) -> None:
         (r"clusters/([^/]+)/logs/(\d{1,6})/file", LogFileHandler),
         (r"clusters/([^/]+)/runs", RunsHandler),
         (r"clusters/([^/]+)/runs/([0-9a-f]{1,32})", RunHandler),
-        (r"clusters/([^/]+)/live/(all|\d{1,6}(?:[,-]\d{1,6}){0,100})", LogStreamHandler),
+        (rf"clusters/([^/]+)/live/({_RANKS})", LogStreamHandler),
         (r"kernels/([^/]+)", KernelHandler),
         (r"offers", OffersHandler),
         (r".*", UnknownHandler),

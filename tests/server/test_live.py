@@ -132,14 +132,15 @@ def test_a_run_is_named_once_however_long_nothing_comes_after_it(
     assert asyncio.run(look_in()) == ["early", "late"]
 
 
+@pytest.mark.parametrize("ranks", ["0-1", "0,1", "0%2C1"])  # the last is what browsers send
 def test_all_ranks_are_merged_with_the_runs_that_they_are_of(
-    server: Server, alone: Cluster
+    server: Server, alone: Cluster, ranks: str
 ) -> None:
     alone.run(Task((0, 1), code="print('merged', flush=True)", title="a title")).follow()
     entry = server.clusters()[alone.name]
 
     async def look_in() -> list[dict[str, Any]]:
-        connection = await follow(server, entry, "0-1", "1")
+        connection = await follow(server, entry, ranks, "1")
         entries: list[dict[str, Any]] = []
         while len(entries) < 4:
             entries += (await next_chunk(connection))["entries"]
