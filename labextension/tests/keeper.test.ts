@@ -72,3 +72,24 @@ test('a run whose end only the kernel tells of can have missing output', (t) => 
   kernels = [];
   assert.ok(!keeper.isIncomplete(strip), 'nobody has it any more');
 });
+
+test('the end of a run that was known before its cell was shown is put into it', (t) => {
+  const running = sample();
+  const ended = { ...running, run: { ...running.run!, state: 'ok' as const } };
+  const asked = (known: typeof running, hasEnd: boolean) => {
+    const runs: string[] = [];
+    const record = async (_: string, run: string) => (runs.push(run), { snapshot: running });
+    const clusters = { changed: { connect: () => {} }, client: { record } } as unknown as IClusters;
+    const cells = { cellOf: () => ({}) } as unknown as Arguments[2];
+    const feed = new Feed();
+    const keeper = new Keeper(clusters, feed, cells, english as Arguments[3]);
+    const strip = { run: 'r1', hasEnd, snapshot: known, isVisible: true } as unknown as Strip;
+    feed.take(known, 'kernel');
+    keeper.add(strip);
+    t.after(() => keeper.remove(strip));
+    return runs;
+  };
+  assert.deepEqual(asked(ended, false), ['r1'], 'the notebook was saved before that');
+  assert.deepEqual(asked(ended, true), []);
+  assert.deepEqual(asked(running, false), []);
+});

@@ -46,6 +46,9 @@ export class Keeper {
   add(strip: RunStrip): void {
     this.#strips.add(strip);
     this.#timer ??= setInterval(() => this.#look(), INTERVAL);
+    if (strip.run) {
+      this.#keepEnd(strip.run); // its kernel may have told of it before its cell was shown
+    }
   }
 
   remove(strip: RunStrip): void {
