@@ -20,18 +20,20 @@ script, as from a terminal; then SIGTERM and SIGKILL for all processes.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from jupyter_sky.errors import ScriptFailed
+from jupyter_sky.errors import ScriptFailed, SkyError
+from jupyter_sky.formatting import format_bytes
 from jupyter_sky.node.blobs import sent_folders
 from jupyter_sky.node.rank import env_vars, streams
 from jupyter_sky.node.rank.interrupts import Interrupts
@@ -148,7 +150,7 @@ def run(command: RunCommand, place: ScriptPlace, interrupts: Interrupts) -> None
 def _write(file: Path, text: str) -> None:
     # Not as an argument, which everyone on the node could read.
     file.touch(0o600, exist_ok=False)
-    file.write_text(text)
+    file.write_text(text, "utf-8")
 
 
 def _shell() -> str:
@@ -194,9 +196,14 @@ class _StartedScript:
     def start(self, words: Sequence[str], env: dict[str, str], cwd: Path | None) -> None:
         """Start it."""
         streams.flush()
-        self._process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, start_new_session=True, env=env, cwd=cwd
-        )
+        try:
+            self._process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, start_new_session=True, env=env, cwd=cwd
+            )
+        except OSError as error:
+            if error.errno != errno.E2BIG:
+                raise
+            raise SkyError(_too_large(env)) from None
 
     def wait(self) -> None:
         """Wait until the script itself has ended; raise an interrupt at once."""
@@ -273,6 +280,15 @@ class _StartedScript:
 def _signal(process: psutil.Process, number: signal.Signals) -> None:
     with contextlib.suppress(psutil.Error):
         process.send_signal(number)
+
+
+def _too_large(env: Mapping[str, str]) -> str:
+    name, value = max(env.items(), key=lambda item: len(item[1]))
+    return (
+        "the script was not started, as its environment is larger than this system allows: "
+        f"{name} has {format_bytes(len(os.fsencode(value)))}; put it into a file, and `del "
+        f"os.environ[{name!r}]`."
+    )
 
 
 def _name(process: psutil.Process) -> str:

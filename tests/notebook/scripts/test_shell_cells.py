@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_sky.errors import ScriptFailed, UsageError
+from jupyter_sky.errors import ScriptFailed, SkyError, UsageError
 from tests.notebook.conftest import Notebook
 from tests.waiting import until
 
@@ -60,6 +60,17 @@ def test_a_script_has_what_the_notebook_has_set_since(
     notebook.run("%sky down")
     notebook.run("%%sky --nodes 1 --variable ASKED=1 --sh\ntrue")
     assert notebook.run("%%sky --variable ASKED=2 --sh\necho $ASKED") == "2\n"
+
+
+def test_an_environment_that_is_too_large_for_a_script_is_said_to_be(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notebook.run("%%sky --nodes 1 --sh\ntrue")
+    monkeypatch.setenv("LARGE", "x" * 200_000)
+    with pytest.raises(SkyError, match=r"^the script was not started, .*: LARGE has 200 kB; put i"):
+        notebook.run("%%sky --sh\ntrue")
+    monkeypatch.delenv("LARGE")
+    assert notebook.run("%%sky --sh\necho well") == "well\n"
 
 
 def test_a_cluster_is_not_scaled_while_a_script_runs(notebook: Notebook, tmp_path: Path) -> None:

@@ -79,3 +79,16 @@ def test_a_script_from_a_terminal(cluster: str, tmp_path: Path) -> None:
     assert stopped == "scripts: the run was stopped, as nobody reads its output\n"
     assert piped.returncode == 1
     assert " idle " in sky("status").stdout
+
+
+def test_scripts_and_task_files_are_utf_8_wherever_the_user_is(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "run: printf 'Grüße' | wc -c\n"
+    (tmp_path / "task.yaml").write_bytes(text.encode())
+    for name, value in {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "POSIX"}.items():
+        monkeypatch.setenv(name, value)
+    assert sky("launch", "task.yaml", "--cluster", cluster).stdout.strip() == "7"
+    new = ("--cluster", "ascii", "--plugin", "none")
+    assert sky("launch", "task.yaml", *new).stdout.strip() == "7"
+    assert sky("down", "ascii").returncode == 0
