@@ -32,7 +32,7 @@ MAY_IMPORT["server"] = {"cluster"}
 
 # The root resolves public names lazily, so it reaches every room, and so does what a terminal
 # starts; the ground below all rooms belongs to all, and imports nothing but itself.
-GROUND = {f"{PACKAGE}.{name}" for name in ("errors", "formatting", "paths")}
+GROUND = {f"{PACKAGE}.{name}" for name in ("errors", "formatting", "imports", "paths")}
 FREE = {PACKAGE, f"{PACKAGE}.__main__", *GROUND}
 
 

@@ -1,15 +1,24 @@
-"""What importing the package and loading the extension must not drag in."""
+"""What importing the package and loading the extension must not drag in; and Ctrl-C meanwhile."""
 
 from __future__ import annotations
 
 import ast
+import importlib
 import json
+import signal
 import subprocess
 import sys
+import threading
+import uuid
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from jupyter_sky.imports import import_whole
 from tests.installed import skip_without
 from tests.paths import ROOT
+from tests.waiting import until
 
 NODE_FREE = {"boto3", "numpy", "paramiko", "torch"}
 ELSEWHERE = {f"jupyter_sky.providers.{name}.provider" for name in ("aws", "slurm", "ssh")}
@@ -83,3 +92,48 @@ def _brings(statement: ast.stmt) -> set[str]:
     if isinstance(value, ast.Call) and ast.unparse(value.func) == "pytest.importorskip":
         return {str(ast.literal_eval(value.args[0])).partition(".")[0]}
     return set()
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A library that says when half of it is imported, and then waits for a file."""
+    name = f"library_{uuid.uuid4().hex}"
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text(
+        f"import {name}.first, {name}.second\nvalue = {name}.first.value\n"
+    )
+    (tmp_path / name / "first.py").write_text("value = 1\n")
+    (tmp_path / name / "second.py").write_text(
+        "import pathlib, time\n"
+        f"pathlib.Path({str(tmp_path / 'half')!r}).touch()\n"
+        f"while not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.01)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def press_ctrl_c(folder: Path, during: Callable[[], object]) -> None:
+    """Press Ctrl-C while half of the library is imported, and let the other half follow."""
+
+    def press() -> None:
+        until((folder / "half").exists)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        (folder / "go").touch()
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    with pytest.raises(KeyboardInterrupt):
+        during()
+        pressing.join()
+    pressing.join()
+
+
+def test_a_library_is_whole_after_ctrl_c(library: str, tmp_path: Path) -> None:
+    press_ctrl_c(tmp_path, lambda: import_whole(library))
+    assert importlib.import_module(library).value == 1
+
+
+def test_what_cannot_be_imported_is_said_as_by_python(library: str) -> None:
+    with pytest.raises(ModuleNotFoundError, match=f"No module named '{library}_of_others'"):
+        import_whole("sys", f"{library}_of_others")
+    assert f"{library}_of_others" not in sys.modules

@@ -10,6 +10,8 @@ import functools
 from datetime import datetime
 from typing import Any
 
+from jupyter_sky.imports import import_whole
+
 
 def make_session(
     profile: str | None = None, region: str | None = None, **credentials: str | None
@@ -28,6 +30,7 @@ def make_session(
     botocore.exceptions.ProfileNotFound
         If there is no such profile.
     """
+    import_whole("boto3", "botocore.session")
     import boto3
     import botocore.session
 

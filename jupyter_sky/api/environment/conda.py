@@ -13,6 +13,7 @@ from jupyter_sky.api.environment import tools
 from jupyter_sky.api.environment.requirements import EnvironmentFile, add_line, read_text
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_list
+from jupyter_sky.imports import import_whole
 
 _PIP_NAMES = {"pytorch": "torch", "pytorch-lightning": "pytorch-lightning", "py-xgboost": "xgboost"}
 _NOT_NEEDED = frozenset({"python", "pip", "setuptools", "wheel", "ipykernel", "jupyter"})
@@ -33,6 +34,7 @@ def read_conda(path: Path, kinds: str) -> EnvironmentFile:
     UsageError
         If it cannot be read.
     """
+    import_whole("yaml")
     import yaml
 
     try:

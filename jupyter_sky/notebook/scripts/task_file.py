@@ -11,6 +11,7 @@ from typing import Any
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_list, similar_file, similar_names
+from jupyter_sky.imports import import_whole
 from jupyter_sky.notebook.options import types
 from jupyter_sky.notebook.options.option_type import InvalidValue, OptionType
 
@@ -139,10 +140,11 @@ def read_task(path: Path, given: Mapping[str, str]) -> TaskFile:
 
 
 def _load(path: Path) -> dict[str, Any]:
+    import_whole("yaml")
     import yaml
 
     try:
-        text = path.read_text()
+        text = path.read_text("utf-8")
         documents = [each for each in yaml.safe_load_all(text) if each is not None]
     except OSError as error:
         instead = similar_file(path, "name a task file.")

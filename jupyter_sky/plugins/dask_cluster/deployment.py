@@ -17,6 +17,7 @@ from jupyter_sky.cluster.network.pages import Page
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.state import ClusterPhase
 from jupyter_sky.errors import SkyError
+from jupyter_sky.imports import import_whole
 from jupyter_sky.plugins.dask_cluster import on_rank
 from jupyter_sky.plugins.dask_cluster.client import PAGE, client_class
 from jupyter_sky.plugins.dask_cluster.progress import DaskProgress
@@ -275,8 +276,7 @@ def _credentials() -> dict[Role, Credentials]:
 
 def _check_installed() -> None:
     try:
-        import distributed  # noqa: F401
-        import joblib  # type: ignore[import-untyped, unused-ignore] # noqa: F401
+        import_whole("distributed", "joblib")
     except ModuleNotFoundError as error:
         raise _not_installed(error) from None
 

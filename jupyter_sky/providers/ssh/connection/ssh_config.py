@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_sky.errors import UsageError
+from jupyter_sky.imports import import_whole
 from jupyter_sky.providers.ssh.connection.configuration.lines import (
     JUMPS,
     WAY,
@@ -290,6 +291,7 @@ def _home() -> Path:
 
 
 def _lookup(target: Target) -> dict[str, Any]:
+    import_whole("paramiko")
     import paramiko
 
     lines: list[str] = []
