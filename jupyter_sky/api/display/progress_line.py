@@ -70,8 +70,10 @@ class ProgressLine:
         return time.monotonic() - self._started
 
     def update(self, progress: str | Preparation) -> None:
-        """Replace what is shown; callable from any thread."""
+        """Replace what is shown, until the end; callable from any thread."""
         with self._lock:
+            if self._ended.is_set():
+                return
             self._progress = progress
             self._show()
 

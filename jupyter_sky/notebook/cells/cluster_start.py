@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -59,9 +60,17 @@ class ClusterStart:
         threading.Thread(target=self._run, daemon=True, name="sky-start").start()
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` in another thread when `text` changes and when the start has ended."""
+        """Call ``listener`` in another thread when `text` changes; its errors change nothing."""
         self._listeners.append(listener)
-        self.future.add_done_callback(lambda done: listener())
+
+    @contextlib.contextmanager
+    def listening(self, listener: Callable[[], None]) -> Iterator[None]:
+        """Do the same within a block."""
+        self.listen(listener)
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
 
     @property
     def is_over(self) -> bool:
@@ -95,8 +104,10 @@ class ClusterStart:
         SkyError
             If it did not start, or was stopped.
         """
-        with ProgressLine(shell, self.name) as progress:
-            self.listen(lambda: progress.update(self.text))
+        with (
+            ProgressLine(shell, self.name) as progress,
+            self.listening(lambda: progress.update(self.text)),
+        ):
             progress.update(self.text)
             cluster = self.cluster()
             progress.update(f"{describe(cluster)}, ready")
@@ -114,5 +125,6 @@ class ClusterStart:
 
     def _say(self, text: object) -> None:
         self.text = str(text)
-        for listener in self._listeners:
-            listener()
+        for listener in list(self._listeners):
+            with contextlib.suppress(Exception):  # what a cell cannot show must not end the start
+                listener()

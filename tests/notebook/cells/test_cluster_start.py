@@ -1,0 +1,77 @@
+"""A cluster's start in the background, and the cells that show how it goes."""
+
+from __future__ import annotations
+
+import _thread
+import io
+import sys
+import threading
+from typing import cast
+
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.notebook.cells.cluster_start import ClusterStart, Started
+from jupyter_sky.providers.base import Progress
+
+LIMIT = 60.0
+
+STARTED = cast(Started, object())
+
+
+def adopt(started: Started) -> Cluster:
+    raise AssertionError("nobody waits for the cluster")
+
+
+class Screen(io.StringIO):
+    """Standard error, which says when there is something on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_text = threading.Event()
+
+    def write(self, text: str) -> int:
+        written = super().write(text)
+        self.has_text.set()
+        return written
+
+
+def test_a_cell_that_was_interrupted_shows_nothing_more_of_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    screen, interrupted = Screen(), threading.Event()
+    monkeypatch.setattr(sys, "stderr", screen)
+
+    def start(say: Progress) -> Started:
+        assert screen.has_text.wait(LIMIT)
+        _thread.interrupt_main()
+        assert interrupted.wait(LIMIT)
+        say("installing packages")
+        return STARTED
+
+    begun = ClusterStart("later", start, adopt)
+    with pytest.raises(KeyboardInterrupt):
+        begun.follow(cast(InteractiveShell, None))
+    interrupted.set()
+    assert begun.future.result(LIMIT) is STARTED
+    assert begun.text == "installing packages"
+    assert screen.getvalue().endswith(": interrupted\n")
+
+
+def test_a_cluster_starts_though_a_cell_cannot_show_it() -> None:
+    is_shown, shown = threading.Event(), []
+
+    def start(say: Progress) -> Started:
+        assert is_shown.wait(LIMIT)
+        say("waiting in the queue")
+        return STARTED
+
+    def fails() -> None:
+        raise BrokenPipeError("nobody reads it")
+
+    begun = ClusterStart("shown", start, adopt)
+    with begun.listening(fails), begun.listening(lambda: shown.append(begun.text)):
+        is_shown.set()
+        assert begun.future.result(LIMIT) is STARTED
+    assert shown == ["waiting in the queue"]
