@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import logging
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -65,7 +67,7 @@ async def run(
         raise SkyError(f"`jupyter sky {words[0]}` cannot be run: {error}") from None
     if done.returncode:
         kind = UsageError if done.returncode == USAGE else SkyError
-        raise kind(_error_sentence(done.stderr) or f"it ended with status {done.returncode}")
+        raise kind(_last_sentence(words, done.returncode, done.stderr))
     return (done.stdout or (done.stderr if acts else ""))[-_LONGEST:]
 
 
@@ -127,7 +129,8 @@ class StreamingCommand:
     on_output
         Called with each chunk of its output, in the thread of `run`, which waits for the call.
     on_end
-        Called in that thread at the end, with the sentence of an error, or an empty string.
+        Called in that thread at the end, with the last sentence on stderr or why there is none;
+        with an empty string if the command has succeeded and said nothing.
     """
 
     def __init__(
@@ -151,6 +154,9 @@ class StreamingCommand:
             error = self._stream()
         except OSError as why:
             error = f"`jupyter sky {self._words[0]}` cannot be run: {why}"
+        except Exception:
+            error = f"`jupyter sky {self._words[0]}` did not work; the server's log says why."
+            logging.getLogger(__name__).exception("the output of a command was not understood")
         finally:
             self._on_end(error)
 
@@ -161,21 +167,25 @@ class StreamingCommand:
             self._process.kill()
 
     def _stream(self) -> str:
-        """Run the process, and return the sentence of an error, or an empty string."""
-        process = self._process = subprocess.Popen(
-            command(*self._words, only=self._only),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=_environment(),
-        )
-        with process, _killed_at_last(process):
-            if self._killed:
-                process.kill()
-            assert process.stdout and process.stderr
-            while data := os.read(process.stdout.fileno(), _CHUNK):
-                self._on_output(data)
-            return _error_sentence(process.stderr.read().decode(errors="replace"))
+        """Run the process, and return what `on_end` is told."""
+        # In a file: a pipe that nobody reads meanwhile would block the process once it is full.
+        with tempfile.TemporaryFile() as stderr:
+            process = self._process = subprocess.Popen(
+                command(*self._words, only=self._only),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=_environment(),
+            )
+            with process, _killed_at_last(process):
+                if self._killed:
+                    process.kill()
+                assert process.stdout
+                while data := os.read(process.stdout.fileno(), _CHUNK):
+                    self._on_output(data)
+                status = process.wait()
+            stderr.seek(0)
+            return _last_sentence(self._words, status, stderr.read().decode(errors="replace"))
 
 
 @contextlib.contextmanager
@@ -215,7 +225,13 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONIOENCODING": "utf-8:replace"}
 
 
-def _error_sentence(stderr: str) -> str:
-    """Return the last line that a command wrote to stderr, without the name of the command."""
+def _last_sentence(words: Sequence[str], status: int, stderr: str) -> str:
+    """Return the last line that a command wrote to stderr, without the name of the command.
+
+    Without one, and after a signal, which leaves no time to write the reason, it is the status of a
+    command that has failed.
+    """
     lines = stderr.strip().splitlines()
-    return lines[-1][:1000].removeprefix("jupyter sky: ") if lines else ""
+    if lines and status >= 0:
+        return lines[-1][:1000].removeprefix("jupyter sky: ")
+    return f"`jupyter sky {words[0]}` ended with status {status}" if status else ""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import queue
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -21,6 +24,8 @@ from tests.server.jupyter import Kernel, Server, serve
 from tests.waiting import until
 
 Open = Callable[[str], Kernel]
+
+LIMIT = 60.0
 
 FEW = 4
 """Logs that can be followed at once here: to fill all places costs a process for each."""
@@ -223,3 +228,49 @@ def test_what_cannot_be_started_is_over_with_a_sentence(monkeypatch: pytest.Monk
     [end] = ends
     assert end.startswith("`jupyter sky logs` cannot be run: ")
     assert "/nowhere/python" in end
+
+
+Pretends = Callable[[str], None]
+
+
+@pytest.fixture
+def pretends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pretends:
+    """Runs a shell script in place of `jupyter sky`."""
+
+    def pretend(script: str) -> None:
+        path = tmp_path / "python"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(path))
+
+    return pretend
+
+
+def stream(on_output: Callable[[bytes], object]) -> str:
+    """Run `jupyter sky logs` to its end, and return what is said then."""
+    ends: queue.Queue[str] = queue.Queue()
+    command = StreamingCommand(["logs", "0"], None, on_output, ends.put)
+    threading.Thread(target=command.run, daemon=True).start()
+    try:
+        return ends.get(timeout=LIMIT)
+    finally:
+        command.kill()
+
+
+def test_logs_that_are_killed_do_not_end_like_the_cluster(pretends: Pretends) -> None:
+    pretends("echo 'jupyter sky: 3 lines are left out' >&2; kill -KILL $$")
+    assert stream(lambda data: None) == "`jupyter sky logs` ended with status -9"
+    pretends("exit 0")
+    assert not stream(lambda data: None)
+
+
+def test_logs_go_on_however_much_is_noted_beside_them(pretends: Pretends) -> None:
+    pretends("yes a note | head -100000 >&2; echo a line; echo done >&2")
+    text: list[bytes] = []
+    assert stream(text.append) == "done"
+    assert b"".join(text) == b"a line\n"
+
+
+def test_logs_that_are_not_understood_end_with_a_sentence(pretends: Pretends) -> None:
+    pretends("echo no JSON")
+    assert stream(json.loads) == "`jupyter sky logs` did not work; the server's log says why."
