@@ -22,6 +22,8 @@ from tests.waiting import until
 
 NODE_FREE = {"boto3", "numpy", "paramiko", "torch"}
 ELSEWHERE = {f"jupyter_sky.providers.{name}.provider" for name in ("aws", "slurm", "ssh")}
+OF_NOTEBOOKS = {"jupyter_sky.notebook.extension", "jupyter_sky.notebook.programs.shell"}
+"""What `%load_ext` brings, and `jupyter sky run`, which has a whole shell."""
 ROOT_FREE = NODE_FREE | {"IPython", "anywidget", "ipywidgets"}
 COLLECTION_FREE = {"boto3", "dask", "distributed", "jax", "keras", "moto", "torch", "transformers"}
 SCRIPTS = {"benchmarks/cases/workloads/ddp.py", "benchmarks/peers/dask.py", "gpu/checks/ddp.py"}
@@ -55,7 +57,7 @@ def test_loading_the_extension_brings_no_framework_and_no_cloud() -> None:
     assert not loaded & ELSEWHERE
 
 
-def test_a_command_about_what_is_here_brings_nothing_for_elsewhere(tmp_path: Path) -> None:
+def test_a_command_brings_nothing_for_elsewhere_or_for_notebooks(tmp_path: Path) -> None:
     loaded = modules_after(
         "import os, sys\n"
         f"os.environ['JUPYTER_SKY_HOME'] = {str(tmp_path)!r}\n"
@@ -63,6 +65,7 @@ def test_a_command_about_what_is_here_brings_nothing_for_elsewhere(tmp_path: Pat
         "assert cli.main(['status']) == 0"
     )
     assert not loaded & (NODE_FREE | ELSEWHERE)
+    assert not loaded & OF_NOTEBOOKS
 
 
 def test_the_server_extension_brings_nothing_that_reaches_machines() -> None:

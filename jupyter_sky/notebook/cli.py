@@ -45,7 +45,6 @@ from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.output.follow import follow
 from jupyter_sky.notebook.output.unread import discard_unread
 from jupyter_sky.notebook.places import local_end, stays_up
-from jupyter_sky.notebook.programs.run import run_program
 from jupyter_sky.notebook.scripts import terminal
 from jupyter_sky.notebook.session import Session
 from jupyter_sky.notebook.validation import choose_ranks
@@ -149,6 +148,8 @@ def _run(words: Sequence[str]) -> int:
     if command in _NOTEBOOK_COMMANDS:
         raise UsageError(f"`%sky {command}` works in a notebook only: type it in a cell.")
     if command == "run":
+        from jupyter_sky.notebook.programs.run import run_program  # which has all of a notebook
+
         given = options.arguments, options.options, options.keep
         return run_program(options.file, *given, _settings())
     shell = _CommandShell.instance(config=_settings())
@@ -340,18 +341,15 @@ def _settings() -> Config:
         for name in ("ipython_config.py", "ipython_kernel_config.py"):
             with contextlib.suppress(ConfigFileNotFound):
                 found.merge(PyFileConfigLoader(name, path=str(folder)).load_config())
+    is_plain = not sys.stderr.isatty() or os.environ.get("NO_COLOR")
     return Config(
         {
             "Sky": found.Sky,
             "HistoryManager": {"enabled": False},
             # Do not write colours to files and programs, or where nobody wants them (no-color.org).
-            "InteractiveShell": {"colors": "nocolor"} if _is_plain() else {},
+            "InteractiveShell": {"colors": "nocolor"} if is_plain else {},
         }
     )
-
-
-def _is_plain() -> bool:
-    return not sys.stderr.isatty() or bool(os.environ.get("NO_COLOR"))
 
 
 def _overview() -> str:
