@@ -93,3 +93,32 @@ test('the end of a run that was known before its cell was shown is put into it',
   assert.deepEqual(asked(ended, true), []);
   assert.deepEqual(asked(running, false), []);
 });
+
+test('output that could not be had when the notebook was opened can be restored later', async (t) => {
+  const feed = new Feed();
+  const running = sample();
+  const ended = { ...running, run: { ...running.run!, cell: 'c', state: 'ok' as const } };
+  const failing = () => Promise.reject(new Error('the kernel does not answer'));
+  const clusters = {
+    changed: { connect: () => {} },
+    client: { record: failing, runs: async () => ({ ended: [ended.run] }) },
+    entries: [{ id: 'c1', kernels: [{ id: 'k1' }], snapshot: null }],
+    find: () => ({ kernels: [{ id: 'k1' }] }),
+    refresh: async () => {}
+  } as unknown as IClusters;
+  const cells = { cellOf: () => undefined } as unknown as Arguments[2];
+  const keeper = new Keeper(clusters, feed, cells, english as Arguments[3]);
+  const model = { id: 'c', type: 'code', outputs: { toJSON: () => [] } };
+  const panel = {
+    content: { widgets: [{ model }] },
+    context: { contentsModel: { last_modified: '1970-01-01T00:00:00Z' } },
+    sessionContext: { session: { kernel: { id: 'k1' } } }
+  } as unknown as Panel;
+  await assert.rejects(keeper.opened(panel), /does not answer/);
+  feed.take(running, 'output');
+  const strip = { run: 'r1', hasEnd: false, snapshot: ended, isVisible: true } as unknown as Strip;
+  keeper.add(strip);
+  t.after(() => keeper.remove(strip));
+  feed.take(ended, 'kernel');
+  assert.ok(keeper.isIncomplete(strip));
+});

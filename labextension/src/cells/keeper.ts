@@ -283,8 +283,8 @@ export class Keeper {
     const saved = Date.parse(context.contentsModel?.last_modified ?? '') / 1000;
     const cell = content.widgets.find(({ model }) => model.id === run.cell) as CodeCell | undefined;
     if (cell?.model.type === 'code' && !hasRun(cell, run.id) && saved < run.started + run.seconds) {
-      this.#restored.add(run.id);
       const record = await this.#clusters.client.record(cluster, run.id);
+      this.#restored.add(run.id);
       replaceOutputs(cell, record, record.text);
     }
   }
