@@ -110,13 +110,13 @@ class Session:
         name = choices[0].cluster or self.current_name
         if (start := self._starting.get(name)) and not start.is_over:
             start.follow(self._shell)
-        cluster, was_there = self.find(name), True
+        cluster, is_as_before = self.find(name), True
         if cluster is None:
-            was_there = all(self._is_lost(name, each) for each in choices)
+            is_as_before = all(self._mean_former(name, each) for each in choices)
             cluster = self._start(name, [self._start_options(name, each) for each in choices])
             self._current = name
             self.additions.install_missing(cluster, self.started[name])
-        if was_there and not choices[0].concerns_run_alone:
+        if is_as_before and not choices[0].concerns_run_alone:
             self.additions.add(cluster, self._check_fit(cluster, choices))
         self._current = name
         return cluster
@@ -297,7 +297,7 @@ class Session:
 
     def close(self) -> None:
         """Disconnect from all clusters; they stay up until their idle or grace time is over."""
-        for cluster in self._clusters.values():
+        for cluster in self.connected_clusters():  # the sidebar's thread may end one meanwhile
             cluster.close()
         self._clusters.clear()
 
@@ -307,19 +307,19 @@ class Session:
 
     def _start_options(self, name: str, options: CellOptions) -> CellOptions:
         """Return the options to start a cluster with, for a cell with ``options``."""
-        if self._is_lost(name, options):
+        if self._mean_former(name, options):
             # It comes back as it was. Where that costs money, the price is shown before it starts.
             completed = start_again_with(options, self.started[name])
             cluster_factory.check_provider_options(options, completed)
             return completed
         return self.factory.complete(options, self._found_gone.get(name))
 
-    def _is_lost(self, name: str, options: CellOptions) -> bool:
-        """Return whether options mean the cluster of a name that is not up any more."""
-        if name not in self.started or not cluster_factory.describes_cluster(options):
-            return name in self.started
-        completed = self.settings.with_cluster_defaults(options)
-        return not describes_another(completed, self.started[name])
+    def _mean_former(self, name: str, options: CellOptions) -> bool:
+        """Return whether options mean the cluster of that name that this notebook had before."""
+        former = self.started.get(name)
+        if former is None or not cluster_factory.describes_cluster(options):
+            return former is not None
+        return not describes_another(self.settings.with_cluster_defaults(options), former)
 
     def _start(self, name: str, choices: Sequence[CellOptions]) -> Cluster:
         places = self._places(name, choices)
