@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from jupyter_sky.cluster import version_check
-from jupyter_sky.cluster.control.listener import ClusterListener, Done, lost_agent
+from jupyter_sky.cluster.control.listener import ClusterListener, Done, describe_loss
 from jupyter_sky.cluster.control.preemption import PreemptionMonitor
 from jupyter_sky.cluster.cost_meter import ClusterCost
 from jupyter_sky.cluster.errors import RankLost
@@ -345,7 +345,7 @@ class Controller(ConnectionListener):
             self.listener.on_agent_lost(connection)
         if self.state.phase is ClusterPhase.LOST:
             return self.loss
-        return ClusterLost(lost_agent(connection))
+        return ClusterLost(describe_loss(connection))
 
     def mark_lost(
         self, reason: str, then: str = f"{RUN_AGAIN}.", nodes: Iterable[str] = ()

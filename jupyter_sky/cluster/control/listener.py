@@ -57,7 +57,7 @@ class ClusterListener:
         return False
 
 
-def lost_agent(connection: Connection, what: str = "", ranks: Collection[int] = ()) -> str:
+def describe_loss(connection: Connection, what: str = "", ranks: Collection[int] = ()) -> str:
     """Return how an agent was lost, by default as its connection says: ``"the agent of n1 ended"``.
 
     Parameters

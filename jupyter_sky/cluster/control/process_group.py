@@ -24,7 +24,7 @@ from typing import Any
 
 from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.control.controller import Controller
-from jupyter_sky.cluster.control.listener import lost_agent
+from jupyter_sky.cluster.control.listener import describe_loss
 from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
@@ -270,7 +270,7 @@ async def _until(controller: Controller, condition: Callable[[], bool]) -> None:
 
     await controller.until(lambda: bool(lost()) or condition())
     if gone := lost():
-        raise NoConnection(f"{lost_agent(gone[0])}.")
+        raise NoConnection(f"{describe_loss(gone[0])}.")
 
 
 async def _form(controller: Controller, generation: int) -> None:

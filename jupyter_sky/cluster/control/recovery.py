@@ -10,7 +10,7 @@ from typing import Any
 
 from jupyter_sky.cluster.control import process_group, scaling
 from jupyter_sky.cluster.control.controller import Controller
-from jupyter_sky.cluster.control.listener import lost_agent
+from jupyter_sky.cluster.control.listener import describe_loss
 from jupyter_sky.cluster.control.shutdown import origin
 from jupyter_sky.cluster.inventory import owed_ends, stops, turns
 from jupyter_sky.cluster.network import peer_checks
@@ -94,7 +94,7 @@ async def renew(controller: Controller, ranks: Sequence[int]) -> None:
     await make_whole(controller)
 
 
-def unreached(
+def give_up_unreached(
     controller: Controller, connection: Connection, seconds: float, is_wanted: bool
 ) -> str | None:
     """Give up an unreachable node after waiting for it long enough.
@@ -204,7 +204,7 @@ def outcome_not_kept(connection: Connection) -> SkyError:
     )
 
 
-def agent_lost(controller: Controller, connection: Connection) -> bool:
+def record_agent_loss(controller: Controller, connection: Connection) -> bool:
     """Record the loss of an agent: of its ranks if they can be replaced, else of the cluster.
 
     The cluster is not lost either if another notebook has removed the node.
@@ -222,7 +222,7 @@ def agent_lost(controller: Controller, connection: Connection) -> bool:
     if connection.is_stopped:  # by another notebook
         controller.mark_lost(stops.sentence(controller.spec.name), "", _hosts([connection]))
         return False
-    lost = lost_agent(connection, ranks=connection.ranks)
+    lost = describe_loss(connection, ranks=connection.ranks)
     controller.mark_lost(
         f"cluster {controller.spec.name} is lost: {lost}.",
         f"{RUN_AGAIN}{_advice(controller)}.",
@@ -304,7 +304,7 @@ def _can_replace(controller: Controller) -> bool:
 def _record_lost_ranks(controller: Controller, connection: Connection) -> None:
     """Report that the ranks of a machine have exited, as its agent would have."""
     ranks = [rank for rank in controller.state.ranks if rank.rank in connection.ranks]
-    reason = lost_agent(connection)
+    reason = describe_loss(connection)
     for rank in ranks:
         exited = RankExited(rank.rank, rank.pid or 0, reason, rank.run, "", again=True)
         controller.on_event(connection, exited)

@@ -17,7 +17,7 @@ from jupyter_sky.cluster import version_check
 from jupyter_sky.cluster.control import process_group
 from jupyter_sky.cluster.control.attention import kept_up
 from jupyter_sky.cluster.control.controller import Controller
-from jupyter_sky.cluster.control.listener import lost_agent
+from jupyter_sky.cluster.control.listener import describe_loss
 from jupyter_sky.cluster.control.shutdown import end, origin
 from jupyter_sky.cluster.inventory import owed_ends, registry, turns
 from jupyter_sky.cluster.network import health
@@ -309,7 +309,7 @@ class _Expansion(ConnectionListener):
         return ClusterLost(str(self.trouble))
 
     def _fail(self, connection: Connection, reason: str) -> None:
-        self.trouble = self.trouble or SkyError(lost_agent(connection, reason))
+        self.trouble = self.trouble or SkyError(describe_loss(connection, reason))
         # Wake the task that waits for the group.
         error = report(ClusterLost, str(self.trouble))
         self._controller.formation.errors.update(dict.fromkeys(connection.ranks, error))

@@ -359,14 +359,14 @@ class Scheduler(ClusterListener):
     def on_unreached(self, connection: Connection, seconds: float) -> None:
         """End the runs on a node that nobody has reached for too long."""
         is_wanted = any(not run.finished for run in self._runs.values())
-        reason = recovery.unreached(self.controller, connection, seconds, is_wanted)
+        reason = recovery.give_up_unreached(self.controller, connection, seconds, is_wanted)
         for run in list(self._runs.values()):
             if reason and run.sent and not run.waiting.isdisjoint(connection.ranks):
                 self._fail(run, NoConnection(reason))
 
     def on_agent_lost(self, connection: Connection) -> None:
         """Replace the node, or end the runs with the cluster."""
-        if recovery.agent_lost(self.controller, connection):
+        if recovery.record_agent_loss(self.controller, connection):
             self.controller.spawn(self._make_whole_in_turn())
 
     def on_end(self, trouble: SkyError) -> bool:
