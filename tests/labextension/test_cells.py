@@ -182,7 +182,9 @@ def test_a_reload_in_the_middle_of_a_run(
     assert user.page.get_by_text("Loading widget").count() == 0
     user.page.wait_for_function(HAS_END)
     [ended] = [each for each in user.saved().cells if "itertools" in each.source]
-    assert ended.outputs[0].data["text/plain"].startswith("✓ finished after")
+    *_, record, printed = ended.outputs
+    assert record.data["text/plain"].startswith("✓ finished after")
+    assert "step 12\n" in printed.text
 
 
 def test_the_run_is_there_after_a_reload_however_seldom_the_server_is_asked(
