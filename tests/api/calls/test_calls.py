@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
@@ -742,6 +743,25 @@ def test_a_call_in_a_process_may_start_processes(pool: sky.ComputePool) -> None:
 
     with worker(pool, Worker(executor="process")):
         assert pool.map(in_another, [3]) == [6]
+
+
+@pytest.mark.parametrize(
+    "how", [Worker(), Worker(2, "thread"), Worker(1, "process")], ids=["", "thread", "process"]
+)
+def test_a_process_that_a_call_has_forked_answers_none(pool: sky.ComputePool, how: Worker) -> None:
+    def fork_and_return(fails: bool) -> int:
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+        child = os.fork()
+        if not child and fails:
+            raise ValueError("in the child")
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else -1
+
+    pids = rank_pids(pool)
+    with worker(pool, how):
+        calls = [sky.compute(fork_and_return)(fails) > pool for fails in (True, False) * 3]
+        assert [each.result(PATIENCE) for each in calls] == [1, 0] * 3
+        assert [(double(n) > pool).result(PATIENCE) for n in range(4)] == [0, 2, 4, 6]
+    assert rank_pids(pool) == pids
 
 
 def test_each_process_draws_numbers_of_its_own(pool: sky.ComputePool, tmp_path: Path) -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import queue
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from jupyter_sky.errors import SkyError
 from jupyter_sky.node.rank import streams
@@ -22,6 +24,7 @@ from jupyter_sky.node.rank.calls import cancelling
 from jupyter_sky.node.rank.calls.conversation import RankConversation
 from jupyter_sky.node.rank.calls.parts import RankParts
 from jupyter_sky.node.rank.calls.process import CallProcess, Mail
+from jupyter_sky.node.rank.ipython.forked_child import end_child
 from jupyter_sky.node.rank.namespace.namespace import own_frames
 from jupyter_sky.serialization import blobs, cell_sources
 from jupyter_sky.transport.protocol.calls import TellFields
@@ -183,11 +186,16 @@ class CallServer:
             As for a `RankConversation`.
         """
         notebook = RankConversation(self._rank, self._run, told["number"], tell, wait)
+        pid = os.getpid()
         try:
             cell_sources.register(told["cells"])
             packed = told["packed"]
             assert packed is not None
-            value = blobs.unpack(packed, self._rank.folder)(notebook)
+            try:
+                value = blobs.unpack(packed, self._rank.folder)(notebook)
+            finally:
+                if os.getpid() != pid:  # it would answer calls too
+                    self._end_child(sys.exception())
             values = self._rank.namespace.pack(value, self._run, [self._rank.rank])
         except KeyboardInterrupt:
             raise
@@ -211,6 +219,13 @@ class CallServer:
             raise
         except KeyboardInterrupt as error:  # the call itself has raised it
             return self._failed(told, error)
+
+    def _end_child(self, error: BaseException | None) -> NoReturn:
+        """End a process that a call has forked, where it would leave the call."""
+        shell = self._rank.shell
+        if error is not None:
+            shell.record_traceback(error, skip=own_frames(error.__traceback__))
+        end_child(error, shell.last_traceback)
 
     def stopped(self, told: TellCommand, interrupt: BaseException | None = None) -> Told:
         """Return the message about a call whose time is over, or that was cancelled."""
