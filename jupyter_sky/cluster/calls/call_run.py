@@ -22,9 +22,9 @@ from jupyter_sky.cluster.errors import Failure, RankLost, not_sent
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.runs import progress_bars
-from jupyter_sky.cluster.runs.dispatch import dispatch, refresh
 from jupyter_sky.cluster.runs.run import rank_lost
 from jupyter_sky.cluster.runs.scheduler import Scheduler
+from jupyter_sky.cluster.runs.sending.dispatch import dispatch, refresh
 from jupyter_sky.cluster.runs.talk import Teller, fields_of, tell_in_order
 from jupyter_sky.cluster.runs.task import Message, RunNotice
 from jupyter_sky.cluster.snapshot import ProgressView

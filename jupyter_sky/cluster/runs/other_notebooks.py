@@ -13,8 +13,8 @@ from jupyter_sky.cluster.control import recovery
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.inventory import owed_runs
 from jupyter_sky.cluster.network.requests.quietly import request_quietly
-from jupyter_sky.cluster.runs import dispatch
 from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.runs.sending import outcome, recorded
 from jupyter_sky.errors import OTHERS_RUN, SkyError
 from jupyter_sky.formatting import format_duration, format_list
 from jupyter_sky.transport.protocol.events import RunBegan
@@ -144,7 +144,7 @@ class OtherNotebooks:
                 f"`jupyter sky attach {name}` shows that, and `jupyter sky interrupt --cluster "
                 f"{name}` stops it"
             )
-            if recording := dispatch.record_waiting(self._controller.id, run, has_others=True):
+            if recording := recorded.record_waiting(self._controller.id, run, has_others=True):
                 await recording
             stopping = asyncio.ensure_future(self._stop_left(run))
             try:
@@ -283,7 +283,7 @@ class OtherNotebooks:
             return {name for name, each in self._unfinished.items() if run.id not in each.after}
 
         def ends() -> bool:
-            return dispatch.ends_everywhere(self._controller, run)
+            return outcome.ends_everywhere(self._controller, run)
 
         while before() and not ends():
             await self._controller.until(lambda: ends() or not self._running() & before())

@@ -21,10 +21,10 @@ from jupyter_sky.cluster.errors import BegunInPart, not_sent
 from jupyter_sky.cluster.network import broadcast
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.transfer import Transfer
-from jupyter_sky.cluster.runs import dispatch
 from jupyter_sky.cluster.runs.monitor import Monitor
 from jupyter_sky.cluster.runs.other_notebooks import UNKNOWN_NAMES, OtherNotebooks
 from jupyter_sky.cluster.runs.run import Run
+from jupyter_sky.cluster.runs.sending import dispatch, outcome, recorded, request
 from jupyter_sky.cluster.runs.talk import Interrupting, QuietRequests, Talk
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.runtime_env import ClusterConfig
@@ -206,7 +206,7 @@ class Scheduler(ClusterListener):
         A run takes its place in the queue before its data is sent, so that it is not overtaken:
         later runs count on what it does.
         """
-        recording = dispatch.record_waiting(self.controller.id, run, self._turn.locked())
+        recording = recorded.record_waiting(self.controller.id, run, self._turn.locked())
         async with self._turn:
             if recording:
                 await recording
@@ -216,7 +216,7 @@ class Scheduler(ClusterListener):
                 async with self._others.queued_if_busy(run.id):
                     await self._begin(run)
             if run.finished and not run.sent:  # perhaps before it was recorded that it waits
-                await dispatch.settle(self.controller.id, run)
+                await recorded.settle(self.controller.id, run)
             await recovery.until_over(self.controller, run.over, lambda: run.waiting, run.on_notice)
 
     async def _begin(self, run: Run) -> None:
@@ -298,9 +298,9 @@ class Scheduler(ClusterListener):
         """Tell runs which of their ranks have finished."""
         for name in dict.fromkeys([event.run for _, event in done]):
             run, own = self._runs.get(name), [each for each in done if each[1].run == name]
-            if run and dispatch.may_be_unmatched(run, own):
+            if run and outcome.may_be_unmatched(run, own):
                 then = partial(self._on_parts_done, run, own)
-                self.controller.spawn(dispatch.give_up_unmatched(self.controller, run, own, then))
+                self.controller.spawn(outcome.give_up_unmatched(self.controller, run, own, then))
             elif run:
                 self._on_parts_done(run, own)
             else:
@@ -309,7 +309,7 @@ class Scheduler(ClusterListener):
 
     def _on_parts_done(self, run: Run, done: Sequence[Done]) -> None:
         done = [each for each in done if run.waits_for(each[1].rank)]
-        dispatch.note_names(self.controller, run.task, [event for _, event in done])
+        outcome.note_names(self.controller, run.task, [event for _, event in done])
         for connection, event in done:
             self.monitor.on_rank_done(event)
             run.on_rank_done(event)
@@ -318,7 +318,7 @@ class Scheduler(ClusterListener):
 
     def _interrupt_peers(self, run: Run, connection: Connection) -> None:
         """Interrupt the other ranks of a run in which one has failed, if they fail together."""
-        if run.failed and dispatch.fail_together(self.controller, run.task):
+        if run.failed and outcome.fail_together(self.controller, run.task):
             # The agent of the failed rank has done so itself.
             others = [each for each in self.controller.connections if each is not connection]
             self._requests.interrupt(run.id, others)
@@ -332,7 +332,7 @@ class Scheduler(ClusterListener):
         self, began: RunBegan, asked: Mapping[int, Sequence[str]], untold: Sequence[int]
     ) -> None:
         """Follow a run that another kernel began; called before its events."""
-        task = dispatch.task_of(began, self.controller.ranks, asked)
+        task = request.task_of(began, self.controller.ranks, asked)
         run = self._unseen = self._runs[began.run] = self._make_run(task, began.run)
         run.sent, run.is_recorded = True, bool(asked)
         run.started = run.began = time.monotonic() - max(0.0, began.seconds)
@@ -382,7 +382,7 @@ class Scheduler(ClusterListener):
         self.monitor.end(run)
         self._runs.pop(run.id, None)
         if run.is_recorded and (run.failed or run.stopped or not run.task.values):
-            controller.spawn(dispatch.settle(controller.id, run))
+            controller.spawn(recorded.settle(controller.id, run))
         controller.wake()
         if controller.alive and not controller.visits and not controller.state.group:
             # So that the next cell need not wait for the group.

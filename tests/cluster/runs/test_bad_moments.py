@@ -18,8 +18,8 @@ import jupyter_sky as sky
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.cluster.inventory import owed_runs, registry
-from jupyter_sky.cluster.runs import dispatch
 from jupyter_sky.cluster.runs.handle import RunHandle
+from jupyter_sky.cluster.runs.sending import dispatch
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.panel.manager import NoStrip

@@ -21,7 +21,8 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.control import controller
 from jupyter_sky.cluster.inventory import probe, registry
 from jupyter_sky.cluster.network.connection import Connection
-from jupyter_sky.cluster.runs import dispatch, other_notebooks
+from jupyter_sky.cluster.runs import other_notebooks
+from jupyter_sky.cluster.runs.sending import outcome
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.cluster.runtime_env import Timeouts
 from jupyter_sky.providers.local import Local
@@ -383,7 +384,7 @@ def test_a_run_that_waits_for_its_turn_on_one_node_ends_if_it_is_stopped_or_fail
     kernels: list[Cluster], monkeypatch: pytest.MonkeyPatch, code: str, error: type[BaseException]
 ) -> None:
     # As with a framework, whose ranks end together.
-    monkeypatch.setattr(dispatch, "fail_together", lambda *_: True)
+    monkeypatch.setattr(outcome, "fail_together", lambda *_: True)
     rank = "__import__('jupyter_sky').instance_info().rank"
     goes_on = kernels[1].run(Task((0, 1), code=f"import time\ntime.sleep(600 * {rank})"))
     mine = kernels[0].run(Task((0, 1), code=code))

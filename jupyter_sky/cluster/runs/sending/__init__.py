@@ -1,0 +1,1 @@
+"""From a run to its ranks: the request, how it is sent, what is recorded, how its parts end."""
