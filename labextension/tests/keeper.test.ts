@@ -41,8 +41,10 @@ test('the end of a run is asked for again, unless nobody knows it', async (t) =>
     return [note, isLost, asked];
   };
   assert.deepEqual(await noted(), ['the kernel does not answer', false, 1]);
+  assert.ok(keeper.isIncomplete(strip));
   answer = { status: 404, message: 'nobody knows' };
   assert.deepEqual(await noted(), ['How this run ended is no longer known.', true, 2]);
+  assert.ok(!keeper.isIncomplete(strip), 'nor what it has printed');
   assert.deepEqual(await noted(), ['How this run ended is no longer known.', true, 2]);
 });
 

@@ -118,7 +118,7 @@ export class Keeper {
     if (!run || !snapshot?.run || this.#here.has(run) || this.#restored.has(run)) {
       return false;
     }
-    if (!this.hasKernel(strip)) {
+    if (this.#feed.get(run)?.isLost || !this.hasKernel(strip)) {
       return false;
     }
     return this.#asked.has(run) && !snapshot.run.background && snapshot.run.shown.length > 0;
