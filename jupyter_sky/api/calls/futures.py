@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import logging
 import queue
 import threading
 import time
@@ -117,7 +118,10 @@ class Futures:
 
     def _serve(self) -> None:
         while entry := self._events.get():
-            self._handle(*entry)
+            try:
+                self._handle(*entry)
+            except Exception:  # as where the user has set the result of a future
+                logging.getLogger(__name__).exception("the future of a call could not be set")
             del entry  # while it waits for the next one
 
     def _serve_until_done(self, future: CallFuture[Any], timeout: float | None) -> float | None:

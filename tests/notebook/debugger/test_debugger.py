@@ -107,6 +107,21 @@ def test_the_next_cell_releases_what_a_failed_one_held(pair: LiveNotebook) -> No
     assert "has kept no error" in pair.run("%sky debug --rank 1", keyboard=True).sentence
 
 
+def test_an_error_of_a_cell_itself_is_released_without_the_collector(pair: LiveNotebook) -> None:
+    """With all that libraries bring, that takes a quarter of a second."""
+    pair.succeed(
+        "%%sky --ranks 1\nimport gc, weakref\nclass Held: pass\ngc.disable()\n"
+        "def make():\n    global seen\n    error = ValueError('bad')\n"
+        "    error.held = Held()\n    seen = weakref.ref(error.held)\n    return error\n"
+        "collected = []\nnote = lambda phase, info: collected.append(phase)\n"
+        "gc.callbacks.append(note)"
+    )
+    for fails in ("raise make()", "try: 1/0\nexcept ArithmeticError: raise make()"):
+        assert "ValueError: bad" in pair.run(f"%%sky --ranks 1\n{fails}").traceback
+        assert pair.succeed("%%sky --ranks 1\nprint(seen(), collected)").stdout == "None []\n"
+    pair.succeed("%%sky --ranks 1\ngc.callbacks.remove(note)\ngc.enable()")
+
+
 def test_what_a_failed_cell_held_ends_before_what_it_needs(pair: LiveNotebook) -> None:
     assert "bad item" in pair.run(_FAILS_IN_A_LOOP + "for item in Loop(): pass").traceback
     assert pair.succeed("%%sky --ranks 1\nprint(ended)").stdout == "['loop', 'queue']\n"

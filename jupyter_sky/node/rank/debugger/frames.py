@@ -19,18 +19,46 @@ _FAR = 3
 """Steps from an error to what keeps it, behind which something of the user's does."""
 
 
-def release_frames(error: BaseException) -> None:
+def release_frames(error: BaseException) -> bool:
     """Let go of the variables of an error's frames, unless something of the user's keeps it.
 
     A frame that has the error in a variable, and what IPython notes of frames, wait for the
     collector, which takes all that it finds apart in any order. The iterator of a ``DataLoader``
     then finds its queues closed, and waits five seconds for each of its workers.
+
+    Returns
+    -------
+    bool
+        Whether there were any variables: those of the cell itself are the notebook's. Their objects
+        may refer to themselves, and wait for the collector.
     """
     errors = _with_causes(error)
     frames: list[FrameType] = []
     _clear([*_around(error)])
+    if not any(map(_has_variables, _frames_of(errors))):
+        _clear([frame for frame in _frames_of(errors) if _is_around(frame)])
+        return False
     if _keep_themselves(errors, frames):
         _clear(frame for frame in frames if not frame.f_code.co_flags & _SUSPENDED)
+    return True
+
+
+def _frames_of(errors: Iterable[BaseException]) -> Iterator[FrameType]:
+    for error in errors:
+        traceback = error.__traceback__
+        while traceback is not None:
+            yield traceback.tb_frame
+            traceback = traceback.tb_next
+
+
+def _has_variables(frame: FrameType) -> bool:
+    """Return whether a frame is of a function or class of the user's or of a library's."""
+    is_of_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    return not _is_around(frame) and bool(is_of_function or frame.f_locals is not frame.f_globals)
+
+
+def _is_around(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in _RUN_CODE
 
 
 def _around(error: BaseException) -> Iterator[FrameType]:
@@ -43,7 +71,7 @@ def _around(error: BaseException) -> Iterator[FrameType]:
         frame = traceback.tb_frame.f_back
         while frame is not None and frame not in seen:
             seen.add(frame)
-            if str(frame.f_globals.get("__name__")).partition(".")[0] in _RUN_CODE:
+            if _is_around(frame):
                 yield frame
             frame = frame.f_back
         traceback = traceback.tb_next

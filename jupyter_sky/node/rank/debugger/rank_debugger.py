@@ -151,10 +151,11 @@ class RankDebugger:
         if kept is not None:
             _run, error = kept
             del kept
-            release_frames(error)
+            had_variables = release_frames(error)
             del error
-            # What else refers to itself: GPU memory must not wait for the collector.
-            gc.collect()
+            if had_variables:
+                # What else refers to itself: GPU memory must not wait for the collector.
+                gc.collect()
 
     def _in_child(self) -> None:
         """Stop nowhere in a process that the cell has forked, like a worker of a DataLoader.
