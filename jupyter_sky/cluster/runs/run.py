@@ -355,11 +355,13 @@ class Run:
             self.kept.set()
             self.prompts.close()
             self.hang.end()
-            # In this order: when the user's thread hears of the end, the record is complete.
-            self._on_finish(self)
-            self.queue.put(None)
-            if self._on_end:
-                self._on_end()
+            try:
+                # Before the user's thread hears of the end: the record is complete then.
+                self._on_finish(self)
+            finally:
+                self.queue.put(None)
+                if self._on_end:
+                    self._on_end()
 
 
 def rank_lost(event: RankExited, reforms: bool) -> ErrorReport:

@@ -7,6 +7,7 @@ import weakref
 from typing import Any
 
 import pytest
+from tqdm import tqdm
 
 from jupyter_sky.api.prompts.prompter import Prompter
 from jupyter_sky.cluster.runs.progress_bars import find_progress
@@ -155,6 +156,33 @@ def test_of_nested_bars_the_outer_one_counts() -> None:
     found = find_progress(text)
     assert found and found["label"] == "outer"
     assert find_progress("loss 0.3 | 45/100 [a<b]") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n" * 57 + ": " + " 50%|▌| 50/100 [00:30<00:",  # as tqdm cuts it off at 85 columns
+        f"5%|#| {'9' * 400}/{'9' * 500} [00:01<{'9' * 400}:00",
+        f"{'9' * 5000}/1 ━━━━━━ {'9' * 5000}s",
+        f"a ━━━━━━ 50% {'9' * 5000}:00:00",
+        f"{' ' * 100_000}━{' ' * 100_000}━━━━━━{' ' * 100_000}",  # as in a table
+    ],
+)
+def test_what_looks_like_a_bar_harms_nothing(text: str) -> None:
+    find_progress(text)
+
+
+def test_tqdm_cuts_a_bar_off_at_any_width() -> None:
+    for width in range(100):
+        meter = tqdm.format_meter(50, 100, 30, ncols=width, prefix="loss")
+        found = find_progress(meter)
+        assert not found or found["part"] == 0.5 and found["left"] in (30, None)
+
+
+def test_a_cell_ends_that_leaves_a_bar_which_is_cut_off(cells) -> None:
+    """Until then its end was never told."""
+    cells.run("print(' 50%|▌| 50/100 [00:30<00:')", show=(0,))
+    assert [run["state"] for run in cells.cluster.ended_runs()][-1] == "ok"
 
 
 def followed(cells: Any, is_over: bool) -> list[weakref.ref[Any]]:
