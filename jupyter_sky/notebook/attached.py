@@ -56,9 +56,13 @@ def attach(
     cluster = Cluster.attach(row, provider, runtime_env, timeouts)
     if cluster is None:
         return None, options
-    cluster.packages.set_image(spec.image)
-    cluster.mounts.remember(spec.volumes)
-    return cluster, _with_values(options, cluster)
+    try:
+        cluster.packages.set_image(spec.image)
+        cluster.mounts.remember(spec.volumes)
+        return cluster, _with_values(options, cluster)
+    except BaseException:  # nobody has it, while its nodes would stay up for it
+        cluster.close()
+        raise
 
 
 def take_up_additions(cluster: Cluster, started: CellOptions) -> CellOptions:

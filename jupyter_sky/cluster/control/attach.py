@@ -62,9 +62,6 @@ async def restore(
     followed = await _follow_from_unseen_run(controller, welcomes)
     if not controller.visits:
         controller.warnings = version_check.check(controller.versions)
-        take = owed_runs.take_left
-        left = await asyncio.to_thread(take, controller.id, controller.shared, but=followed)
-        controller.warn(each.sentence for each in left)
         await scaling.finish_interrupted(controller, welcomes, leaving)
         if any(rank["forming"] for rank in own):
             # Some may wait for ranks that a killed kernel has not told, but another notebook may
@@ -74,6 +71,10 @@ async def restore(
         if controller.shared:
             # Others have to know before this kernel's first run: see `dispatch`.
             await request_quietly(controller.connections[0], "added", by=controller.context.client)
+        # Last, as who takes them has to tell of them.
+        take = owed_runs.take_left
+        left = await asyncio.to_thread(take, controller.id, controller.shared, but=followed)
+        controller.warn(each.sentence for each in left)
         if any(rank["group_size"] != len(controller.ranks) for rank in own):
             newest += 1  # the next run forms a group of the ranks that there are
     if controller.state.phase is ClusterPhase.LOST:  # meanwhile

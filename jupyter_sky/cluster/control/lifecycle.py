@@ -22,7 +22,6 @@ from jupyter_sky.cluster.inventory.storage.row import RegistryRow, unreadable
 from jupyter_sky.cluster.network import health
 from jupyter_sky.cluster.runtime_env import ClusterConfig, RuntimeEnv, Timeouts, deadline
 from jupyter_sky.cluster.state import ClusterPhase
-from jupyter_sky.cluster.version_check import VersionMismatch
 from jupyter_sky.cluster.volumes import renewal
 from jupyter_sky.cluster.volumes.mount import mount
 from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
@@ -259,6 +258,15 @@ async def attach(controller: Controller, row: RegistryRow) -> bool:
     SkyError
         If it exists but cannot be used now; it is left untouched then.
     """
+    try:
+        return await _attach(controller, row)
+    except BaseException:
+        # Nobody has it, while nodes would take this for a notebook that uses them.
+        controller.close()
+        raise
+
+
+async def _attach(controller: Controller, row: RegistryRow) -> bool:
     provider = controller.provider
     if row.is_stopped:
         raise ClusterStopped(stops.sentence(row.name))
@@ -266,30 +274,20 @@ async def attach(controller: Controller, row: RegistryRow) -> bool:
     machines, leaving = every[: len(row.machines)], every[len(row.machines) :]
     try:
         await restore(controller, machines, leaving)
-    except (VersionMismatch, asyncio.CancelledError):
-        # Its nodes are fine, and another kernel can use them.
-        controller.close()
-        raise
     except AgentGone:
         # A visitor, or a kernel that attaches while another one replaces a node, removes nothing.
         shared = controller.visits or controller.spec.replace
         if shared and await probe.has_agent(row, provider):
-            controller.close()
             raise SkyError(
                 f"cluster {row.name} has lost a node, which the notebook that uses it handles; if "
                 f"no notebook does, end the cluster with `%sky down {row.name}`."
             ) from None
-        try:
-            await _refuse_elsewhere(provider, row)
-            await stops.refuse(row, provider)
-        except SkyError:
-            controller.close()
-            raise
-        await down(controller, every)
+        await _refuse_elsewhere(provider, row)
+        await stops.refuse(row, provider)
+        await uninterrupted(down(controller, every))  # half an end would leave machines that cost
         return False
     except (OSError, ClusterLost) as error:
         # It may be busy, or asleep.
-        controller.close()
         raise SkyError(
             f"cluster {row.name} does not answer ({error}): try again, or end it "
             f"with `%sky down {row.name}`."

@@ -90,14 +90,14 @@ async def _tell_through_others(
 ) -> list[Connection]:
     """Let agents that answer tell those that do not; return which ones were told."""
     if broken := [each for each in leaving if not each.is_up and not each.is_over]:
-        progress(_waits_for(broken))
+        _say(progress, _waits_for(broken))
     every = list(dict.fromkeys([*controller.connections, *leaving]))
     signs = await asyncio.gather(*map(_gives_sign, every))
     answering = [each for each, sign in zip(every, signs, strict=True) if sign]
     silent = [each for each in leaving if each not in answering and not each.is_over]
     if not silent:
         return []
-    progress(_waits_for(silent))
+    _say(progress, _waits_for(silent))
     peers = [each.machine.nodes[0].peer() for each in silent]
     said = await asyncio.gather(
         *(
@@ -112,6 +112,11 @@ async def _tell_through_others(
         for each, peer in zip(silent, peers, strict=True)
         if any(peer["node"] not in nodes for nodes in failed)
     ]
+
+
+def _say(progress: Progress, text: str) -> None:
+    with contextlib.suppress(Exception):  # where it cannot be shown, machines end all the same
+        progress(text)
 
 
 def _waits_for(silent: Sequence[Connection]) -> str:

@@ -152,7 +152,8 @@ def take_left(cluster: str, shared: bool, but: str | None) -> list[OwedRun]:
             left.append((by["at"], OwedRun(found["title"], found["waits"], found["asked"])))
         if then:
             left.append((by["at"], OwedRun(then, waits=True, asked={})))
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.unlink()
     return [owed for _, owed in sorted(left, key=lambda each: each[0])]
 
 

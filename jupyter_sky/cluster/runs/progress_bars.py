@@ -15,12 +15,8 @@ _TQDM = re.compile(
     r"(?P<count>[\d.]+[kMGTP]?/[\d.]+[kMGTP]?) *\[[\d:.]+<(?P<left>\d{1,9}(?::\d\d){1,2})?"
 )
 # From the beginning of the bar: the text before it may be long, like the row of a table.
-_RICH = re.compile(
-    r"(?<![━╺╸])[━╺╸]{5,} *(?P<percent>\d{1,3})%(?: +(?P<left>\d{1,9}:\d\d:\d\d))?"
-)
-_KERAS = re.compile(
-    r"(?P<count>\d{1,15}/\d{1,15}) [━]{5,} ?(?P<left>\d{1,9}(?:s|:\d\d)(?![\w]))?"
-)
+_RICH = re.compile(r"(?<![━╺╸])[━╺╸]{5,} *(?P<percent>\d{1,3})%(?: +(?P<left>\d{1,9}:\d\d:\d\d))?")
+_KERAS = re.compile(r"(?P<count>\d{1,15}/\d{1,15}) [━]{5,} ?(?P<left>\d{1,9}(?:s|:\d\d)(?![\w]))?")
 _LABEL = 80  # characters, at most
 
 

@@ -16,6 +16,7 @@ import pytest
 
 import jupyter_sky as sky
 from jupyter_sky.cluster.control import process_group, scaling
+from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.errors import RankLost
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.requests.seen import Seen
@@ -43,6 +44,23 @@ def test_ranks_that_left_before_the_others_formed_a_group(
     if framework:
         cells.run(IN_A_GROUP)
         assert cells.ask(SUMMED) == [2.0, 2.0]
+
+
+def test_a_kernel_that_cannot_attach_keeps_nobody_believing_that_it_has(
+    new, attached, monkeypatch
+) -> None:
+    cells = new(framework=False)
+    controllers: list[Controller] = []
+
+    async def fail(controller: Controller, *_: object) -> None:
+        controllers.append(controller)
+        raise sky.SkyError("the registry cannot be used.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scaling, "finish_interrupted", fail)
+        with pytest.raises(sky.SkyError, match="the registry cannot be used"):
+            attached(cells.cluster.name, framework=False)
+    assert all(each.is_over for each in controllers[0].connections)
 
 
 async def as_if_killed(controller: object) -> None:

@@ -37,6 +37,7 @@ from jupyter_sky.providers.scaling import AddedNodes
 from jupyter_sky.providers.spec import ClusterSpec
 from jupyter_sky.transport import event_loop
 from tests.conftest import processes_of
+from tests.faults.parts import agent_of
 from tests.node_processes import processes_of_node
 from tests.waiting import PATIENCE, until
 
@@ -132,6 +133,18 @@ def test_down_leaves_nothing(new) -> None:
     assert not Path(row["folder"]).exists()
     assert not Path(row["blobs"]).exists()
     assert registry.find(cells.cluster.name) is None
+
+
+def test_a_cluster_ends_though_nobody_can_be_told_what_it_waits_for(new) -> None:
+    cells = new(nodes=2, provider=Local(machines=2), framework=False)
+    agent = agent_of(cells, 1)
+    agent.suspend()
+
+    def unread(text: str) -> None:
+        raise BrokenPipeError
+
+    cells.cluster.down(unread)
+    assert cells.cluster.name not in [row.name for row in registry.rows()]
 
 
 def test_what_ranks_started_ends_too(new) -> None:

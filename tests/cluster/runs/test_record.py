@@ -176,7 +176,7 @@ def test_tqdm_cuts_a_bar_off_at_any_width() -> None:
     for width in range(100):
         meter = tqdm.format_meter(50, 100, 30, ncols=width, prefix="loss")
         found = find_progress(meter)
-        assert not found or found["part"] == 0.5 and found["left"] in (30, None)
+        assert not found or (found["part"] == 0.5 and found["left"] in (30, None))
 
 
 def test_a_cell_ends_that_leaves_a_bar_which_is_cut_off(cells) -> None:
