@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
 
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.transfer import HostTransfer, Transfer
@@ -61,17 +62,26 @@ async def send(
 
     small = {key: data for key, data in blobs.items() if data.nbytes <= SMALL}
     large = {key: data for key, data in blobs.items() if key not in small}
-    await asyncio.gather(
+    await _all_or_none(
         *(each.uploads.put(small, hosts[each]) for each in connections),
         *(send_in_turn(key, data) for key, data in large.items()),
     )
+
+
+async def _all_or_none(*coroutines: Coroutine[Any, Any, None]) -> None:
+    """Wait for all; if one fails, stop the others, which hold the user's data."""
+    tasks = [asyncio.ensure_future(each) for each in coroutines]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        await cancel_all([each for each in tasks if not each.done()])
 
 
 async def _send_one(key: str, data: memoryview, hosts: _Hosts) -> None:
     lacking = [each for each in hosts if not each.uploads.has(key)]
     if len(lacking) > 1 and data.nbytes * len(lacking) > DIRECT:
         lacking = await _send_through_relay(key, data, hosts, lacking)
-    await asyncio.gather(*(each.uploads.put({key: data}, hosts[each]) for each in lacking))
+    await _all_or_none(*(each.uploads.put({key: data}, hosts[each]) for each in lacking))
 
 
 async def _send_through_relay(

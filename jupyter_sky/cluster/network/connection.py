@@ -324,9 +324,9 @@ class Connection:
         if self._over or self._link is None:
             raise self.loss.anew()
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        message = self._requests.add(number, message, answer, within, link_within)
+        encoded = self._requests.add(number, message, answer, within, link_within)
         if self._up:
-            self._link.send(message)
+            self._link.send_encoded(encoded)
         return await self._requests.wait_for(number, answer)
 
     def post(self, shared: SharedFields, own: Message, answer: pending.Answered) -> None:
@@ -338,9 +338,9 @@ class Connection:
         self._events.posted = shared.fields.get("run")
         number = self._requests.new_number()
         own = {**own, **self._seen.news()}
-        own = self._requests.add(number, own, answer, pending.ANSWER_WITHIN, None, shared)
+        encoded = self._requests.add(number, own, answer, pending.ANSWER_WITHIN, None, shared)
         if self._up:
-            self._link.send_encoded(shared.encode(own))
+            self._link.send_encoded(encoded)
 
     @property
     def _without_link(self) -> float:

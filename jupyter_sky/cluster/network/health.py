@@ -64,6 +64,9 @@ class LinkMonitor:
     def watch(self, connections: Sequence[Connection]) -> None:
         """Watch these connections, instead of the former ones."""
         self._connections = connections
+        for gone in self._reported.keys() - set(connections):
+            del self._reported[gone]
+        self._unreached.intersection_update(connections)
 
     @property
     def note(self) -> str:
@@ -109,7 +112,7 @@ class LinkMonitor:
         self._unreached.discard(connection)
         if since is not None:
             seconds = asyncio.get_running_loop().time() - since
-            more = f"; {self.note}" if self._reported else ""
+            more = f"; {note}" if (note := self.note) else ""
             self._notify(f"connected to {connection.name} again after {seconds:.0f} s{more}")
 
     async def _watch_broken(self, connection: Connection) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 import pytest
 
+from jupyter_sky.cluster.network import broadcast
+from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.local import Local
 
 
@@ -52,3 +56,23 @@ def test_many_blobs_at_once(many) -> None:
     before = many.cluster.sent_bytes
     assert many.ask("[int(part[-1]) for part in parts]", names=["parts"]) == [list(range(40))] * 8
     assert many.cluster.sent_bytes - before <= 1.1 * sum(part.nbytes for part in parts)
+
+
+def test_where_one_node_cannot_get_it_the_others_are_not_sent_more() -> None:
+    stopped = []
+
+    async def fail() -> None:
+        raise SkyError("a node has no room")
+
+    async def send() -> None:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            stopped.append(True)
+
+    async def scenario() -> None:
+        with pytest.raises(SkyError, match="no room"):
+            await broadcast._all_or_none(send(), fail(), send())
+        assert stopped == [True, True]
+
+    asyncio.run(scenario())

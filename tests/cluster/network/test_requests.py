@@ -27,6 +27,7 @@ from jupyter_sky.errors import ClusterLost, NoConnection, SkyError
 from jupyter_sky.providers.base import AgentGone, MachineGone, Node
 from jupyter_sky.providers.local.machine import LocalMachine
 from jupyter_sky.transport.frames import (
+    LARGEST_MESSAGE,
     PREFIX,
     Message,
     ProtocolError,
@@ -222,6 +223,22 @@ def test_what_many_are_asked_for_is_sent_again_as_a_whole() -> None:
     asyncio.run(scenario())
 
 
+def test_a_request_that_is_too_large_is_not_sent_again_over_each_new_link() -> None:
+    async def scenario() -> None:
+        requests = Requests()
+        large = SharedFields({"op": "run", "code": "x" * (LARGEST_MESSAGE + 1)})
+        answer = Answers[str](pytest.fail).expect("a node")
+        for up in (True, False):
+            requests.change_link(up)
+            with pytest.raises(ProtocolError):
+                requests.ask(None, None, "x" * (LARGEST_MESSAGE + 1))
+            with pytest.raises(ProtocolError):
+                requests.add(requests.new_number(), {"ranks": [3]}, answer, 30.0, None, large)
+        assert requests.on_link_changed() == []
+
+    asyncio.run(scenario())
+
+
 def test_answers_are_waited_for_until_all_are_there() -> None:
     async def scenario() -> None:
         answers = Answers[int](pytest.fail)
@@ -282,6 +299,9 @@ class Link:
 
     def send(self, message: Message) -> None:
         self.sent.append(message)
+
+    def send_encoded(self, data: bytes) -> None:
+        self.sent.append(decode_message(data[PREFIX.size :]))
 
 
 def test_an_agent_is_told_what_was_seen_by_the_next_request_or_heartbeat() -> None:

@@ -14,7 +14,7 @@ from jupyter_sky.cluster.network import incoming
 from jupyter_sky.errors import ClusterLost, NoConnection, RanksBusy, SkyError
 from jupyter_sky.formatting import format_duration, format_time_ago
 from jupyter_sky.providers.base import AgentGone, MachineGone, MachineStopped
-from jupyter_sky.transport.frames import Message, ProtocolError, SharedFields
+from jupyter_sky.transport.frames import Message, ProtocolError, SharedFields, encode
 
 ANSWER_WITHIN = 30.0
 """Seconds for an answer to a request that does not wait for a rank; broken links do not count."""
@@ -166,8 +166,8 @@ class PendingRequests:
         within: float | None,
         link_within: float | None,
         shared: SharedFields | None = None,
-    ) -> Message:
-        """Add a request; return the message to send, now or as soon as there is a link.
+    ) -> bytes:
+        """Add a request; return what to send, now or as soon as there is a link.
 
         Parameters
         ----------
@@ -180,12 +180,18 @@ class PendingRequests:
             `ClusterLost` if the agent is gone or does not answer in time.
         within, link_within
             See `Connection.request`.
+
+        Raises
+        ------
+        ProtocolError
+            If it is too large; it is not added then, as each new link would break of it.
         """
         # The agent need not remember answers that have arrived.
         own = {**own, "id": number, "settled": next(iter(self._pending), number)}
+        encoded = encode(own) if shared is None else shared.encode(own)
         pending = self._pending[number] = _Pending(own, shared, answer, within, link_within)
         self._limit(pending, asyncio.get_running_loop().time(), self._is_up())
-        return own
+        return encoded
 
     async def wait_for(self, number: int, answer: asyncio.Future[Message]) -> Message:
         """Return the answer to a request; it is forgotten if this is cancelled.
