@@ -204,14 +204,17 @@ async def _execute(
 ) -> str:
     # A kernel that has lost a cluster cannot start its machines.
     live = [] if action == "start" else inventory.live_reports(identity)
-    if live:
-        kernel = live[0].kernel
-        file = reports.connection_file(kernel.kernel)
+    is_of_run = action == "interrupt" and bool(options.get("run"))
+    for report in live if is_of_run else live[:1]:
+        file = reports.connection_file(report.kernel.kernel)
         message = {"action": action, "cluster": identity, **options}
         try:
-            return await kernel_client.request(kernel, file, message)
+            return await kernel_client.request(report.kernel, file, message)
         except NoAnswer:
             if action not in ("interrupt", "where", "stop", "down"):
+                raise
+        except SkyError:
+            if not is_of_run:  # which may be another kernel's
                 raise
     row = inventory.row(identity)
     if row is None:
@@ -241,6 +244,8 @@ def command_line(action: str, name: str, options: Mapping[str, Any]) -> list[str
             return ["start", name, f"--max-price={price}"]
         case "stop" | "start", _:
             return [action, name]
+        case "interrupt", {"run": str() as run}:
+            return ["interrupt", f"--run={run}", "--cluster", name]
         case "restart", {"ranks": [*ranks]}:
             return ["restart", ",".join(map(str, ranks)), "--cluster", name]
         case "scale", {"nodes": nodes}:

@@ -40,7 +40,13 @@ _RANKS = r"all|\d{1,6}(?:(?:,|%2C|-)\d{1,6}){0,100}"  # browsers write a comma a
 _TEXT = "text/plain; charset=utf-8"
 _FILE_CHUNK = 2**20
 _SHORT = 1024  # bytes of an answer that is not worth compressing
-_BODIES = {"restart": "Restart", "scale": "Scale", "start": "Start", "terminal": "Terminal"}
+_BODIES = {
+    "interrupt": "Interrupt",
+    "restart": "Restart",
+    "scale": "Scale",
+    "start": "Start",
+    "terminal": "Terminal",
+}
 
 
 def add_routes(serverapp: Any) -> None:

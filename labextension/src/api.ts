@@ -45,6 +45,10 @@ export interface IdleTimeout {
   keeps_disks: boolean;
 }
 
+export interface Interrupt {
+  run: string | null;
+}
+
 export interface Restart {
   ranks: number[] | null;
 }

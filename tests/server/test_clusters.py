@@ -19,10 +19,13 @@ import pytest
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry, row_updates, stops
 from jupyter_sky.cluster.inventory.storage import processes
+from jupyter_sky.cluster.runs.task import Task
+from jupyter_sky.notebook.panel.strip import MIME
 from jupyter_sky.paths import home
 from jupyter_sky.server import actions, cluster_list
 from jupyter_sky.server.actions import ClusterActions
 from jupyter_sky.server.kernel_reports import KernelReports
+from tests.notebook.kernels import Cell
 from tests.notebook.panel import samples
 from tests.server.jupyter import Kernel, Server
 from tests.waiting import until
@@ -54,7 +57,7 @@ def test_a_cluster_is_there_with_its_notebook_while_the_cell_is_busy(
     said = until(lambda: _where(server, entry, asleep))
     # The strip shows it too: the kernel was asked, which waits for the run.
     server.until("busy", lambda entry: f"busy: {entry['snapshot']['run']['where']}" == said)
-    stopped = server.act(entry, "interrupt")
+    stopped = server.act(entry, "interrupt", {"run": None})
     assert stopped.json == {"said": "busy: stopping"}
     assert "KeyboardInterrupt" in kernel.finish(cell).traceback
     entry = server.until("busy", lambda entry: entry["state"] == "ready")
@@ -68,10 +71,55 @@ def _where(server: Server, entry: dict[str, Any], text: str) -> str:
     return said if text in said else ""
 
 
+def run_of(cell: Cell) -> str:
+    """The id of the run that the strip of a cell shows."""
+    return str(cell.strips[0][MIME]["snapshot"]["run"]["id"])
+
+
+def test_a_run_that_waits_is_stopped_alone(server: Server, opened: Open) -> None:
+    first, second = opened("first.ipynb"), opened("second.ipynb")
+    first.run("%%sky --nodes 1 --cluster both\npass")
+    second.run("%sky attach both")
+    runs = first.start("%%sky\nprint('on', flush=True)\nimport time\ntime.sleep(600)")
+    first.until(runs, lambda cell: "on" in cell.stdout)
+    waits = second.start("%%sky\nprint('begun')")
+    second.until(waits, lambda cell: "this one begins when that is over" in str(cell.shown))
+    entry = server.until("both", lambda entry: len(entry["kernels"]) == 2)
+    stopped = server.act(entry, "interrupt", {"run": run_of(waits)})
+    assert stopped.json == {"said": "both: stopping"}
+    assert "was stopped before it began" in second.finish(waits).traceback
+    assert server.clusters()["both"]["state"] == "running"
+    stopped = server.act(entry, "interrupt", {"run": run_of(runs)})
+    assert stopped.json == {"said": "both: stopping"}
+    assert "KeyboardInterrupt" in first.finish(runs).traceback
+
+
+def test_one_run_of_a_cluster_of_no_notebook_is_stopped(server: Server, alone: Cluster) -> None:
+    code = "print('on', flush=True)\nimport time\ntime.sleep(600)"
+    run = alone.run(Task((0, 1), code=code))
+    run.begin()
+    entry = server.until(alone.name, lambda entry: entry["state"] == "running")
+    refused = server.act(entry, "interrupt", {"run": "0ddba11"})
+    assert (refused.status, refused.message) == (
+        409,
+        f"{alone.name}: that run is over, or waits in another notebook: stop it there.",
+    )
+    assert server.act(entry, "interrupt", {"run": "--all"}).status == 400
+    assert not run.finished
+    assert server.act(entry, "interrupt", {"run": run.id}).json == {
+        "said": f"{alone.name}: stopping"
+    }
+    run.follow()
+    with pytest.raises(KeyboardInterrupt):
+        run.check()
+
+
 def test_a_cluster_of_no_notebook(server: Server, alone: Cluster) -> None:
     entry = server.until(alone.name, lambda entry: entry["state"] == "ready")
     assert (entry["kernels"], entry["snapshot"], entry["line"]) == ([], None, None)
-    assert server.act(entry, "interrupt").json == {"said": f"{alone.name}: nothing is running"}
+    assert server.act(entry, "interrupt", {"run": None}).json == {
+        "said": f"{alone.name}: nothing is running"
+    }
     # Only a kernel knows what was used, and looks.
     for path in ("history", "variables"):
         answer = server.sky(f"clusters/{entry['id']}/{path}")
@@ -242,7 +290,7 @@ def test_clusters_are_scaled(server: Server, opened: Open, alone: Cluster) -> No
     kernel.until(cell, lambda cell: "on" in cell.stdout)
     busy = server.act(entry, "scale", {"nodes": 2})
     assert busy.status in (400, 409) and "grows" in busy.message
-    server.act(entry, "interrupt")
+    server.act(entry, "interrupt", {"run": None})
     kernel.finish(cell)
     # No kernel is connected any more, so the command line does it.
     alone.close()
@@ -265,7 +313,7 @@ def test_logs_of_any_rank_also_while_the_cell_is_busy(server: Server, opened: Op
     wrong = server.sky(f"clusters/{entry['id']}/logs/9")
     assert (wrong.status, wrong.message) == (400, "logs: there is no rank 9, logs has ranks 0-1.")
     assert server.sky(f"clusters/{entry['id']}/logs/1?tail=0").status == 400
-    server.act(entry, "interrupt")
+    server.act(entry, "interrupt", {"run": None})
     kernel.finish(cell)
 
 
@@ -292,7 +340,7 @@ def test_a_row_that_cannot_be_made_out_is_shown_beside_the_others(
     assert alone.name in clusters
     refused = server.act(clusters["<b>old</b>"], "down")
     assert refused.message.startswith("no cluster can have the name '<b>old</b>'")
-    assert server.act(clusters["half"], "interrupt").status == 409
+    assert server.act(clusters["half"], "interrupt", {"run": None}).status == 409
     assert (
         server.act(clusters["half"], "down")
         .json["said"]

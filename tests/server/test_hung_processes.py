@@ -38,7 +38,7 @@ def test_a_kernel_that_hangs_is_passed_by(server: Server, opened: Open) -> None:
         at = "rank 0 is at `time.sleep(600)`"
         until(lambda: at in server.act(entry, "where").json["said"])
         assert server.act(entry, "restart", {"ranks": None}).message == "the kernel does not answer"
-        assert server.act(entry, "interrupt").json == {"said": "stuck: stopped"}
+        assert server.act(entry, "interrupt", {"run": None}).json == {"said": "stuck: stopped"}
     finally:
         process.resume()
     assert "KeyboardInterrupt" in kernel.finish(cell).traceback

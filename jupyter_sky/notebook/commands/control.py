@@ -16,7 +16,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import owed_ends, row_updates
 from jupyter_sky.cluster.network.pages import Page
-from jupyter_sky.errors import UsageError
+from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.formatting import format_count, format_ranks
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.ipython.post_mortem import last_error, look_at
@@ -87,7 +87,10 @@ def forward(context: CommandContext, options: Namespace) -> None:
 def interrupt(context: CommandContext, options: Namespace) -> None:
     """Stop the runs, and print whether they have stopped."""
     with context.visited_cluster(options.cluster) as cluster:
-        print(interrupt_runs(cluster, _STOPPED_WITHIN if options.cluster else 0.0))
+        if options.run:
+            print(interrupt_run(cluster, options.run))
+        else:
+            print(interrupt_runs(cluster, _STOPPED_WITHIN if options.cluster else 0.0))
 
 
 def restart(context: CommandContext, options: Namespace) -> None:
@@ -120,6 +123,22 @@ def interrupt_runs(cluster: Cluster, within: float = 0.0) -> str:
     if stopped == "others":
         whose = "the run of another notebook or program"
         return f"{cluster.name}: stopping {whose}; the one of this notebook that waits begins then"
+    return f"{cluster.name}: stopping"
+
+
+def interrupt_run(cluster: Cluster, run: str) -> str:
+    """Stop one run, and return a sentence about it.
+
+    Raises
+    ------
+    SkyError
+        If no rank is busy with it, and this kernel does not know it either.
+    """
+    if run not in cluster.state.busy_runs and cluster.snapshot(run=run)["run"] is None:
+        raise SkyError(
+            f"{cluster.name}: that run is over, or waits in another notebook: stop it there."
+        )
+    cluster.interrupt_run(run)
     return f"{cluster.name}: stopping"
 
 

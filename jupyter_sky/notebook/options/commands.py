@@ -43,6 +43,7 @@ _UNKNOWN_ID = Argument(
     ("name",), "ID", types.WORD, "1f2e3d4c", "also end this cluster of another registry"
 )
 _REMOVE = Argument(("--remove",), "NAME", types.WORD, "jupyter-sky-0f1e", "snapshot to remove")
+_RUN = Argument(("--run",), "ID", types.WORD, "3f2a9c0d1e4b", "the run with this id alone")
 _NAMES = Argument(("names",), "NAME", types.NAMES, "model", "names of the variables", required=True)
 _ALL_NAMES = replace(_NAMES, required=False, help="names of variables (all)")
 _COMPARED = replace(_NAMES, required=False, help="names of variables on the ranks")
@@ -207,7 +208,7 @@ COMMANDS: Mapping[str, tuple[str, tuple[Argument, ...]]] = {
         (_SECONDS, _LOOK_RANKS, _CLUSTER),
     ),
     "debug": ("look at the error of a rank in the debugger", (_DEBUGGED, _CLUSTER)),
-    "interrupt": ("stop the current run", (_CLUSTER,)),
+    "interrupt": ("stop the current run", (_RUN, _CLUSTER)),
     "restart": ("restart ranks with empty namespaces", (_RANKS, _CLUSTER)),
     "scale": (
         "add or remove nodes; ranks that stay keep their variables",

@@ -10,6 +10,7 @@ from jupyter_sky.api import pools_up
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.commands.control import (
+    interrupt_run,
     interrupt_runs,
     restart_ranks,
     scale_cluster,
@@ -30,7 +31,8 @@ class ActionRequest(TypedDict):
     cluster
         The cluster's id.
     run
-        The id of the run whose record is asked for; with ``record``.
+        The id of the run whose record is asked for, with ``record``, or that is to be stopped, with
+        ``interrupt``, which stops what runs now with None.
     page
         The name of the page to which the way is asked for; with ``page``.
     question
@@ -47,7 +49,7 @@ class ActionRequest(TypedDict):
         "interrupt", "where", "restart", "scale", "stop", "down", "record", "runs", "page", "ask"
     ]
     cluster: str
-    run: NotRequired[str]
+    run: NotRequired[str | None]
     page: NotRequired[str]
     question: NotRequired[dict[str, object]]
     ranks: NotRequired[list[int] | None]
@@ -95,6 +97,8 @@ class SidebarActions:
             return cluster.pages.way(str(request.get("page"))).as_json()
         if request.get("action") == "ask":
             return _answer(cluster, request.get("question"))
+        if request.get("action") == "interrupt" and (run := request.get("run")):
+            return interrupt_run(cluster, str(run))
         if request.get("action") == "stop" and request.get("dry_run"):
             _check_not_of_pool(cluster, "stop")
             return foresee_stop(cluster)

@@ -169,13 +169,13 @@ class NotebookPage implements Page {
   }
 
   /** Stops a run by its kernel, or through the server if that has no effect. */
-  async #stop(strip: RunStrip, action: Action): Promise<void> {
+  async #stop(strip: RunStrip, action: Action & { kind: 'stop' }): Promise<void> {
     if (this.#keeper.hasKernel(strip) && this.#tellKernel(strip, action)) {
       await new Promise((passed) => setTimeout(passed, PATIENCE));
     }
     const { snapshot } = strip;
     if (snapshot && !isOver(snapshot)) {
-      await this.#clusters.client.interrupt(snapshot.cluster.id).catch(complain);
+      await this.#clusters.client.interrupt(snapshot.cluster.id, action.run).catch(complain);
     }
   }
 

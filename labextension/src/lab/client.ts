@@ -43,8 +43,9 @@ export class Client {
     return this.#request('GET', ['clusters'], undefined, '', AbortSignal.timeout(PATIENCE));
   }
 
-  interrupt(cluster: string): Promise<ActionResult> {
-    return this.#request('POST', ['clusters', cluster, 'interrupt']);
+  /** Stops a run, or what runs now with null. */
+  interrupt(cluster: string, run: string | null): Promise<ActionResult> {
+    return this.#request('POST', ['clusters', cluster, 'interrupt'], { run });
   }
 
   /** Asks what each rank of a cluster is doing. */

@@ -136,7 +136,7 @@ class Actions {
     const { client } = this.#clusters;
     switch (action) {
       case 'interrupt':
-        await client.interrupt(entry.id);
+        await client.interrupt(entry.id, null);
         return;
       case 'where':
         await showWhere(entry, (await client.where(entry.id)).said, this.#trans);

@@ -108,7 +108,7 @@ def _replaced(home: Path, next_home: Path) -> Experience:
                 entry = successor.until(
                     cells.cluster.name, lambda entry: entry["state"] == "running"
                 )
-                assert successor.act(entry, "interrupt").status == 200
+                assert successor.act(entry, "interrupt", {"run": None}).status == 200
                 with contextlib.suppress(Interrupted):
                     run.follow(lambda event: None)
 

@@ -272,7 +272,7 @@ LOGS = {"ranks": None, "json": False, "follow": False, "tail": None, "save": Non
         ("restart", {"ranks": None, "cluster": None}),
         ("restart 1-2 --cluster train", {"ranks": (1, 2), "cluster": "train"}),
         ("attach train", {"name": "train"}),
-        ("interrupt", {"cluster": None}),
+        ("interrupt", {"run": None, "cluster": None}),
         ("auto on", {"switch": "on"}),
         ("auto", {"switch": None}),
         ("snapshot", {"remove": None, "cluster": None}),
