@@ -50,7 +50,8 @@ class Keeper:
     def __init__(self, socket: str, leases: Leases) -> None:
         self._socket = socket
         self._leases = leases
-        self._trees: list[Tree] = []
+        # Replaced and never changed, since other threads go through them.
+        self._trees: tuple[Tree, ...] = ()
         self._fetcher = Fetcher()
         self._writers = ThreadPoolExecutor(_WORKERS, "write")
         self._turn = threading.Lock()
@@ -88,7 +89,7 @@ class Keeper:
             case "refresh":
                 return {"trouble": self.refresh(request["path"])}
             case "end":
-                return self.end(request["write"])
+                return self.end()
         return {"trouble": f"there is no request {request['op']}"}
 
     def mount(self, orders: list[VolumeOrder]) -> MountAnswer:
@@ -103,15 +104,15 @@ class Keeper:
                 try:
                     tree = Tree(order, self._leases, self._socket, self._make_room)
                     # It must be known before anybody can open one of its files.
-                    self._trees.append(tree)
+                    self._trees = (*self._trees, tree)
                     made.append(tree)
                     tree.make()
                     if not tree.is_lazy and (trouble := self._fetch_all(tree)):
                         raise VolumeError(f"{order['url']}: {trouble}")
                 except (BucketError, VolumeError) as error:
                     for each in made:
-                        self._trees.remove(each)
                         each.remove()
+                    self._trees = tuple(each for each in self._trees if each not in made)
                     return {"trouble": str(error), "notes": []}
         notes = [note for each in made for note in (each.note, _left_out(each)) if note]
         return {"trouble": "", "notes": notes}
@@ -179,14 +180,18 @@ class Keeper:
             return str(error)
         return "" if tree.is_lazy else self._fetch_all(tree)
 
-    def end(self, write: bool) -> WriteBackAnswer:
-        """Write back on request, and remove all volumes, except files only this node has."""
-        answer: WriteBackAnswer = self.write_back() if write else {"volumes": []}
+    def end(self) -> WriteBackAnswer:
+        """Write back, and remove all volumes, except files only this node has."""
+        answer = self.write_back()
         with self._turn:
-            for tree in self._trees:
-                tree.remove()
-            self._trees.clear()
+            self.remove()
         return answer
+
+    def remove(self) -> None:
+        """Do the latter at once: what has the turn may wait for a bucket that does not answer."""
+        for tree in self._trees:
+            tree.remove()
+        self._trees = ()
 
     def _fetch_all(self, tree: Tree, patterns: list[str] | None = None) -> str:
         with tree.lock:
@@ -200,7 +205,7 @@ class Keeper:
         return next(filter(None, troubles), "")
 
     def _make_room(self) -> None:
-        for tree in list(self._trees):
+        for tree in self._trees:
             tree.make_room()
 
     def _tree(self, path: str) -> Tree | None:
@@ -274,11 +279,11 @@ def serve(path: str) -> None:
     sys.stdout.flush()
     sys.stdin.buffer.read()
     # The agent has already ended everything, unless it was killed.
-    last = threading.Thread(target=keeper.end, args=(True,), daemon=True)
+    last = threading.Thread(target=keeper.end, daemon=True)
     last.start()
     last.join(_LAST_WITHIN)
     if last.is_alive():
-        keeper.end(False)
+        keeper.remove()
     cast(Any, os)._exit(0)
 
 

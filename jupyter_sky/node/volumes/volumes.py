@@ -94,7 +94,7 @@ class Volumes:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WITHIN):
-                await self._ask({"op": "end", "write": True})
+                await self._ask({"op": "end"})
         assert process.stdin is not None
         process.stdin.close()
         try:

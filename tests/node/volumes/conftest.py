@@ -22,6 +22,7 @@ from tests.waiting import until
 _SHORT = """
 from jupyter_sky.node.volumes import fetching, keeper
 fetching._MARGIN = {margin}
+keeper._LAST_WITHIN = {last}
 keeper.serve({place!r})
 """
 
@@ -108,17 +109,19 @@ def keeping(
     workplace: Path,
     let_wait: float | None = None,
     host: str = "",
+    last: float = 60.0,
 ) -> Iterator[Keeper]:
     """Start a keeper for a volume at ``data``, and end it.
 
     Programs are let wait for so many seconds, or as long as Linux allows. With ``host`` it is on a
-    host of its own, which shares the disk.
+    host of its own, which shares the disk. In the end it writes back for ``last`` seconds.
     """
     workplace.mkdir(exist_ok=True)
     place = str(workplace / "keeper.sock")
     command = [sys.executable, "-m", "jupyter_sky.node.volumes.keeper", place]
     if let_wait is not None:
-        command[1:] = ["-c", _SHORT.format(margin=break_time() - let_wait, place=place)]
+        margin = break_time() - let_wait
+        command[1:] = ["-c", _SHORT.format(margin=margin, last=last, place=place)]
     if host:
         apart = "unshare --pid --uts --mount --fork --mount-proc --kill-child sh -c"
         command = [*apart.split(), f'hostname {host} && exec "$@"', "sh", *command]

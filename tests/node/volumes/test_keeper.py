@@ -18,7 +18,7 @@ import pytest
 from jupyter_sky.node.volumes import keeper as keeper_module
 from jupyter_sky.transport.volumes.asking import NOTE
 from tests.lab.buckets import Buckets
-from tests.node.volumes.conftest import Keeper, forwarding, keeping
+from tests.node.volumes.conftest import Keeper, forwarding, holding, keeping
 from tests.waiting import PATIENCE, until
 
 
@@ -77,7 +77,7 @@ def test_a_file_that_is_opened_while_its_content_goes_is_fetched(tmp_path: Path)
             kept.serve_opens()
 
     kept = keeper_module.Keeper(str(tmp_path / "socket"), cast(Any, SimpleNamespace(wait=wait)))
-    kept._trees.append(cast(Any, tree))
+    kept._trees = (cast(Any, tree),)
     kept._fetcher = cast(Any, SimpleNamespace(open=lambda tree, entry, now: begun.put(entry)))
     with tree.lock:
         threading.Thread(target=serve).start()
@@ -153,6 +153,22 @@ def test_nothing_but_what_is_nowhere_else_is_left(keeper: Keeper, bucket: Bucket
     keeper.end()  # the agent was killed
     assert bucket.get("d/result") == b"result"
     assert not keeper.data.exists()
+
+
+def test_a_keeper_without_an_agent_ends_though_its_bucket_stands_still(
+    bucket: Buckets, tmp_path: Path, workplace: Path
+) -> None:
+    bucket.put({"d/a": b"first"})
+    held = threading.Event()
+    with (
+        holding(bucket.address, held) as address,
+        keeping(tmp_path / "data", bucket, workplace, let_wait=2, last=1) as keeper,
+    ):
+        assert keeper.mount("s3://photos/d", address) == ""
+        (keeper.data / "result").write_bytes(b"result")
+        held.set()
+        keeper.end()
+        assert [each.name for each in keeper.data.iterdir()] == ["result"]
 
 
 def test_what_was_written_is_removed_from_the_bucket_also_after_it_is_listed_again(
