@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -121,6 +122,16 @@ class Coalescer(Generic[T]):
         if self._items:
             items, self._items = self._items, []
             self._take(items)
+
+
+async def take_each(*steps: Callable[[], Awaitable[None] | None]) -> None:
+    """Take steps one after the other; one that fails is logged, and the next is taken too."""
+    for step in steps:
+        try:
+            if (taken := step()) is not None:
+                await taken
+        except Exception:
+            logging.getLogger(__name__).exception("a step has failed")
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:

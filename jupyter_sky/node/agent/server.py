@@ -48,7 +48,7 @@ from jupyter_sky.transport.metrics.usage_history import EVERY
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 from jupyter_sky.transport.protocol.events import Ending, Leaving
 from jupyter_sky.transport.protocol.messages import Welcome
-from jupyter_sky.transport.tasks import BackgroundTasks
+from jupyter_sky.transport.tasks import BackgroundTasks, take_each
 
 if TYPE_CHECKING:
     from jupyter_sky.node.agent.notices import Notice
@@ -196,17 +196,17 @@ class Agent:
         self._sessions.close()
 
     async def _end(self) -> None:
-        self._installer.end()
-        self._ports.end()
-        await asyncio.gather(self._shells.end(), self._supervisor.end())
-        await self._volumes.end()
-        asyncio.get_running_loop().remove_reader(self._fork_server)
-        self._fork_server.close()
-        await end_of(self._fork_server_pid)
-        self.store.remove()
+        await take_each(self._installer.end, self._ports.end)
+        await asyncio.gather(take_each(self._shells.end), take_each(self._supervisor.end))
+        await take_each(self._volumes.end, self._end_fork_server, self.store.remove)
         shutil.rmtree(self._folder, ignore_errors=True)
         # The answer to the client that requested the end still has to be sent.
         asyncio.get_running_loop().call_later(0.05, self._ended.set)
+
+    async def _end_fork_server(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._fork_server)
+        self._fork_server.close()
+        await end_of(self._fork_server_pid)
 
     # While it runs
 

@@ -167,7 +167,7 @@ class Volumes:
         return []
 
     async def _ask(self, request: dict[str, Any]) -> Message | None:
-        """Send the process a request; return ``None`` if it has ended, or there is none."""
+        """Send the process a request; return ``None`` if there is none, or none that answers."""
         if self._process is None and request["op"] != "end":
             return None
         try:
@@ -178,11 +178,11 @@ class Volumes:
             writer.write(json.dumps(request).encode() + b"\n")
             await writer.drain()
             line = await reader.readline()
-        except OSError:
+            answer: Message | None = json.loads(line) if line else None
+        except (OSError, ValueError):  # the latter if it was killed while it answered
             return None
         finally:
             writer.close()
-        answer: Message | None = json.loads(line) if line else None
         return answer
 
 

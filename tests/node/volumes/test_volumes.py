@@ -1,0 +1,48 @@
+"""The volumes of a node, as its agent sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from jupyter_sky.node.volumes.volumes import Volumes
+from jupyter_sky.transport.frames import Message
+
+CUT = """\
+#!{python}
+import socket, sys, threading
+listener = socket.create_server(sys.argv[-1], family=socket.AF_UNIX)
+def answer():
+    while True:
+        client, _ = listener.accept()
+        client.makefile().readline()
+        client.sendall(b'{{"volumes": [')
+        client.close()
+threading.Thread(target=answer, daemon=True).start()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_keeper_whose_answer_is_cut_is_taken_to_have_ended(
+    tmp_path: Path, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workplace.mkdir(exist_ok=True)
+    keeper = tmp_path / "python"
+    keeper.write_text(CUT.format(python=sys.executable))
+    keeper.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(keeper))
+
+    async def use() -> str:
+        volumes = Volumes(tmp_path, str(workplace / "cut.sock"), tmp_path)
+        mounting = volumes.handlers["mount"]({"volumes": []})
+        answer = await cast(Awaitable[Message], mounting)
+        await volumes.end()
+        return str(answer["trouble"])
+
+    assert asyncio.run(use()) == "the process that keeps the volumes has ended"
