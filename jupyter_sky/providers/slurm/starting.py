@@ -52,7 +52,6 @@ from jupyter_sky.transport.protocol.agent_spec import AgentSpec, RankSpec
 from jupyter_sky.transport.tasks import shielded
 
 _LOOK_EVERY = 0.3  # seconds
-_shared: dict[str, bool] = {}  # whether nodes of the own job see a folder
 _NO_PYTHON = (
     ": nodes do not have this Python; name one that they have with `%config Sky.python`, a conda "
     "environment with `--conda`, or run the notebook with one in the home that they share"
@@ -135,13 +134,14 @@ async def start_agents(start: Start, progress: Progress) -> list[SlurmMachine]:
         if job is None:
             specs = [asdict(start.agent_spec(*each)) for each in start.nodes]
             await folder.write(SPECS, json.dumps({"wanted": start.wanted, "specs": specs}))
+        is_shared = start.own_job is not None and await _are_shared(start, start.own_job, folder)
         if job:
             progress(f"job {job} was in the queue already")
         elif start.own_job:
-            job = await _start_step(start, start.own_job, name, folder)
+            job = await _start_step(start, start.own_job, name, folder, is_shared)
         else:
             job = await _submit(start, name, folder)
-        return await _Wait(job, start, folder, progress).agents()
+        return await _Wait(job, start, folder, is_shared, progress).agents()
     except BaseException:
         if job is not None:
             await cancel(at, job)
@@ -187,10 +187,12 @@ async def _submit(start: Start, name: str, folder: StartFolder) -> str:
         raise SlurmError(f"{str(error).rstrip('.')}: {advice}{listed}") from None
 
 
-async def _start_step(start: Start, job: str, name: str, folder: StartFolder) -> str:
+async def _start_step(
+    start: Start, job: str, name: str, folder: StartFolder, is_shared: bool
+) -> str:
     """Start a step of a job, which goes on when this process ends, and return its id."""
     found, count = start.environment, len(start.nodes)
-    if await _are_shared(start, job, folder):
+    if is_shared:
         command = start_step(job, count, start.request, name, folder.path, found)
     else:
         command = waiting_step(job, count, name, wait_command(folder.name, start.grace))
@@ -228,12 +230,21 @@ class _Wait:
     """The wait for the agents of a job, without an end: how long a queue takes is for the user.
 
     Slurm and the folder of the start are asked in turns. What Slurm does not answer is asked again.
+    With ``is_shared``, all nodes of the own job see that folder.
     """
 
-    def __init__(self, job: str, start: Start, folder: StartFolder, progress: Progress) -> None:
+    def __init__(
+        self,
+        job: str,
+        start: Start,
+        folder: StartFolder,
+        is_shared: bool,
+        progress: Progress,
+    ) -> None:
         self._job = job
         self._start = start
         self._folder = folder
+        self._is_shared = is_shared
         self._progress = progress
         self._state, self._since = JobState(""), time.monotonic()
         self._ahead = 0
@@ -288,7 +299,7 @@ class _Wait:
     async def _ask_nodes(self, there: JobState) -> str:
         """Wait a while for more answers, and return what srun says of a task that has failed."""
         if there.state == "RUNNING" and not self._are_homes_known:
-            waits, is_told = await _waits(self._start, self._job, self._folder)
+            waits, is_told = await self._waits()
             if waits:
                 await _equip(self._job, self._start, self._folder, self._progress)
             self._are_homes_known = is_told
@@ -302,6 +313,13 @@ class _Wait:
             said = await self._folder.answers(_ANY)
         self._answers = said.nodes
         return said.failed
+
+    async def _waits(self) -> tuple[bool, bool]:
+        """Return whether nodes wait to be made ready, and whether that is known already."""
+        if self._start.own_job is None:
+            names = await steps_of(self._start.at, self._job)
+            return WAITS in names, bool(names)
+        return not self._is_shared, True
 
     async def _trouble(self, there: JobState, failed: str) -> str:
         """Return why the agents of a job do not start."""
@@ -337,27 +355,15 @@ def _machine(job: str, start: Start, said: Mapping[str, Any], task: int) -> Slur
 
 async def _are_shared(start: Start, job: str, folder: StartFolder) -> bool:
     """Return whether all nodes of a job see a folder of this one."""
-    if folder.path in _shared:
-        return _shared[folder.path]
     hosts = await hosts_of(start.at, job)
     see = ["test", "-e", f"{folder.path}/{SPECS}"]
-    shared = hosts == [os.environ.get("SLURMD_NODENAME")]
-    if not shared:
-        try:
-            await start.at.ask([*step_beside(job, ",".join(hosts), len(hosts)), *see])
-            shared = True
-        except SlurmError:
-            shared = False
-    _shared[folder.path] = shared
-    return shared
-
-
-async def _waits(start: Start, job: str, folder: StartFolder) -> tuple[bool, bool]:
-    """Return whether nodes wait to be made ready, and whether that is known already."""
-    names = await steps_of(start.at, job)
-    if start.own_job is None:
-        return WAITS in names, bool(names)
-    return not await _are_shared(start, start.own_job, folder), True
+    if hosts == [os.environ.get("SLURMD_NODENAME")]:
+        return True
+    try:
+        await start.at.ask([*step_beside(job, ",".join(hosts), len(hosts)), *see])
+    except SlurmError:
+        return False
+    return True
 
 
 async def _equip(job: str, start: Start, folder: StartFolder, progress: Progress) -> None:
