@@ -57,9 +57,12 @@ class ServerContext:
         Raises
         ------
         HTTPError
-            404, if there is none.
+            404, if there is none; 503, if that is not known.
         """
-        row = (await self.inventory()).row(identity)
+        inventory = await self.inventory()
+        row = inventory.row(identity)
+        if inventory.home is None:
+            raise HTTPError(503, " ".join(inventory.problems))
         if row is None or not CLUSTER_NAME.fullmatch(row.name):
             raise HTTPError(404, NO_CLUSTER)
         return row.name

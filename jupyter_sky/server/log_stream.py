@@ -16,6 +16,7 @@ from tornado import websocket
 from tornado.web import HTTPError
 
 from jupyter_sky.server.cli_process import StreamingCommand
+from jupyter_sky.server.cluster_list import NO_CLUSTER
 from jupyter_sky.server.context import ServerContext
 
 _LINES = 200
@@ -40,15 +41,22 @@ class LogStreamHandler(WebSocketMixin, websocket.WebSocketHandler, JupyterHandle
         may = self.authorizer.is_authorized(self, self.current_user, "read", self.auth_resource)
         if not await ensure_async(may):
             raise HTTPError(403)
-        self._name = await self._context.cluster_name(str(args[0]))
+        try:
+            self._name: str | None = await self._context.cluster_name(str(args[0]))
+        except HTTPError as error:
+            if error.status_code != 404:
+                raise
+            self._name = None  # a page cannot read why it is refused here, and would ask for ever
         await super().get(*args, **kwargs)
 
     def open(self, identity: str, ranks: str) -> None:
         """Start ``jupyter sky logs``."""
         super().open()
+        if self._name is None:
+            self._end(NO_CLUSTER)
+            return
         if LogStreamHandler._running >= _LARGEST_COUNT:
-            self._send([], f"{_LARGEST_COUNT} logs are open already: close one of them.")
-            self.close()
+            self._end(f"{_LARGEST_COUNT} logs are open already: close one of them.")
             return
         tail = self.get_query_argument("tail", "")
         is_number = re.fullmatch(r"\d{1,9}", tail, re.ASCII)
@@ -90,8 +98,11 @@ class LogStreamHandler(WebSocketMixin, websocket.WebSocketHandler, JupyterHandle
     def _finish(self, error: str) -> None:
         LogStreamHandler._running -= 1
         if self.ws_connection:
-            self._send([], error or "the cluster has ended.")
-            self.close()
+            self._end(error or "the cluster has ended.")
+
+    def _end(self, why: str) -> None:
+        self._send([], why)
+        self.close()
 
     def _send(self, entries: list[Any], end: str | None) -> asyncio.Future[None]:
         sent = self.write_message({"entries": entries, "end": end})

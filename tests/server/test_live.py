@@ -181,6 +181,16 @@ def test_a_rank_that_is_not_there_is_named(server: Server, alone: Cluster) -> No
     assert asyncio.run(look_in()) == {"entries": [], "end": end}
 
 
+def test_the_log_of_a_cluster_that_is_gone_ends_with_a_sentence(server: Server) -> None:
+    async def look_in() -> dict[str, Any]:
+        connection = await follow(server, {"id": "0000000a"}, 0)
+        chunk = await next_chunk(connection)
+        assert await connection.read_message() is None
+        return chunk
+
+    assert asyncio.run(look_in()) == {"entries": [], "end": "that cluster no longer exists."}
+
+
 def test_a_tail_that_is_no_number_keeps_no_place(server: Server, alone: Cluster) -> None:
     entry = server.clusters()[alone.name]
 

@@ -9,7 +9,7 @@ const LONGEST_PAUSE = 30_000;
 
 /** Follows ranks from their last `tail` lines on, until the function that is returned is called. They
     are named as in `0,2-3`. After a break the last lines come again; the chunk that `isFirst` begins
-    with them. */
+    with them. None does where only the end is said: what is shown stays. */
 export function follow(
   client: Client,
   cluster: string,
@@ -27,8 +27,9 @@ export function follow(
     socket.onmessage = ({ data }) => {
       const chunk: LogChunk = JSON.parse(data);
       ended ||= chunk.end !== null;
-      onChunk(chunk, isFirst);
-      isFirst = false;
+      const hasEntries = chunk.entries.length > 0;
+      onChunk(chunk, isFirst && hasEntries);
+      isFirst &&= !hasEntries;
       pause = PAUSE;
     };
     socket.onclose = () => {
