@@ -33,7 +33,9 @@ class Inbox:
     def __init__(self, frames: BlockingFrames, interrupts: Interrupts) -> None:
         self._frames = frames
         self._interrupts = interrupts
+        # What was read while waiting for something else.
         self._told: deque[TellCommand] = deque()
+        self._commands: deque[Message] = deque()
         self._poll = select.poll()
         self._poll.register(frames.sock, select.POLLIN)
 
@@ -42,17 +44,21 @@ class Inbox:
 
         ``idle`` is called if none arrives for a moment.
         """
-        self._told.clear()  # what comes after the end of a run
+        if not self._commands:  # it may be for the run that one of them begins
+            self._told.clear()  # what comes after the end of a run
         if not self._has_come(_MOMENT):
             idle()
             self._wait()
-        while message := self._frames.receive():
+        while message := self._next():
             if message["op"] == "run":
                 return cast(RankCommand, whole_command(message))
             if message["op"] not in ("tell", "displayed"):
                 return cast(RankCommand, message)
             self._wait()
         return None
+
+    def _next(self) -> Message | None:
+        return self._commands.popleft() if self._commands else self._frames.receive()
 
     def _wait(self) -> None:
         while not self._has_come(None):
@@ -64,15 +70,20 @@ class Inbox:
         That is what handles a signal, and tasks that cells have left.
         """
         try:
-            if self._frames.has_message:
+            if self._has_read:
                 return True
             with unseen.tasks():
                 event_loop.run_tasks_until_readable(self._frames.sock, within)
-                return bool(self._poll.poll(within and int(within * 1000)))
+                return self._has_read or bool(self._poll.poll(within and int(within * 1000)))
         except Exception:
             with unseen.tasks():
                 traceback.print_exc()
         return False
+
+    @property
+    def _has_read(self) -> bool:
+        """Whether a message was read that `next_command` has not looked at yet."""
+        return bool(self._commands) or self._frames.has_message
 
     def next_told(self, run: str, waits: bool = True) -> TellCommand | None:
         """Return the next message in the middle of a run; ``None`` if the agent is gone.
@@ -108,6 +119,8 @@ class Inbox:
             if not self._frames.has_message:
                 _wait(self._frames.sock)
             shown = self._interrupts.run_protected(self._take_displayed)
+        if self._has_read:
+            event_loop.return_from_tasks()
 
     def _take_displayed(self) -> int | None:
         """Read a message; return the number of its display, -1 if none, or ``None`` at the end."""
@@ -122,6 +135,8 @@ class Inbox:
         if message["op"] == "tell":
             told: Any = message
             self._told.append(told)
+        elif message["op"] != "displayed":
+            self._commands.append(message)
 
 
 def _wait(sock: socket.socket) -> None:

@@ -23,6 +23,7 @@ _NEED_IT = ("create_task", "get_running_loop")
 _IMPORT = "from asyncio import"
 
 _was_used = False
+_over: asyncio.Future[None] | None = None  # what `run_tasks_until_readable` waits for
 
 
 def is_needed(cell: str, names: Mapping[str, Any]) -> bool:
@@ -70,19 +71,27 @@ def run_tasks_until_readable(sock: socket.socket, within: float | None) -> None:
 
     Without tasks this returns at once.
     """
+    global _over
     loop = get_asyncio_loop() if _was_used else None
     if loop is None or not _tasks(loop):
         return
-    over = loop.create_future()
+    over = _over = loop.create_future()
     timer = None if within is None else loop.call_later(within, _end, over)
     loop.add_reader(sock, _end, over)
     try:
         with contextlib.suppress(SystemExit):  # a task's own, which it keeps
             loop.run_until_complete(over)
     finally:
+        _over = None
         loop.remove_reader(sock)
         if timer:
             timer.cancel()
+
+
+def return_from_tasks() -> None:
+    """Let `run_tasks_until_readable` return: a task has itself read what it waits for."""
+    if _over:
+        _end(_over)
 
 
 def _end(future: asyncio.Future[None]) -> None:
