@@ -230,7 +230,7 @@ class RequestHandlers:
         return {}
 
     async def _on_reserve(self, request: ReserveRequest) -> Message:
-        return {"port": await self._supervisor.reservations.reserve(request)}
+        return await self._supervisor.reservations.reserve(request)
 
     def _on_form(self, request: FormRequest) -> Message:
         ours = self._supervisor.ranks.keys()

@@ -49,6 +49,7 @@ from jupyter_sky.transport.protocol.error_report import is_of_collective
 from jupyter_sky.transport.protocol.events import Display, Event, Outcome, RankDone
 from jupyter_sky.transport.protocol.messages import NameGroup, Packed
 from jupyter_sky.transport.protocol.rank_messages import (
+    NotReserved,
     ReserveCommand,
     Reserved,
     RunCommand,
@@ -173,8 +174,12 @@ class RankWorker:
     # The process group
 
     def _reserve_port(self, command: ReserveCommand) -> None:
-        port = self._group.head_ports.reserve(command["addr"])
-        answer: Reserved = {"reserved": command["number"], "port": port}
+        answer: Reserved | NotReserved
+        try:
+            port = self._group.head_ports.reserve(command["addr"])
+            answer = {"reserved": command["number"], "port": port}
+        except SkyError as error:
+            answer = {"reserved": command["number"], "error": str(error)}
         self._send(answer)
 
     def _end(self) -> None:

@@ -9,7 +9,7 @@ from jupyter_sky.transport.frames import Message
 def is_forged(process: RankProcess, message: Message) -> bool:
     """Return whether a rank may not send a message that arrived on its socket."""
     match message:
-        case {"reserved": int(), "port": int()}:
+        case {"reserved": int(), "port": int()} | {"reserved": int(), "error": str()}:
             return process.rank != 0
         case {"inspected": int(), "frames": list(), "collectives": list(), "recent": list()}:
             return False

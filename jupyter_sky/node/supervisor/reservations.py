@@ -24,18 +24,12 @@ class Reservations:
     def __init__(self, ranks: Mapping[int, RankProcess]) -> None:
         self._ranks = ranks
         self._numbers = itertools.count(1)
-        self._asked: dict[tuple[int, int], asyncio.Future[int]] = {}
+        self._asked: dict[tuple[int, int], asyncio.Future[Message]] = {}
 
-    async def reserve(self, request: ReserveRequest) -> int:
-        """Let the head listen on a port, and return it.
-
-        Raises
-        ------
-        ValueError
-            When the head is lost before it has answered.
-        """
+    async def reserve(self, request: ReserveRequest) -> Message:
+        """Let the head listen on a port; return the port, or the error if there is none."""
         rank, number = request["rank"], next(self._numbers)
-        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._asked[rank, number] = answer
         command: ReserveCommand = {**request, "op": "reserve", "number": number}
         self._ranks[rank].send(command)
@@ -48,10 +42,10 @@ class Reservations:
         """Receive the answer of the head."""
         answer = self._asked.get((process.rank, message["reserved"]))
         if answer and not answer.done():
-            answer.set_result(message["port"])
+            answer.set_result({key: message[key] for key in ("port", "error") if key in message})
 
     def fail(self, reason: str) -> None:
         """Give up what the head has not answered: it is lost."""
         for answer in self._asked.values():
             if not answer.done():
-                answer.set_exception(ValueError(reason))
+                answer.set_result({"error": reason})

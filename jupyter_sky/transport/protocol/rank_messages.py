@@ -120,7 +120,7 @@ class TellCommand(TellFields):
 
 
 class ReserveCommand(ReserveRequest):
-    """Listen for the process group; the rank answers with `Reserved` and this number."""
+    """Listen for the process group; answered with `Reserved` or `NotReserved` and this number."""
 
     op: Literal["reserve"]
     number: int
@@ -168,6 +168,13 @@ class Reserved(TypedDict):
 
     reserved: int
     port: int
+
+
+class NotReserved(TypedDict):
+    """The rank cannot listen, for a reason that the user is told; ``reserved`` as above."""
+
+    reserved: int
+    error: str
 
 
 # Agent to the side thread of a rank

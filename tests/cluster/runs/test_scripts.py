@@ -13,7 +13,7 @@ import pytest
 from jupyter_sky.cluster.errors import Interrupted, RemoteError
 from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Task
-from jupyter_sky.errors import ScriptFailed
+from jupyter_sky.errors import ScriptFailed, SkyError
 from jupyter_sky.node.rank.scripts import _SIGTERM_AFTER
 from jupyter_sky.transport.protocol.messages import Script
 from tests.cluster.conftest import Cells, start
@@ -228,6 +228,20 @@ def test_nothing_of_it_is_in_the_arguments(pair: Cells) -> None:
     run.follow(look)
     assert any(word.endswith(".sh") for word in words)
     assert not any("very-secret" in word for word in words)
+
+
+def test_a_head_whose_files_are_all_open_keeps_its_variables(pair: Cells) -> None:
+    """It cannot listen where the processes of a script would meet."""
+    pair.run(
+        "import resource\n"
+        "usual = resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (3, usual[1]))  # as if all were taken",
+        ranks=[0],
+    )
+    with pytest.raises(SkyError, match="rank 0 cannot listen on .*: close files that cells have"):
+        finish(pair, begin(pair, "true"))
+    pair.run("resource.setrlimit(resource.RLIMIT_NOFILE, usual)", ranks=[0])
+    finish(pair, begin(pair, "true"))
 
 
 def processes(run: RunHandle) -> list[psutil.Process]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import socket
 from pathlib import Path
+
+from jupyter_sky.errors import SkyError
 
 _DESCRIPTOR = "JUPYTER_SKY_HEAD_FD"
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -30,10 +33,19 @@ class HeadPorts:
         self._sockets: dict[int, socket.socket] = {}
 
     def reserve(self, addr: str) -> int:
-        """Listen on a free port of an address, and return the port."""
+        """Listen on a free port of an address, and return the port.
+
+        Raises
+        ------
+        SkyError
+            If it cannot listen there.
+        """
         while len(self._sockets) >= _AT_ONCE:
             self._sockets.pop(next(iter(self._sockets))).close()
-        made = _listen(addr)
+        try:
+            made = _listen(addr)
+        except OSError as error:
+            raise _no_port(addr, error) from None
         port: int = made.getsockname()[1]
         self._sockets[port] = made
         return port
@@ -59,6 +71,14 @@ def _listen(addr: str) -> socket.socket:
         with contextlib.suppress(OSError):  # somebody listens there
             return socket.create_server((addr, port), family=family, backlog=1024)
     return socket.create_server((addr, 0), family=family, backlog=1024)
+
+
+def _no_port(addr: str, error: OSError) -> SkyError:
+    if error.errno == errno.EMFILE:
+        advice = "close files that cells have left open there; `%sky restart` closes all"
+    else:
+        advice = "if the address of its node has changed, end the cluster with `%sky down`"
+    return SkyError(f"rank 0 cannot listen on {addr} ({error.strerror or error}): {advice}.")
 
 
 def _fixed_ports() -> range:

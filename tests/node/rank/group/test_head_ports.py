@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_sky.errors import SkyError
 from jupyter_sky.node.rank.group import head_ports
 from jupyter_sky.node.rank.group.head_ports import HeadPorts
 
@@ -53,3 +54,10 @@ def test_systems_that_give_out_more_or_do_not_say_it(
     ports = [head.reserve("127.0.0.1") for _ in range(3)]
     assert len(set(ports)) == 3
     assert sum(20_000 <= port < 29_500 for port in ports) == usual
+
+
+def test_an_address_that_the_node_has_no_more_is_said_to_be(head: HeadPorts) -> None:
+    said = r"rank 0 cannot listen on 192.0.2.1 \(.*\): if the address of its node has changed, "
+    with pytest.raises(SkyError, match=said):
+        head.reserve("192.0.2.1")
+    assert head.reserve("127.0.0.1")
