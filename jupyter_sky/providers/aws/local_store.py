@@ -84,7 +84,9 @@ def cached(name: str, seconds: float, ask: Callable[[], Any]) -> tuple[Any, floa
         if 0 <= age < seconds:
             return kept["answer"], age
     answer = ask()
-    replace_text(path, json.dumps({"asked": time.time(), "answer": answer}))
+    # A full disk must not keep instances from being ended: it is asked again the next time.
+    with contextlib.suppress(OSError):
+        replace_text(path, json.dumps({"asked": time.time(), "answer": answer}))
     return answer, 0.0
 
 

@@ -35,13 +35,23 @@ def without_questions() -> Iterator[None]:
 
 def prepare(session: Any) -> None:
     """Have a session of boto3 ask here, and keep what it gets."""
-    from botocore.utils import JSONFileCache
-
     chain = session._session.get_component("credential_provider")
     for provider in chain.providers:
         if provider.METHOD == "assume-role":
-            provider.cache = JSONFileCache(Path(_CACHE).expanduser())
+            provider.cache = _cache()
             provider._prompter = _ask
+
+
+def _cache() -> Any:
+    """Return a cache on disk, without which calls go on: a full disk must not keep instances."""
+    from botocore.utils import JSONFileCache
+
+    class Cache(JSONFileCache):  # type: ignore[misc]
+        def __setitem__(self, key: str, value: Any) -> None:
+            with contextlib.suppress(OSError):
+                super().__setitem__(key, value)
+
+    return Cache(Path(_CACHE).expanduser())
 
 
 def _ask(text: str) -> str:

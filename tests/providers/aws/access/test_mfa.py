@@ -25,14 +25,18 @@ mfa_serial = arn:aws:iam::123456789012:mfa/anna
 """
 
 
-def test_a_code_is_asked_for_once(
-    account: Account, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.fixture
+def asked(account: Account, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """The questions that the user of such a profile is asked, and answers."""
     (tmp_path / "config").write_text(CONFIG)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("HOME", str(tmp_path))
-    asked: list[str] = []
-    monkeypatch.setattr(getpass, "getpass", lambda text: asked.append(text) or "123456")
+    texts: list[str] = []
+    monkeypatch.setattr(getpass, "getpass", lambda text: texts.append(text) or "123456")
+    return texts
+
+
+def test_a_code_is_asked_for_once(account: Account, asked: list[str], tmp_path: Path) -> None:
     for region in ("us-east-1", "eu-west-1"):
         assert "assumed-role/work" in Clients(region, "work").ask_user()
     assert len(asked) == 1
@@ -41,4 +45,11 @@ def test_a_code_is_asked_for_once(
     shutil.rmtree(tmp_path / ".aws")
     with mfa.without_questions(), pytest.raises(SkyError, match="the code of your device is need"):
         Clients("us-east-1", "work").ask_user()
+    assert len(asked) == 1
+
+
+def test_calls_go_on_where_credentials_cannot_be_kept(asked: list[str], tmp_path: Path) -> None:
+    """Else nothing could be ended while the disk is full."""
+    (tmp_path / ".aws").write_text("no folder can be made here")
+    assert "assumed-role/work" in Clients("us-east-1", "work").ask_user()
     assert len(asked) == 1

@@ -104,3 +104,17 @@ def test_a_disk_that_was_full_leaves_no_owner_without_a_name(
         with pytest.raises(OSError, match="No space left"):
             local_store.owner()
     assert len(local_store.owner()) == 12
+
+
+def test_an_answer_that_cannot_be_kept_is_given_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever ends instances asks first whose they are."""
+
+    def refuse(path: Path, *place: Any, **options: Any) -> IO[str]:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as full:
+        full.setattr(paths, "open", refuse, raising=False)
+        assert local_store.cached("user", 60.0, lambda: "arn:one") == ("arn:one", 0.0)
+    assert local_store.cached("user", 60.0, lambda: "arn:another")[0] == "arn:another"
