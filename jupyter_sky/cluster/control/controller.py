@@ -81,6 +81,8 @@ class Controller(ConnectionListener):
         The present state; replaced at each event.
     warnings
         Sentences for the user about the nodes and their versions.
+    untold
+        Sentences for the user that the next run shows.
     reports
         The latest resource usage of each rank.
     versions
@@ -120,6 +122,7 @@ class Controller(ConnectionListener):
         self.connections: list[Connection] = []
         self.usage = Usage()
         self.warnings: tuple[str, ...] = ()
+        self.untold: list[str] = []
         self.versions: dict[str, version_check.Versions] = {}
         self.activity = ""
         self.launch: asyncio.Task[list[Machine]] | None = None
@@ -128,11 +131,7 @@ class Controller(ConnectionListener):
         self.loss_is_told = False
         self.formation = Formation()
         self.observers: list[Callable[[], None]] = []
-        self.pages = Pages(
-            self.id,
-            self.connection,
-            lambda: event_loop.call(self.wake),
-        )
+        self.pages = Pages(self.id, self.connection, lambda: event_loop.call(self.wake))
         self.work = Work(lambda: event_loop.call(self.wake))
         self._links = LinkMonitor(self.spawn, self.notify, self._on_unreached)
         self._faults = NodeFaults(self.notify)

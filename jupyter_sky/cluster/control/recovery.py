@@ -274,10 +274,15 @@ async def _replace(controller: Controller, lost: list[Connection], names: str) -
         if not done and there.isdisjoint(node.host for node in machine.nodes)
     ]
     await owed_ends.record(origin(controller), left)
-    await provider.release_machines(machines)
     numbers = {node.node for connection in lost for node in connection.machine.nodes}
     hosts = [node.host for node in controller.state.nodes if node.node in numbers]
-    controller.notify(f"{', '.join(hosts)} took the place of {names}")
+    done = f"{', '.join(hosts)} took the place of {names}"
+    try:
+        await provider.release_machines(machines)
+    except SkyError as error:  # the cluster is whole, but what it has lost may go on costing money
+        controller.untold.append(f"{done}, but {error}")
+    else:
+        controller.notify(done)
 
 
 async def _remove(connection: Connection) -> bool:

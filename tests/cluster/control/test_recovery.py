@@ -148,6 +148,20 @@ def test_who_waits_is_told(new) -> None:
     assert cells.cluster.snapshot()["cluster"]["note"] == ""
 
 
+def test_who_goes_on_is_told_that_a_lost_machine_may_still_cost_money(
+    new, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def refuse(self: Local, machines: object, staying: object = ()) -> None:
+        raise sky.SkyError("i-1 may still be there and cost money.")
+
+    monkeypatch.setattr(Local, "release_machines", refuse)
+    cells = new(nodes=2, framework=False, provider=Local(machines=2), replace=True)
+    lose_node(cells, 1)
+    cells.run("pass")  # the one before may have begun when the loss was not noticed yet
+    told = capsys.readouterr().err
+    assert "took the place of node 1, but i-1 may still be there and cost money." in told
+
+
 def test_a_cluster_of_which_nothing_is_left_is_lost(new) -> None:
     cells = new(nodes=2, framework=False, replace=True)
     run = cells.start("import time\nprint('here', flush=True)\ntime.sleep(600)")

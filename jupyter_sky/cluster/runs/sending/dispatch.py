@@ -80,6 +80,8 @@ async def send_once_whole(
             return
         run.began, run.generation = time.monotonic(), controller.state.generation
         begin(run)
+        while controller.untold:
+            run.on_notice(controller.untold.pop(0))
         if run.task.code and (note := missing.notice(update.given_anew)):
             run.on_notice(note)
             update.given_anew.clear()
