@@ -78,17 +78,19 @@ def like_busybox(lab: Lab) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("like_busybox")
-def test_an_agent_that_does_not_end_is_killed(lab: Lab, client: Path) -> None:
+def test_an_agent_that_does_not_end_is_killed_and_no_other_nodes(lab: Lab, client: Path) -> None:
     host = lab.hosts[0]
-    host.run("sh", "-c", "sh -c 'sleep 600; :' agent /x/agents/a-0 >/dev/null 2>&1 &")
+    for folder in ("/x/agents/a-1", "/x/agents/a-1////", "/x/agents/a-10", "/x/agents/a-10////"):
+        host.run("sh", "-c", f"sh -c 'sleep 600; :' agent {folder} >/dev/null 2>&1 &")
     connection = SSHConnection(parse_one("lab1"))
     try:
-        assert host.processes("/x/agents/a-0")
-        remove_agent(connection, "/x/agents/a-0", "/x/agents/blobs")
-        assert not host.processes("/x/agents/a-0")
+        assert len(host.processes("/x/agents/a-1")) == 4
+        remove_agent(connection, "/x/agents/a-1", "/x/agents/blobs")
+        left = [each.cmdline()[-1] for each in host.processes("/x/agents/a-1")]
+        assert sorted(left) == ["/x/agents/a-10", "/x/agents/a-10////"]
     finally:
         connection.close()
-        for each in [*host.processes("/x/agents/a-0"), *host.processes("sleep 600")]:
+        for each in host.processes("sleep 600"):  # and the shells, which have it in their commands
             each.kill()
 
 

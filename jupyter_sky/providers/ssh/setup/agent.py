@@ -94,6 +94,8 @@ def remove_agent(connection: HostShell, folder: str, blobs: str) -> None:
     """Kill an agent, with everything that it started, and remove its files."""
     # No other process has its folder on the command line, or what it has left running in shells of
     # the user in its environment; the list is made before grep starts.
+    # Its folder is a whole word there, or has a slash behind it: that of node 10 begins like that
+    # of node 1, and both may be on one computer.
     # The files of /proc have zeros in place of ends of lines, at which the grep of BusyBox stops.
     # Starting processes may fork meanwhile, so the list is made again until it is empty.
     connection.run(
@@ -101,7 +103,8 @@ def remove_agent(connection: HostShell, folder: str, blobs: str) -> None:
         for again in 1 2 3 4 5 6 7 8 9 10; do
             found=
             for file in $(
-                grep -laszF -- {folder} /proc/[0-9]*/cmdline
+                grep -laszF -- {folder}/ /proc/[0-9]*/cmdline
+                grep -laszxF -- {folder} /proc/[0-9]*/cmdline
                 grep -laszxF -- {mark} /proc/[0-9]*/environ
             ); do
                 file=${{file#/proc/}}
