@@ -26,6 +26,9 @@ from jupyter_sky.transport.volumes.requests import (
 _RENEW_BEFORE = 0.5
 """The share of their time that credentials have left when others are sent."""
 
+RENEW_EVERY = 60.0
+"""Least seconds between two renewals, also where credentials have no time left."""
+
 _NAMED = 3  # most files to name in a sentence
 
 
@@ -76,7 +79,7 @@ async def mount(
     expire = [each["token"]["expires"] for each in orders if each["token"]]
     first = min((each for each in expire if each is not None), default=None)
     now = time.time()
-    return None if first is None else now + (first - now) * _RENEW_BEFORE
+    return None if first is None else now + max((first - now) * _RENEW_BEFORE, RENEW_EVERY)
 
 
 async def write_back(connections: Iterable[Connection]) -> dict[str, list[WrittenVolume]]:

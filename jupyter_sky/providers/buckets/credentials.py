@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 from collections.abc import Mapping
+from datetime import UTC
 from typing import Any
 
 from jupyter_sky.errors import UsageError
@@ -185,7 +186,8 @@ def _of_google(is_here: bool) -> SessionToken | None:
         requests = import_module("google.auth.transport.requests")
         found, _ = google.default(["https://www.googleapis.com/auth/devstorage.read_write"])
         found.refresh(requests.Request())
-        expires = found.expiry.timestamp() if found.expiry else None
+        # Its time is that of UTC, without saying so.
+        expires = found.expiry.replace(tzinfo=UTC).timestamp() if found.expiry else None
         return {"fields": {"token": found.token}, "expires": expires}
     return None
 

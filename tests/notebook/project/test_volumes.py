@@ -14,7 +14,6 @@ import jupyter_sky as sky
 from jupyter_sky import paths
 from jupyter_sky.cluster.volumes import mount
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.providers.buckets import credentials
 from tests import waiting
 from tests.lab.buckets import SECRET, Buckets, serving
 from tests.notebook.conftest import Notebook
@@ -266,7 +265,8 @@ def test_credentials_are_sent_again_before_they_end(
     notebook: Notebook, photos: Buckets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = tmp_path / "data"
-    monkeypatch.setattr(mount, "_RENEW_BEFORE", 2 / credentials.SECONDS)
+    monkeypatch.setattr(mount, "_RENEW_BEFORE", 0)
+    monkeypatch.setattr(mount, "RENEW_EVERY", 2)
     notebook.run(f"%sky up --nodes 1 --volume s3://photos/2024:{data}:ro")
     waiting.until(lambda: photos.asked.count("POST /") >= 3)  # requests for session tokens
     assert notebook.run(f"%%sky\nprint(open('{data}/a.txt').read())") == "first\n"

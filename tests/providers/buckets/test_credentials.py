@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -94,6 +96,35 @@ def test_a_token_is_sent_as_it_is(bucket: Buckets, monkeypatch: pytest.MonkeyPat
     token = order_of(VOLUME, sky.SSH("gpu1"))["token"]
     assert token is not None
     assert token["fields"]["token"] == "of-a-login"
+
+
+@pytest.fixture(params=["America/Los_Angeles", "Asia/Tokyo"])
+def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Another time zone for this process."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", request.param)
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("zone")
+def test_a_google_token_ends_in_an_hour_wherever_the_user_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # As the library has it: in UTC, without a time zone.
+    expiry = datetime.now(UTC).replace(tzinfo=None) + timedelta(hours=1)
+    found = SimpleNamespace(token="ya29", expiry=expiry, refresh=lambda request: None)
+    for name, module in {
+        "google.auth": SimpleNamespace(default=lambda scopes: (found, "project")),
+        "google.auth.transport.requests": SimpleNamespace(Request=object),
+    }.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    token = order_of(sky.Volume("gs://photos", "/data"), sky.SSH("gpu1"))["token"]
+    assert token is not None
+    expires = token["expires"]
+    assert expires is not None
+    assert 3500 < expires - time.time() <= 3600
 
 
 def test_without_a_token_nodes_elsewhere_get_nothing(
