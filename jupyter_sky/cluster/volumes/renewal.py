@@ -12,13 +12,16 @@ from weakref import WeakKeyDictionary
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.runtime_env import RuntimeEnv
 from jupyter_sky.cluster.volumes.mount import mount
-from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.base import Provider
 from jupyter_sky.providers.spec import ClusterSpec
 
 _LOOK_EVERY = 60.0
 _AGAIN_AFTER = 60.0
 """Seconds after which another attempt is made, where nodes or the cloud did not answer."""
+
+_TOLD_AFTER = 2
+"""Failures in a row after which the user is told: a laptop that wakes up has no network at first.
+"""
 
 
 class VolumesOwner(Protocol):
@@ -58,6 +61,7 @@ def begin(controller: VolumesOwner, at: float | None) -> None:
 
 
 async def _renew(controller: VolumesOwner) -> None:
+    failed = 0
     while _is_used(controller) and (at := controller.runtime_env.renew_at) is not None:
         if (left := at - time.time()) > 0:
             await asyncio.sleep(min(left, _LOOK_EVERY))
@@ -69,8 +73,13 @@ async def _renew(controller: VolumesOwner) -> None:
                 controller.provider,
                 controller.warn,
             )
-        except SkyError:
+        except Exception as error:  # of whatever asks the cloud: without it, nodes lose access
+            failed += 1
+            if failed == _TOLD_AFTER:
+                controller.warn([f"the credentials of volumes cannot be renewed: {error}"])
             at = time.time() + _AGAIN_AFTER
+        else:
+            failed = 0
         controller.runtime_env = replace(controller.runtime_env, renew_at=at)
 
 

@@ -69,7 +69,7 @@ def _of_s3(
         session = make_session(getattr(provider, "profile", None))
         found = session.get_credentials()
         frozen = found.get_frozen_credentials() if found else None
-    except botocore.exceptions.BotoCoreError as error:
+    except (botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError) as error:
         raise UsageError(f"{volume.url}: {str(error).rstrip('.')}.") from None
     bucket = volume.url.removeprefix("s3://").partition("/")[0]
     options["region"] = _region_of(session, bucket, bool(frozen)) or "us-east-1"

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import jupyter_sky as sky
-from jupyter_sky.cluster.volumes import mount
+from jupyter_sky.cluster.runtime_env import RuntimeEnv
+from jupyter_sky.cluster.volumes import mount, renewal
 from tests.lab.buckets import serving
+from tests.waiting import PATIENCE
 
 
 def test_credentials_without_time_left_are_not_renewed_without_a_pause(
@@ -21,3 +26,51 @@ def test_credentials_without_time_left_are_not_renewed_without_a_pause(
         at = asyncio.run(mount.mount([], volumes, sky.SSH("gpu1"), list))
     assert at is not None
     assert at > time.time() + 50
+
+
+@dataclass
+class Node:
+    """A node that cannot make volumes a few times."""
+
+    failures: int
+    name = "node 0"
+    is_over = False
+
+    async def request(self, kind: str, **given: Any) -> dict[str, Any]:
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("refused")
+        return {"notes": [], "trouble": ""}
+
+
+@dataclass(eq=False)
+class Owner:
+    """A cluster with such a node and a volume."""
+
+    connections: list[Any]
+    runtime_env: RuntimeEnv = field(default_factory=lambda: RuntimeEnv(None))
+    spec: Any = field(
+        default_factory=lambda: SimpleNamespace(volumes=[sky.Volume("file:///data", "/data")])
+    )
+    provider: Any = field(default_factory=sky.Local)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def warn(self) -> Any:
+        return self.warnings.extend
+
+
+@pytest.mark.parametrize(("failures", "warnings"), [(1, 0), (3, 1)])
+def test_a_renewal_that_fails_is_tried_again_and_told_once(
+    monkeypatch: pytest.MonkeyPatch, failures: int, warnings: int
+) -> None:
+    monkeypatch.setattr(renewal, "_AGAIN_AFTER", 0)
+    owner = Owner([Node(failures)])
+
+    async def renew() -> None:
+        renewal.begin(owner, time.time())
+        await asyncio.wait_for(renewal._tasks[owner], PATIENCE)
+
+    asyncio.run(renew())
+    assert owner.connections[0].failures == 0
+    assert owner.warnings == ["the credentials of volumes cannot be renewed: refused"] * warnings

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -136,6 +137,29 @@ def test_without_a_token_nodes_elsewhere_get_nothing(
         order_of(VOLUME, sky.SSH("gpu1"))
     # To nodes of this computer it leaves nothing.
     assert order_of(VOLUME, sky.Local())["token"] is not None
+
+
+ROLE = """
+[profile work]
+role_arn = arn:aws:iam::123456789012:role/work
+credential_source = Environment
+"""
+
+
+def test_a_role_that_is_refused_is_said_in_a_sentence(
+    bucket: Buckets, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from botocore.client import BaseClient
+    from botocore.exceptions import ClientError
+
+    def refuse(client: Any, action: str, given: dict[str, Any]) -> Any:
+        raise ClientError({"Error": {"Code": "AccessDenied", "Message": "Not yours"}}, action)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", refuse)
+    (tmp_path / "config").write_text(ROLE)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    with pytest.raises(UsageError, match=r"^s3://photos/2024: .* AssumeRole operation: Not yours"):
+        order_of(VOLUME, sky.AWS(profile="work"))
 
 
 def test_rented_machines_with_what_is_nowhere_else_are_not_given_back() -> None:
