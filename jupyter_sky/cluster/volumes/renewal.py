@@ -13,6 +13,7 @@ from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.runtime_env import RuntimeEnv
 from jupyter_sky.cluster.volumes.mount import mount
 from jupyter_sky.providers.base import Provider
+from jupyter_sky.providers.sessions.mfa import without_questions
 from jupyter_sky.providers.spec import ClusterSpec
 
 _LOOK_EVERY = 60.0
@@ -67,12 +68,13 @@ async def _renew(controller: VolumesOwner) -> None:
             await asyncio.sleep(min(left, _LOOK_EVERY))
             continue
         try:
-            at = await mount(
-                controller.connections,
-                controller.spec.volumes,
-                controller.provider,
-                controller.warn,
-            )
+            with without_questions():  # nobody may be there
+                at = await mount(
+                    controller.connections,
+                    controller.spec.volumes,
+                    controller.provider,
+                    controller.warn,
+                )
         except Exception as error:  # of whatever asks the cloud: without it, nodes lose access
             failed += 1
             if failed == _TOLD_AFTER:

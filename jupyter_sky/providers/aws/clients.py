@@ -13,10 +13,10 @@ from typing import Any
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import similar_names
-from jupyter_sky.providers.aws import mfa, retries
+from jupyter_sky.providers.aws import retries
 from jupyter_sky.providers.aws.errors import AWSError, explain_errors
 from jupyter_sky.providers.aws.local_store import cached
-from jupyter_sky.providers.boto_session import make_session
+from jupyter_sky.providers.sessions.boto import make_session
 
 _CONNECT_WITHIN = 10
 _ANSWER_WITHIN = 60
@@ -50,7 +50,6 @@ class Clients:
 
         with explain_errors():
             self._session = make_session(profile, region)
-        mfa.prepare(self._session)
         if self._session.region_name is None:
             raise UsageError(
                 "no AWS region is set: set AWS_DEFAULT_REGION, or type `--region us-east-1` where "

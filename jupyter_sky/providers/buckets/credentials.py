@@ -16,9 +16,9 @@ from typing import Any
 
 from jupyter_sky.errors import UsageError
 from jupyter_sky.providers.base import Provider
-from jupyter_sky.providers.boto_session import make_session
 from jupyter_sky.providers.buckets.listing import list_one
 from jupyter_sky.providers.buckets.volume import Volume
+from jupyter_sky.providers.sessions.boto import make_session
 from jupyter_sky.transport.volumes.requests import SessionToken, VolumeOrder
 
 SECONDS = 12 * 3600

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jupyter_sky.providers.boto_session import make_session
+from jupyter_sky.providers.sessions.boto import make_session
 from jupyter_sky.transport.volumes.requests import SessionToken
 
 _WITHIN = 5  # seconds; a bucket that does not answer here may answer the nodes

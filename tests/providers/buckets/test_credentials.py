@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import sys
 import time
@@ -17,6 +18,7 @@ import jupyter_sky as sky
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.project.volumes import keep_unwritten
 from jupyter_sky.providers.buckets.credentials import order_of
+from jupyter_sky.providers.sessions.mfa import without_questions
 from tests.lab.buckets import KEY, SECRET, Buckets, serving
 
 VOLUME = sky.Volume("s3://photos/2024", "/data")
@@ -160,6 +162,27 @@ def test_a_role_that_is_refused_is_said_in_a_sentence(
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     with pytest.raises(UsageError, match=r"^s3://photos/2024: .* AssumeRole operation: Not yours"):
         order_of(VOLUME, sky.AWS(profile="work"))
+
+
+def test_a_code_of_the_users_device_is_asked_for_once(
+    bucket: Buckets, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "config").write_text(f"{ROLE}mfa_serial = arn:aws:iam::123456789012:mfa/anna\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    asked: list[str] = []
+    monkeypatch.setattr(getpass, "getpass", lambda text: asked.append(text) or "123456")
+    provider = sky.AWS(profile="work")
+    # Where nodes are sent new ones, nobody may be there to answer.
+    with without_questions(), pytest.raises(SkyError, match="the code of your device is needed"):
+        order_of(VOLUME, provider)
+    for _ in ("checked before the start", "sent to nodes"):
+        token = order_of(VOLUME, provider)["token"]
+        assert token is not None
+        assert token["expires"] is not None
+    with without_questions():
+        assert order_of(VOLUME, provider)["token"] == token
+    assert len(asked) == 1
 
 
 def test_rented_machines_with_what_is_nowhere_else_are_not_given_back() -> None:

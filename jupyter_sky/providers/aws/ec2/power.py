@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.aws import mfa, retries
+from jupyter_sky.providers.aws import retries
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2.launch import QUOTAS, TRY_ELSEWHERE, describe_instances
 from jupyter_sky.providers.aws.errors import AWSError, explain_errors
+from jupyter_sky.providers.sessions import mfa
 
 STOPPED_WITHIN = 600.0
 """Seconds for an instance to be stopped; AWS cuts the power of one that takes minutes."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jupyter_sky.providers.aws import mfa, rented
+from jupyter_sky.providers.aws import rented
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2.ending import end_instances, is_gone, still_unknown
 from jupyter_sky.providers.aws.ec2.key_pairs import keys_of
@@ -24,6 +24,7 @@ from jupyter_sky.providers.aws.teardown.resources import (
     EC2Resources,
     look,
 )
+from jupyter_sky.providers.sessions import mfa
 
 GONE_WITHIN = 900.0
 """Seconds for instances to be terminated; large ones with GPUs take minutes."""

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from jupyter_sky.errors import SkyError
-from jupyter_sky.providers.aws import mfa
 from jupyter_sky.providers.aws.clients import Clients
+from jupyter_sky.providers.sessions import mfa
 from tests.providers.aws.stand_in.account import Account
 
 CONFIG = """

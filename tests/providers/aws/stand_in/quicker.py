@@ -10,7 +10,7 @@ import functools
 from typing import Any
 from unittest.mock import patch
 
-from jupyter_sky.providers.boto_session import make_session
+from jupyter_sky.providers.sessions.boto import make_session
 
 IMAGE = "ami-1e749f67"
 """One of Ubuntu's images that moto has, the only one that is there."""

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from jupyter_sky.imports import import_whole
+from jupyter_sky.providers.sessions import mfa
 
 
 def make_session(
@@ -37,7 +38,9 @@ def make_session(
     core = botocore.session.Session(profile=profile)
     core.register_component("data_loader", _loader(core.get_config_variable("data_path")))
     core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_moment)
-    return boto3.Session(botocore_session=core, region_name=region, **credentials)
+    session = boto3.Session(botocore_session=core, region_name=region, **credentials)
+    mfa.prepare(session)
+    return session
 
 
 @functools.cache

@@ -1,0 +1,1 @@
+"""Sessions with AWS, for machines and for buckets."""
