@@ -33,7 +33,6 @@ _TIMEOUT = 3600.0  # seconds
 
 T = TypeVar("T")
 
-_places = asyncio.Semaphore(8)  # for commands that run at once
 _running: set[subprocess.Popen[Any]] = set()
 
 
@@ -61,8 +60,7 @@ async def run(
     """
     process = partial(capture, command(*words, only=only), timeout, env=_environment())
     try:
-        async with _places:
-            done = await _in_thread(process, daemon=not acts)
+        done = await _in_thread(process, daemon=not acts)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SkyError(f"`jupyter sky {words[0]}` cannot be run: {error}") from None
     if done.returncode:

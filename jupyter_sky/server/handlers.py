@@ -40,6 +40,11 @@ _RANKS = r"all|\d{1,6}(?:(?:,|%2C|-)\d{1,6}){0,100}"  # browsers write a comma a
 _TEXT = "text/plain; charset=utf-8"
 _FILE_CHUNK = 2**20
 _SHORT = 1024  # bytes of an answer that is not worth compressing
+# Commands that run at once. Only what pages read waits for its turn, for an hour in the worst case:
+# never an action, nor what the list of clusters needs. Whole logs leave the places of others alone.
+_reads = asyncio.Semaphore(6)
+_downloads = asyncio.Semaphore(3)
+
 _BODIES = {
     "interrupt": "Interrupt",
     "restart": "Restart",
@@ -256,9 +261,9 @@ class LogHandler(Handler):
     async def get(self, identity: str, rank: str) -> None:
         tail = self.whole_number("tail", 1000, 100_000, smallest=1)
         name = await self.context.cluster_name(identity)
-        text = await cli_process.run(
-            *("logs", rank, f"--tail={tail}", "--cluster", name), only=identity
-        )
+        words = ("logs", rank, f"--tail={tail}", "--cluster", name)
+        async with _reads:
+            text = await cli_process.run(*words, only=identity)
         self.finish({"rank": int(rank), "text": text})
 
 
@@ -295,9 +300,9 @@ class LogFileHandler(Handler):
         name = await self.context.cluster_name(identity)
         with tempfile.TemporaryDirectory(prefix="jupyter-sky-") as folder:
             path = Path(folder) / "log"
-            await cli_process.run(
-                *("logs", rank, f"--save={path}", "--cluster", name), only=identity
-            )
+            words = ("logs", rank, f"--save={path}", "--cluster", name)
+            async with _downloads:
+                await cli_process.run(*words, only=identity)
             self.set_header("Content-Type", _TEXT)
             self.set_header("X-Content-Type-Options", "nosniff")
             self.set_header("Content-Disposition", f'attachment; filename="{name}-{rank}.log"')
@@ -331,7 +336,9 @@ class OffersHandler(Handler):
         for name in ("gpu", "provider"):
             if value := self.get_query_argument(name, ""):
                 words.append(f"--{name}={value[:100]}")
-        self.finish(json.loads(await cli_process.run("offers", "--json", *words)))
+        async with _reads:
+            offers = await cli_process.run("offers", "--json", *words)
+        self.finish(json.loads(offers))
 
 
 class UnknownHandler(Handler):

@@ -143,6 +143,13 @@ def test_what_a_kernel_leaves_undone_when_it_ends(
     assert (answer.status, next(iter(answer.json.values()))) == answered
 
 
+FEW = 3
+"""Whole logs that are read at once."""
+
+MANY = 12
+"""Whole logs that are asked for at once here."""
+
+
 # What a server has in place of `jupyter sky`: it says what a file has, or hangs without one.
 CONFIG = """\
 from jupyter_sky.server import cli_process, status_poller
@@ -181,6 +188,29 @@ def test_the_server_ends_while_a_command_hangs(tmp_path: Path) -> None:
         server.clusters()
         [hung] = until(hanging)
     until(lambda: not hung.is_running() or hung.status() == psutil.STATUS_ZOMBIE)
+
+
+DOWNLOADS_HANG = """\
+from jupyter_sky.server import cli_process
+commands = {
+    "logs": ["sleep", "infinity"],
+    "status": ["echo", '[{"id": "0000000a", "state": "idle"}]'],
+    "down": ["echo", "first: ended"],
+}
+cli_process.command = lambda *words, only=None: commands[words[0]]
+"""
+
+
+def test_downloads_that_hang_keep_no_action_waiting(tmp_path: Path) -> None:
+    # The server ends before the requests are waited for: its end is what answers them.
+    with ThreadPoolExecutor(MANY) as pool, serve(tmp_path, config=DOWNLOADS_HANG) as server:
+        record("0000000a", "first")
+        for rank in range(MANY):
+            pool.submit(server.sky, f"clusters/0000000a/logs/{rank}/file")
+        until(lambda: len(hanging()) >= FEW)
+        assert server.act({"id": "0000000a"}, "down").json == {"said": "first: ended"}
+        server.until("first", lambda entry: entry["state"] == "ready")
+        assert len(hanging()) == FEW  # the others wait for these
 
 
 def hanging() -> list[psutil.Process]:
