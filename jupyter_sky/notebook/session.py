@@ -339,8 +339,8 @@ class Session:
 
     def _take_up(self, place: ClusterPlace, cluster: Cluster) -> Cluster:
         """Make a cluster that was started one of the notebook's."""
+        self.connect(cluster, place.options, is_new=True)  # first: it has to be known to be ended
         row_updates.record_line(cluster.id, as_line(place.options))
-        self.connect(cluster, place.options, is_new=True)
         return cluster
 
     def _places(self, name: str, choices: Sequence[CellOptions]) -> list[ClusterPlace]:

@@ -40,6 +40,7 @@ _RANKS = r"all|\d{1,6}(?:(?:,|%2C|-)\d{1,6}){0,100}"  # browsers write a comma a
 _TEXT = "text/plain; charset=utf-8"
 _FILE_CHUNK = 2**20
 _SHORT = 1024  # bytes of an answer that is not worth compressing
+
 # Commands that run at once. Only what pages read waits for its turn, for an hour in the worst case:
 # never an action, nor what the list of clusters needs. Whole logs leave the places of others alone.
 _reads = asyncio.Semaphore(6)

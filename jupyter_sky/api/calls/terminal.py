@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 
+from jupyter_sky.api.display.rank_output import OutputDecoder, gap
 from jupyter_sky.api.prompts.keyboard import has_keyboard
 from jupyter_sky.cluster.runs.run import say
 from jupyter_sky.cluster.runs.task import RunNotice
 from jupyter_sky.transport.protocol.debugging import Debugging
 from jupyter_sky.transport.protocol.events import Display, Output
+
+_decoder = OutputDecoder()
 
 
 def write(event: Output | Display | RunNotice) -> None:
@@ -18,7 +21,7 @@ def write(event: Output | Display | RunNotice) -> None:
     if not isinstance(event, Output):
         return
     stream = sys.stderr if event.stream == "stderr" else sys.stdout
-    stream.write(event.data.decode(errors="replace"))
+    stream.write(gap(event, "jupyter sky") + _decoder.decode(event))
     stream.flush()
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import DisplayHandle
 
-from jupyter_sky.formatting import format_bytes, format_count
+from jupyter_sky.api.display.rank_output import gap_notice
 from jupyter_sky.notebook.kernel import typed_command
-from jupyter_sky.transport.protocol.events import Display, Output
+from jupyter_sky.transport.protocol.events import Output
 
 _SHOWN = 16 * 1024
 """Characters of the end that are shown."""
@@ -67,28 +67,4 @@ class FloodEnd:
         self._bytes += len(text.encode(errors="replace"))
 
     def _notice(self) -> str:
-        return gap_notice(self._rank, self._lines, self._bytes)
-
-
-def gap(event: Output) -> str:
-    """Return a line that replaces output skipped before this event."""
-    if not event.skipped_bytes:
-        return ""
-    return f"\n{gap_notice(event.rank, event.skipped_lines, event.skipped_bytes)}\n"
-
-
-def skipped_displays(event: Display) -> str:
-    """Return a line that replaces displays skipped before this one."""
-    if not event.skipped:
-        return ""
-    return (
-        f"[… {format_count(event.skipped, 'display')} not shown here: too many to show; "
-        f"`{typed_command()} logs {event.rank}` has their text …]\n"
-    )
-
-
-def gap_notice(rank: int, lines: int, size: int) -> str:
-    """Return the line that replaces skipped output."""
-    what = f"{format_count(lines, 'line')}, " if lines else ""
-    where = f"`{typed_command()} logs {rank} --save FILE` has all of them"
-    return f"[… {what}{format_bytes(size)} not shown here: {where} …]"
+        return gap_notice(self._rank, self._lines, self._bytes, typed_command())

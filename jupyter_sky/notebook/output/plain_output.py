@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jupyter_sky.notebook.output.decoding import OutputDecoder
-from jupyter_sky.notebook.output.flood import gap, skipped_displays
+from jupyter_sky.api.display.rank_output import OutputDecoder, gap, skipped_displays
+from jupyter_sky.notebook.kernel import typed_command
 from jupyter_sky.notebook.output.inplace_lines import FinalLines
 from jupyter_sky.notebook.output.ranks.label import label, label_width
 from jupyter_sky.transport.protocol.events import Display, Output
@@ -71,7 +71,10 @@ class PlainOutput:
             self._clear(event.rank)
         if isinstance(event, Output):
             self._end_complete(event.rank, beside=event.stream)
-            self._write((event.rank, event.stream), f"{gap(event)}{self._decoder.decode(event)}")
+            self._write(
+                (event.rank, event.stream),
+                f"{gap(event, typed_command())}{self._decoder.decode(event)}",
+            )
         else:
             self._end_complete(event.rank)
             self._show(event)
@@ -82,7 +85,7 @@ class PlainOutput:
 
     def _show(self, event: Display) -> None:
         """Keep a display, replacing the one that it updates if that is still kept."""
-        if notice := skipped_displays(event).rstrip("\n"):
+        if notice := skipped_displays(event, typed_command()).rstrip("\n"):
             self._keep(event.rank, self._labelled(event.rank, notice))
         text = self._labelled(event.rank, str(event.data.get("text/plain", "")))
         place = event.transient.get("display_id")

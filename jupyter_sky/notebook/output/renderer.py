@@ -11,11 +11,12 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from jupyter_sky.api.display.rank_output import OutputDecoder, gap, skipped_displays
 from jupyter_sky.formatting import escaped
+from jupyter_sky.notebook.kernel import typed_command
 from jupyter_sky.notebook.output.bottom_line import BottomLine
-from jupyter_sky.notebook.output.decoding import OutputDecoder
 from jupyter_sky.notebook.output.fitted_line import FittedLine
-from jupyter_sky.notebook.output.flood import FloodEnd, gap, skipped_displays
+from jupyter_sky.notebook.output.flood import FloodEnd
 from jupyter_sky.notebook.output.inplace_lines import FinalLines, InPlaceLines, overwriting_start
 from jupyter_sky.notebook.output.ranks.label import label, label_width
 from jupyter_sky.notebook.output.ranks.order import RankOrder
@@ -190,7 +191,7 @@ class Renderer:
         if flood is not None:
             flood.add(event, text)
         else:
-            self._write(event, f"{gap(event)}{text}")
+            self._write(event, f"{gap(event, typed_command())}{text}")
 
     def _write(self, event: Output, text: str) -> None:
         key = (event.rank, event.stream)
@@ -285,7 +286,7 @@ class Renderer:
         if self._bottom:
             self._bottom.erase()
         if event.skipped:
-            sys.stdout.write(skipped_displays(event))
+            sys.stdout.write(skipped_displays(event, typed_command()))
             self.flush()
         place, data, metadata = map(escaped, (_transient(event), event.data, event.metadata))
         if self._width and data.keys() == {"text/plain"}:

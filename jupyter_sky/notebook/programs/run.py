@@ -260,8 +260,8 @@ class _Program:
         for name in [] if stay else self._names():
             try:
                 self._say(self._session.down(name))
-            except SkyError as error:
-                self._say(str(error))
+            except Exception as error:  # of any kind: the others cost money, too
+                self._say(f"{name}: {error}" if not isinstance(error, SkyError) else str(error))
                 self.status = self.status or _FAILED
         took = format_elapsed(time.monotonic() - self._began)
         cost = "".join(f", {format_cost(each, unit)}" for unit, each in self._spent.items() if each)
@@ -270,9 +270,9 @@ class _Program:
         self._session.close()
 
     def _names(self) -> list[str]:
-        """Return the clusters to end: also one that a signal has kept the session from noting."""
+        """Return the clusters to end: also one that an error or signal kept from being noted."""
         names = list(self._clusters)
-        if self.signal is not None:
+        if self.signal is not None or self.status:
             with suppress(registry.RegistryError):
                 mine = (row for row in registry.rows() if row.was_started_here)
                 names += [row.name for row in mine if not row.is_stopped]
@@ -283,8 +283,12 @@ class _Program:
         self._spent[view["unit"]] += view["cost"] or 0.0
 
     def _say(self, text: str) -> None:
-        sys.stdout.flush()
-        print(f"{self._path.name}: {text}", file=sys.stderr, flush=True)
+        try:
+            sys.stdout.flush()
+            print(f"{self._path.name}: {text}", file=sys.stderr, flush=True)
+        except OSError:
+            if not self.is_closing:  # what nobody can read must keep no cluster up
+                raise
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """Stop the program; ending the clusters afterwards cannot be interrupted."""

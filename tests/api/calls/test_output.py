@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.api.calls.batches import Event
 from jupyter_sky.api.calls.progress import ProgressBar
+from jupyter_sky.api.calls.terminal import write
 from jupyter_sky.api.calls.worker import Worker
 from jupyter_sky.cluster.calls.assignments import Assignments
 from jupyter_sky.cluster.calls.batch import Batch, BatchedCall, CallResult
@@ -186,3 +188,28 @@ def test_a_bar_does_not_count_the_time_in_which_calls_wait_for_their_turn(
     Assignments().add(BatchedCall(batch, 0), rank=0)
     assert batch.began
     assert batch.began >= now
+
+
+@sky.compute
+def write_bytes(parts: list[bytes]) -> None:
+    for part in parts:
+        os.write(1, part)
+        time.sleep(0.05)  # each is a piece of its own
+
+
+def test_pieces_that_end_within_a_character_are_put_together(
+    pool: sky.ComputePool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = "ж▌漢🚀"
+    _ = write_bytes([bytes([each]) for each in text.encode()]) >> pool
+    assert capfd.readouterr().out == text
+
+
+def test_what_is_too_much_to_show_is_said_to_be_left_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write(Output(3, "r1", "stdout", b"further\n", skipped_lines=1200, skipped_bytes=34_000))
+    assert capsys.readouterr().out == (
+        "\n[… 1200 lines, 34 kB not shown here: `jupyter sky logs 3 --save FILE` has all of them "
+        "…]\nfurther\n"
+    )

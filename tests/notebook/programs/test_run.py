@@ -582,6 +582,15 @@ def test_a_full_disk_ends_it_with_a_sentence(terminal: Terminal, tmp_path: Path)
     assert registry.rows() == []
 
 
+def test_all_clusters_end_though_nobody_can_be_told(terminal: Terminal, tmp_path: Path) -> None:
+    """As of ``jupyter sky run train.ipynb 2> log.txt`` on a disk that is full by then."""
+    full = "import os\n_ = os.dup2(os.open('/dev/full', os.O_WRONLY), 2)"
+    starts = [f"%%sky --nodes 1 --cluster {name}\nprint('on')" for name in ("one", "two")]
+    write_notebook(tmp_path / "a.ipynb", *starts, full)
+    assert terminal.sky("run", "a.ipynb").stdout == "on\non\n"
+    assert registry.rows() == []
+
+
 def test_a_terminal_has_colours_unless_they_are_not_wanted(
     terminal: Terminal, tmp_path: Path
 ) -> None:

@@ -1,0 +1,57 @@
+"""The output of ranks as text: it comes in pieces, and what is too much was left out."""
+
+from __future__ import annotations
+
+import codecs
+
+from jupyter_sky.formatting import format_bytes, format_count
+from jupyter_sky.transport.protocol.events import Display, Output
+
+
+class OutputDecoder:
+    """Decodes the output of ranks, whose pieces may end within a character."""
+
+    def __init__(self) -> None:
+        self._rest: dict[tuple[str | None, int, str, int], bytes] = {}
+
+    def decode(self, event: Output) -> str:
+        """Return the text of an event, completing a character of the same stream."""
+        key = (event.run, event.rank, event.stream, event.call)
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        text = decoder.decode(self._rest.pop(key, b"") + event.data)
+        if rest := decoder.getstate()[0]:
+            self._rest[key] = rest
+        return text
+
+
+def gap(event: Output, command: str) -> str:
+    """Return a line that replaces output skipped before an event.
+
+    Parameters
+    ----------
+    event
+        The event.
+    command
+        How commands begin where it is read: ``%sky`` or ``jupyter sky``.
+    """
+    if not event.skipped_bytes:
+        return ""
+    notice = gap_notice(event.rank, event.skipped_lines, event.skipped_bytes, command)
+    return f"\n{notice}\n"
+
+
+def gap_notice(rank: int, lines: int, size: int, command: str) -> str:
+    """Return the line that replaces skipped output."""
+    what = f"{format_count(lines, 'line')}, " if lines else ""
+    where = f"`{command} logs {rank} --save FILE` has all of them"
+    return f"[… {what}{format_bytes(size)} not shown here: {where} …]"
+
+
+def skipped_displays(event: Display, command: str) -> str:
+    """Return a line that replaces displays skipped before an event."""
+    if not event.skipped:
+        return ""
+    return (
+        f"[… {format_count(event.skipped, 'display')} not shown here: too many to show; "
+        f"`{command} logs {event.rank}` has their text …]\n"
+    )
