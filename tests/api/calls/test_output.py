@@ -210,6 +210,6 @@ def test_what_is_too_much_to_show_is_said_to_be_left_out(
 ) -> None:
     write(Output(3, "r1", "stdout", b"further\n", skipped_lines=1200, skipped_bytes=34_000))
     assert capsys.readouterr().out == (
-        "\n[… 1200 lines, 34 kB not shown here: `jupyter sky logs 3 --save FILE` has all of them "
+        "\n[… 1,200 lines, 34 kB not shown here: `jupyter sky logs 3 --save FILE` has all of them "
         "…]\nfurther\n"
     )
