@@ -57,9 +57,8 @@ export class Feed {
       return;
     }
     const heard = source === 'kernel' ? performance.now() : (known?.heard ?? 0);
-    // Missing parts are known from before.
-    const { output } = source === 'kernel' || !known ? snapshot : known.snapshot;
-    const kept = source === 'server' ? { ...snapshot, output } : snapshot;
+    // The server does not know which rank's output the page has asked for.
+    const kept = source === 'server' && known ? { ...snapshot, output: known.snapshot.output } : snapshot;
     this.#runs.delete(id); // so that those heard of last are the last
     this.#runs.set(id, { snapshot: kept, heard, note: '', isLost: false });
     if (isOver(kept)) {
