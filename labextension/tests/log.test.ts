@@ -7,6 +7,7 @@ import { document, Event, frame, KeyboardEvent, NESTED, place, texts, textOf, to
 let host: HTMLElement;
 let followed: string[];
 let saved: number[];
+let breaks: () => void;
 let say: (...entries: LogEntry[]) => void;
 let pane: LogPane;
 
@@ -17,6 +18,7 @@ beforeEach(() => {
     follow: (ranks, onChunk: (chunk: LogChunk, isFirst: boolean) => void) => {
       followed.push(ranks);
       let isFirst = true;
+      breaks = () => (isFirst = true);
       say = (...entries) => {
         onChunk({ entries, end: null }, isFirst);
         isFirst = false;
@@ -150,6 +152,21 @@ test('what is searched for is marked and counted, and Enter goes to it', async (
   assert.deepEqual(texts(host, '.jsky-found'), []);
   search('nowhere');
   assert.equal(textOf(host, '.jsky-log-hits'), '0 lines');
+});
+
+test('after a break, lines that come again are counted anew', async () => {
+  say(written('loss 1\nloss 2\nloss 3\nloss 4\n'));
+  await frame();
+  const field = search('loss');
+  for (let hit = 0; hit < 4; hit++) {
+    field.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', bubbles: true }));
+  }
+  assert.equal(textOf(host, '.jsky-log-hits'), '4 of 4');
+  breaks();
+  say(written('loss 3\nloss 4\n'));
+  await frame();
+  await frame();
+  assert.equal(textOf(host, '.jsky-log-hits'), '2 lines');
 });
 
 test('the whole log of the chosen ranks can be saved', () => {

@@ -172,6 +172,7 @@ export class LogPane {
     for (const { ranks, column } of this.#shown) {
       if (isFirst) {
         column.clear();
+        this.#at = -1;
       }
       column.add(ranks.length > 1 ? entries : entries.filter(({ rank }) => rank === ranks[0]));
     }
