@@ -25,7 +25,7 @@ beforeEach(() => {
       };
       return () => {};
     },
-    download: (rank) => void saved.push(rank)
+    download: (ranks) => void saved.push(...ranks)
   });
   host = place();
   host.append(pane.element);
@@ -173,4 +173,10 @@ test('the whole log of the chosen ranks can be saved', () => {
   choose('Ranks, like 0,2-3 or all', '1,2');
   host.querySelector<HTMLElement>('[aria-label="Save the whole log as a file"]')!.click();
   assert.deepEqual(saved, [1, 2]);
+  const many = Array.from({ length: 32 }, (_, rank) => rank);
+  pane.know(many);
+  choose('Ranks, like 0,2-3 or all', 'all');
+  saved = [];
+  host.querySelector<HTMLElement>('[aria-label="Save the whole log as a file"]')!.click();
+  assert.deepEqual(saved, many, 'more than there are columns');
 });

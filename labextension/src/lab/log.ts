@@ -14,6 +14,9 @@ import type { IClusters } from './clusters.ts';
 import { follow } from './follow.ts';
 import { icon, iconOf } from './icons.ts';
 
+/** Milliseconds between two files to save: of more than ten at once, Chromium drops the rest. */
+const PAUSE = 100;
+
 const opened = new Set<string>();
 
 /** Opens the log of a cluster, or shows its existing tab. */
@@ -52,7 +55,7 @@ class Log extends Widget {
     const { client } = clusters;
     const pane = new LogPane({ trans, icon }, ranksOf(entry) ?? [0], {
       follow: (named, onChunk) => follow(client, entry.id, named, LogPane.lines, onChunk),
-      download: (rank) => save(client.logFile(entry.id, rank))
+      download: (ranks) => void save(ranks.map((rank) => client.logFile(entry.id, rank)))
     });
     super({ node: element('div', 'jsky-log jsky-ours', {}, pane.element) });
     this.#clusters = clusters;
@@ -91,10 +94,13 @@ function ranksOf(entry: Entry | undefined): number[] | null {
   return entry?.snapshot?.ranks.map(({ rank }) => rank) ?? null;
 }
 
-/** Saves the content of an address as a file, as a link does. */
-function save(href: string): void {
-  const link = element('a', '', { href, download: '' });
-  document.body.append(link);
-  link.click();
-  link.remove();
+/** Saves the content of addresses as files, as links do. */
+async function save(addresses: readonly string[]): Promise<void> {
+  for (const href of addresses) {
+    const link = element('a', '', { href, download: '' });
+    document.body.append(link);
+    link.click();
+    link.remove();
+    await new Promise((passed) => setTimeout(passed, PAUSE));
+  }
 }

@@ -17,8 +17,8 @@ export interface LogPage {
   /** Follows the logs of ranks, which are named as in `0,2-3`, until the function that it returns is
       called. */
   follow(ranks: string, onChunk: (chunk: LogChunk, isFirst: boolean) => void): () => void;
-  /** Saves a rank's whole log as a file. */
-  download(rank: number): void;
+  /** Saves the whole logs of ranks, each as a file. */
+  download(ranks: readonly number[]): void;
 }
 
 export class LogPane {
@@ -58,7 +58,7 @@ export class LogPane {
     this.#query.addEventListener('keydown', (event) => this.#onSearchKey(event));
     this.#following = wordButton(trans.__('Follow'), false, () => this.#toggleFollowing());
     const save = iconButton(tools, 'download', trans.__('Save the whole log as a file'), () =>
-      this.#chosen?.slice(0, MOST_COLUMNS).forEach((rank) => page.download(rank))
+      page.download(this.#chosen ?? [])
     );
     this.element = element(
       'div',
