@@ -51,6 +51,19 @@ class ServerContext:
         """Return the clusters of the registry and of the kernels' reports."""
         return await asyncio.to_thread(cluster_list.read_inventory, self.reports)
 
+    async def inventory_with(self, identity: str) -> ClusterInventory:
+        """Return the present clusters, among which there is one with this id.
+
+        Raises
+        ------
+        HTTPError
+            404, if there is none.
+        """
+        inventory = await self.inventory()
+        if not inventory.row(identity) and not inventory.live_reports(identity):
+            raise HTTPError(404, NO_CLUSTER)
+        return inventory
+
     async def cluster_name(self, identity: str) -> str:
         """Return the name of the cluster with this id.
 

@@ -23,7 +23,6 @@ from tornado.web import HTTPError, RequestHandler, authenticated
 
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.server import cli_process, cluster_list, kernel_environment
-from jupyter_sky.server.cluster_list import NO_CLUSTER
 from jupyter_sky.server.context import ServerContext
 from jupyter_sky.server.log_stream import LogStreamHandler
 from jupyter_sky.server.pages.forwarding import ForwardHandler
@@ -191,17 +190,13 @@ class ActionHandler(Handler):
     async def get(self, identity: str, action: str) -> None:
         if action != "stop":
             raise HTTPError(405)
-        inventory = await self.context.inventory()
-        if not inventory.row(identity) and not inventory.live_reports(identity):
-            raise HTTPError(404, NO_CLUSTER)
+        inventory = await self.context.inventory_with(identity)
         self.finish({"said": await self.context.actions.foresee_stop(inventory, identity)})
 
     @_route
     async def post(self, identity: str, action: str) -> None:
         options = self.options(action)
-        inventory = await self.context.inventory()
-        if not inventory.row(identity) and not inventory.live_reports(identity):
-            raise HTTPError(404, NO_CLUSTER)
+        inventory = await self.context.inventory_with(identity)
         said = await self.context.actions.run(inventory, identity, action, options)
         self.finish({"said": said})
 
@@ -249,9 +244,7 @@ class AskHandler(Handler):
         await self._answer(identity, {"about": about})
 
     async def _answer(self, identity: str, question: dict[str, object]) -> None:
-        inventory = await self.context.inventory()
-        if not inventory.row(identity) and not inventory.live_reports(identity):
-            raise HTTPError(404, NO_CLUSTER)
+        inventory = await self.context.inventory_with(identity)
         self.finish(await self.context.actions.ask(inventory, identity, question))
 
 
