@@ -123,7 +123,7 @@ class SkyMagics(Magics):  # type: ignore[misc, unused-ignore]
         )
         if start:
             begin = partial(begin_in_background, work, self._session.panels)
-            return QueuedRun(start, work.title, begin)
+            return QueuedRun(self._session, start, options, work.title, begin)
         assert cluster
         if options.background:
             return begin_in_background(work, self._session.panels, cluster)

@@ -36,7 +36,7 @@ from jupyter_sky.notebook.places import say_left_out, start_at_one, without_node
 from jupyter_sky.notebook.project.additions import Additions
 from jupyter_sky.notebook.project.image import imported_modules
 from jupyter_sky.notebook.project.volumes import say_written_back
-from jupyter_sky.notebook.validation import check_fit, describes_another, start_again_with
+from jupyter_sky.notebook.validation import describes_another, start_again_with
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.cloud import Queueing
@@ -106,18 +106,18 @@ class Session:
         SkyError
             When it does not start, or lacks packages that cannot be installed.
         """
-        choices = list(map(self._asked, (options, *others)))
+        choices = list(map(self.asked, (options, *others)))
         name = choices[0].cluster or self.current_name
-        if (start := self._starting.get(name)) and not start.is_over:
-            start.follow(self._shell)
+        if start := self.starting(name):
+            self.additions.install_missing(start.follow(self._shell), self.started[name])
         cluster, is_as_before = self.find(name), True
         if cluster is None:
             is_as_before = all(self._mean_former(name, each) for each in choices)
             cluster = self._start(name, [self._start_options(name, each) for each in choices])
             self._current = name
             self.additions.install_missing(cluster, self.started[name])
-        if is_as_before and not choices[0].concerns_run_alone:
-            self.additions.add(cluster, self._check_fit(cluster, choices))
+        if is_as_before:
+            self.additions.add(cluster, choices)
         self._current = name
         return cluster
 
@@ -137,9 +137,9 @@ class Session:
         # Without an event loop nobody would begin a run that waits for its cluster.
         if not options.background or not has_running_loop():
             return None
-        options = self._asked(options)
+        options = self.asked(options)
         name = options.cluster or self.current_name
-        if (there := self._starting.get(name)) and not there.is_over:
+        if there := self.starting(name):
             return there
         if self.find(name):
             return None
@@ -153,9 +153,18 @@ class Session:
         self._current = name
         return begun
 
+    def starting(self, name: str | None = None) -> ClusterStart | None:
+        """Return the start of a cluster, by default the current one, if it is under way."""
+        start = self._starting.get(name or self.current_name)
+        return start if start and not start.is_over else None
+
+    def asked(self, options: CellOptions) -> CellOptions:
+        """Return the options of a cell, with those that are given for all cells."""
+        return with_absolute_paths(replace(options, **self._given) if self._given else options)
+
     def places(self, options: CellOptions) -> tuple[str, list[ClusterPlace]]:
         """Return the name of the cluster that options mean, and where it could come from."""
-        options = self._asked(options)
+        options = self.asked(options)
         name = options.cluster or self.current_name
         return name, self._places(name, [self._start_options(name, options)])
 
@@ -255,8 +264,7 @@ class Session:
             When there is no such cluster.
         """
         asked, name = name, name or self.current_name
-        start = self._starting.get(name)
-        if start and not start.is_over:
+        if start := self.starting(name):
             start.cancel()
             if (stopped := start.future.exception()) is not None:
                 return str(stopped)
@@ -301,10 +309,6 @@ class Session:
             cluster.close()
         self._clusters.clear()
 
-    def _asked(self, options: CellOptions) -> CellOptions:
-        """Return the options of a cell, with those that are given for all cells."""
-        return with_absolute_paths(replace(options, **self._given) if self._given else options)
-
     def _start_options(self, name: str, options: CellOptions) -> CellOptions:
         """Return the options to start a cluster with, for a cell with ``options``."""
         if self._mean_former(name, options):
@@ -345,19 +349,6 @@ class Session:
 
     def _places(self, name: str, choices: Sequence[CellOptions]) -> list[ClusterPlace]:
         return self.factory.places(name, choices, lambda: imported_modules(self._shell))
-
-    def _check_fit(self, cluster: Cluster, choices: Sequence[CellOptions]) -> CellOptions:
-        """Return the first options that describe a cluster that is up; refuse them if none do."""
-        refused = []
-        for each in choices:
-            fitting = cluster_factory.of_provider(each, cluster.provider.name)
-            try:
-                hosts = self.settings.expand_groups(fitting.hosts)
-                check_fit(cluster, fitting, hosts, self.started[cluster.name])
-                return fitting
-            except UsageError as error:
-                refused.append(error)
-        raise refused[0]
 
     def _attach(self, name: str) -> Cluster | None:
         row = registry.find(name)

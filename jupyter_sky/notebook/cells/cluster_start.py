@@ -96,8 +96,8 @@ class ClusterStart:
             self._cluster = self._take_up(started)
         return self._cluster
 
-    def follow(self, shell: InteractiveShell) -> None:
-        """Wait for the end, in the user's thread, and show the progress in the current cell.
+    def follow(self, shell: InteractiveShell) -> Cluster:
+        """Do the same, and show the progress in the current cell.
 
         Raises
         ------
@@ -111,6 +111,7 @@ class ClusterStart:
             progress.update(self.text)
             cluster = self.cluster()
             progress.update(f"{describe(cluster)}, ready")
+        return cluster
 
     def cancel(self) -> None:
         """Stop it, and leave the queue; returns at once."""

@@ -30,16 +30,24 @@ class QueuedRun:
 
     Parameters
     ----------
+    session
+        Completes the cluster.
     start
         The start of its cluster.
+    options
+        What it asks of the cluster.
     title
         The title of the run.
     begin
         Begins the run, with its strip in place of a display; called in the user's thread.
     """
 
-    def __init__(self, start: ClusterStart, title: str, begin: Begin) -> None:
+    def __init__(
+        self, session: Session, start: ClusterStart, options: CellOptions, title: str, begin: Begin
+    ) -> None:
+        self._session = session
         self._start = start
+        self._options = session.asked(options)
         self._title = f"{start.name} · {title}"
         self._begin = begin
         self._run: BackgroundRun | None = None
@@ -77,7 +85,7 @@ class QueuedRun:
         Raises
         ------
         SkyError
-            If the cluster did not start.
+            If the cluster did not start, or is not what the run asks for.
         RemoteError
             If the run failed; it is also of the original type.
         KeyboardInterrupt
@@ -124,6 +132,7 @@ class QueuedRun:
                 cluster = self._start.cluster(timeout)
                 if self._is_cancelled:
                     raise Interrupted(f"{self._title}: stopped before it began.")
+                self._session.additions.complete(cluster, [self._options])
                 strip, lines = self._places or (None, None)
                 run = self._begin(cluster, strip)
                 assert run is not None, "it was asked for in the background"
@@ -171,7 +180,7 @@ def when_up(
         Called with the cluster, and a display for the run's strip to replace, if any.
     """
     if start := session.start_behind(options):
-        return QueuedRun(start, title, begin)
+        return QueuedRun(session, start, options, title, begin)
     return begin(session.cluster(options), None)
 
 

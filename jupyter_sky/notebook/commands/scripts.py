@@ -81,10 +81,11 @@ def launch(context: CommandContext, line: Namespace) -> BackgroundRun | QueuedRu
         print(f"{line.file}: {key} is not used here", file=sys.stderr)
     choices, session = _combined(task, line.options), context.session
     limit = session.settings.size_limit(line.options.allow_large)
-    is_up = session.find(choices[0].cluster) is not None
+    named = choices[0].cluster
+    is_there = bool(session.starting(named) or session.find(named))
     setup = "" if line.no_setup else task.setup
-    named = (setup, f"{task.name}: setup"), (task.run, task.name)
-    parts = [(text, title) for text, title in named if text]
+    both = (setup, f"{task.name}: setup"), (task.run, task.name)
+    parts = [(text, title) for text, title in both if text]
     if not parts:
         print(f"{line.file} has no `run`, so it only starts a cluster", file=sys.stderr)
 
@@ -102,8 +103,8 @@ def launch(context: CommandContext, line: Namespace) -> BackgroundRun | QueuedRu
         first, *rest = [made(*part) for part in parts]
         return run_script(context.shell, session, cluster, options, first, handle, *rest)
 
-    # A running cluster may have more nodes than the task needs.
-    wanted = [replace(each, nodes=None) for each in choices] if is_up else choices
+    # A cluster that is there may have more nodes than the task needs.
+    wanted = [replace(each, nodes=None) for each in choices] if is_there else choices
     with _saying_keys(task, line.options):
         if len(wanted) > 1 or not parts:
             cluster = session.cluster(*wanted)

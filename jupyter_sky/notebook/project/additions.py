@@ -9,15 +9,18 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import row_updates
+from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.attached import take_up_additions
+from jupyter_sky.notebook.cluster_factory import of_provider
 from jupyter_sky.notebook.config import Sky
+from jupyter_sky.notebook.errors import gone
 from jupyter_sky.notebook.options.definitions import CellOptions
 from jupyter_sky.notebook.options.lines import as_line
 from jupyter_sky.notebook.options.local_paths import with_absolute_paths
 from jupyter_sky.notebook.output.progress import NoticeLine
 from jupyter_sky.notebook.project import install, plugins, volumes
 from jupyter_sky.notebook.project.image import file_of, names_file, with_file, with_sources
-from jupyter_sky.notebook.validation import further_plugins, missing_packages
+from jupyter_sky.notebook.validation import check_fit, further_plugins, missing_packages
 from jupyter_sky.providers.packages import package_name, updated
 
 _WAITING = "waiting for another notebook, which installs packages on it"
@@ -43,20 +46,58 @@ class Additions:
         self._settings = settings
         self._started = started
 
-    def add(self, cluster: Cluster, typed: CellOptions) -> None:
-        """Add what the options of a cell name and a running cluster lacks.
+    def complete(self, cluster: Cluster, choices: Sequence[CellOptions]) -> None:
+        """Add what a cluster lacks that has started, and what a cell asks for that waited for it.
 
         Raises
         ------
         SkyError
+            As for `add`, or if it has ended meanwhile.
+        """
+        if not cluster.alive:
+            raise SkyError(gone(cluster.name))
+        self.install_missing(cluster, self._started[cluster.name])
+        self.add(cluster, choices)
+
+    def add(self, cluster: Cluster, choices: Sequence[CellOptions]) -> None:
+        """Add what the options of a cell name and a running cluster lacks.
+
+        Parameters
+        ----------
+        cluster
+            The cluster.
+        choices
+            The options; the first that describe this cluster count.
+
+        Raises
+        ------
+        UsageError
+            If none describe it.
+        SkyError
             If something cannot be added; the cluster then lacks it as before.
         """
+        if choices[0].concerns_run_alone:
+            return
+        typed = self._fitting(cluster, choices)
         if more := further_plugins(cluster, typed, self._started[cluster.name]):
             self._add_plugins(cluster, more)
         self.install_missing(cluster, typed)
         self._remember_file(cluster, typed)
         self._add_volumes(cluster, typed)
         self._renew_variables(cluster, typed)
+
+    def _fitting(self, cluster: Cluster, choices: Sequence[CellOptions]) -> CellOptions:
+        """Return the first options that describe a cluster that is up; refuse them if none do."""
+        refused = []
+        for each in choices:
+            fitting = of_provider(each, cluster.provider.name)
+            try:
+                hosts = self._settings.expand_groups(fitting.hosts)
+                check_fit(cluster, fitting, hosts, self._started[cluster.name])
+                return fitting
+            except UsageError as error:
+                refused.append(error)
+        raise refused[0]
 
     def install_missing(self, cluster: Cluster, options: CellOptions) -> None:
         """Install those of the packages of options that a running cluster does not have."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_sky.cluster.inventory import registry
+from tests.lab import wheels
 from tests.notebook.kernels import Cell, LiveNotebook
 from tests.paths import ROOT
 from tests.providers.slurm.test_provider import queue, submit_other, without_owner
@@ -186,5 +187,40 @@ def test_a_cell_in_the_background_waits_in_the_queue_and_the_notebook_does_not(
     notebook.watch(cell, lambda cell: cell.shown[1].splitlines()[:1] == ["as it is now"])
     notebook.watch(cell, lambda cell: cell.snapshot["run"]["state"] == "ok")
     assert notebook.value("(Out[3].result()['total'], total)") == (2, 2)
+    notebook.succeed("%sky down")
+    until(lambda: not queue())
+
+
+GREET = """\
+%%sky{options} --plugin none --pip {package} --background
+import {package}
+print({package}.WORD)
+"""
+
+
+def test_cells_that_wait_in_the_queue_get_what_they_ask_of_the_cluster(
+    notebook: LiveNotebook, tmp_path: Path
+) -> None:
+    shelf = tmp_path / "shelf"
+    wheels.write(shelf, "greeting", "1.0", greeting="WORD = 'good morning'")
+    wheels.write(shelf, "farewell", "1.0", farewell="WORD = 'good night'")
+    (tmp_path / "uv").mkdir()
+    (tmp_path / "uv" / "uv.toml").write_text("no-index = true\n")  # there is no variable for it
+    # Jobs get the environment of the notebook.
+    notebook.succeed(f"%env XDG_CONFIG_HOME={tmp_path}\n%env UV_FIND_LINKS={shelf}")
+    there = " --provider slurm --nodes 1"
+    other = submit_other("--nodes=2", "--exclusive")
+    try:
+        cell = notebook.succeed(GREET.format(options=there, package="greeting"))
+        notebook.watch(cell, lambda cell: "is pending" in cell.shown[0])
+        notebook.succeed(GREET.format(options="", package="farewell"))
+        notebook.succeed("%%sky --nodes 2 --background\npass")
+    finally:
+        subprocess.run(["scancel", other], check=True)
+    for run, word in ((3, "good morning"), (4, "good night")):
+        assert notebook.value(f"(Out[{run}].result(), Out[{run}].output)") == ({}, f"{word}\n")
+    # One that describes another cluster is refused, as if the cluster had been there.
+    refused = notebook.run("Out[5].result()").sentence
+    assert "is running with --nodes 1, and the cell asks for 2" in refused
     notebook.succeed("%sky down")
     until(lambda: not queue())
