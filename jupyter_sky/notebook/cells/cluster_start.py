@@ -57,6 +57,7 @@ class ClusterStart:
         self._cluster: Cluster | None = None
         self._stop = threading.Event()
         self._listeners: list[Callable[[], None]] = []
+        self._runs: set[object] = set()  # those that wait for it
         threading.Thread(target=self._run, daemon=True, name="sky-start").start()
 
     def listen(self, listener: Callable[[], None]) -> None:
@@ -112,6 +113,17 @@ class ClusterStart:
             cluster = self.cluster()
             progress.update(f"{describe(cluster)}, ready")
         return cluster
+
+    def join(self, run: object) -> None:
+        """Go on until this run leaves, too."""
+        self._runs.add(run)
+
+    def leave(self, run: object) -> bool:
+        """Go on for the other runs, or stop with the last one; return whether there are others."""
+        self._runs.discard(run)
+        if not self._runs:
+            self.cancel()
+        return bool(self._runs)
 
     def cancel(self) -> None:
         """Stop it, and leave the queue; returns at once."""

@@ -56,6 +56,7 @@ class QueuedRun:
         self._places: tuple[DisplayHandle, DisplayHandle] | None = None
         self._lock = threading.Lock()
         loop = asyncio.get_running_loop()
+        start.join(self)
         start.listen(self._update)
         start.future.add_done_callback(lambda done: _call_in(loop, self._begin_between_cells))
 
@@ -98,16 +99,18 @@ class QueuedRun:
         return run.result(until and max(0.0, until - time.monotonic()))
 
     def cancel(self) -> None:
-        """Stop the run or leave the queue; a cluster that was started for it does not start."""
+        """Stop the run or leave the queue; a cluster that only it waits for does not start."""
         self._is_cancelled = True
         if self._run:
             self._run.cancel()
-        else:
-            self._start.cancel()
+        elif self._start.leave(self):
+            self._trouble = self._trouble or _stopped()
+            self._update()
 
     def __await__(self) -> Generator[Any, None, dict[str, Any]]:
         with contextlib.suppress(Exception):  # `_begun` raises it
-            yield from shielded(asyncio.wrap_future(self._start.future)).__await__()
+            if self._trouble is None:
+                yield from shielded(asyncio.wrap_future(self._start.future)).__await__()
         return (yield from self._begun().__await__())
 
     def __repr__(self) -> str:
@@ -131,7 +134,7 @@ class QueuedRun:
             try:
                 cluster = self._start.cluster(timeout)
                 if self._is_cancelled:
-                    raise Interrupted(f"{self._title}: stopped before it began.")
+                    raise _stopped()
                 self._session.additions.complete(cluster, [self._options])
                 strip, lines = self._places or (None, None)
                 run = self._begin(cluster, strip)
@@ -163,7 +166,8 @@ class QueuedRun:
 
     def _state(self) -> str:
         if self._trouble:
-            return f"failed: {str(self._trouble).rstrip('.')}"
+            said = str(self._trouble).rstrip(".")
+            return said if isinstance(self._trouble, Interrupted) else f"failed: {said}"
         return self._start.text
 
 
@@ -182,6 +186,10 @@ def when_up(
     if start := session.start_behind(options):
         return QueuedRun(session, start, options, title, begin)
     return begin(session.cluster(options), None)
+
+
+def _stopped() -> Interrupted:
+    return Interrupted("the run was stopped before it began.")
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:

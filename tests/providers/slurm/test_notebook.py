@@ -161,7 +161,14 @@ def test_a_cell_in_the_background_waits_in_the_queue_and_the_notebook_does_not(
         notebook.until(waiting, lambda cell: "is pending" in str(cell.shown))
         notebook.interrupt()
         assert "KeyboardInterrupt" in notebook.finish(waiting, cell).traceback
-        # A cancelled run leaves the queue.
+        # A cancelled run leaves the queue alone if others wait for the same cluster.
+        second = notebook.succeed("%%sky --background\npass")
+        assert "is pending" in second.shown[0]
+        meanwhile(notebook, "Out[7].cancel()", second)
+        notebook.watch(second, lambda cell: "was stopped before it began>" in cell.shown[0])
+        assert "stopped before it began" in notebook.run("Out[7].result()").sentence
+        assert "sky-queue" in queue()
+        # The last one takes the cluster along.
         meanwhile(notebook, "Out[3].cancel()", cell)
         notebook.watch(cell, lambda cell: "was stopped; nothing is left running" in cell.shown[0])
         assert "sky-queue" not in queue()
