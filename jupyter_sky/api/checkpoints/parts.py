@@ -6,11 +6,12 @@ node, piece by piece and only as needed: on the same ranks as before, that is ne
 
 from __future__ import annotations
 
-import io
+import collections
+import contextlib
 import pickle
 import re
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,24 +96,30 @@ def make_reader(parts: Parts, together: CheckpointGroup) -> Any:
                 else:
                     piece = (info.relative_path, info.offset, info.length)
                     lacking.setdefault(piece, []).append(item)
-            done = super().read_data(replace(plan, items=here), planner)
-            wanted = together.tell(list(lacking))
             errors: list[Exception] = []
+            try:
+                done = super().read_data(replace(plan, items=here), planner)
+            except Exception as error:  # the other ranks wait for its answer, and for its parts
+                errors.append(error)
+            wanted = together.tell(list(lacking))
             for asking, piece in _in_turn(wanted):
                 if together.rank == parts.owner(piece[0]):
                     _send(Path(parts.folder, piece[0]), piece, asking, group)
                 if together.rank != asking:
                     continue
-                with tempfile.TemporaryDirectory(prefix="sky-load-") as folder:
-                    try:
-                        _receive(Path(folder, piece[0]), piece, parts.owner(piece[0]), group)
+                received = _receive(piece, parts.owner(piece[0]), group)
+                try:
+                    with tempfile.TemporaryDirectory(prefix="sky-load-") as folder:
+                        _write(received, Path(folder, piece[0]), piece)
                         self.path, before = Path(folder), self.path
                         try:
                             super().read_data(replace(plan, items=lacking[piece]), planner)
                         finally:
                             self.path = before
-                    except Exception as error:  # the other ranks continue with their pieces
-                        errors.append(error)
+                except Exception as error:  # the other ranks continue with their pieces
+                    errors.append(error)
+                    with contextlib.suppress(SkyError):
+                        collections.deque(received, maxlen=0)  # the owner sends the rest, too
             if errors:
                 raise errors[0]
             return done
@@ -126,51 +133,58 @@ def _in_turn(wanted: Sequence[Sequence[Piece]]) -> list[tuple[int, Piece]]:
 
 
 def _send(file: Path, piece: Piece, to: int, group: Any) -> None:
-    """Send whether a piece can be read, then the piece."""
+    """Send a piece in chunks, each behind a 0, or behind a length why the rest cannot be read."""
     import torch
     import torch.distributed as dist
 
     _, offset, length = piece
-    trouble, opened = b"", io.BytesIO()
     try:
-        opened = file.open("rb")  # type: ignore[assignment]
-        opened.seek(offset)
+        with file.open("rb") as opened:
+            opened.seek(offset)
+            while length > 0:
+                chunk = torch.zeros(min(_CHUNK, length), dtype=torch.uint8, device="cpu")
+                opened.readinto(memoryview(chunk.numpy()))
+                dist.send(torch.tensor([0], device="cpu"), to, group=group)
+                dist.send(chunk, to, group=group)
+                length -= chunk.numel()
     except OSError as error:
         trouble = str(error).encode()
-    with opened:
         dist.send(torch.tensor([len(trouble)], device="cpu"), to, group=group)
-        if trouble:
-            dist.send(torch.frombuffer(bytearray(trouble), dtype=torch.uint8), to, group=group)
-            return
-        while length > 0:
-            data = opened.read(min(_CHUNK, length))
-            size = min(_CHUNK, length)
-            chunk = torch.zeros(size, dtype=torch.uint8, device="cpu")
-            if data:
-                chunk[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-            dist.send(chunk, to, group=group)
-            length -= size
+        dist.send(torch.frombuffer(bytearray(trouble), dtype=torch.uint8), to, group=group)
 
 
-def _receive(file: Path, piece: Piece, owner: int, group: Any) -> None:
-    """Receive a piece, and write it at its offset in a sparse file."""
+def _receive(piece: Piece, owner: int, group: Any) -> Iterator[Any]:
+    """Receive the chunks of a piece.
+
+    Raises
+    ------
+    SkyError
+        If its owner cannot read it; it then sends no more of it.
+    """
     import torch
     import torch.distributed as dist
 
-    _, offset, length = piece
-    size = torch.zeros(1, dtype=torch.int64, device="cpu")
-    dist.recv(size, owner, group=group)
-    if said := int(size.item()):
-        trouble = torch.zeros(said, dtype=torch.uint8, device="cpu")
-        dist.recv(trouble, owner, group=group)
-        raise SkyError(f"rank {owner} cannot read {trouble.numpy().tobytes().decode()}")
+    *_, length = piece
+    while length > 0:
+        said = torch.zeros(1, dtype=torch.int64, device="cpu")
+        dist.recv(said, owner, group=group)
+        if said.item():
+            trouble = torch.zeros(int(said.item()), dtype=torch.uint8, device="cpu")
+            dist.recv(trouble, owner, group=group)
+            raise SkyError(f"rank {owner} cannot read {trouble.numpy().tobytes().decode()}")
+        chunk = torch.zeros(min(_CHUNK, length), dtype=torch.uint8, device="cpu")
+        dist.recv(chunk, owner, group=group)
+        yield chunk
+        length -= chunk.numel()
+
+
+def _write(chunks: Iterable[Any], file: Path, piece: Piece) -> None:
+    """Write the chunks of a piece at its offset in a sparse file."""
+    _, offset, _ = piece
     with file.open("wb") as written:
         written.seek(offset)
-        while length > 0:
-            chunk = torch.zeros(min(_CHUNK, length), dtype=torch.uint8, device="cpu")
-            dist.recv(chunk, owner, group=group)
+        for chunk in chunks:
             written.write(memoryview(chunk.numpy()))
-            length -= chunk.numel()
 
 
 def newest(markers: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:

@@ -219,6 +219,36 @@ same = all(torch.equal(model.state_dict()[name].full_tensor(), saved[name]) for 
         cells.run(load)
 
 
+FULL = """
+import resource
+limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2**20 if rank == 1 else limits[0], limits[1]))
+try:
+    sky.load('~/run', model=model)
+finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+"""
+
+
+def test_a_node_that_cannot_read_or_write_a_part_is_named_and_nobody_waits(
+    cells: Cells, disks: Callable[[Sequence[object]], None], tmp_path: Path
+) -> None:
+    large = "model = nn.parallel.DistributedDataParallel(nn.Linear(3000, 3000))"  # many chunks
+    disks(range(4))
+    cells.run(f"{large}\nsky.save('~/run', model=model, step=1)")
+    with pytest.raises(RemoteError, match=r"File too large \(rank 1\)"):
+        cells.run(FULL)
+    # With the group that they had.
+    assert cells.ask("sky.load('~/run', model=model)") == [{"step": 1}] * 4
+    [part] = [path for path in tmp_path.glob("*/run/*/*.distcp") if path.stat().st_size > 2**24]
+    part.rename(part.with_suffix(".kept"))
+    part.symlink_to("/proc/self/mem")  # can be opened, and not be read
+    with pytest.raises(RemoteError, match="Input/output error"):
+        cells.run("sky.load('~/run', model=model)")
+    part.with_suffix(".kept").rename(part)
+    assert cells.ask("sky.load('~/run', model=model)") == [{"step": 1}] * 4
+
+
 def test_a_disk_that_cannot_be_written_is_named(
     cells: Cells, disks: Callable[[Sequence[object]], None], tmp_path: Path
 ) -> None:
