@@ -17,12 +17,13 @@ import inspect
 import os
 import sys
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import Callable, Generator
 from typing import Any, Literal, TypeVar, cast
 
 from jupyter_sky.api.compute import ComputeFunction
 from jupyter_sky.api.instance import InstanceInfo, instance_info
 from jupyter_sky.errors import UsageError
+from jupyter_sky.transport.tasks import delegating
 
 F = TypeVar("F", bound=Callable[..., Any])
 Only = Literal["head"] | Callable[[InstanceInfo], bool]
@@ -90,22 +91,7 @@ def _quietly(fn: F, silenced: Callable[[], tuple[int, ...]]) -> F:
     wrapper: Callable[..., Any]
 
     if inspect.isasyncgenfunction(fn):
-
-        async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-            steps = fn(*args, **kwargs)
-            step = steps.asend(None)
-            while True:
-                try:
-                    value = await _Steps(step, silenced())
-                except StopAsyncIteration:
-                    return
-                try:
-                    step = steps.asend((yield value))
-                except GeneratorExit:
-                    await _Steps(steps.aclose(), silenced())
-                    raise
-                except BaseException as error:
-                    step = steps.athrow(error)
+        wrapper = delegating(fn, around=lambda step: _Steps(step, silenced()))
 
     elif inspect.iscoroutinefunction(fn):
 

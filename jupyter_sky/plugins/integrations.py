@@ -13,6 +13,7 @@ from jupyter_sky.api.instance import instance_info
 from jupyter_sky.errors import UsageError
 from jupyter_sky.plugins.torch_group.agreement import Backend
 from jupyter_sky.plugins.torch_group.formation import check_backend, is_formed, process_group
+from jupyter_sky.transport.tasks import delegating
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -72,7 +73,10 @@ def _inside(function: F, context: Callable[[], AbstractContextManager[None]]) ->
     """Wrap a function of any kind in one of the same kind that runs inside a context."""
     wrapper: Callable[..., Any]
 
-    if inspect.iscoroutinefunction(function):
+    if inspect.isasyncgenfunction(function):
+        wrapper = delegating(function, context)
+
+    elif inspect.iscoroutinefunction(function):
 
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
             with context():

@@ -1,4 +1,4 @@
-"""Helpers for asyncio tasks: background tasks, batches, uninterruptible and blocking work."""
+"""Helpers for asyncio: tasks, batches, uninterruptible and blocking work, async generators."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -187,6 +188,43 @@ async def _outlasted(task: asyncio.Task[T]) -> T:
         if not task.cancelled():
             task.exception()  # otherwise asyncio prints that the error was never retrieved
         raise
+
+
+def delegating(
+    function: Callable[P, AsyncGenerator[T, Any]],
+    context: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    around: Callable[[Awaitable[Any]], Awaitable[Any]] = lambda step: step,
+) -> Callable[P, AsyncGenerator[T, Any]]:
+    """Return an async generator function that delegates to another, as ``yield from`` would.
+
+    Parameters
+    ----------
+    function
+        The other one.
+    context
+        What its generators run inside, from their first step to their last.
+    around
+        What is awaited in place of each of their steps.
+    """
+
+    async def wrapper(*args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[T, Any]:
+        with context():
+            steps = function(*args, **kwargs)
+            step: Awaitable[T] = steps.asend(None)
+            while True:
+                try:
+                    value = await around(step)
+                except StopAsyncIteration:
+                    return
+                try:
+                    step = steps.asend((yield value))
+                except GeneratorExit:
+                    await around(steps.aclose())
+                    raise
+                except BaseException as error:
+                    step = steps.athrow(error)
+
+    return wrapper
 
 
 async def either(task: asyncio.Task[None], other: Coroutine[Any, Any, object]) -> None:

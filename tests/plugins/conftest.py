@@ -34,7 +34,7 @@ def on_ranks() -> Callable[..., list[Any]]:
         imported: tuple[str, ...] = ("torch", "torch.distributed"),
     ) -> list[Any]:
         forks = forks_with(*imported)
-        listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+        listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
         ports = [each.getsockname()[1] for each in listening]
         results, processes = [], []
         for rank in range(world_size):

@@ -7,7 +7,7 @@ import pickle
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -361,6 +361,17 @@ def totals() -> Any:
     yield sum_of_ranks()
 
 
+@sky.integrations.torch
+async def steps() -> AsyncGenerator[float, float]:
+    got = yield sum_of_ranks()
+    yield got + sum_of_ranks()
+
+
+async def summed() -> list[float]:
+    each = steps()
+    return [await anext(each), await each.asend(10.0), *[value async for value in each]]
+
+
 async def awaited() -> float:
     return sum_of_ranks()
 
@@ -374,11 +385,15 @@ def integrated(join: Callable[[int], None]) -> list[Any]:
     seen = [total(), dist.is_initialized()]
     join(2)
     seen += [list(totals()), dist.is_initialized()]
+    join(3)
+    seen += [asyncio.run(summed()), dist.is_initialized()]
     return [*seen, asyncio.iscoroutinefunction(sky.integrations.torch(awaited))]
 
 
 def test_the_integration_forms_a_group_and_destroys_it(on_ranks: Any) -> None:
-    assert on_ranks(integrated, 2) == [[1.0, False, [1.0, 1.0], False, True]] * 2
+    assert (
+        on_ranks(integrated, 2) == [[1.0, False, [1.0, 1.0], False, [1.0, 11.0], False, True]] * 2
+    )
 
 
 def integrated_in_a_formed_group(join: Callable[[int], None]) -> list[Any]:
