@@ -214,7 +214,7 @@ class _LabelledPrinter:
     def print(self, entry: LogEntry) -> None:
         key = (entry.rank, entry.stream)
         *lines, rest = (self._unfinished.get(key, b"") + entry.data).split(b"\n")
-        self._unfinished[key] = rest
+        self._unfinished[key] = _last_state(rest)  # a bar has no end of line until it is done
         for line in lines:
             self._write(entry.rank, line)
 
@@ -225,8 +225,14 @@ class _LabelledPrinter:
 
     def _write(self, rank: int, line: bytes) -> None:
         # Bars of several ranks would overwrite each other, so only the last state of each is shown.
-        text = line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
+        text = _last_state(line).removesuffix(b"\r").decode(errors="replace")
         sys.stdout.write(f"{rank:>{self._width}} │ {text}\n")
+
+
+def _last_state(line: bytes) -> bytes:
+    """Return what a line shows in the end, with a carriage return if what follows replaces it."""
+    text = line.rstrip(b"\r")
+    return text.rpartition(b"\r")[2] + line[len(text) :][:1]
 
 
 class _JsonPrinter:
