@@ -8,9 +8,11 @@ import json
 import sys
 import time
 from argparse import Namespace
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.rank_log import LogEntry, LogPart
@@ -184,8 +186,7 @@ class _PlainPrinter:
     def __init__(self, rank: int, asked: int | None) -> None:
         self._rank = rank
         self._asked = asked
-        # The output so far may end in the middle of a character.
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoders = _Decoders()
 
     def left_out(self, size: int, lines: int) -> None:
         if size and (self._asked is None or lines < self._asked):
@@ -195,10 +196,10 @@ class _PlainPrinter:
             )
 
     def print(self, entry: LogEntry) -> None:
-        sys.stdout.write(self._decoder.decode(entry.data))
+        sys.stdout.write(self._decoders.decode(entry))
 
     def finish(self) -> None:
-        sys.stdout.write(self._decoder.decode(b"", True))
+        sys.stdout.write(self._decoders.rest())
 
 
 class _LabelledPrinter:
@@ -239,19 +240,17 @@ class _JsonPrinter:
     """Prints each entry as a line of JSON: `LogEntry` of the server's ``schema.json``."""
 
     def __init__(self) -> None:
-        self._decoders: dict[int, Any] = {}
+        self._decoders = _Decoders()
 
     def left_out(self, size: int, lines: int) -> None:
         pass
 
     def print(self, entry: LogEntry) -> None:
-        new = codecs.getincrementaldecoder("utf-8")
-        decoder = self._decoders.setdefault(entry.rank, new("replace"))
         said = {
             "rank": entry.rank,
             "time": entry.time,
             "stream": entry.stream,
-            "text": decoder.decode(entry.data),
+            "text": self._decoders.decode(entry),
             "run": entry.run,
             "title": entry.title,
         }
@@ -259,6 +258,22 @@ class _JsonPrinter:
 
     def finish(self) -> None:
         pass
+
+
+class _Decoders:
+    """Decodes streams of ranks, each of which may end in the middle of a character so far."""
+
+    def __init__(self) -> None:
+        new = partial(codecs.getincrementaldecoder("utf-8"), "replace")
+        self._streams: defaultdict[tuple[int, str], codecs.IncrementalDecoder] = defaultdict(new)
+
+    def decode(self, entry: LogEntry) -> str:
+        """Return the text of an entry, with the character that its stream has begun before."""
+        return self._streams[entry.rank, entry.stream].decode(entry.data)
+
+    def rest(self) -> str:
+        """Return what stands for characters that have no end."""
+        return "".join(decoder.decode(b"", True) for decoder in self._streams.values())
 
 
 def _save_log(cluster: Cluster, ranks: Sequence[int], path: str) -> str:

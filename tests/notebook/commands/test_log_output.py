@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 
 import pytest
@@ -33,3 +34,29 @@ def test_of_a_bar_that_goes_on_only_the_last_state_is_kept(
         "1 │ done",
         "1 │ without an end",
     ]
+
+
+BEGUN, ENDED = "é".encode()[:1], "é".encode()[1:]
+
+HALVES = [
+    LogEntry(0, 1000.0, BEGUN),
+    LogEntry(0, 1000.0, b"a warning " + BEGUN, "stderr"),
+    LogEntry(0, 1000.0, ENDED + b"\n"),
+    LogEntry(0, 1000.0, ENDED + b"\n" + BEGUN, "stderr"),
+]
+"""What a rank prints to two streams at once."""
+
+
+def test_characters_are_whole_however_two_streams_alternate(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plain = logs._PlainPrinter(0, None)
+    for entry in HALVES:
+        plain.print(entry)
+    plain.finish()
+    assert capsys.readouterr().out == "a warning é\né\n\N{REPLACEMENT CHARACTER}"
+    as_json = logs._JsonPrinter()
+    for entry in HALVES:
+        as_json.print(entry)
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["text"] for each in said] == ["", "a warning ", "é\n", "é\n"]
