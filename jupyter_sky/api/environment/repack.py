@@ -14,7 +14,7 @@ import zipfile
 from importlib.metadata import Distribution
 from pathlib import Path
 
-from jupyter_sky.paths import home
+from jupyter_sky.api.environment import wheel_folders
 
 
 def wheel_of(distribution: Distribution) -> Path | None:
@@ -26,9 +26,11 @@ def wheel_of(distribution: Distribution) -> Path | None:
     if not record or not about or not re.search(r"^Tag: \S+-(any|\S*linux\S*)$", about, re.M):
         return None
     mark = hashlib.sha256(record.encode()).hexdigest()[:16]
-    path = home() / "wheels" / mark / _file_name(distribution, about)
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
+    path = wheel_folders.parent() / mark / _file_name(distribution, about)
+    if path.exists():
+        wheel_folders.note_use(path)
+    else:
+        path.parent.mkdir(exist_ok=True)
         # Of its own: another notebook may make the same one at this moment.
         descriptor, name = tempfile.mkstemp(suffix=".part", dir=path.parent)
         os.close(descriptor)

@@ -12,9 +12,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from jupyter_sky.api.environment import wheel_folders
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import without_secrets
-from jupyter_sky.paths import home
 
 _WITHIN = 600.0  # seconds; a build may compile
 
@@ -50,12 +50,16 @@ def build(folder: Path) -> Path:
         raise UsageError(f"there is no folder {folder} to take along: correct its name.")
     state, former = _built.get(folder, (None, folder))
     if former.is_file() and state == _state(folder):
+        wheel_folders.note_use(former)
         return former
-    parent = home() / "wheels"
-    parent.mkdir(parents=True, exist_ok=True)
-    place = Path(tempfile.mkdtemp(dir=parent))
-    _uv(["build", "--wheel", "--out-dir", str(place), str(folder)], folder, f"{folder}")
-    [wheel] = place.glob("*.whl")
+    # The former wheel stays: nodes that join a cluster are sent what the others have.
+    place = Path(tempfile.mkdtemp(dir=wheel_folders.parent()))
+    try:
+        _uv(["build", "--wheel", "--out-dir", str(place), str(folder)], folder, f"{folder}")
+        [wheel] = place.glob("*.whl")
+    except BaseException:  # also if the user stops it
+        shutil.rmtree(place, ignore_errors=True)
+        raise
     _built[folder] = _state(folder), wheel
     return wheel
 

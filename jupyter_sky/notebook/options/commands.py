@@ -103,7 +103,7 @@ _UNUSED = Argument(
     "TIME",
     types.TIME,
     "30d",
-    "remove environments that were not used for this long (14d)",
+    "remove environments and wheels that were not used for this long (14d)",
 )
 _FOLLOW = Argument(("--follow", "-f"), "", None, "", "keep showing new output")
 _SWITCH = Argument(

@@ -247,6 +247,7 @@ def test_why_a_package_is_not_built_is_said_as_its_compiler_says_it(
     with pytest.raises(sky.UsageError) as caught:
         tools.build(tmp_path)
     assert f"{caught.value}" == f"uv cannot use {tmp_path}: {compiler}."
+    assert not [*(tmp_path / "home" / "wheels").iterdir()]
 
 
 def test_a_project_gives_what_it_depends_on(tmp_path: Path) -> None:

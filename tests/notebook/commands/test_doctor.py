@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from jupyter_sky.cluster.inventory import orphans, registry
+from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.cluster.inventory.storage.row import START_WITHIN
 from jupyter_sky.notebook.commands.doctor import Finding, examine
 from jupyter_sky.paths import home, runtime
@@ -24,6 +25,7 @@ from tests.node_processes import crowded, processes_of_node
 from tests.notebook.conftest import Notebook
 
 LONG_AGO = time.time() - 2 * START_WITHIN
+HOUR = 3600.0
 SPEC = {"nodes": 1, "procs_per_node": None}
 
 
@@ -152,6 +154,26 @@ def test_gc_ends_and_removes_what_a_dead_cluster_left(notebook: Notebook, alone:
     assert registry.find("dead") is None
     assert mine() == []
     assert "dead" not in notebook.run("%sky gc")
+
+
+def test_gc_removes_wheels_that_nobody_uses(notebook: Notebook, elsewhere: Path) -> None:
+    for name, age in (("ancient", 30 * 24 * HOUR), ("old", 2 * HOUR), ("new", 0)):
+        wheel = home() / "wheels" / name / "made-1.0-py3-none-any.whl"
+        wheel.parent.mkdir(parents=True)
+        wheel.touch()
+        os.utime(wheel.parent, (time.time() - age,) * 2)
+
+    def left() -> set[str]:
+        return {each.name for each in (home() / "wheels").iterdir()}
+
+    assert "removed 1 unused wheel that" in notebook.run("%sky gc")
+    assert left() == {"old", "new"}
+    # Nodes that join a cluster may be sent what was made for it.
+    registry.record("0000beef", "up", "local", {**SPEC, "starter": processes.describe()})
+    assert "wheel" not in notebook.run("%sky gc --unused-for 1h")
+    registry.remove("0000beef")
+    assert "removed 1 unused wheel that" in notebook.run("%sky gc --unused-for 1h")
+    assert left() == {"new"}
 
 
 def test_gc_leaves_live_clusters_alone(notebook: Notebook) -> None:

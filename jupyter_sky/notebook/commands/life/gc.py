@@ -1,4 +1,4 @@
-"""``%sky gc``: removes leftovers of dead clusters, and unused environments."""
+"""``%sky gc``: removes leftovers of dead clusters, and unused environments and wheels."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ from argparse import Namespace
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from jupyter_sky.api.environment.wheel_folders import remove_unused
 from jupyter_sky.cluster.inventory import cloud_resources, orphans, owed_ends, registry, stops
+from jupyter_sky.cluster.inventory.storage.row import RegistryRow
 from jupyter_sky.errors import SkyError, UsageError
-from jupyter_sky.formatting import join_reasons
+from jupyter_sky.formatting import format_count, join_reasons
 from jupyter_sky.notebook.commands.context import CommandContext
 from jupyter_sky.notebook.commands.life.stops import disks_cost
 from jupyter_sky.providers.ssh.connection.connection import pool
 from jupyter_sky.providers.ssh.connection.targets import Target
 from jupyter_sky.providers.ssh.setup import prune as ssh
 
+_LONGEST_START = 24 * 3600.0  # seconds from making its wheels until a cluster is recorded
+
 
 def gc(context: CommandContext, options: Namespace) -> None:
-    """End what could not be reached before; remove leftovers and unused environments."""
+    """End what could not be reached before; remove leftovers, unused wheels and environments."""
     _settle_owed_ends()
     remove_orphans(options.name)
+    _remove_wheels(options.unused_for)
     _prune_environments(context.hosts(options.hosts), options.unused_for)
 
 
@@ -86,6 +91,19 @@ def remove_orphans(identity: str | None) -> None:
                 "registry; "
                 f"`%sky gc {each.resources.id}` ends it"
             )
+
+
+def _remove_wheels(unused_for: float | None) -> None:
+    """Remove wheels made here that were not used for that many seconds, and print how many.
+
+    A cluster that is up keeps what has been used since its start: nodes that join it are sent that.
+    """
+    clusters = registry.read()
+    began = [row.created - _LONGEST_START for row in clusters if isinstance(row, RegistryRow)]
+    if len(began) == len(clusters):  # it is known of all when they began
+        count = remove_unused(min([time.time() - (unused_for or ssh.UNUSED_FOR), *began]))
+        if count:
+            print(f"removed {format_count(count, 'unused wheel')} that were made here")
 
 
 def _prune_environments(targets: Sequence[Target], unused_for: float | None) -> None:
