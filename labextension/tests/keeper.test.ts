@@ -116,11 +116,45 @@ test('output that could not be had when the notebook was opened can be restored 
     context: { contentsModel: { last_modified: '1970-01-01T00:00:00Z' } },
     sessionContext: { session: { kernel: { id: 'k1' } } }
   } as unknown as Panel;
-  await assert.rejects(keeper.opened(panel), /does not answer/);
+  t.mock.method(console, 'error', () => {});
+  await keeper.opened(panel);
   feed.take(running, 'output');
   const strip = { run: 'r1', hasEnd: false, snapshot: ended, isVisible: true } as unknown as Strip;
   keeper.add(strip);
   t.after(() => keeper.remove(strip));
   feed.take(ended, 'kernel');
   assert.ok(keeper.isIncomplete(strip));
+});
+
+test('what cannot be had of one run or cluster keeps no other from what was missed', async (t) => {
+  const troubles = t.mock.method(console, 'error', () => {});
+  const run = { ...sample().run!, state: 'ok' as const };
+  const ended: { [cluster: string]: object[] } = {
+    c2: [{ ...run, id: 'r1', cell: 'a' }, { ...run, id: 'r2', cell: 'b' }],
+    c3: [{ ...run, id: 'r3', cell: 'c' }]
+  };
+  const asked: string[] = [];
+  const clusters = {
+    changed: { connect: () => {} },
+    client: {
+      record: (_: string, id: string) => (asked.push(id), Promise.reject(new Error('no answer'))),
+      runs: async (id: string) => {
+        if (!ended[id]) {
+          throw new Error('no answer');
+        }
+        return { ended: ended[id] };
+      }
+    },
+    entries: ['c1', 'c2', 'c3'].map((id) => ({ id, kernels: [{ id: 'k1' }], snapshot: null })),
+    refresh: async () => {}
+  } as unknown as IClusters;
+  const keeper = new Keeper(clusters, new Feed(), {} as Arguments[2], english as Arguments[3]);
+  const model = (id: string) => ({ model: { id, type: 'code', outputs: { toJSON: () => [] } } });
+  await keeper.opened({
+    content: { widgets: ['a', 'b', 'c'].map(model) },
+    context: { contentsModel: { last_modified: '1970-01-01T00:00:00Z' } },
+    sessionContext: { session: { kernel: { id: 'k1' } } }
+  } as unknown as Panel);
+  assert.deepEqual(asked, ['r1', 'r2', 'r3']);
+  assert.equal(troubles.mock.callCount(), 4);
 });

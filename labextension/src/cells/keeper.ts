@@ -71,14 +71,7 @@ export class Keeper {
     const kernel = panel.sessionContext.session?.kernel?.id;
     for (const entry of this.#clusters.entries ?? []) {
       if (entry.kernels.some(({ id }) => id === kernel)) {
-        const { ended } = await this.#clusters.client.runs(entry.id);
-        const present = entry.snapshot?.run;
-        // Of each cell the last one, unless another goes on in it.
-        for (const run of new Map(ended.map((each) => [each.cell, each])).values()) {
-          if (run.id === present?.id || run.cell !== present?.cell) {
-            await this.#restoreEnded(panel, entry.id, run);
-          }
-        }
+        await logged(this.#showMissed(panel, entry));
       }
     }
   }
@@ -275,6 +268,18 @@ export class Keeper {
     }
   }
 
+  /** Shows the runs of a cluster that have ended while no page was there. */
+  async #showMissed(panel: NotebookPanel, { id, snapshot }: Entry): Promise<void> {
+    const { ended } = await this.#clusters.client.runs(id);
+    const present = snapshot?.run;
+    // Of each cell the last one, unless another goes on in it.
+    for (const run of new Map(ended.map((each) => [each.cell, each])).values()) {
+      if (run.id === present?.id || run.cell !== present?.cell) {
+        await logged(this.#restoreEnded(panel, id, run));
+      }
+    }
+  }
+
   /** Shows in its cell a run that has ended since the notebook was saved, while no page was there. */
   async #restoreEnded({ content, context }: NotebookPanel, cluster: string, run: Run): Promise<void> {
     if (!run.cell || this.#here.has(run.id) || run.background) {
@@ -292,4 +297,9 @@ export class Keeper {
   #entryOf({ snapshot }: RunStrip): Entry | undefined {
     return snapshot ? this.#clusters.find(snapshot.cluster.id) : undefined;
   }
+}
+
+/** Waits for one of several things, of which one that fails must not keep back the others. */
+function logged(work: Promise<void>): Promise<void> {
+  return work.catch((trouble) => console.error(trouble));
 }
