@@ -6,6 +6,7 @@ started it. Credentials arrive over the socket, and are only kept in memory.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -190,7 +191,8 @@ class Keeper:
     def remove(self) -> None:
         """Do the latter at once: what has the turn may wait for a bucket that does not answer."""
         for tree in self._trees:
-            tree.remove()
+            with contextlib.suppress(OSError):  # the others are removed nevertheless
+                tree.remove()
         self._trees = ()
 
     def _fetch_all(self, tree: Tree, patterns: list[str] | None = None) -> str:

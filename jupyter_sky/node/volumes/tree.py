@@ -308,10 +308,10 @@ class Tree:
     # Files that ranks have written
 
     def changed(self) -> list[str]:
-        """Return the names of files that exist only on this node."""
-        found = []
+        """Return the names of files that exist only on this node, or in folders we cannot read."""
+        found: list[str] = []
         by_inode: dict[int, FileEntry] | None = None
-        for name, seen in files_of(self.path, self._notes):
+        for name, seen in files_of(self.path, self._notes, found.append):
             with self.lock:
                 entry = self.entries.get(name)
                 if entry is None:

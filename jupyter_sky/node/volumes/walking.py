@@ -5,22 +5,37 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from jupyter_sky.transport.volumes.asking import NEW
 
 
-def files_of(path: Path, notes: Collection[str]) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the names of files below a volume's folder, except our own, and their states."""
+def files_of(
+    path: Path, notes: Collection[str], on_unreadable: Callable[[str], object]
+) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the names of files below a volume's folder, except our own, and their states.
+
+    ``on_unreadable`` is called with the name of each folder that cannot be read, such as one that
+    another user has made, and of each file that cannot be looked at.
+    """
     start = len(str(path)) + 1
-    for folder, _, names in os.walk(path):
+
+    def pass_over(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            on_unreadable(error.filename[start:])
+
+    for folder, _, names in os.walk(path, onerror=pass_over):
         for name in names:
             place = os.path.join(folder, name)  # noqa: PTH118 - for every file after each run
             if is_ours(place, notes):
                 continue
-            with contextlib.suppress(FileNotFoundError):
-                if stat.S_ISREG((found := os.lstat(place)).st_mode):
+            try:
+                found = os.lstat(place)
+            except OSError as error:
+                pass_over(error)
+            else:
+                if stat.S_ISREG(found.st_mode):
                     yield place[start:], found
 
 
@@ -30,10 +45,10 @@ def is_ours(place: str, notes: Collection[str]) -> bool:
 
 
 def links_of(path: Path) -> list[str]:
-    """Return the names of symbolic links, which a bucket cannot store."""
+    """Return the names of symbolic links in readable folders; a bucket cannot store any."""
     found, folders, start = [], [str(path)], len(str(path)) + 1
     while folders:
-        with contextlib.suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:
+        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
             for entry in entries:
                 if entry.is_symlink():
                     found.append(entry.path[start:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from concurrent.futures import Executor
 from pathlib import Path
 
@@ -17,6 +18,7 @@ MARKER = "checkpoint.json"
 """The file that says which save of a checkpoint holds."""
 
 _RENAME = "rename it, and it is written"
+_PERMIT = "change its permissions, and what is in it is written"
 _ATTEMPTS = 3  # attempts at a file that is being written meanwhile
 
 
@@ -31,7 +33,6 @@ def write_back(tree: Tree, fetcher: Fetcher, workers: Executor, tells: bool) -> 
     tells
         Whether a notebook is told the result: it hears once of each link that is not written.
     """
-    names = tree.changed()
     answer: WrittenVolume = {
         "url": tree.bucket.url,
         "path": str(tree.path),
@@ -40,11 +41,23 @@ def write_back(tree: Tree, fetcher: Fetcher, workers: Executor, tells: bool) -> 
         "left": [],
         "trouble": "",
     }
+    try:
+        _write_changes(tree, fetcher, workers, answer)
+        if tells and not answer["trouble"]:
+            answer["trouble"] = _say_links(tree)
+    except Exception as error:  # whatever it is, other volumes are written nevertheless
+        answer["trouble"] = f"{tree.path} could not be written back: {error}"
+    return answer
+
+
+def _write_changes(tree: Tree, fetcher: Fetcher, workers: Executor, answer: WrittenVolume) -> None:
+    """Write what ranks have changed, noting in the answer what became of each file."""
+    names = tree.changed()
     if tree.order["read_only"]:
         if names:
             answer["left"] = names
             answer["trouble"] = "it is read-only: leave out `:ro` where it is to be written back"
-        return answer
+        return
     # The marker of a checkpoint comes last, since it makes the checkpoint valid.
     markers = [name for name in names if name.rpartition("/")[2] == MARKER]
     for part in ([name for name in names if name not in markers], markers):
@@ -66,9 +79,6 @@ def write_back(tree: Tree, fetcher: Fetcher, workers: Executor, tells: bool) -> 
             answer["trouble"] = answer["trouble"] or str(error)
         else:
             tree.forget(tree.entries[name])
-    if tells and not answer["trouble"]:
-        answer["trouble"] = _say_links(tree)
-    return answer
 
 
 def _say_links(tree: Tree) -> str:
@@ -97,6 +107,8 @@ def _write(tree: Tree, name: str, fetcher: Fetcher) -> tuple[int, str]:
     for _ in range(_ATTEMPTS):
         try:
             before = path.lstat()
+            if stat.S_ISDIR(before.st_mode):
+                return 0, f"the folder cannot be read: {_PERMIT}"
             tree.bucket.write(name, path)
             if tree.is_written(name, before):
                 return before.st_size, ""

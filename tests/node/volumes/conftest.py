@@ -26,6 +26,9 @@ keeper._LAST_WITHIN = {last}
 keeper.serve({place!r})
 """
 
+READS_EVERYTHING = "-dac_override,-dac_read_search"
+"""What lets root read folders of all users, for `keeping`."""
+
 
 @dataclass
 class Keeper:
@@ -110,11 +113,13 @@ def keeping(
     let_wait: float | None = None,
     host: str = "",
     last: float = 60.0,
+    without: str = "",
 ) -> Iterator[Keeper]:
     """Start a keeper for a volume at ``data``, and end it.
 
     Programs are let wait for so many seconds, or as long as Linux allows. With ``host`` it is on a
     host of its own, which shares the disk. In the end it writes back for ``last`` seconds.
+    It is root ``without`` those capabilities.
     """
     workplace.mkdir(exist_ok=True)
     place = str(workplace / "keeper.sock")
@@ -125,6 +130,8 @@ def keeping(
     if host:
         apart = "unshare --pid --uts --mount --fork --mount-proc --kill-child sh -c"
         command = [*apart.split(), f'hostname {host} && exec "$@"', "sh", *command]
+    if without:
+        command = ["setpriv", f"--bounding-set={without}", f"--inh-caps={without}", *command]
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

@@ -18,7 +18,7 @@ import pytest
 from jupyter_sky.node.volumes import keeper as keeper_module
 from jupyter_sky.transport.volumes.asking import NOTE
 from tests.lab.buckets import Buckets
-from tests.node.volumes.conftest import Keeper, forwarding, holding, keeping
+from tests.node.volumes.conftest import READS_EVERYTHING, Keeper, forwarding, holding, keeping
 from tests.waiting import PATIENCE, until
 
 
@@ -153,6 +153,27 @@ def test_nothing_but_what_is_nowhere_else_is_left(keeper: Keeper, bucket: Bucket
     keeper.end()  # the agent was killed
     assert bucket.get("d/result") == b"result"
     assert not keeper.data.exists()
+
+
+def test_a_folder_that_cannot_be_read_is_named_and_keeps_nothing_else_from_the_bucket(
+    bucket: Buckets, tmp_path: Path, workplace: Path
+) -> None:
+    bucket.put({"d/a": b"first"})
+    data = tmp_path / "data"
+    with keeping(data, bucket, workplace, without=READS_EVERYTHING) as keeper:
+        assert keeper.mount("s3://photos/d") == ""
+        (data / "result").write_bytes(b"result")
+        (data / "closed").mkdir()
+        (data / "closed" / "more").write_bytes(b"more")
+        (data / "closed").chmod(0)  # to the keeper, as one of another user
+        [written] = keeper.ask("write_back")["volumes"]
+        assert (written["files"], written["left"]) == (1, ["closed"])
+        assert bucket.names() == ["d/a", "d/result"]
+    assert (data / "closed" / "more").read_bytes() == b"more"
+    assert not (data / "a").exists()
+    assert written["trouble"] == (
+        "the folder cannot be read: change its permissions, and what is in it is written"
+    )
 
 
 def test_a_keeper_without_an_agent_ends_though_its_bucket_stands_still(
