@@ -24,9 +24,10 @@ _LAST_WITHIN = 5.0
 """Seconds for a node that a notebook ends, which has had everything written back before."""
 
 
+_KILLED = "the process that keeps the volumes was killed"
 _LOST = (
-    "the process that keeps the volumes was killed: what ranks have written is still there, and "
-    "after `%sky down` the next cell starts it again"
+    f"{_KILLED}: what ranks have written is still there, and after `%sky down` the next cell "
+    "starts it again"
 )
 
 
@@ -73,12 +74,16 @@ class Volumes:
         if self._process is None:
             return ""
         # The next notebook that asks is told what is written now.
-        answer = await self._ask({"op": "write_back", "quietly": True}) or {}
+        answer = await self._ask({"op": "write_back", "quietly": True})
+        if answer is None:
+            return f"{_KILLED}, and what ranks have written stays on the node"
         left = [
             f"{len(each['left'])} files of {each['path']} could not be written to {each['url']} "
             f"({each['trouble']}) and stay on the node"
-            for each in answer.get("volumes", ())
             if each["left"]
+            else each["trouble"]
+            for each in answer["volumes"]
+            if each["left"] or each["trouble"]
         ]
         return "; ".join(left)
 
@@ -117,9 +122,11 @@ class Volumes:
         return answer or {"trouble": "the process that keeps the volumes has ended", "notes": []}
 
     async def _on_write_back(self, request: Mapping[str, Any]) -> Message:
-        if self._is_lost:
-            return {"volumes": [_lost(each) for each in self._listed()]}
-        return await self._ask({"op": "write_back"}) or {"volumes": []}
+        if self._process is None:
+            return {"volumes": []}
+        answer = await self._ask({"op": "write_back"})
+        # It may be killed while it writes.
+        return answer or {"volumes": [_lost(each) for each in self._listed()]}
 
     async def _on_state(self, request: Mapping[str, Any]) -> Message:
         return await self._ask({"op": "state"}) or {"volumes": []}

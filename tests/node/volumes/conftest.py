@@ -46,19 +46,8 @@ class Keeper:
 
     def mount(self, url: str, address: str = "", **fields: Any) -> str:
         """Make the volume; return why that fails."""
-        order = {
-            "url": url,
-            "path": str(self.data),
-            "read_only": False,
-            "limit": 10**9,
-            "options": {"endpoint": address or self.address, "region": "us-east-1"},
-            "token": {
-                "fields": {"access_key_id": KEY, "secret_access_key": SECRET},
-                "expires": None,
-            },
-            **fields,
-        }
-        answer = self.ask("mount", volumes=[order])
+        order = order_of(url, self.data, address or self.address)
+        answer = self.ask("mount", volumes=[{**order, **fields}])
         self.notes = answer["notes"]
         trouble: str = answer["trouble"]
         return trouble
@@ -73,6 +62,21 @@ class Keeper:
         assert self.process.stdin
         self.process.stdin.close()
         self.process.wait(timeout=100)
+
+
+def order_of(url: str, data: Path, address: str) -> dict[str, Any]:
+    """Return the order of a volume at ``data``."""
+    return {
+        "url": url,
+        "path": str(data),
+        "read_only": False,
+        "limit": 10**9,
+        "options": {"endpoint": address, "region": "us-east-1"},
+        "token": {
+            "fields": {"access_key_id": KEY, "secret_access_key": SECRET},
+            "expires": None,
+        },
+    }
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,62 @@
+"""What a node says of files that it could not write back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any, cast
+
+import psutil
+
+from jupyter_sky.node.volumes.volumes import Volumes
+from jupyter_sky.transport.frames import Message
+from tests.lab.buckets import Buckets
+from tests.node.volumes.conftest import forwarding, order_of
+from tests.waiting import PATIENCE
+
+
+def test_a_keeper_that_is_killed_while_it_writes_has_not_written_everything(
+    bucket: Buckets, tmp_path: Path, workplace: Path
+) -> None:
+    workplace.mkdir(exist_ok=True)
+    data, place = tmp_path / "data", str(workplace / "killed.sock")
+    is_written, begun, killed = threading.Event(), threading.Event(), threading.Event()
+
+    def goes_on(size: int, is_back: bool) -> bool:
+        if is_written.is_set():
+            begun.set()
+            killed.wait(PATIENCE)
+        return True
+
+    async def use(address: str) -> tuple[list[Any], str]:
+        volumes = Volumes(tmp_path, place, tmp_path)
+
+        async def ask(op: str, **fields: Any) -> Message:
+            return await cast(Awaitable[Message], volumes.handlers[op](fields))
+
+        mounted = await ask("mount", volumes=[order_of("s3://photos/d", data, address)])
+        assert mounted["trouble"] == ""
+        (data / "result").write_bytes(b"result")
+        is_written.set()
+        told, left = (
+            asyncio.create_task(ask("write_back")),
+            asyncio.create_task(volumes.write_back()),
+        )
+        await asyncio.to_thread(begun.wait, PATIENCE)
+        [keeper] = [each for each in psutil.Process().children() if f"{place}.v" in each.cmdline()]
+        keeper.kill()
+        async with asyncio.timeout(PATIENCE):
+            answers = (await told)["volumes"], await left
+        killed.set()
+        await volumes.end()
+        return answers
+
+    with forwarding(bucket.address, goes_on) as address:
+        [written], left = asyncio.run(use(address))
+    what = "the process that keeps the volumes was killed"
+    assert written["path"] == str(data)
+    assert written["trouble"].startswith(f"{data}: {what}: what ranks have written is still there")
+    assert left == f"{what}, and what ranks have written stays on the node"
+    assert (data / "result").read_bytes() == b"result"
