@@ -87,6 +87,15 @@ class NodeUse(Protocol):
         One that does not answer is ``None``.
         """
 
+    async def write_back(self) -> str | None:
+        """Write back what ranks have written into volumes, which may take minutes.
+
+        Returns
+        -------
+        str or None
+            What could not be written, in words; empty if all was, ``None`` without volumes.
+        """
+
     def end_because(self, reason: str) -> None:
         """End the node; ``reason`` says why, in words."""
 
@@ -209,9 +218,21 @@ class IdleTimer:
             self._timer = self._loop.call_later(max(0.0, seconds), self._time_is_up)
 
     def _time_is_up(self) -> None:
-        self._asking = self._loop.create_task(self._end_unless_needed())
+        if self._asking is None or self._asking.done():  # otherwise it sets the timer when it is
+            self._asking = self._loop.create_task(self._end_unless_needed())
 
     async def _end_unless_needed(self) -> None:
+        reason = await self._why_unneeded()
+        if not reason:
+            return
+        left = await self._node.write_back()
+        if left is not None:  # a run may have begun meanwhile
+            reason = await self._why_unneeded()
+        if reason:
+            self._node.end_because(f"{reason}; {left}" if left else reason)
+
+    async def _why_unneeded(self) -> str:
+        """Return why the node can end; if it cannot yet, set the timer, and return nothing."""
         answers = await self._node.ask_others()
         others = [each for each in answers if each is not None]
         mine = self.times
@@ -226,11 +247,11 @@ class IdleTimer:
         else:
             self._silent_since = None
         if left is None:
-            return
+            return ""
         if left > 0:
             self._arm(max(left, _AGAIN_AFTER))
-            return
-        self._node.end_because(self._reason(times))
+            return ""
+        return self._reason(times)
 
     def _seconds_left_for_silent_ones(self) -> float:
         """Return the seconds for which other nodes may still be silent, before they count as gone.

@@ -61,9 +61,6 @@ REPORT_EVERY = 0.5
 LOOK_AROUND_EVERY = 10.0
 """Seconds after which an agent without a notebook looks whether it can still be of use."""
 
-WRITE_BACK_WITHIN = 900.0
-"""Seconds to write back what ranks have written, before a node ends that nobody uses."""
-
 _MISSED = 2  # times that nothing is found to stay for
 _HEARD_WITHIN = 2.0  # seconds within which a connected notebook shows a sign of life
 
@@ -127,7 +124,7 @@ class Agent:
             self._peers.set_credentials(spec.credentials)
         self._relay = BlobRelay(self.store, self._peers)
         self._blob_folder = BlobFolder(
-            self.store, self._events.publish_forgotten, stale_files.claim, self.end_because
+            self.store, self._events.publish_forgotten, stale_files.claim, self._end_written_back
         )
         has_others = partial(self._sessions.has_notebook, least=2)
         self._installer = PackageInstaller(folder, self.store, has_others)
@@ -154,6 +151,7 @@ class Agent:
         self._requests = RequestCache(requests.handle)
         self._tasks = BackgroundTasks()
         self._ending: asyncio.Task[None] | None = None
+        self._writing_back: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
 
     async def serve(self, addr: str, ready: Callable[[int], None]) -> None:
@@ -246,7 +244,7 @@ class Agent:
             await asyncio.sleep(LOOK_AROUND_EVERY)
             found = "" if self.is_used else await self._why_left()
             why = [*why, found] if found else []
-        self.end_because(why[-1])
+        self._end_written_back(why[-1])
 
     async def _why_left(self) -> str:
         """Return why no notebook comes any more; an empty string if one may."""
@@ -296,7 +294,7 @@ class Agent:
         await asyncio.sleep(_HEARD_WITHIN)
         if self._sessions.hears_notebook(_HEARD_WITHIN):
             raise ConnectionError("a notebook is connected, which says itself what it wants")
-        self.end_because("its notebook ended it, and another node passed that on")
+        self._end_written_back("its notebook ended it, and another node passed that on")
 
     # For the idle timer (`idle.NodeUse`)
 
@@ -324,26 +322,29 @@ class Agent:
         answers = await self._peers.ask_all({"op": "idle_times"})
         return [IdleTimes.from_message(answer or {}) for answer in answers]
 
+    async def write_back(self) -> str | None:
+        """Write back what ranks have written, as `Volumes.write_back` does."""
+        return await self._volumes.write_back()
+
     def end_because(self, reason: str) -> None:
-        """Write back what ranks have written, publish why the node ends, and end it."""
-        if self._volumes.are_there:
-            self._tasks.spawn(self._end_later(reason))
-        else:
+        """Publish why the node ends, and end it, unless it is ending."""
+        if not self._ending:
             self._events.publish(Ending(reason).message())
             self.end()
 
-    async def _end_later(self, reason: str) -> None:
-        left = await self._write_back()
-        self._events.publish(Ending(f"{reason}; {left}" if left else reason).message())
-        self.end()
+    def _end_written_back(self, reason: str) -> None:
+        """Write back what ranks have written, and end the node."""
+        if not self._volumes.are_there:
+            self.end_because(reason)
+        elif self._writing_back is None:
+            self._writing_back = self._tasks.spawn(self._end_later(reason))
 
-    async def _write_back(self) -> str:
-        """Write back what ranks have written, within limits; describe what is left."""
+    async def _end_later(self, reason: str) -> None:
         try:
-            async with asyncio.timeout(WRITE_BACK_WITHIN):
-                return await self._volumes.write_back()
-        except TimeoutError:
-            return "what ranks have written into volumes was not all written back in time"
+            left = await self._volumes.write_back()
+            self.end_because(f"{reason}; {left}" if left else reason)
+        finally:  # whatever went wrong, it costs money
+            self.end()
 
     # For clients (`client_session.SessionHost`)
 

@@ -19,6 +19,9 @@ from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_requests import Handlers
 from jupyter_sky.transport.volumes.requests import MountRequest, WrittenVolume
 
+WRITE_BACK_WITHIN = 900.0
+"""Seconds to write back what ranks have written, before a node ends that nobody uses."""
+
 _LINE = 64 * 1024 * 1024  # most bytes of an answer, which may name many files
 _LAST_WITHIN = 5.0
 """Seconds for a node that a notebook ends, which has had everything written back before."""
@@ -54,7 +57,7 @@ class Volumes:
         self._socket = f"{socket}.v"
         self._list = blobs / LIST
         self._process: asyncio.subprocess.Process | None = None
-        self._writing: asyncio.Task[str] | None = None
+        self._writing: asyncio.Task[str | None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._is_lost = False
         self._starting = asyncio.Lock()
@@ -69,12 +72,22 @@ class Volumes:
         """Whether there are any volumes."""
         return self._process is not None
 
-    async def write_back(self) -> str:
-        """Write back what ranks have written; describe what could not be written."""
+    async def write_back(self) -> str | None:
+        """Write back what ranks have written, within limits.
+
+        Returns
+        -------
+        str or None
+            What could not be written, in words; empty if all was, ``None`` without volumes.
+        """
         if self._process is None:
-            return ""
-        # The next notebook that asks is told what is written now.
-        answer = await self._ask({"op": "write_back", "quietly": True})
+            return None
+        try:
+            async with asyncio.timeout(WRITE_BACK_WITHIN):
+                # The next notebook that asks is told what is written now.
+                answer = await self._ask({"op": "write_back", "quietly": True})
+        except TimeoutError:
+            return "what ranks have written into volumes was not all written back in time"
         if answer is None:
             return f"{_KILLED}, and what ranks have written stays on the node"
         left = [

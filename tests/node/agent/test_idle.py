@@ -45,6 +45,9 @@ class _Node:
     async def ask_others(self) -> list[IdleTimes | None]:
         return self.others
 
+    async def write_back(self) -> str | None:
+        return None
+
     def end_because(self, reason: str) -> None:
         self.reasons.append(reason)
 
@@ -103,5 +106,45 @@ def test_another_node_that_does_not_answer_for_a_while_may_need_it(
         if is_back:
             node.others = [WORKS]
         assert await at(122.0 + SILENT_FOR) == ([] if is_back else [ENDED])
+
+    asyncio.run(main())
+
+
+class _NodeWithVolumes(_Node):
+    """One that still writes back what its ranks have written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = 0
+        self.is_written = asyncio.Event()
+
+    async def write_back(self) -> str | None:
+        self.begun += 1
+        await self.is_written.wait()
+        return "2 files stay on the node"
+
+
+@pytest.mark.parametrize("is_needed", [True, False])
+def test_a_run_that_begins_while_files_are_written_back_is_not_ended(
+    monkeypatch: pytest.MonkeyPatch, is_needed: bool
+) -> None:
+    async def main() -> None:
+        node = _NodeWithVolumes()
+        at = _times(monkeypatch, node)
+        timer = IdleTimer(3600.0, 120.0, None, node)
+        timer.start_timeout()
+        for seconds in (122.0, 124.0, 126.0):
+            assert await at(seconds) == []
+            timer.update()  # as when a page connects
+        assert node.begun == 1
+        node.is_working = is_needed
+        timer.update()
+        node.is_written.set()
+        if is_needed:
+            assert await at(200.0) == []
+            node.is_working = False
+            timer.update()
+            assert await at(319.0) == []
+        assert set(await at(322.0)) == {f"{ENDED}; 2 files stay on the node"}
 
     asyncio.run(main())
