@@ -32,7 +32,7 @@ from jupyter_sky.node.agent.usage.recorder import UsageRecorder
 from jupyter_sky.node.blobs.blob_folder import BlobFolder
 from jupyter_sky.node.blobs.relay import BlobRelay
 from jupyter_sky.node.blobs.store import store_of_node
-from jupyter_sky.node.forking.ending import end_of
+from jupyter_sky.node.forking.ending import end_in_time
 from jupyter_sky.node.network.peers import HANDSHAKE_WITHIN, PeerAgents, PeerStream
 from jupyter_sky.node.packages.installer import PackageInstaller
 from jupyter_sky.node.ports.ports import Ports
@@ -204,7 +204,7 @@ class Agent:
     async def _end_fork_server(self) -> None:
         asyncio.get_running_loop().remove_reader(self._fork_server)
         self._fork_server.close()
-        await end_of(self._fork_server_pid)
+        await end_in_time(self._fork_server_pid)
 
     # While it runs
 

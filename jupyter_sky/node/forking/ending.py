@@ -5,8 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 
 import psutil
+
+ENDS_WITHIN = 30.0
+"""Seconds for a fork server to end, which may wait for a network drive."""
+
+
+async def end_in_time(pid: int, within: float = ENDS_WITHIN) -> None:
+    """Wait until a process has ended, which was asked to; kill it if it does not in time."""
+    try:
+        async with asyncio.timeout(within):
+            await end_of(pid)
+    except TimeoutError:
+        # Even this may take effect only once the drive answers: nothing is worth waiting for that.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 async def end_of(pid: int) -> None:

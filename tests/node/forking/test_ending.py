@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 
-from jupyter_sky.node.forking.ending import end_of
+from jupyter_sky.node.forking.ending import end_in_time, end_of
 
 LEAVES_ANOTHER = """
 import subprocess
@@ -36,3 +36,9 @@ def test_a_process_that_is_gone_has_ended() -> None:
     with subprocess.Popen(["true"]) as process:
         process.wait()
     asyncio.run(asyncio.wait_for(end_of(process.pid), timeout=60))
+
+
+def test_a_process_that_does_not_end_in_time_is_killed() -> None:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        asyncio.run(asyncio.wait_for(end_in_time(process.pid, within=0.05), timeout=60))
+        assert process.wait(timeout=60) == -signal.SIGKILL
