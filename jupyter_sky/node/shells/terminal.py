@@ -140,15 +140,16 @@ class Terminal:
             _set_size(self._fd, size)
 
     async def hang_up(self) -> None:
-        """Hang up the terminal, as if the user had closed it."""
+        """Hang up the terminal, as if the user had closed it.
+
+        A process of another user, as of `exec sudo -i`, need not end.
+        """
         self._close()
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGHUP)
-            self._process.send_signal(signal.SIGCONT)
-        await asyncio.wait({self._end}, timeout=_ENDS_WITHIN)
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-        await self._end
+        for numbers in ((signal.SIGHUP, signal.SIGCONT), (signal.SIGKILL,)):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                for number in numbers:
+                    self._process.send_signal(number)
+            await asyncio.wait({self._end}, timeout=_ENDS_WITHIN)
 
     async def _wait_for_end(self) -> None:
         code = await self._process.wait()

@@ -6,6 +6,9 @@ import asyncio
 import contextlib
 import os
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, cast
@@ -19,7 +22,7 @@ from jupyter_sky.node.shells.terminal import Terminal
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 from tests.node_processes import is_there
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 
 @pytest.fixture(autouse=True)
@@ -166,3 +169,36 @@ def test_a_program_that_hears_no_hangup_ends_all_the_same(tmp_path: Path) -> Non
         assert (await terminal.read()) == (b"", 128 + 9)
 
     asyncio.run(work())
+
+
+BECOMES_ANOTHER = """
+import asyncio, os, sys
+from pathlib import Path
+from jupyter_sky.node.shells.terminal import Terminal
+
+async def work():
+    command = ["setpriv", "--reuid", "65534", "sh", "-c", "trap '' HUP; echo on; exec sleep 600"]
+    terminal = await Terminal.open(command, dict(os.environ), Path("/"), 1000, (24, 80))
+    printed = b""
+    while b"on" not in printed:
+        printed += (await terminal.read())[0]
+    print(terminal.session, flush=True)
+    await terminal.hang_up()
+    os._exit(0)
+
+asyncio.run(work())
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_a_shell_that_became_another_user_keeps_nothing_from_ending() -> None:
+    # As of `exec sudo -i`: a root that may not kill others sees of it what a user sees of root.
+    agent = ["setpriv", "--bounding-set=-kill", "--inh-caps=-kill", sys.executable, "-c"]
+    with subprocess.Popen([*agent, BECOMES_ANOTHER], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        left = int(process.stdout.readline())
+        try:
+            assert process.wait(timeout=PATIENCE) == 0
+        finally:
+            os.kill(left, signal.SIGKILL)
+            process.kill()
