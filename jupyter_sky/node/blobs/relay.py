@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 
 from jupyter_sky.node.blobs.store import STALLED, BlobStore
-from jupyter_sky.node.network.peers import PeerAgents, PeerStream
+from jupyter_sky.node.network.peers import HANDSHAKE_WITHIN, PeerAgents, PeerStream
 from jupyter_sky.serialization.blobs import PIECE
 from jupyter_sky.transport.compression import Compressor, LinkRate, expand
 from jupyter_sky.transport.frames import Message, ProtocolError
@@ -92,7 +92,7 @@ class BlobRelay:
             try:
                 return await self._send(key, size, first, others)
             except (OSError, ProtocolError) as error:
-                trouble = str(error)
+                trouble = str(error) or "it did not answer"
             except _Stalled:
                 return {peer["node"]: "the blob did not arrive here" for peer in branch}
         if not others:
@@ -106,7 +106,7 @@ class BlobRelay:
         async with self._peers.connect(peer) as stream:
             about = {"blob": key, "size": size, "node": peer["node"], "to": others}
             await stream.send({"op": "blob", **about})
-            answer, _ = await stream.receive()
+            answer, _ = await asyncio.wait_for(stream.receive(), HANDSHAKE_WITHIN)
             offset = answer["have"]
             rate = self._rates.setdefault(peer["node"], LinkRate())
             compressor = Compressor(rate)

@@ -38,7 +38,11 @@ MOST_STRANGERS = 64
 MOST_PEERS = 1024
 """Connections of other agents at a time."""
 
+VANISHED_AFTER = 60
+"""Seconds without a sign of life from its machine, after which a peer has vanished."""
+
 _BUFFER = 4 * 1024 * 1024
+_PROBES = 3
 _NO_WAY = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 
 
@@ -56,6 +60,7 @@ class PeerStream:
         self._writer = writer
         shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         self.peer = fingerprint_of_der(shown)
+        _break_if_vanished(writer.get_extra_info("socket"))
 
     async def send(self, message: Message, payload: memoryview | None = None) -> None:
         """Send a frame; return once there is room for the next."""
@@ -341,6 +346,21 @@ def _may_be_there(error: BaseException) -> bool:
     if not isinstance(error, OSError | ProtocolError):
         raise error
     return isinstance(error, TimeoutError) or getattr(error, "errno", None) in _NO_WAY
+
+
+def _break_if_vanished(sock: socket.socket) -> None:
+    """Have the system break a connection whose other machine is gone, whoever waits for which."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    every = VANISHED_AFTER // (1 + _PROBES)
+    options = {
+        "TCP_KEEPIDLE": every,
+        "TCP_KEEPINTVL": every,
+        "TCP_KEEPCNT": _PROBES,
+        "TCP_USER_TIMEOUT": VANISHED_AFTER * 1000,
+    }
+    for name, value in options.items():
+        if (option := getattr(socket, name, None)) is not None:  # not every system has each
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _this_task() -> asyncio.Task[None]:
