@@ -90,9 +90,6 @@ class Tree:
         VolumeError, BucketError
             If that fails; nothing is left then.
         """
-        if not self.order["limit"]:
-            at = next(each for each in (self.path, *self.path.parents) if each.exists())
-            self.order["limit"] = max(shutil.disk_usage(at).free // 2, 1)
         listing = self.bucket.list()
         if not listing and self.order["read_only"]:
             raise BucketError(f"there is nothing at {self.bucket.url}")
@@ -105,6 +102,8 @@ class Tree:
         }
         self._made, self.note = make_place(self.path, note)
         try:
+            if not self.order["limit"]:
+                self.order["limit"] = max(shutil.disk_usage(self.path).free // 2, 1)
             self.show(listing)
             if not self.is_lazy:
                 self._check_size(sum(each.size for each in listing.values()))

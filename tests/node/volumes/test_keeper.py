@@ -155,6 +155,20 @@ def test_nothing_but_what_is_nowhere_else_is_left(keeper: Keeper, bucket: Bucket
     assert not keeper.data.exists()
 
 
+def test_a_path_that_cannot_be_reached_is_refused_in_one_sentence(
+    bucket: Buckets, tmp_path: Path, workplace: Path
+) -> None:
+    bucket.put({"d/a": b"first"})
+    (tmp_path / "closed").mkdir(mode=0)
+    data = tmp_path / "closed" / "data"
+    with keeping(data, bucket, workplace, without=READS_EVERYTHING) as keeper:
+        assert keeper.mount("s3://photos/d", limit=0) == (
+            f"{data} cannot be made (Permission denied): choose a path that you may write on the "
+            "node, like ~/data"
+        )
+        assert keeper.ask("state")["volumes"] == []
+
+
 def test_a_folder_that_cannot_be_read_is_named_and_keeps_nothing_else_from_the_bucket(
     bucket: Buckets, tmp_path: Path, workplace: Path
 ) -> None:
