@@ -88,6 +88,12 @@ def interrupt_itself_on(bad: int, x: int) -> int:
 
 
 @sky.compute
+def fail_at_length_on(bad: int, x: int) -> None:
+    if x == bad:
+        raise ValueError([["very long" * 2_000] * 100] * 45)
+
+
+@sky.compute
 def fail_together() -> None:
     async def fail(error: Exception) -> None:
         raise error
@@ -702,6 +708,37 @@ def test_a_call_that_interrupts_itself_is_answered(pool: sky.ComputePool, way: W
         assert [error is None for error in errors] == [n != 1 for n in range(6)]
         assert isinstance(errors[1], sky.RemoteError)
         assert errors[1].remote_traceback == "KeyboardInterrupt"
+
+
+@pytest.mark.parametrize(
+    "way", [Worker(), Worker(concurrency=2), Worker(executor="process")], ids=str
+)
+def test_an_error_that_is_too_large_to_send_is_said_to_be(
+    pool: sky.ComputePool, way: Worker
+) -> None:
+    with worker(pool, way):
+        futures = [fail_at_length_on(1, n) > pool for n in range(6)]
+        errors = [future.exception(timeout=PATIENCE) for future in futures]
+        assert [error is None for error in errors] == [n != 1 for n in range(6)]
+        said = "what came of it cannot be sent: a message of 81.1 MB is too large"
+        assert str(errors[1]) == said
+
+
+def test_a_call_whose_time_no_thread_can_watch_says_so(pool: sky.ComputePool) -> None:
+    def forbid_next_timer() -> None:
+        usual = threading.Timer.start
+
+        def refuse(timer: threading.Timer) -> None:
+            vars(threading)["Timer"].start = usual
+            raise RuntimeError("can't start new thread")
+
+        vars(threading)["Timer"].start = refuse
+
+    _ = sky.compute(forbid_next_timer)() @ pool
+    with worker(pool, Worker(concurrency=2)):
+        futures = [double(n).with_timeout(PATIENCE) > pool for n in range(20)]
+        errors = [error for future in futures if (error := future.exception(timeout=PATIENCE))]
+    assert {str(error) for error in errors} == {"can't start new thread"}
 
 
 def test_a_call_for_which_no_process_can_be_started_says_so(

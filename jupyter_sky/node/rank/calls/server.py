@@ -251,7 +251,7 @@ class CallServer:
             if not self._is_over:
                 try:
                     self._rank.tell(event)
-                except ValueError as trouble:  # the value is too large for a message
+                except Exception as trouble:  # above all, it is too large for a message
                     error = RuntimeError(f"what came of it cannot be sent: {trouble}")
                     told: Any = {"number": event.number}
                     self._rank.tell(self._failed(told, error))
@@ -260,37 +260,42 @@ class CallServer:
 
     def work(self, worker: _Worker) -> None:
         """Carry out calls in a thread, one after the other, until the run is over."""
-        process: CallProcess | None = None
-        generation = -1
         try:
             while told := self._tasks.get():
                 mail = self._mail[told["number"]] = Mail()
                 if self._is_over:
                     mail.put(None)
-                if self._serving["executor"] == "thread":
-                    self._say(worker.carry_out(told, mail))
-                    self._end_call(told)
-                    continue
-                if process is None or process.is_over or generation != self._generation:
-                    # A process has the names that its rank had at the time of the fork.
-                    if process:
-                        process.end()
-                    process, generation = None, self._generation
-                    try:
-                        process = self._new_process()
-                    except OSError as error:
-                        self._end_call(told)
-                        self._say(self._failed(told, _no_process(self._rank.rank, error)))
-                        continue
-                begins = self.begins(told, partial(process.stop, mail))
-                answer = process.call(told, told["timeout"], mail) if begins else self.stopped(told)
+                try:
+                    if self._serving["executor"] == "thread":
+                        answer = worker.carry_out(told, mail)
+                    else:
+                        answer = self._carry_out_in_process(worker, told, mail)
+                except Exception as error:  # such as no memory, or no further thread
+                    answer = self._failed(told, error)
                 self._end_call(told)
-                if answer is None:
-                    answer = self.stopped(told) if process.was_late else self._lost(told)
                 self._say(answer)
         finally:
+            if worker.process:
+                worker.process.end()
+
+    def _carry_out_in_process(self, worker: _Worker, told: TellCommand, mail: Mail) -> Told:
+        """Carry out a call in the process of a thread."""
+        process = worker.process
+        if process is None or process.is_over or worker.generation != self._generation:
+            # A process has the names that its rank had at the time of the fork.
             if process:
                 process.end()
+            worker.process, worker.generation = None, self._generation
+            try:
+                process = worker.process = self._new_process()
+            except OSError as error:
+                return self._failed(told, _no_process(self._rank.rank, error))
+        if not self.begins(told, partial(process.stop, mail)):
+            return self.stopped(told)
+        answer = process.call(told, told["timeout"], mail)
+        if answer is None:
+            return self.stopped(told) if process.was_late else self._lost(told)
+        return answer
 
     def _new_process(self) -> CallProcess:
         # The child inherits the lock in its present state and needs it to report errors. Only the
@@ -311,9 +316,16 @@ class _Worker:
 
     As long as a thread runs Python code, an exception can be raised in it from outside. This is how
     a call ends when its time is over, or when the run is stopped.
+
+    Attributes
+    ----------
+    process, generation
+        The process in which its calls run, if they do, and which names that has.
     """
 
     def __init__(self, server: CallServer, tell: Callable[[Told], object]) -> None:
+        self.process: CallProcess | None = None
+        self.generation = -1
         self._server, self._tell = server, tell
         self._guard = threading.Lock()
         self._is_calling = False
