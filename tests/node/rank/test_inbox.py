@@ -96,3 +96,20 @@ def test_what_is_told_to_a_run_that_has_not_begun_is_kept(
     assert command and command["op"] == "run"
     told: Any = inbox.next_told("next", waits=False)
     assert told and told["run"] == "next"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_a_task_that_raises_what_would_end_a_process_ends_no_rank(
+    error: type[BaseException],
+    agent: BlockingFrames,
+    inbox: Inbox,
+    leave_task: Callable[[Callable[[], object]], Any],
+) -> None:
+    def end() -> None:
+        raise error
+
+    task = leave_task(end)
+    command = inbox.next_command(lambda: agent.send({"op": "end"}))
+    assert command and command["op"] == "end"
+    with pytest.raises(error):
+        task.result()

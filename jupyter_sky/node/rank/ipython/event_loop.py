@@ -79,7 +79,7 @@ def run_tasks_until_readable(sock: socket.socket, within: float | None) -> None:
     timer = None if within is None else loop.call_later(within, _end, over)
     loop.add_reader(sock, _end, over)
     try:
-        with contextlib.suppress(SystemExit):  # a task's own, which it keeps
+        with contextlib.suppress(SystemExit, KeyboardInterrupt):  # a task keeps its own
             loop.run_until_complete(over)
     finally:
         _over = None
