@@ -141,10 +141,18 @@ def run(command: RunCommand, place: ScriptPlace, interrupts: Interrupts) -> None
         interrupts.run_protected(started.stop)
         raise
     finally:
-        interrupts.run_protected(started.end_rest)
-        interrupts.run_protected(feed.end)
-        file.unlink(missing_ok=True)
+        interrupts.run_protected(_clean_up, started, feed, file)
     started.check()
+
+
+def _clean_up(started: _StartedScript, feed: ScriptFeed, file: Path) -> None:
+    try:
+        started.end_rest()
+    finally:
+        try:
+            feed.end()
+        finally:
+            file.unlink(missing_ok=True)
 
 
 def _write(file: Path, text: str) -> None:

@@ -15,6 +15,7 @@ from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.errors import ScriptFailed, SkyError
 from jupyter_sky.node.rank.scripts import _SIGTERM_AFTER
+from jupyter_sky.transport.metrics import script_metrics
 from jupyter_sky.transport.protocol.messages import Script
 from tests.cluster.conftest import Cells, start
 from tests.waiting import until
@@ -215,6 +216,23 @@ def test_what_it_leaves_ends_with_it(pair: Cells) -> None:
     assert pair.text() == "done\n"
     assert "left them running: sleep" in pair.text("stderr")
     assert not processes(run)
+
+
+def test_stop_while_what_it_left_is_ended_leaves_nothing_of_it_on_the_node(
+    pair: Cells, tmp_path: Path
+) -> None:
+    ready = tmp_path / "ready"
+    run = begin(
+        pair,
+        f'(trap "kill -INT $PPID; exit" TERM; touch {ready}; while true; do sleep 0.05; done) &\n'
+        f"until [ -e {ready} ]; do sleep 0.05; done; echo $0 ${script_metrics.PATH}",
+        ranks=(0,),
+    )
+    with pytest.raises(Interrupted):
+        finish(pair, run)
+    assert [Path(name).exists() for name in pair.text().split()] == [False, False]
+    threads = pair.ask("{each.name for each in __import__('threading').enumerate()}")[0]
+    assert "sky-script-metrics" not in threads
 
 
 def test_nothing_of_it_is_in_the_arguments(pair: Cells) -> None:
