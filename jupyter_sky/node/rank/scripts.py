@@ -12,9 +12,11 @@ What does not work:
   the child was told.
 
 The solution: each process of a script inherits an environment variable that names the run, by which
-it is found among the descendants of the node's fork server, which adopts orphans. Stop is a ladder,
-faster than that of the agent (`supervisor.stop`), which would end the rank as well: SIGINT for the
-script, as from a terminal; then SIGTERM and SIGKILL for all processes.
+it is found among the descendants of the node's fork server, which adopts orphans. Those of another
+user, as after `sudo`, do not show their environment: they are found if they are in the script's
+session, and can only be named. Stop is a ladder, faster than that of the agent (`supervisor.stop`),
+which would end the rank as well: SIGINT for the script, as from a terminal; then SIGTERM and
+SIGKILL for all processes.
 """
 
 from __future__ import annotations
@@ -222,7 +224,7 @@ class _StartedScript:
         """End the script and everything that it has started."""
         if self._process is None or self._process.poll() is not None:
             return
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGINT)
         if self._has_ended(_SIGTERM_AFTER * self._deadline):
             return
@@ -230,8 +232,9 @@ class _StartedScript:
         for each in self._processes():
             _signal(each, signal.SIGTERM)
         if not self._has_ended((_SIGKILL_AFTER - _SIGTERM_AFTER) * self._deadline):
-            self._process.kill()
-            self._process.wait()
+            with contextlib.suppress(PermissionError):  # then it goes on: `end_rest` says so
+                self._process.kill()
+                self._process.wait()
 
     def end_rest(self) -> None:
         """End processes that the script has left, and report which."""
@@ -239,19 +242,20 @@ class _StartedScript:
             return
         if not self._had_sigterm:
             _, left = psutil.wait_procs(left, timeout=_GRACE)
-            names = sorted({_name(each) for each in left})
-            for each in left:
-                _signal(each, signal.SIGTERM)
+            names = {each: _name(each) for each in left}
+            left = [each for each in left if _signal(each, signal.SIGTERM)]
             psutil.wait_procs(left, timeout=_GRACE)
-            if names:
+            if left:
                 text = "ended with the script, which had left them running: "
-                sys.stderr.write(f"{text}{', '.join(names)}\n")
+                sys.stderr.write(f"{text}{', '.join(sorted({names[each] for each in left}))}\n")
         for _ in range(_ROUNDS):  # including those started meanwhile
-            if not (left := self._processes()):
+            left = [each for each in self._processes() if _signal(each, signal.SIGKILL)]
+            if not left:
                 break
-            for each in left:
-                _signal(each, signal.SIGKILL)
             psutil.wait_procs(left, timeout=_GRACE)
+        _, left = psutil.wait_procs(self._processes(), timeout=_GRACE)
+        if others := [each for each in left if not _signal(each, signal.SIGKILL)]:
+            sys.stderr.write(_not_ended(others))
 
     def check(self) -> None:
         """Raise `ScriptFailed` if it did not end well."""
@@ -279,15 +283,34 @@ class _StartedScript:
         with contextlib.suppress(psutil.Error, OSError):
             for process in psutil.Process(os.getppid()).children(recursive=True):
                 with contextlib.suppress(psutil.Error, OSError):
-                    ours = process.environ().get(_SCRIPT_OF) == self._mark
-                    if ours and process.status() != psutil.STATUS_ZOMBIE:
+                    if self._is_ours(process) and process.status() != psutil.STATUS_ZOMBIE:
                         found.append(process)
         return found
 
+    def _is_ours(self, process: psutil.Process) -> bool:
+        assert self._process is not None
+        in_session = os.getsid(process.pid) == self._process.pid
+        return in_session or process.environ().get(_SCRIPT_OF) == self._mark
 
-def _signal(process: psutil.Process, number: signal.Signals) -> None:
-    with contextlib.suppress(psutil.Error):
+
+def _signal(process: psutil.Process, number: signal.Signals) -> bool:
+    """Signal a process; return ``False`` if it is another user's."""
+    try:
         process.send_signal(number)
+    except psutil.AccessDenied:
+        return False
+    except psutil.Error:
+        pass
+    return True
+
+
+def _not_ended(left: Sequence[psutil.Process]) -> str:
+    names = ", ".join(f"{_name(each)} ({each.pid})" for each in left)
+    pids = " ".join(str(each.pid) for each in left)
+    return (
+        f"still running after the script, as another user: {names}; run `sudo kill {pids}` on the "
+        "node to end this.\n"
+    )
 
 
 def _too_large(env: Mapping[str, str]) -> str:
