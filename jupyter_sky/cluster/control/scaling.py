@@ -204,7 +204,9 @@ class _Expansion(ConnectionListener):
         controller.set_connections([*self._with_machines(self._machines), *self._lost])
         controller.state = self._before.restored(controller.state, but=self._ranks)
         await asyncio.gather(end(controller, self._new), _end_ranks(self._kept, self._ranks))
-        await self._provider.release_machines(self._growth.machines)
+        # What may be spent was not shared with nodes that take the places of lost ones.
+        staying = () if self._lost else self._machines
+        await self._provider.release_machines(self._growth.machines, staying)
         controller.forget_ranks(self._ranks)
         if controller.state.generation > self._before.generation and not self._lost:
             await _form_again(controller)

@@ -141,6 +141,26 @@ def test_the_money_is_what_is_left_when_the_notebook_has_slept(
     assert before - 7200 - took < seconds_left(host) <= before - 7200 + 2
 
 
+def test_the_money_lasts_as_long_as_before_where_a_new_node_does_not_join(
+    start: Start, machines: Machines, clients: Clients
+) -> None:
+    cells = start(1, framework=False, max_cost=40)
+    [host] = hosts(machines)
+    before = seconds_left(host)
+
+    def end(text: object) -> None:
+        if text == "checking the network":
+            limits.append(seconds_left(host))
+            raise SkyError("enough")
+
+    limits: list[float] = []
+    with pytest.raises(SkyError, match="enough"):
+        cells.cluster.scale(2, progress=end)
+    assert limits[0] == pytest.approx(before / 2, rel=0.01)
+    assert seconds_left(host) == pytest.approx(before, rel=0.01)
+    assert running(clients) == 1
+
+
 def test_max_price_holds_for_all_nodes_together(
     start: Start, clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
