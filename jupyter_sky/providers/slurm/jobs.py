@@ -8,16 +8,20 @@ import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import count
 from typing import TypeVar
 
+from jupyter_sky.formatting import format_duration
+from jupyter_sky.providers.base import Progress
 from jupyter_sky.providers.slurm.job_state import GONE, JobState
 from jupyter_sky.providers.slurm.login import LoginNode, SlurmError, rows
 from jupyter_sky.transport.tasks import shielded
 
 T = TypeVar("T")
 
-_GENTLY = 20  # attempts to end a step gracefully
+_GENTLY = 6.0  # seconds for which a step may end gracefully
+_COMPLETES_WITHIN = 60.0  # seconds after which a job that Slurm is ending counts as ended
+_ENDS_WITHIN = 300.0  # seconds after which one that does not end is given up
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.3, 5.0  # seconds between two looks at it
 _KEPT = 3.0  # seconds for which an answer is cached
 
 
@@ -179,17 +183,37 @@ async def _hosts(at: LoginNode, *of: str) -> list[str]:
     return (await at.ask(["scontrol", "show", "hostnames", names])).split() if names else []
 
 
-async def cancel(at: LoginNode, job: str) -> None:
-    """Cancel a job or a step, and wait until nothing of it is left."""
-    for attempt in count():
+async def cancel(at: LoginNode, job: str, progress: Progress = lambda text: None) -> None:
+    """Cancel a job or a step, and wait until nothing of it is left.
+
+    Where a node cannot kill a process or its epilog hangs, a job completes for hours. Nobody waits
+    for that: Slurm ends it, and nothing of it can be used any more.
+
+    Raises
+    ------
+    SlurmError
+        If it does not end, or Slurm does not answer for minutes.
+    """
+    pause = _FIRST_PAUSE
+    began = before_its_end = time.monotonic()
+    while True:
         there = await _try(job_state(at, job))
-        if there and there.has_ended:
-            return
-        if there and there.state != "COMPLETING":
+        now = time.monotonic()
+        if there and there.is_ending:
+            if there.has_ended or now - before_its_end > _COMPLETES_WITHIN:
+                return
+        elif there:
+            before_its_end = now
             # Slurm kills a step at once, without time to clean up.
-            gently = ["--signal=INT"] if "." in job and attempt < _GENTLY else []
+            gently = ["--signal=INT"] if "." in job and now - began < _GENTLY else []
             await _try(at.ask(["scancel", *gently, job]))
-        await asyncio.sleep(0.3)
+        if now - began > _ENDS_WITHIN:
+            minutes = format_duration(_ENDS_WITHIN)
+            raise SlurmError(f"job {job} is still there after {minutes}: `scancel {job}` ends it.")
+        await asyncio.sleep(pause)
+        if pause < _LONGEST_PAUSE <= 1.2 * pause:  # it takes longer than usual
+            progress(f"waiting for the end of job {job}")
+        pause = min(1.2 * pause, _LONGEST_PAUSE)
 
 
 async def _try(asked: Awaitable[T]) -> T | None:

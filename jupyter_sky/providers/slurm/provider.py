@@ -177,7 +177,7 @@ class Slurm:
         """Cancel all jobs of a cluster."""
         at = _login_of(location)
         jobs = [each.id for each in await queued_jobs(at) if each.cluster == identity]
-        await asyncio.gather(*(cancel(at, job) for job in jobs))
+        await asyncio.gather(*(cancel(at, job, progress) for job in jobs))
         await remove_left_behind(at, identity)
 
     def left_behind(self, name: str, machines: Sequence[Machine], location: str | None) -> str:

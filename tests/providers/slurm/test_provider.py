@@ -19,9 +19,9 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import SkyError
 from jupyter_sky.paths import home, of_the_user
+from jupyter_sky.providers.slurm import jobs, starting
 from jupyter_sky.providers.slurm import queue as slurm_queue
-from jupyter_sky.providers.slurm import starting
-from jupyter_sky.providers.slurm.login import login_node, own_environment
+from jupyter_sky.providers.slurm.login import SlurmError, login_node, own_environment
 from jupyter_sky.providers.slurm.partitions import diagnose, node_kinds
 from jupyter_sky.providers.slurm.provider import Slurm
 from jupyter_sky.providers.slurm.queue import mark
@@ -195,6 +195,34 @@ def test_stop_takes_a_pending_job_back(slurm: Path) -> None:
     finally:
         subprocess.run(["scancel", before, other], check=True)
         until(lambda: not queue())
+
+
+QUEUE_OF_ONE = """\
+#!/bin/sh
+echo "{state}|None|N/A|main"
+"""
+
+
+@pytest.mark.parametrize("state", ["COMPLETING", "RUNNING"])
+def test_a_job_that_does_not_end_is_not_waited_for_without_an_end(
+    state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a node cannot kill a process, or a site's epilog hangs."""
+    for name in ("squeue", "scancel"):
+        (tmp_path / name).write_text(QUEUE_OF_ONE.format(state=state))
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(jobs, "_COMPLETES_WITHIN", 0.2)
+    monkeypatch.setattr(jobs, "_ENDS_WITHIN", 1.0)
+    monkeypatch.setattr(jobs, "_LONGEST_PAUSE", 0.4)
+    said: list[object] = []
+    ending = jobs.cancel(login_node(None), "7", said.append)
+    if state == "COMPLETING":
+        event_loop.wait(ending)
+        return
+    with pytest.raises(SlurmError, match="job 7 is still there after 1 s: `scancel 7` ends it"):
+        event_loop.wait(ending)
+    assert said == ["waiting for the end of job 7"]
 
 
 LATE_ANSWER = """\
