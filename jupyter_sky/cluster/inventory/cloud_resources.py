@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.cluster.inventory.probe import ProbePhase, probe
 from jupyter_sky.cluster.inventory.storage.row import Broken, RegistryRow
+from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_count
 from jupyter_sky.providers import providers
 from jupyter_sky.providers.cloud import CloudProvider, CloudResources
@@ -86,10 +87,17 @@ def find(everywhere: bool = False) -> tuple[list[RentedCluster], list[str]]:
     found: list[RentedCluster] = []
     trouble: list[str] = []
     for provider in _cloud_providers():
-        holdings, unseen = event_loop.wait(provider.list_resources(everywhere))
-        found += _of(provider, holdings)
+        held, unseen = _find_at(provider, everywhere)
+        found += held
         trouble += unseen
     return found, trouble
+
+
+def _find_at(
+    provider: CloudProvider, everywhere: bool = False
+) -> tuple[list[RentedCluster], list[str]]:
+    holdings, unseen = event_loop.wait(provider.list_resources(everywhere))
+    return _of(provider, holdings), unseen
 
 
 def end_unreadable(row: Broken) -> str:
@@ -100,8 +108,16 @@ def end_unreadable(row: Broken) -> str:
     SkyError
         If something may still be there; its row stays then.
     """
-    found, trouble = find()
-    held = [each for each in found if each.resources.id == row.id]
+    held: list[RentedCluster] = []
+    trouble: list[str] = []
+    if isinstance(provider := providers().get(row.provider), CloudProvider):
+        found, trouble = _find_at(provider)
+        held = [each for each in found if each.resources.id == row.id]
+        if trouble and not held:
+            raise SkyError(
+                f"{row.name} cannot be ended now, as its entry in the registry cannot be read and "
+                f"it may have machines that cannot be seen: {'; '.join(trouble)}"
+            )
     for each in held:
         each.remove()
     registry.remove(row.id)

@@ -63,5 +63,5 @@ def find_broken(name: str) -> Broken | None:
         if row.provider in providers():
             every_machine_of(row, providers()[row.provider])
     except UnreadableRow:
-        return Broken(row.id, row.name)
+        return Broken(row.id, row.name, row.provider)
     return None

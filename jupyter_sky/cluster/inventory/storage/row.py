@@ -275,6 +275,7 @@ class Broken:
 
     id: str
     name: str
+    provider: str
 
 
 def parse(
@@ -285,7 +286,7 @@ def parse(
         row = RegistryRow(identity, name, provider, json.loads(spec), json.loads(machines), created)
         if _is_sound(row):
             return row
-    return Broken(str(identity), str(name))
+    return Broken(str(identity), str(name), str(provider))
 
 
 def _is_sound(row: RegistryRow) -> bool:

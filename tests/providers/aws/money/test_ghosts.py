@@ -221,7 +221,12 @@ def test_gc_from_elsewhere_ends_nothing_that_runs(
 
 
 def test_gc_ends_nothing_whose_row_another_version_has_written(
-    alive: Path, clients: Clients, left: Left, monkeypatch: pytest.MonkeyPatch, capsys
+    alive: Path,
+    account: Account,
+    clients: Clients,
+    left: Left,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("JUPYTER_SKY_HOME", str(alive))
     with registry.opened() as database:
@@ -232,6 +237,12 @@ def test_gc_ends_nothing_whose_row_another_version_has_written(
     assert said in capsys.readouterr().out
     [broken] = registry.read()
     assert isinstance(broken, Broken)
+    # While AWS does not say what runs, it stays.
+    account.fault = lambda call, carry_out: refusal("RequestExpired", "Request has expired.")
+    with pytest.raises(SkyError, match="^train cannot be ended now, .* it may have machines that"):
+        cloud_resources.end_unreadable(broken)
+    account.fault = None
+    assert registry.read() == [broken]
     # Whoever says so ends it.
     said = cloud_resources.end_unreadable(broken)
     assert said.startswith("train: removed from the registry, where its entry could not be read, ")
