@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
@@ -42,6 +43,19 @@ def test_what_is_rented_while_something_else_is_forgotten_is_remembered(
     assert rented.is_expecting("0123abcd")
     rented.forget("0123abcd", ["i-2", "i-3"])
     assert rented.instances("0123abcd") == []
+
+
+@pytest.mark.parametrize(("ahead", "is_new"), [(30.0, True), (3600.0, False)])
+def test_what_a_clock_that_is_ahead_has_recorded_is_new_all_the_same(
+    ahead: float, is_new: bool
+) -> None:
+    """As where a server keeps the home; but no clock keeps something new for hours."""
+    rented.note("0123abcd", ["i-1"])
+    rented.note_request("0123abcd", "a-token")
+    later = time.time() + ahead
+    os.utime(local_store.folder() / "rented" / "0123abcd", (later, later))
+    assert rented.unacknowledged("0123abcd") == ["i-1"] * is_new
+    assert rented.is_expecting("0123abcd") is is_new
 
 
 def test_threads_that_ask_aws_the_same_at_once_all_get_its_answer(
