@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from jupyter_sky.cluster.inventory import cloud_resources
-from jupyter_sky.errors import UsageError
+from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.providers.aws import AWS, local_store
 from jupyter_sky.providers.aws.clients import Clients
 from jupyter_sky.providers.aws.ec2 import snapshots
@@ -158,6 +158,31 @@ def test_a_snapshot_whose_answer_was_lost_is_there(
         assert found.image
         snapshots.remove(clients, found.name)
     finally:
+        clients.ec2.terminate_instances(InstanceIds=[instance])
+
+
+def test_a_snapshot_that_the_user_gives_up_is_removed(
+    clients: Clients, account: Account, subnet: str
+) -> None:
+    made = clients.ec2.run_instances(ImageId=IMAGE, MinCount=1, MaxCount=1, SubnetId=subnet)
+    instance = made["Instances"][0]["InstanceId"]
+    account.on_image = lambda image, instance: None
+
+    def interrupt(text: str) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            snapshots.make(clients, instance, "same-x86_64", "root", interrupt)
+        assert "CreateImage" in account.actions
+        assert snapshots.every(clients) == []
+
+        account.fault = failing("DeregisterImage")
+        with pytest.raises(SkyError, match="may be left: `%sky snapshot --remove jupyter-sky-same"):
+            snapshots.make(clients, instance, "same-x86_64", "root", interrupt)
+        assert snapshots.every(clients)
+    finally:
+        account.fault = None
         clients.ec2.terminate_instances(InstanceIds=[instance])
 
 

@@ -162,15 +162,30 @@ def make(
     name = f"jupyter-sky-{wanted[:8]}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
     tags = {**cluster_tags(name, name, clients.user), "Name": name, _KEY: wanted, _USER: user}
     del tags[NAME]
-    with explain_errors("InvalidAMIName.Duplicate"):
-        clients.ec2.create_image(
-            InstanceId=instance,
-            Name=name,
-            Description="A prepared node of jupyter_sky",
-            # It would end what runs.
-            NoReboot=True,
-            TagSpecifications=tag_specification(("image", "snapshot"), tags),
-        )
+    try:
+        with explain_errors("InvalidAMIName.Duplicate"):
+            clients.ec2.create_image(
+                InstanceId=instance,
+                Name=name,
+                Description="A prepared node of jupyter_sky",
+                # It would end what runs.
+                NoReboot=True,
+                TagSpecifications=tag_specification(("image", "snapshot"), tags),
+            )
+        return _made(clients, name, report)
+    except BaseException as error:
+        # AWS would go on making it: it would cost, and later clusters would boot from it.
+        try:
+            if any(each.name == name for each in every(clients)):
+                remove(clients, name)
+        except BaseException:
+            left = f"The snapshot {name} may be left: `%sky snapshot --remove {name}` removes it."
+            raise SkyError(f"{error} {left}".lstrip()) from None
+        raise
+
+
+def _made(clients: Clients, name: str, report: Callable[[str], None]) -> NodeSnapshot:
+    """Return a snapshot that AWS makes, when it can be used."""
     start = time.monotonic()
     while True:
         report(f"AWS makes the snapshot {name}; the cluster can be used meanwhile")
@@ -179,7 +194,6 @@ def make(
         if state == "available":
             return found[0]
         if state != "pending" or time.monotonic() - start > MADE_WITHIN:
-            remove(clients, name)
             raise SkyError(f"AWS did not make the image {name}: it is {state}.")
         time.sleep(_PAUSE)
 
