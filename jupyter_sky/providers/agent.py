@@ -59,8 +59,12 @@ def start_agent(folder: Path, spec: AgentSpec, within: Sequence[str] = ()) -> Ag
             stderr=wrong,
         )
         assert process.stdout
-        # What the interpreter's own start files print comes before the line of JSON.
-        line = next((each for each in process.stdout if each.startswith(b"{")), b"")
+        try:
+            # What the interpreter's own start files print comes before the line of JSON.
+            line = next((each for each in process.stdout if each.startswith(b"{")), b"")
+        except BaseException:  # whoever waits for it has given up
+            process.kill()
+            raise
         if not line or not within:
             process.stdout.close()
             process.wait()

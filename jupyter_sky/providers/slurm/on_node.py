@@ -20,12 +20,14 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from jupyter_sky.errors import SkyError
+from jupyter_sky.formatting import format_duration
 from jupyter_sky.paths import of_the_user
 from jupyter_sky.providers.agent import start_agent
 from jupyter_sky.providers.node_defaults import blob_folder, free_shared_memory, thread_variables
@@ -38,6 +40,7 @@ SPECS = "specs.json"
 ANSWER = "node-{}.json"
 """What a node says of its agent, or why there is none; it has the number of its task."""
 
+_START_WITHIN = 600  # seconds; where many nodes read Python from one disk, it takes minutes
 _NOTICE = 120.0  # seconds before the end of the job, as on EC2
 _LOOK_EVERY = 60.0  # most seconds until the clock is checked again
 _TRIES, _PAUSE = 20, 1.0  # times, and seconds: usually Slurm waits for 30 until it kills
@@ -68,17 +71,18 @@ def main(job: Path, image: str, umask: int) -> None:
         folder.mkdir(mode=0o700)
         blobs.mkdir(mode=0o700)
         try:
-            here = replace(
-                spec,
-                socket=str(folder / "agent.sock"),
-                blobs=str(blobs),
-                ranks=tuple(_with_gpus(spec.ranks)),
-                env=_variables(spec, bool(image)),
-                peer=_another_node(number, spec.peer),
-                umask=umask,
-            )
-            within = _container(image, here) if image else ()
-            started: dict[str, Any] = {**start_agent(folder, here, within)}
+            with _limited():
+                here = replace(
+                    spec,
+                    socket=str(folder / "agent.sock"),
+                    blobs=str(blobs),
+                    ranks=tuple(_with_gpus(spec.ranks)),
+                    env=_variables(spec, bool(image)),
+                    peer=_another_node(number, spec.peer),
+                    umask=umask,
+                )
+                within = _container(image, here) if image else ()
+                started: dict[str, Any] = {**start_agent(folder, here, within)}
         except SkyError as error:
             _write(answer, json.dumps({"task": number, "failed": str(error)}))
             raise
@@ -92,6 +96,21 @@ def main(job: Path, image: str, umask: int) -> None:
     finally:
         shutil.rmtree(blobs, ignore_errors=True)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _limited() -> Iterator[None]:
+    """Give up a start that hangs: the job would go on, and no agent is there to end it."""
+
+    def give_up(*_: object) -> None:
+        raise SkyError(f"the agent did not start within {format_duration(_START_WITHIN)}")
+
+    signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(_START_WITHIN)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
 
 
 class _Keeper:

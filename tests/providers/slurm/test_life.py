@@ -30,7 +30,9 @@ from jupyter_sky.providers.slurm.partitions import NodeKind
 from jupyter_sky.providers.slurm.provider import Slurm
 from jupyter_sky.providers.spec import Accelerator, ClusterSpec
 from jupyter_sky.transport import event_loop
+from jupyter_sky.transport.protocol.agent_spec import AgentSpec
 from tests.cluster.cells import Cells
+from tests.node_processes import is_there
 from tests.paths import ROOT
 from tests.providers.slurm.test_provider import HOOK, left, queue, start, submit_other
 from tests.waiting import until
@@ -240,6 +242,44 @@ def test_the_end_is_announced_also_where_slurm_had_no_time_at_the_start(
     threading.Thread(target=end_when_told).start()
     on_node._Keeper(agent.pid, notice).wait()
     assert json.loads(notice.read_text()) == {"kind": "terminate", "at": end.timestamp()}
+
+
+HANGS = """#!/bin/sh
+echo $$ >{pid}
+exec sleep 600
+"""
+
+
+def test_a_node_where_the_agent_hangs_at_its_start_gives_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, programs = tmp_path / "job", tmp_path / "programs"
+    job.mkdir()
+    programs.mkdir()
+    hangs = HANGS.format(pid=tmp_path / "pid")
+    for name, text in {"python": hangs, "scontrol": "#!/bin/sh\n"}.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    spec = AgentSpec(cluster="c", id="0123", socket="", blobs="", ranks=(), grace=60, cwd="/")
+    (job / on_node.SPECS).write_text(json.dumps({"specs": [json.loads(spec.to_json())]}))
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("SLURM_STEP_NODELIST", "n0")
+    monkeypatch.setattr(sys, "executable", str(programs / "python"))
+    monkeypatch.setattr(on_node, "_START_WITHIN", 2)
+    usual = {
+        each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+    }
+    try:
+        with pytest.raises(SkyError, match="the agent did not start within 2 s"):
+            on_node.main(job, "", 0o077)
+    finally:
+        for each, handler in usual.items():
+            signal.signal(each, handler)
+    answer = json.loads((job / on_node.ANSWER.format(0)).read_text())
+    assert answer["failed"] == "the agent did not start within 2 s"
+    pid = int((tmp_path / "pid").read_text())
+    until(lambda: not any(is_there(each) for each in psutil.process_iter() if each.pid == pid))
 
 
 def test_a_controller_that_is_away_costs_nothing(slurm: Path) -> None:
