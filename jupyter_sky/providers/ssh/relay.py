@@ -70,17 +70,26 @@ class Relay:
     def __init__(self, hosts: int) -> None:
         self._hosts = hosts
         self._lock = threading.Lock()
-        self._making = threading.Lock()
-        self._contents: dict[str, tuple[bytes, str]] = {}
+        self._contents: dict[str, Future[tuple[bytes, str]]] = {}
         self._offers: dict[str, Future[_Offer | None]] = {}
 
     def content(self, name: str, make: Callable[[], bytes]) -> tuple[bytes, str]:
-        """Return content for several hosts, and its digest, which is made only once."""
-        with self._making:
-            if name not in self._contents:
+        """Return content for several hosts, and its digest, which is made only once.
+
+        An error is raised for all of them: the next one would wait as long for it.
+        """
+        with self._lock:
+            content = self._contents.get(name)
+            if is_first := content is None:
+                content = self._contents[name] = Future()
+        assert content is not None
+        if is_first:
+            try:
                 made = make()
-                self._contents[name] = made, hashlib.sha256(made).hexdigest()
-            return self._contents[name]
+                content.set_result((made, hashlib.sha256(made).hexdigest()))
+            except BaseException as error:
+                content.set_exception(error)
+        return content.result()
 
     def bring(
         self,

@@ -14,6 +14,7 @@ import pytest
 
 from jupyter_sky.providers.ssh.connection.errors import HostError
 from jupyter_sky.providers.ssh.relay import Relay, RelayedFile
+from jupyter_sky.providers.ssh.setup.packages import uv
 from jupyter_sky.providers.ssh.setup.packages.uv import uv_program
 from tests.node_processes import is_there
 from tests.waiting import until
@@ -55,6 +56,26 @@ def test_others_on_the_host_do_not_say_what_is_ended_there(
     finally:
         relay.close()
     until(lambda: not is_there(process))
+
+
+def test_a_download_that_takes_too_long_is_said_to_all_hosts_and_tried_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(uv, "_DOWNLOAD_WITHIN", 0.01)
+    tried: list[str] = []
+
+    def download() -> bytes:
+        tried.append("vax")
+        return uv_program("vax").read_bytes()
+
+    relay = Relay(hosts=3)
+    for _ in range(3):
+        with pytest.raises(
+            HostError,
+            match=r"the download here takes more than 0 s: run `pip install uv` there, or",
+        ):
+            relay.content("uv vax", download)
+    assert tried == ["vax"]
 
 
 def test_no_pip_of_the_working_folder_is_run(

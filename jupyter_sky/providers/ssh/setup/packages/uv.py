@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+from jupyter_sky.formatting import format_duration
 from jupyter_sky.paths import home
 from jupyter_sky.providers.ssh.connection.errors import HostError
 from jupyter_sky.providers.ssh.connection.host_shell import HostShell
@@ -88,27 +89,36 @@ def uv_program(machine: str) -> Path:
 
             return Path(find_uv_bin())
     kept = home() / f"uv-{machine}"
-    if kept.exists():
-        return kept
-    with tempfile.TemporaryDirectory(dir=home()) as folder:
-        wanted = ["--only-binary", ":all:", "--platform", f"manylinux2014_{machine}", "uv"]
-        # The current folder is not on its path: a `pip.py` there must not be run.
-        pip = [sys.executable, "-P", "-m", "pip"]
-        command = [*pip, "download", "--quiet", "--no-deps", "-d", folder]
-        done = subprocess.run(
-            [*command, *wanted], capture_output=True, text=True, timeout=_DOWNLOAD_WITHIN
+    if not kept.exists() and (trouble := _download(machine, kept)):
+        raise HostError(
+            f"it has no uv, which makes environments, and {trouble}: run `pip install uv` there, "
+            "or name an interpreter with `%config Sky.python`"
         )
-        wheels = list(Path(folder).glob("uv-*.whl"))
-        if done.returncode or not wheels:
-            raise HostError(
-                f"it has no uv, which makes environments, and there is none here for {machine}: "
-                "run `pip install uv` there, or name an interpreter with `%config Sky.python`"
-            )
-        with zipfile.ZipFile(wheels[0]) as wheel:
-            [member] = [name for name in wheel.namelist() if name.endswith("/scripts/uv")]
-            (Path(folder) / "uv").write_bytes(wheel.read(member))
-        (Path(folder) / "uv").rename(kept)
     return kept
+
+
+def _download(machine: str, to: Path) -> str:
+    """Download uv for a kind of machine; return why it is not there, or an empty text."""
+    # The current folder is not on its path: a `pip.py` there must not be run.
+    pip = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-deps"]
+    wanted = ["--only-binary", ":all:", "--platform", f"manylinux2014_{machine}", "uv"]
+    try:
+        with tempfile.TemporaryDirectory(dir=home()) as folder:
+            done = subprocess.run(
+                [*pip, "-d", folder, *wanted], capture_output=True, timeout=_DOWNLOAD_WITHIN
+            )
+            wheels = list(Path(folder).glob("uv-*.whl"))
+            if done.returncode or not wheels:
+                return f"there is none here for {machine}"
+            with zipfile.ZipFile(wheels[0]) as wheel:
+                [member] = [name for name in wheel.namelist() if name.endswith("/scripts/uv")]
+                (Path(folder) / "uv").write_bytes(wheel.read(member))
+            (Path(folder) / "uv").rename(to)
+    except subprocess.TimeoutExpired:
+        return f"the download here takes more than {format_duration(_DOWNLOAD_WITHIN)}"
+    except OSError as error:
+        return f"the download here failed ({error})"
+    return ""
 
 
 def _libc() -> str:
