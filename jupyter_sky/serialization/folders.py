@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_bytes, format_count, format_list
 from jupyter_sky.serialization import blobs
-from jupyter_sky.serialization.selected_files import IGNORE_FILE, entries
+from jupyter_sky.serialization.selected_files import IGNORE_FILE, entries, unreadable
 from jupyter_sky.transport.sent_folders import (
     FilePart,
     FolderModes,
@@ -68,11 +69,8 @@ class FolderContent:
 
     def _read_left(self, key: str) -> memoryview:
         path, size = self.left[key]
-        try:
-            with Path(path).open("rb") as file:
-                content = memoryview(file.read(size))  # a log may have grown
-        except FileNotFoundError:
-            raise _changed(path) from None
+        with _reading(path), Path(path).open("rb") as file:
+            content = memoryview(file.read(size))  # a log may have grown
         if blobs.digest(content) != key:
             raise _changed(path)
         return content
@@ -124,15 +122,12 @@ class FolderContent:
             length = min(PORTION, size - offset)
             if here >= offset + length:
                 continue
-            try:
+            with _reading(full):
                 with Path(full).open("rb") as file:
                     file.seek(offset)
                     part = memoryview(file.read(length))
-                is_as_was = mark == _mark(os.stat(full))  # noqa: PTH116
-            except FileNotFoundError:
-                is_as_was = False
-            if not is_as_was:
-                raise _changed(full)
+                if mark != _mark(os.stat(full)):  # noqa: PTH116
+                    raise _changed(full)
             yield {"blob": blobs.digest(part), "size": length, "offset": offset}, part
 
     def _portion(
@@ -209,7 +204,8 @@ def read_folder(
     Raises
     ------
     UsageError
-        If it is too large, or contains something that cannot be sent; the message says what to do.
+        If it is too large, or contains something that cannot be read or sent; the message says what
+        to do.
     """
     if _real(source) in (Path.home().resolve(), Path(source.anchor)):
         raise UsageError(
@@ -249,7 +245,8 @@ def read_folder(
                 if size:
                     read[key] = content
             else:
-                key, size = digest_file(Path(full))
+                with _reading(full):
+                    key, size = digest_file(Path(full))
                 if size:
                     left[key] = full, size
             index.note(full, status, key)
@@ -284,12 +281,23 @@ def digest_file(path: Path) -> tuple[str, int]:
     return digest.text, size
 
 
-def _changed(path: str) -> UsageError:
-    return UsageError(f"{path} is changed while it is sent: run this again.")
+@contextlib.contextmanager
+def _reading(path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise _changed(path) from None
+    except OSError as error:
+        raise unreadable(path, error) from None
 
 
 def _read(path: Path) -> memoryview:
-    return memoryview(path.read_bytes())
+    with _reading(str(path)):
+        return memoryview(path.read_bytes())
+
+
+def _changed(path: str) -> UsageError:
+    return UsageError(f"{path} is changed while it is sent: run this again.")
 
 
 def _real(path: Path) -> Path:

@@ -7,12 +7,15 @@ a folder in it, unless they leave it out as a whole, as ``data/`` does: who name
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from jupyter_sky.errors import UsageError
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -70,9 +73,22 @@ def entries(root: Path) -> Iterator[_Entry]:
         yield from _walk(str(root), "", _outer_rules(root), nested=True)
 
 
+def unreadable(path: str, error: OSError) -> UsageError:
+    """Return the error for a file or folder that cannot be read."""
+    return UsageError(
+        f"{path} cannot be read ({error.strerror}): make it readable, or leave it out with a line "
+        f"in {IGNORE_FILE}."
+    )
+
+
 def _walk(folder: str, place: str, rules: list[_Rules], nested: bool) -> Iterator[_Entry]:
-    with os.scandir(folder) as found:
-        there = sorted(found, key=lambda entry: entry.name)
+    try:
+        with os.scandir(folder) as found:
+            there = sorted(found, key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return  # a program has just removed it
+    except OSError as error:
+        raise unreadable(folder, error) from None
     names = {entry.name for entry in there}
     if "pyvenv.cfg" in names and place:
         return
@@ -90,9 +106,11 @@ def _walk(folder: str, place: str, rules: list[_Rules], nested: bool) -> Iterato
                 yield below
         elif entry.is_symlink() or entry.is_file():
             is_empty = False
-            yield path, entry.stat(follow_symlinks=False)
+            with contextlib.suppress(FileNotFoundError):
+                yield path, entry.stat(follow_symlinks=False)
     if is_empty:
-        yield place, Path(folder).lstat()
+        with contextlib.suppress(FileNotFoundError):
+            yield place, Path(folder).lstat()
 
 
 def _is_ignored(path: str, is_folder: bool, rules: list[_Rules]) -> bool:
@@ -130,7 +148,11 @@ def _read(file: Path, above: str = "", start: int = 0) -> _Rules:
     from pathspec import GitIgnoreSpec
 
     # Other characters end no line, as the one of `Icon[\r]`, which many files have.
-    lines = re.split(r"\r?\n", file.read_bytes().decode("utf-8-sig", errors="replace"))
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise unreadable(str(file), error) from None
+    lines = re.split(r"\r?\n", content.decode("utf-8-sig", errors="replace"))
     rules = [(line, pattern) for line in lines for pattern in _patterns(line)]
     return _Rules(
         above, start, [line for line, _ in rules], GitIgnoreSpec([each for _, each in rules])

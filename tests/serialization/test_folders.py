@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -244,3 +247,46 @@ def test_what_is_as_it_was_is_not_read_again(
     (tmp_path / "c").write_text("y")
     with pytest.raises(UsageError, match=r"c is changed while it is sent"):
         _ = content.blobs
+
+
+def test_a_file_that_vanishes_while_it_is_sent_is_said(tmp_path: Path) -> None:
+    class Removing(FolderIndex):
+        def find(self, path: str, status: os.stat_result) -> str | None:
+            Path(path).unlink()
+            return None
+
+    for size in (1, 2 * 1024 * 1024):
+        write(tmp_path, "log", text="x" * size)
+        with pytest.raises(UsageError, match=r"/log is changed while it is sent: run this again"):
+            read_folder(tmp_path, index=Removing())
+
+
+@pytest.mark.parametrize("name", ["mine/secret", "mine/", "mine/.gitignore"])
+def test_what_cannot_be_read_is_said_with_what_to_do(name: str) -> None:
+    with TemporaryDirectory() as folder, user_of_few_rights(Path(folder)):
+        write(Path(folder), "train.py", "mine/secret", "mine/.gitignore")
+        Path(folder, name).chmod(0)
+        try:
+            with pytest.raises(UsageError) as raised:
+                read_folder(Path(folder))
+        finally:
+            Path(folder, name).chmod(0o700)
+    path = f"{folder}/{name}".rstrip("/")
+    assert str(raised.value) == (
+        f"{path} cannot be read (Permission denied): make it readable, or leave it out with a line "
+        "in .skyignore."
+    )
+
+
+@contextlib.contextmanager
+def user_of_few_rights(folder: Path) -> Iterator[None]:
+    """Act as another user where root, who may read all, runs the tests; the folder is theirs."""
+    if os.geteuid():
+        yield
+        return
+    os.chown(folder, 65534, 65534)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
