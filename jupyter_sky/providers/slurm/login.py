@@ -37,6 +37,9 @@ _BELONGS_NOWHERE = "Could not establish a configuration source"
 _IS_FULL = ("No space left on device", "Disk quota exceeded")
 _NOT_OF_SLURM = ("sh", "rm")
 
+_BRIDGE_WITHIN = 30.0  # seconds for a step to begin on a node that may hang
+_STOP_WITHIN = 5.0  # seconds for a command to end its step
+
 NODES_EACH = 6
 """How many nodes share an SSH connection: what leads to each is a session, and it takes ten."""
 
@@ -148,9 +151,15 @@ class _Here:
             )
             theirs.close()
             threading.Thread(target=process.wait, daemon=True, name="sky-bridge").start()
+            ours.settimeout(_BRIDGE_WITHIN)
             seen = b""
-            while seen != MARK and (byte := ours.recv(1)):
-                seen += byte
+            try:
+                while seen != MARK and (byte := ours.recv(1)):
+                    seen += byte
+            except TimeoutError:
+                ours.close()
+                _stop(process)
+                raise OSError("the node does not answer") from None
             if seen == MARK:
                 ours.setblocking(False)
                 return ours
@@ -161,6 +170,15 @@ class _Here:
         if status == NO_AGENT:
             raise AgentGone("the agent is gone")
         raise OSError(said)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End a command of Slurm's, which ends its step if it still can."""
+    process.terminate()
+    try:
+        process.wait(_STOP_WITHIN)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import shlex
 import socket
@@ -76,6 +75,8 @@ class SlurmMachine:
 
     async def open(self) -> socket.socket:
         """Connect to the agent, over a bridge that runs as a step of the user's job."""
+        from jupyter_sky.providers.ssh.machine import in_thread
+
         to = f"{self.folder}/agent.sock"
         command = [*self._step(), self.python, "-P", "-m", "jupyter_sky.node.bridge", to]
         at, number = login_node(self.login), self.nodes[0].node
@@ -83,7 +84,8 @@ class SlurmMachine:
             # Another node's connection has just found out.
             raise MachineGone(gone)
         try:
-            return await asyncio.to_thread(at.open_bridge, command, self.code, number)
+            # Not in a thread of the loop's own, which are few, and which the registry needs.
+            return await in_thread(at.open_bridge, command, self.code, number)
         except AgentGone:
             raise
         except OSError as error:

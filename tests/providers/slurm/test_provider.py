@@ -12,6 +12,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from jupyter_sky.api.assemble import assemble
@@ -19,7 +20,7 @@ from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.inventory import registry
 from jupyter_sky.errors import SkyError
 from jupyter_sky.paths import home, of_the_user
-from jupyter_sky.providers.slurm import jobs, starting
+from jupyter_sky.providers.slurm import jobs, login, starting
 from jupyter_sky.providers.slurm import queue as slurm_queue
 from jupyter_sky.providers.slurm.login import SlurmError, login_node, own_environment
 from jupyter_sky.providers.slurm.partitions import diagnose, node_kinds
@@ -53,6 +54,17 @@ def left(identity: str) -> list[Path]:
 def without_owner() -> list[Path]:
     """Return what starts have left in the home."""
     return [each for each in home().glob("slurm/*") if each.name not in ("owner", "logins")]
+
+
+def test_a_node_that_hangs_is_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(login, "_BRIDGE_WITHIN", 2)
+    wait = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))"
+    with pytest.raises(OSError, match="the node does not answer"):
+        login_node(None).open_bridge([sys.executable, "-c", f"{wait}; time.sleep(600)"], "/", 0)
+    pid = int((tmp_path / "pid").read_text())
+    until(lambda: not psutil.pid_exists(pid))
 
 
 def test_a_job_becomes_a_cluster_and_ends_with_it(slurm: Path) -> None:
