@@ -56,6 +56,7 @@ class Volumes:
         self._folder = folder
         self._socket = f"{socket}.v"
         self._list = blobs / LIST
+        self._told: list[dict[str, Any]] = []  # what the list has, which may be removed
         self._process: asyncio.subprocess.Process | None = None
         self._writing: asyncio.Task[str | None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -139,7 +140,7 @@ class Volumes:
             return {"volumes": []}
         answer = await self._ask({"op": "write_back"})
         # It may be killed while it writes.
-        return answer or {"volumes": [_lost(each) for each in self._listed()]}
+        return answer or {"volumes": [_lost(each) for each in self._told]}
 
     async def _on_state(self, request: Mapping[str, Any]) -> Message:
         return await self._ask({"op": "state"}) or {"volumes": []}
@@ -149,8 +150,8 @@ class Volumes:
         state = await self._ask({"op": "state"}) or {"volumes": []}
         keys = ("url", "path", "read_only")
         volumes = [{key: each[key] for key in keys} for each in state["volumes"]]
-        told = [{**each, "socket": self._socket} for each in volumes]
-        replace_text(self._list, json.dumps(told))
+        self._told = [{**each, "socket": self._socket} for each in volumes]
+        replace_text(self._list, json.dumps(self._told))
 
     async def _start(self) -> asyncio.subprocess.Process:
         Path(self._socket).unlink(missing_ok=True)
@@ -177,14 +178,8 @@ class Volumes:
 
     async def _remove_absent(self) -> None:
         """Remove files without content of a process that was killed: nobody fills them any more."""
-        for each in self._listed():
+        for each in self._told:
             await asyncio.to_thread(remove_absent, Path(each["path"]))
-
-    def _listed(self) -> list[dict[str, Any]]:
-        with contextlib.suppress(OSError):
-            found: list[dict[str, Any]] = json.loads(self._list.read_text())
-            return found
-        return []
 
     async def _ask(self, request: dict[str, Any]) -> Message | None:
         """Send the process a request; return ``None`` if there is none, or none that answers."""

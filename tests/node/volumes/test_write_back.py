@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import psutil
 
+from jupyter_sky.node.volumes.opening import LIST
 from jupyter_sky.node.volumes.volumes import Volumes
 from jupyter_sky.transport.frames import Message
 from tests.lab.buckets import Buckets
@@ -39,6 +40,7 @@ def test_a_keeper_that_is_killed_while_it_writes_has_not_written_everything(
         mounted = await ask("mount", volumes=[order_of("s3://photos/d", data, address)])
         assert mounted["trouble"] == ""
         (data / "result").write_bytes(b"result")
+        (tmp_path / LIST).unlink()  # as where shared memory is cleaned up
         is_written.set()
         told, left = (
             asyncio.create_task(ask("write_back")),
