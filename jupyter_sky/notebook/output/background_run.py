@@ -248,16 +248,17 @@ class BackgroundRun:
         """Begin the next part, or another attempt after the loss of a rank or node."""
         if self._timeout is not None and self._until is None:  # for all parts together
             self._until = self._run.began + self._timeout
+        ended = self._run
         try:
-            following = next_after(self._run)
+            if following := next_after(ended):
+                self._run = following
+                left = self._until and max(0.0, self._until - time.monotonic())
+                following.listen(self._on_output, self._on_end, left)
         except BaseException as trouble:
-            self._trouble, following = trouble, None
+            self._run, self._trouble, following = ended, trouble, None
         if following is None:
             self._finish()
             return
-        self._run = following
-        left = self._until and max(0.0, self._until - time.monotonic())
-        following.listen(self._on_output, self._on_end, left)
         self._all_begun.set()
         if self._is_cancelled:
             following.stop()

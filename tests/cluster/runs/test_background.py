@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -12,11 +13,14 @@ import jupyter_sky as sky
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory import owed_runs, registry
+from jupyter_sky.cluster.namespace.update import NamespaceUpdate
+from jupyter_sky.cluster.runs.handle import RunHandle
 from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.notebook.output.background_run import BackgroundRun
 from jupyter_sky.notebook.panel.manager import NoStrip
 from jupyter_sky.providers.local import Local
 from jupyter_sky.transport import event_loop
+from tests.waiting import PATIENCE
 
 
 def start(cells, code: str, names=(), timeout: float | None = None, **options) -> BackgroundRun:
@@ -214,6 +218,21 @@ def test_a_cluster_that_ends_takes_its_runs_with_it_and_they_say_so(new) -> None
         assert handle.done
         assert "ended after" in repr(handle) and "was ended" in repr(handle)
     assert cells.cluster.snapshot()["run"]["state"] == "error"
+
+
+def test_a_run_whose_next_part_cannot_begin_fails(cells) -> None:
+    def next_part(ended: RunHandle) -> RunHandle:
+        cannot_be_noted = cast(NamespaceUpdate, None)
+        return cells.cluster.run(Task(ended.task.ranks, code="pass", update=cannot_be_noted))
+
+    made = BackgroundRun(
+        cells.start("pass"), "test", NoStrip(), lambda run, values: values, None, then=next_part
+    )
+    made.begin()
+    with pytest.raises(AttributeError, match="NoneType"):
+        made.result(PATIENCE)
+    made.wait_until_begun(print)
+    assert repr(made).startswith("<test: failed: 'NoneType' object")
 
 
 def test_a_run_that_is_stopped_before_its_waiting_is_recorded_leaves_no_record(
