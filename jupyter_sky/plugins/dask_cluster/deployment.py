@@ -205,6 +205,8 @@ class Deployment:
             except (SkyError, RemoteError, Interrupted) as error:
                 # The next change, or the next run, finds the ranks in order again.
                 logging.getLogger(__name__).info("Dask was not completed: %s", error)
+            except Exception:  # without this thread no later change would be seen
+                logging.getLogger(__name__).exception("Dask was not completed")
 
     def _is_busy(self) -> bool:
         if not self._is_connected:
