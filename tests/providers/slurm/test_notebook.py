@@ -215,19 +215,23 @@ def test_cells_that_wait_in_the_queue_get_what_they_ask_of_the_cluster(
     (tmp_path / "uv" / "uv.toml").write_text("no-index = true\n")  # there is no variable for it
     # Jobs get the environment of the notebook.
     notebook.succeed(f"%env XDG_CONFIG_HOME={tmp_path}\n%env UV_FIND_LINKS={shelf}")
-    there = " --provider slurm --nodes 1"
+    there = " --provider slurm --nodes 2"
+    (tmp_path / "task.yaml").write_text("name: one-node\nrun: echo well\n")
     other = submit_other("--nodes=2", "--exclusive")
     try:
         cell = notebook.succeed(GREET.format(options=there, package="greeting"))
         notebook.watch(cell, lambda cell: "is pending" in cell.shown[0])
         notebook.succeed(GREET.format(options="", package="farewell"))
-        notebook.succeed("%%sky --nodes 2 --background\npass")
+        notebook.succeed("%%sky --nodes 1 --background\npass")
+        notebook.succeed(f"%sky launch {tmp_path}/task.yaml --background")
     finally:
         subprocess.run(["scancel", other], check=True)
     for run, word in ((3, "good morning"), (4, "good night")):
         assert notebook.value(f"(Out[{run}].result(), Out[{run}].output)") == ({}, f"{word}\n")
     # One that describes another cluster is refused, as if the cluster had been there.
     refused = notebook.run("Out[5].result()").sentence
-    assert "is running with --nodes 1, and the cell asks for 2" in refused
+    assert "is running with --nodes 2, and the cell asks for 1" in refused
+    # A task takes as many of its nodes as it needs, also as if it had been there.
+    assert notebook.value("(Out[6].result(), Out[6].output)") == ({}, "well\n")
     notebook.succeed("%sky down")
     until(lambda: not queue())
