@@ -200,14 +200,21 @@ async def _leave_stopped(controller: Controller, provider: Stoppable, row: Regis
     Raises
     ------
     StillRunning
-        If one may still be running; the cluster is up then, for who attaches to it.
+        If one may still be running; the cluster is up then, for who attaches to it, unless its
+        machines stop by themselves.
     """
     controller.state = replace(controller.state, phase=ClusterPhase.DOWN)
     started: Sequence[Machine] = ()
-    if controller.launch:
-        controller.launch.cancel()
+    trouble: SkyError | None = None
+    if launch := controller.launch:
+        is_under_way = not launch.done()
+        launch.cancel()
         with contextlib.suppress(Exception, asyncio.CancelledError):  # it stops what it has started
-            started = await controller.launch
+            try:
+                started = await launch
+            except SkyError as error:
+                # Where it had failed before, the user hears of that anyway.
+                trouble = error if is_under_way else None
     try:
         if started:
             # Their disks stay in any case: this cluster was stopped before.
@@ -226,6 +233,8 @@ async def _leave_stopped(controller: Controller, provider: Stoppable, row: Regis
     if price is None and row.is_stopped:
         price = row.price
     await blocking(stops.record_stop, controller.id, time.time(), DiskCost(price))
+    if trouble:
+        raise StillRunning(f"the start of {row.name} was ended, but {trouble}")
 
 
 def _machines(controller: Controller) -> Sequence[Machine]:

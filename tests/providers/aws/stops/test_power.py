@@ -86,20 +86,27 @@ def start_again(cells: Cells, provider: AWS | None = None, money: float | None =
     return Cells(started)
 
 
-def stop_as_it_starts(cells: Cells, account: Account) -> None:
-    """Stop a start while its machines are told to end with their disks when they power off."""
+def stop_as_it_starts(cells: Cells, account: Account, denied: str = "") -> str:
+    """Stop a start while its machines are told to end with their disks when they power off.
+
+    Returns
+    -------
+    str
+        What is said of it, where AWS denies an action from then on.
+    """
     told = threading.Event()
 
     def interrupt(call: Call, carry_out: Callable[[], Answer]) -> Answer:
         if call.params.get("InstanceInitiatedShutdownBehavior.Value") == "terminate":
             told.set()
             until(lambda: is_being_stopped("start_machines"))
-        return carry_out()
+        return denying(denied)(call, carry_out) if told.is_set() else carry_out()
 
     account.fault = interrupt
-    with event_loop.interrupted_by(told), pytest.raises(KeyboardInterrupt):
+    with event_loop.interrupted_by(told), pytest.raises(KeyboardInterrupt) as stopped:
         start_again(cells)
     account.fault = None
+    return str(stopped.value)
 
 
 def stop_as_it_is_recorded(cells: Cells, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,6 +293,10 @@ def test_a_start_that_does_not_come_about_leaves_it_stopped(
     stop_as_it_starts(cells, account)
     assert states(clients, cells) == {"stopped"}
     assert on_power_off(clients, cells) == {"stop"}, "as the next start may be killed"
+    said = stop_as_it_starts(cells, account, denied="StopInstances")
+    assert "may run for 15 minutes at most, and stop by themselves then: your AWS user" in said
+    assert row_of(cells).is_stopped
+    power.stop_again(clients, [each["id"] for each in row_of(cells).machines])
     stop_as_it_is_recorded(cells, monkeypatch)
     stop_as_it_has_started(cells, account, monkeypatch)
     fail_without_an_end(cells, account, monkeypatch)
