@@ -153,9 +153,12 @@ def forget(identity: str, ids: Iterable[str] | None = None) -> None:
     if ids is None:
         _path(identity).unlink(missing_ok=True)
         return
-    # Added to what is there, as all else: another process may add something at the same time.
-    if gone := {*ids}.intersection(_read(identity).ids):
-        note(identity, (f"{_GONE}{each}" for each in sorted(gone)))
+    gone = {*ids}.intersection(_read(identity).ids)
+    # Where the disk is full, AWS says the same the next time.
+    with contextlib.suppress(OSError):
+        if gone:
+            # Added to what is there: another process may add something at the same time.
+            note(identity, (f"{_GONE}{each}" for each in sorted(gone)))
 
 
 def _read(identity: str) -> _Record:

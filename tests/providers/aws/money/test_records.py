@@ -132,3 +132,19 @@ def test_an_answer_that_cannot_be_kept_is_given_all_the_same(
         full.setattr(paths, "open", refuse, raising=False)
         assert local_store.cached("user", 60.0, lambda: "arn:one") == ("arn:one", 0.0)
     assert local_store.cached("user", 60.0, lambda: "arn:another")[0] == "arn:another"
+
+
+def test_what_has_ended_need_not_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AWS says the same the next time; a cluster whose instance is given back goes on meanwhile."""
+
+    def refuse(path: Path, mode: str = "r", *place: Any, **options: Any) -> IO[str]:
+        if mode == "a":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return usual(path, mode, *place, **options)
+
+    usual = Path.open
+    rented.note("0123abcd", ["i-1", "i-2"])
+    with monkeypatch.context() as full:
+        full.setattr(Path, "open", refuse)
+        rented.forget("0123abcd", ["i-1"])
+    assert rented.instances("0123abcd") == ["i-1", "i-2"]
