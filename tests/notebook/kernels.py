@@ -223,10 +223,19 @@ class LiveNotebook:
 
     def say_action(self, request: dict[str, Any]) -> str:
         """Ask the same, and return the words of the result."""
-        assert self.ask(request) == "begun"
-        reply = self._client.get_control_msg(timeout=PATIENCE)["content"]
+        reply = self._reply_to(request)
         assert reply["status"] == "ok", reply
         return str(reply["said"])
+
+    def fail_action(self, request: dict[str, Any]) -> str:
+        """Ask for what does not work, and return the sentence that says why."""
+        reply = self._reply_to(request)
+        assert reply["status"] == "error", reply
+        return str(reply["message"])
+
+    def _reply_to(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self.ask(request) == "begun"
+        return dict(self._client.get_control_msg(timeout=PATIENCE)["content"])
 
     def restart(self, now: bool = True) -> None:
         """Restart the kernel: kill it, or ask it to end."""

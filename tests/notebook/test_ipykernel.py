@@ -121,6 +121,22 @@ def test_a_page_is_answered_while_a_cell_runs(
     assert notebook.finish(cell).error is None
 
 
+def test_a_page_is_answered_after_an_action_that_was_stopped(notebook: LiveNotebook) -> None:
+    cluster = notebook.succeed("%%sky\npass").snapshot["cluster"]["id"]
+    request = {"action": "where", "cluster": cluster}
+    notebook.succeed(
+        "from jupyter_sky.cluster.errors import Interrupted\n"
+        "from jupyter_sky.notebook.sidebar import actions\n"
+        "def stopped(cluster): raise Interrupted('stopped after 3 s.')\n"
+        "actions.where_ranks_are, where = stopped, actions.where_ranks_are"
+    )
+    try:
+        assert notebook.fail_action(request) == "stopped after 3 s."
+    finally:
+        notebook.succeed("actions.where_ranks_are = where")
+    assert "nothing is running" in notebook.say_action(request)
+
+
 def test_what_a_call_prints_for_a_future_is_in_the_cell_that_made_the_call(
     notebook: LiveNotebook, gate: Callable[[], str], tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Literal, NotRequired, TypedDict
 
 from jupyter_sky.api import pools_up
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.errors import SkyError, UsageError
 from jupyter_sky.notebook.commands.control import (
     interrupt_run,
@@ -87,6 +88,8 @@ class SidebarActions:
         ------
         SkyError
             When it cannot be done.
+        Interrupted
+            If the user stops a run that is part of it.
         """
         cluster = self._cluster(request.get("cluster"))
         if request.get("action") == "record":
@@ -105,7 +108,7 @@ class SidebarActions:
         self._set_error(cluster, "")
         try:
             return self._run(cluster, request)
-        except SkyError as error:
+        except (SkyError, Interrupted) as error:
             self._set_error(cluster, str(error))
             raise
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.inventory.kernel_files import BEGIN_BY, CONTROL_MESSAGE_TYPE
 from jupyter_sky.errors import SkyError
 
@@ -114,7 +115,7 @@ class ControlChannel:
     ) -> None:
         try:
             said = await asyncio.to_thread(self._run_action, content)
-        except SkyError as error:
+        except (SkyError, Interrupted) as error:  # the latter would end the channel's loop
             reply({"status": "error", "message": str(error)})
         except Exception as error:
             reply({"status": "error", "message": f"{type(error).__name__}: {error}"})
