@@ -225,6 +225,8 @@ class Panel(anywidget.AnyWidget):
             said["answer"] = self._source.answer(question)
         except SkyError as error:
             said["trouble"] = str(error)
+        except Exception as error:  # the page waits for an answer, whatever it is
+            said["trouble"] = f"{type(error).__name__}: {error}"
         self.send(said)
 
 

@@ -6,6 +6,7 @@ import copy
 import functools
 import json
 import operator
+from collections.abc import Mapping
 from datetime import datetime
 from html.parser import HTMLParser
 from typing import Any
@@ -14,11 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jupyter_sky.errors import SkyError
 from jupyter_sky.notebook.panel.static_view import as_html, as_text
 from jupyter_sky.notebook.panel.strip import MIME, record_bundle
 from jupyter_sky.notebook.panel.widget import LINES, LONGEST, overlap, shortened
 from tests.notebook.panel.bench import Bench
 from tests.notebook.panel.samples import HOSTILE, changed, epochs, snapshot
+from tests.waiting import until
 
 BAR = {"label": "", "part": 1.0, "count": "9/9", "left": None}
 
@@ -120,6 +123,27 @@ def test_stop_reaches_the_run_that_was_meant(bench: Bench) -> None:
     bench.wait()
     bench.say({"kind": "stop", "run": "r1"})
     assert bench.stops == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "trouble"),
+    [
+        (SkyError("rank 1 does not answer."), "rank 1 does not answer."),
+        (KeyError("x"), "KeyError: 'x'"),
+    ],
+)
+def test_a_question_that_cannot_be_answered_is_not_left_waiting(
+    bench: Bench, error: Exception, trouble: str
+) -> None:
+    def fail(question: Mapping[str, Any]) -> Mapping[str, Any]:
+        raise error
+
+    bench.answers["variables"] = fail
+    cluster = bench.panel.cluster["id"]
+    question = {"about": "variables"}
+    bench.say({"kind": "ask", "cluster": cluster, "number": "1", "question": question})
+    said = until(lambda: [each["content"] for each in bench.panel.comm.sent if "content" in each])
+    assert said == [{"kind": "answer", "number": "1", "trouble": trouble}]
 
 
 @pytest.mark.parametrize(
