@@ -6,7 +6,9 @@ import copy
 import errno
 import json
 import pickle
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 from fsspec.core import url_to_fs
 
 import jupyter_sky as sky
+from jupyter_sky.transport.volumes.asking import note_places
 from tests.installed import on_first_use
 from tests.waiting import until
 
@@ -135,6 +138,35 @@ def test_a_save_can_be_sent_once_it_is_over(tmp_path: Path) -> None:
     sent = pickle.loads(pickle.dumps(saving))
     sent.wait()
     assert saving.done and sent.done and (sent.path, repr(sent)) == (saving.path, repr(saving))
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [(b'{"volumes": [', "the volume .*/data is gone"), (b"{}\n", "'volumes'")],
+    ids=["killed as it answers", "of another version"],
+)
+def test_a_save_whose_volume_gives_no_answer_has_failed(
+    tmp_path: Path, answer: bytes, said: str
+) -> None:
+    place, volume = tmp_path / "keeper", tmp_path / "data"
+    note = {"url": "s3://data", "path": str(volume), "read_only": False, "socket": str(place)}
+    volume.mkdir()
+    note_places(volume)[0].write_text(json.dumps(note))
+
+    def keep() -> None:
+        with keeper.accept()[0] as link:
+            assert b"write_back" in link.recv(4096)
+            link.sendall(answer)
+
+    with socket.socket(socket.AF_UNIX) as keeper, ThreadPoolExecutor() as threads:
+        keeper.bind(str(place))
+        keeper.listen()
+        answered = threads.submit(keep)
+        saving = sky.save(volume / "run", wait=False, step=1)
+        until(lambda: saving.done)
+        answered.result()
+    with pytest.raises(sky.SkyError, match=f"was not saved: {said}"):
+        saving.wait()
 
 
 @contextmanager

@@ -46,15 +46,22 @@ class Saving:
 
     def _end(self, future: Future[Any]) -> None:
         self._seconds = time.monotonic() - self._began
-        self._error = error = future.exception() or _not_written(self.path)
-        if future.exception() and error:
+        try:
+            self._settle(future.exception())
+        except Exception as error:  # of a callback: it would be logged, and nobody would hear of it
+            self._error = self._error or error
+        finally:
+            self._over.set()
+
+    def _settle(self, error: BaseException | None) -> None:
+        self._error = error or _not_written(self.path)
+        if error:
             self._error = self._folder.reason(error)
             self._folder.discard()
         else:
             self._folder.settle()
             if self._folder.is_first and not self._error:
                 present_run.report_saved(self.path, self._step)
-        self._over.set()
 
     @property
     def done(self) -> bool:

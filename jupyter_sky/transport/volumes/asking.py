@@ -53,7 +53,7 @@ def ask(place: str, request: dict[str, Any]) -> dict[str, Any]:
         sock.sendall(json.dumps(request).encode() + b"\n")
         with sock.makefile("rb") as lines:
             line = lines.readline()
-    if not line:
+    if not line.endswith(b"\n"):
         raise ConnectionError("the process that keeps the volumes has ended")
     answer: dict[str, Any] = json.loads(line)
     return answer
