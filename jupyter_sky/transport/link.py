@@ -144,9 +144,9 @@ class Link:
 
     def send_encoded(self, data: Buffer) -> None:
         """Queue bytes that are already a frame, or a part of one."""
-        view = memoryview(data)
-        if self.closed or not len(view):
+        if self.closed:
             return
+        view = memoryview(data)
         self._traffic.sent += len(view)
         if not self._unsent:
             view = self._send_now(view)

@@ -71,10 +71,6 @@ async def restore(
         if controller.shared:
             # Others have to know before this kernel's first run: see `dispatch`.
             await request_quietly(controller.connections[0], "added", by=controller.context.client)
-        # Last, as who takes them has to tell of them.
-        take = owed_runs.take_left
-        left = await asyncio.to_thread(take, controller.id, controller.shared, but=followed)
-        controller.warn(each.sentence for each in left)
         if any(rank["group_size"] != len(controller.ranks) for rank in own):
             newest += 1  # the next run forms a group of the ranks that there are
     if controller.state.phase is ClusterPhase.LOST:  # meanwhile
@@ -82,6 +78,10 @@ async def restore(
     # Whether the other kernel's last run was cut off is not known here.
     state = replace(controller.state, generation=newest, phase=ClusterPhase.READY, cut_off=True)
     controller.state = state
+    if not controller.visits:  # last, as who takes them has to tell of them
+        take = owed_runs.take_left
+        left = await asyncio.to_thread(take, controller.id, controller.shared, but=followed)
+        controller.warn(each.sentence for each in left)
 
 
 def _own_ranks(connection: Connection, welcome: Welcome) -> list[RankStatus]:

@@ -121,6 +121,8 @@ class LinkMonitor:
         await asyncio.sleep(_BRIEF)
         if since is None or connection.broken_since != since or connection.is_over:
             return
+        if connection not in self._connections:  # its node has left
+            return
         self._reported[connection] = since
         self._notify(self.note)
         opinions, told = 0, False

@@ -192,8 +192,8 @@ class ClientSession:
                 link.send_encoded(b"".join(parts))
                 parts, size = [], 0
             if link.unsent_bytes >= HIGH_WATER:
-                link.send_encoded(b"".join(parts))
-                return  # other answers stay behind their events
+                # Answers do not wait for all of them, or who reads slowly would get none in time.
+                break
             if together:
                 self._next = together.last + 1
                 frame = encode({**together.message(), **self._pop_taken()})

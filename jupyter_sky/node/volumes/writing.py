@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import stat
 from concurrent.futures import Executor
 from pathlib import Path
@@ -58,9 +59,11 @@ def _write_changes(tree: Tree, fetcher: Fetcher, workers: Executor, answer: Writ
             answer["left"] = names
             answer["trouble"] = "it is read-only: leave out `:ro` where it is to be written back"
         return
+    unreadable = [name for name in names if _is_folder(tree.path / name)]
     # The marker of a checkpoint comes last, since it makes the checkpoint valid.
     markers = [name for name in names if name.rpartition("/")[2] == MARKER]
-    for part in ([name for name in names if name not in markers], markers):
+    others = [name for name in names if name not in markers and name not in unreadable]
+    for part in (others, markers):
         if answer["left"]:
             answer["left"] += part
             break
@@ -72,13 +75,23 @@ def _write_changes(tree: Tree, fetcher: Fetcher, workers: Executor, answer: Writ
             else:
                 answer["files"] += 1
                 answer["size"] += size
-    for name in tree.removed() if not answer["left"] else ():
+    # What is in a folder that cannot be read looks as if it were removed.
+    for name in tree.removed() if not (answer["left"] or unreadable) else ():
         try:
             tree.bucket.remove(name)
         except BucketError as error:
             answer["trouble"] = answer["trouble"] or str(error)
         else:
             tree.forget(tree.entries[name])
+    if unreadable:
+        answer["left"] += unreadable
+        answer["trouble"] = answer["trouble"] or f"the folder cannot be read: {_PERMIT}"
+
+
+def _is_folder(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return stat.S_ISDIR(path.lstat().st_mode)
+    return False
 
 
 def _say_links(tree: Tree) -> str:
@@ -107,8 +120,6 @@ def _write(tree: Tree, name: str, fetcher: Fetcher) -> tuple[int, str]:
     for _ in range(_ATTEMPTS):
         try:
             before = path.lstat()
-            if stat.S_ISDIR(before.st_mode):
-                return 0, f"the folder cannot be read: {_PERMIT}"
             tree.bucket.write(name, path)
             if tree.is_written(name, before):
                 return before.st_size, ""

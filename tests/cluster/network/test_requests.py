@@ -223,18 +223,20 @@ def test_what_many_are_asked_for_is_sent_again_as_a_whole() -> None:
     asyncio.run(scenario())
 
 
-def test_a_request_that_is_too_large_is_not_sent_again_over_each_new_link() -> None:
+def test_a_request_that_is_too_large_is_refused_and_not_sent_again_over_each_new_link() -> None:
     async def scenario() -> None:
-        requests = Requests()
+        requests, refused = Requests(), list[SkyError]()
         large = SharedFields({"op": "run", "code": "x" * (LARGEST_MESSAGE + 1)})
-        answer = Answers[str](pytest.fail).expect("a node")
+        answers = Answers[str](lambda node, why: refused.append(why))
         for up in (True, False):
             requests.change_link(up)
-            with pytest.raises(ProtocolError):
-                requests.ask(None, None, "x" * (LARGEST_MESSAGE + 1))
-            with pytest.raises(ProtocolError):
-                requests.add(requests.new_number(), {"ranks": [3]}, answer, 30.0, None, large)
-        assert requests.on_link_changed() == []
+            with pytest.raises(
+                SkyError, match=r"this cannot be sent to gpu1: a message of .*large"
+            ):
+                await requests.ask(None, None, "x" * (LARGEST_MESSAGE + 1))
+            answer = answers.expect("a node")
+            requests.add(requests.new_number(), {"ranks": [3]}, answer, 30.0, None, large)
+        assert requests.on_link_changed() == [] and len(refused) == 2
 
     asyncio.run(scenario())
 

@@ -144,32 +144,6 @@ def test_what_is_not_urgent_goes_with_what_follows_in_order(tmp_path: Path) -> N
     asyncio.run(scenario())
 
 
-def test_an_answer_stays_behind_events_that_a_slow_client_has_no_room_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Busy(Host):
-        def answer(self, token: str, message: Message) -> Message:
-            for n in range(50):
-                self.journal.append({"event": "output", "rank": n, "data": b"x" * 2**18})
-            return {}
-
-    async def scenario() -> None:
-        monkeypatch.setattr(client_session, "HIGH_WATER", 2**18)
-        host = Busy(tmp_path)
-        client = host.greet()
-        client.sendall(encode({"op": "follow", "since": 0}))
-        client.sendall(encode({"op": "anything", "id": 7}))
-        decoder, read = Decoder(), list[Message]()
-        while not any(message.get("re") == 7 for message in read):
-            await until_read(host)  # the client is slower than the agent
-            count = client.recv_into(decoder.buffer())
-            read += [message for message, _ in decoder.received(count) if message]
-        assert [message["n"] for message in read if "n" in message] == [*range(1, 51)]
-        client.close()
-
-    asyncio.run(scenario())
-
-
 def test_what_is_not_urgent_goes_a_moment_later_by_itself(tmp_path: Path) -> None:
     async def scenario() -> None:
         host = Host(tmp_path)

@@ -181,14 +181,18 @@ class PendingRequests:
         within, link_within
             See `Connection.request`.
 
-        Raises
-        ------
-        ProtocolError
-            If it is too large; it is not added then, as each new link would break of it.
+        Returns
+        -------
+        bytes
+            Nothing if it is too large, which ``answer`` says: each new link would break of it.
         """
         # The agent need not remember answers that have arrived.
         own = {**own, "id": number, "settled": next(iter(self._pending), number)}
-        encoded = encode(own) if shared is None else shared.encode(own)
+        try:
+            encoded = encode(own) if shared is None else shared.encode(own)
+        except ProtocolError as error:
+            answer.set_exception(SkyError(f"this cannot be sent to {self._name()}: {error}."))
+            return b""
         pending = self._pending[number] = _Pending(own, shared, answer, within, link_within)
         self._limit(pending, asyncio.get_running_loop().time(), self._is_up())
         return encoded

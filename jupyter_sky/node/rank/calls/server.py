@@ -271,6 +271,8 @@ class CallServer:
                     else:
                         answer = self._carry_out_in_process(worker, told, mail)
                 except Exception as error:  # such as no memory, or no further thread
+                    if worker.process:  # its pipe may be in the middle of an answer
+                        worker.process.end()
                     answer = self._failed(told, error)
                 self._end_call(told)
                 self._say(answer)
