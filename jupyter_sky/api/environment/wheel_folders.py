@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -18,12 +19,16 @@ def parent() -> Path:
 
 def note_use(wheel: Path) -> None:
     """Note that a wheel is used now."""
-    os.utime(wheel.parent)
+    with contextlib.suppress(OSError):  # of a home that can only be read
+        os.utime(wheel.parent)
 
 
 def remove_unused(since: float) -> int:
     """Remove folders whose wheels were not used since then; return how many these were."""
-    unused = [each for each in parent().iterdir() if each.stat().st_mtime < since]
-    for folder in unused:
-        shutil.rmtree(folder, ignore_errors=True)
-    return len(unused)
+    count = 0
+    for folder in parent().iterdir():
+        with contextlib.suppress(OSError):  # who makes one removes it where that fails
+            if folder.stat().st_mtime < since:
+                shutil.rmtree(folder)
+                count += 1
+    return count

@@ -206,10 +206,12 @@ class _Expansion(ConnectionListener):
         await asyncio.gather(end(controller, self._new), _end_ranks(self._kept, self._ranks))
         # What may be spent was not shared with nodes that take the places of lost ones.
         staying = () if self._lost else self._machines
-        await self._provider.release_machines(self._growth.machines, staying)
-        controller.forget_ranks(self._ranks)
-        if controller.state.generation > self._before.generation and not self._lost:
-            await _form_again(controller)
+        try:
+            await self._provider.release_machines(self._growth.machines, staying)
+        finally:
+            controller.forget_ranks(self._ranks)
+            if controller.state.generation > self._before.generation and not self._lost:
+                await _form_again(controller)
         nodes, rows = controller.spec.nodes, self._former_rows()
         await blocking(registry.record_size, controller.id, nodes, rows)
         controller.wake()

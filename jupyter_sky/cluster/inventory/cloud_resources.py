@@ -108,16 +108,19 @@ def end_unreadable(row: Broken) -> str:
     SkyError
         If something may still be there; its row stays then.
     """
-    held: list[RentedCluster] = []
+    found: list[RentedCluster] = []
     trouble: list[str] = []
-    if isinstance(provider := providers().get(row.provider), CloudProvider):
+    provider = providers().get(row.provider)
+    if provider is None:  # which may be what cannot be read
+        found, trouble = find()
+    elif isinstance(provider, CloudProvider):
         found, trouble = _find_at(provider)
-        held = [each for each in found if each.resources.id == row.id]
-        if trouble and not held:
-            raise SkyError(
-                f"{row.name} cannot be ended now, as its entry in the registry cannot be read and "
-                f"it may have machines that cannot be seen: {'; '.join(trouble)}"
-            )
+    held = [each for each in found if each.resources.id == row.id]
+    if trouble and not held:
+        raise SkyError(
+            f"{row.name} cannot be ended now, as its entry in the registry cannot be read and it "
+            f"may have machines that cannot be seen: {'; '.join(trouble)}"
+        )
     for each in held:
         each.remove()
     registry.remove(row.id)

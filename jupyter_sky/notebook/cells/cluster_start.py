@@ -94,7 +94,8 @@ class ClusterStart:
             event_loop.wait_for(self.future, timeout)
             started = self.future.result(0)
         if self._cluster is None:
-            self._cluster = self._take_up(started)
+            _, self._cluster = started  # also if what follows fails: it is there
+            self._take_up(started)
         return self._cluster
 
     def follow(self, shell: InteractiveShell) -> Cluster:

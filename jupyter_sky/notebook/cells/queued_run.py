@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from IPython.display import DisplayHandle, display
@@ -154,7 +155,7 @@ class QueuedRun:
         return self._run
 
     def _begin_between_cells(self) -> None:
-        with contextlib.suppress(BaseException):  # it is shown, and raised by `result`
+        with contextlib.suppress(BaseException), _heard_stop():  # `result` raises it
             self._begun()
 
     # In any thread
@@ -186,6 +187,19 @@ def when_up(
     if start := session.start_behind(options):
         return QueuedRun(session, start, options, title, begin)
     return begin(session.cluster(options), None)
+
+
+@contextlib.contextmanager
+def _heard_stop() -> Iterator[None]:
+    """Let Stop interrupt what is done between two cells, where ipykernel ignores it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _stopped() -> Interrupted:

@@ -66,7 +66,7 @@ def _of_s3(
         )
         return options, None
     try:
-        session = make_session(getattr(provider, "profile", None))
+        session = make_session(getattr(provider, "profile", None), is_fresh=True)
         found = session.get_credentials()
         frozen = found.get_frozen_credentials() if found else None
     except (botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError) as error:

@@ -15,7 +15,10 @@ from jupyter_sky.providers.sessions import mfa
 
 
 def make_session(
-    profile: str | None = None, region: str | None = None, **credentials: str | None
+    profile: str | None = None,
+    region: str | None = None,
+    is_fresh: bool = False,
+    **credentials: str | None,
 ) -> Any:
     """Return a `boto3.Session`.
 
@@ -23,6 +26,8 @@ def make_session(
     ----------
     profile, region
         As in the user's AWS configuration; ``None`` for its defaults.
+    is_fresh
+        Whether the credentials of a role have all their time left; see `mfa.prepare`.
     credentials
         ``aws_access_key_id`` and so on, in place of the configured ones.
 
@@ -39,7 +44,7 @@ def make_session(
     core.register_component("data_loader", _loader(core.get_config_variable("data_path")))
     core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_moment)
     session = boto3.Session(botocore_session=core, region_name=region, **credentials)
-    mfa.prepare(session)
+    mfa.prepare(session, is_fresh)
     return session
 
 

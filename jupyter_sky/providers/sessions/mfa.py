@@ -33,12 +33,22 @@ def without_questions() -> Iterator[None]:
         _silent.reset(token)
 
 
-def prepare(session: Any) -> None:
-    """Have a session of boto3 ask here, and keep what it gets."""
-    chain = session._session.get_component("credential_provider")
-    for provider in chain.providers:
+def prepare(session: Any, is_fresh: bool = False) -> None:
+    """Have a session of boto3 ask here, and keep what it gets.
+
+    Parameters
+    ----------
+    session
+        The session.
+    is_fresh
+        Whether the credentials of a role are to have all their time left: what was kept may end in
+        a quarter of an hour. Where a code is needed, they are kept all the same.
+    """
+    core = session._session
+    for provider in core.get_component("credential_provider").providers:
         if provider.METHOD == "assume-role":
-            provider.cache = _cache()
+            if not is_fresh or "mfa_serial" in core.get_scoped_config():
+                provider.cache = _cache()
             provider._prompter = _ask
 
 

@@ -41,6 +41,7 @@ ANSWER = "node-{}.json"
 """What a node says of its agent, or why there is none; it has the number of its task."""
 
 _START_WITHIN = 600  # seconds; where many nodes read Python from one disk, it takes minutes
+_PULLED_WITHIN = 3600  # seconds, for images that are downloaded and converted first
 _NOTICE = 120.0  # seconds before the end of the job, as on EC2
 _LOOK_EVERY = 60.0  # most seconds until the clock is checked again
 _TRIES, _PAUSE = 20, 1.0  # times, and seconds: usually Slurm waits for 30 until it kills
@@ -71,7 +72,7 @@ def main(job: Path, image: str, umask: int) -> None:
         folder.mkdir(mode=0o700)
         blobs.mkdir(mode=0o700)
         try:
-            with _limited():
+            with _limited(_PULLED_WITHIN if image else _START_WITHIN):
                 here = replace(
                     spec,
                     socket=str(folder / "agent.sock"),
@@ -99,14 +100,14 @@ def main(job: Path, image: str, umask: int) -> None:
 
 
 @contextlib.contextmanager
-def _limited() -> Iterator[None]:
+def _limited(within: int) -> Iterator[None]:
     """Give up a start that hangs: the job would go on, and no agent is there to end it."""
 
     def give_up(*_: object) -> None:
-        raise SkyError(f"the agent did not start within {format_duration(_START_WITHIN)}")
+        raise SkyError(f"the agent did not start within {format_duration(within)}")
 
     signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(_START_WITHIN)
+    signal.alarm(within)
     try:
         yield
     finally:

@@ -142,9 +142,12 @@ async def start_agents(start: Start, progress: Progress) -> list[SlurmMachine]:
         else:
             job = await _submit(start, name, folder)
         return await _Wait(job, start, folder, is_shared, progress).agents()
-    except BaseException:
+    except BaseException as error:
         if job is not None:
-            await cancel(at, job)
+            try:
+                await cancel(at, job)
+            except SlurmError as left:  # both have to be known
+                raise SlurmError(f"{error} {left}".lstrip()) from None
         raise
     finally:
         with contextlib.suppress(SlurmError):

@@ -173,14 +173,14 @@ def make(
                 TagSpecifications=tag_specification(("image", "snapshot"), tags),
             )
         return _made(clients, name, report)
-    except BaseException as error:
+    except KeyboardInterrupt:
         # AWS would go on making it: it would cost, and later clusters would boot from it.
         try:
             if any(each.name == name for each in every(clients)):
                 remove(clients, name)
         except BaseException:
             left = f"The snapshot {name} may be left: `%sky snapshot --remove {name}` removes it."
-            raise SkyError(f"{error} {left}".lstrip()) from None
+            raise SkyError(left) from None
         raise
 
 
