@@ -62,8 +62,16 @@ def make_place(path: Path, note: Mapping[str, Any]) -> tuple[list[Path], str]:
             if each.exists():
                 break
             made.append(each)
-        path.mkdir(parents=True, exist_ok=True)
-        _write_note(path, json.dumps({**note, "host": os.uname().nodename}))
+        if path.exists() and not path.is_dir():
+            raise FileExistsError
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # First: only who is not refused makes the folder, and so removes it.
+        written = _write_note(path, json.dumps({**note, "host": os.uname().nodename}))
+        try:
+            path.mkdir(exist_ok=True)
+        except OSError:
+            written.unlink(missing_ok=True)
+            raise
     except (FileExistsError, NotADirectoryError):
         raise VolumeError(f"there is a file at {path}: choose another path") from None
     except OSError as error:
@@ -86,15 +94,17 @@ def remove_place(path: Path, kept: Collection[Path], made: Sequence[Path]) -> No
                 each.rmdir()
 
 
-def _write_note(path: Path, text: str) -> None:
+def _write_note(path: Path, text: str) -> Path:
     beside, inside = note_places(path)
     # Other nodes, or other clusters, may make a volume there at this moment.
     for note in (beside, inside):
         new = note.with_name(f".{os.uname().nodename}-{os.getpid()}{NEW}")
         try:
+            if note == inside:
+                path.mkdir(exist_ok=True)
             new.write_text(text)
             note.hardlink_to(new)
-            return
+            return note
         except FileExistsError:
             _refuse_if_kept(path, note)
             raise VolumeError(f"{path} is made by another cluster: choose another path") from None
@@ -104,6 +114,7 @@ def _write_note(path: Path, text: str) -> None:
         finally:
             with contextlib.suppress(OSError):
                 new.unlink(missing_ok=True)
+    raise AssertionError("unreachable")
 
 
 def _refuse_if_kept(path: Path, note: Path) -> None:
