@@ -118,11 +118,11 @@ def wait_for(path: Path) -> None:
 def test_what_a_rank_prints_between_its_calls_is_shown_where_another_is_awaited(
     pool: sky.ComputePool, tmp_path: Path
 ) -> None:
-    said: list[Event] = []
     heard: list[Event] = []
+    said: list[Event] = []
     assert pool._batches is not None
-    calls = [say_later(tmp_path, "thread"), wait_for(tmp_path / "go")]
-    for call, events in zip(calls, (said, heard), strict=True):
+    calls = [wait_for(tmp_path / "go"), say_later(tmp_path, "thread")]
+    for call, events in zip(calls, (heard, said), strict=True):
         batch, _ = pool._batches.pack([call], events.append)
         pool._batches.submit(batch)
     until(lambda: said)
