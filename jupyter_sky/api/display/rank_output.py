@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Hashable
 
 from jupyter_sky.formatting import format_bytes, format_count
 from jupyter_sky.transport.protocol.events import Display, Output
 
 
-class OutputDecoder:
-    """Decodes the output of ranks, whose pieces may end within a character."""
+class StreamDecoder:
+    """Decodes streams whose pieces may end within a character."""
 
     def __init__(self) -> None:
-        self._rest: dict[tuple[str | None, int, str, int], bytes] = {}
+        self._rest: dict[Hashable, bytes] = {}
+
+    def decode(self, stream: Hashable, data: bytes) -> str:
+        """Return the text of a piece, completing a character that its stream has begun."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        text = decoder.decode(self._rest.pop(stream, b"") + data)
+        if rest := decoder.getstate()[0]:
+            self._rest[stream] = rest
+        return text
+
+    def rest(self) -> str:
+        """Return what stands for characters that have no end."""
+        return "".join(rest.decode(errors="replace") for rest in self._rest.values())
+
+
+class OutputDecoder:
+    """Decodes the output of ranks."""
+
+    def __init__(self) -> None:
+        self._decoder = StreamDecoder()
 
     def decode(self, event: Output) -> str:
-        """Return the text of an event, completing a character of the same stream."""
-        key = (event.run, event.rank, event.stream, event.call)
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        text = decoder.decode(self._rest.pop(key, b"") + event.data)
-        if rest := decoder.getstate()[0]:
-            self._rest[key] = rest
-        return text
+        """Return the text of an event."""
+        stream = (event.run, event.rank, event.stream, event.call)
+        return self._decoder.decode(stream, event.data)
 
 
 def gap(event: Output, command: str) -> str:

@@ -49,11 +49,8 @@ def start(place: Candidate, plugins: Sequence[Plugin]) -> Cluster:
         return Cluster.start(spec, provider, runtime_env)
     with ProgressLine(shell, spec.name) as line:
         cluster = Cluster.start(spec, provider, runtime_env, line.update)
-        try:
+        with _ended_on_error(cluster):  # for example if nobody can read it
             line.update(f"{describe(cluster)}, ready in {line.seconds:.1f} s")
-        except BaseException:  # for example if nobody can read it
-            cluster.down()
-            raise
     return cluster
 
 
@@ -96,13 +93,20 @@ def start_first(
                 continue
             if refused:
                 sentence = f"{cluster.name} is on {each.name}, because of {'; '.join(refused)}."
-                try:
+                with _ended_on_error(cluster):  # warnings can be errors
                     warnings.warn(sentence, stacklevel=3)
-                except BaseException:  # warnings can be errors
-                    cluster.down()
-                    raise
             return each, cluster
         raise SkyError(f"no nodes at any of {len(tried)} places: {'; '.join(refused)}.")
+
+
+@contextlib.contextmanager
+def _ended_on_error(cluster: Cluster) -> Iterator[None]:
+    """End a cluster where something goes wrong before its pool has it."""
+    try:
+        yield
+    except BaseException:
+        cluster.down()
+        raise
 
 
 def _modules() -> frozenset[str]:

@@ -48,10 +48,10 @@ def _of_tqdm(text: str) -> ProgressView | None:
         found = _TQDM.search(line) if "%|" in line else None
         if found is None:
             continue
+        view = _view(found, found["label"], int(found["percent"]) / 100, found["count"])
         if _UP not in line[found.end() :]:
-            return _view(found, found["label"], int(found["percent"]) / 100, found["count"])
-        label = found["label"]
-        inner = inner or _view(found, label, int(found["percent"]) / 100, found["count"])
+            return view
+        inner = inner or view
     return inner
 
 

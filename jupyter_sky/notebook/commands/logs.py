@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import json
 import sys
 import time
 from argparse import Namespace
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from jupyter_sky.api.display.rank_output import StreamDecoder
 from jupyter_sky.cluster.cluster import Cluster
 from jupyter_sky.cluster.rank_log import LogEntry, LogPart
 from jupyter_sky.errors import ClusterLost, NoConnection, UsageError
@@ -186,7 +184,7 @@ class _PlainPrinter:
     def __init__(self, rank: int, asked: int | None) -> None:
         self._rank = rank
         self._asked = asked
-        self._decoders = _Decoders()
+        self._decoder = StreamDecoder()
 
     def left_out(self, size: int, lines: int) -> None:
         if size and (self._asked is None or lines < self._asked):
@@ -196,10 +194,10 @@ class _PlainPrinter:
             )
 
     def print(self, entry: LogEntry) -> None:
-        sys.stdout.write(self._decoders.decode(entry))
+        sys.stdout.write(self._decoder.decode((entry.rank, entry.stream), entry.data))
 
     def finish(self) -> None:
-        sys.stdout.write(self._decoders.rest())
+        sys.stdout.write(self._decoder.rest())
 
 
 class _LabelledPrinter:
@@ -240,7 +238,7 @@ class _JsonPrinter:
     """Prints each entry as a line of JSON: `LogEntry` of the server's ``schema.json``."""
 
     def __init__(self) -> None:
-        self._decoders = _Decoders()
+        self._decoder = StreamDecoder()
 
     def left_out(self, size: int, lines: int) -> None:
         pass
@@ -250,7 +248,7 @@ class _JsonPrinter:
             "rank": entry.rank,
             "time": entry.time,
             "stream": entry.stream,
-            "text": self._decoders.decode(entry),
+            "text": self._decoder.decode((entry.rank, entry.stream), entry.data),
             "run": entry.run,
             "title": entry.title,
         }
@@ -258,22 +256,6 @@ class _JsonPrinter:
 
     def finish(self) -> None:
         pass
-
-
-class _Decoders:
-    """Decodes streams of ranks, each of which may end in the middle of a character so far."""
-
-    def __init__(self) -> None:
-        new = partial(codecs.getincrementaldecoder("utf-8"), "replace")
-        self._streams: defaultdict[tuple[int, str], codecs.IncrementalDecoder] = defaultdict(new)
-
-    def decode(self, entry: LogEntry) -> str:
-        """Return the text of an entry, with the character that its stream has begun before."""
-        return self._streams[entry.rank, entry.stream].decode(entry.data)
-
-    def rest(self) -> str:
-        """Return what stands for characters that have no end."""
-        return "".join(decoder.decode(b"", True) for decoder in self._streams.values())
 
 
 def _save_log(cluster: Cluster, ranks: Sequence[int], path: str) -> str:
