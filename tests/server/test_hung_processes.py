@@ -6,6 +6,7 @@ sidebar from its answers nor the server up.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -216,4 +217,10 @@ def test_downloads_that_hang_keep_no_action_waiting(tmp_path: Path) -> None:
 def hanging() -> list[psutil.Process]:
     """The commands that hang, of servers that this process has started."""
     below = psutil.Process().children(recursive=True)
-    return [each for each in below if each.cmdline() == ["sleep", "infinity"]]
+    return [each for each in below if command_of(each) == ["sleep", "infinity"]]
+
+
+def command_of(process: psutil.Process) -> list[str]:
+    with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile, or is a zombie
+        return process.cmdline()
+    return []

@@ -13,7 +13,7 @@ from jupyter_sky.paths import home
 def parent() -> Path:
     """Return the folder that these folders are in."""
     folder = home() / "wheels"
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
     return folder
 
 

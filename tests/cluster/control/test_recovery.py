@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import os
@@ -18,9 +19,10 @@ import pytest
 import jupyter_sky as sky
 from jupyter_sky.api.assemble import assemble
 from jupyter_sky.cluster.cluster import Cluster
+from jupyter_sky.cluster.control import scaling
 from jupyter_sky.cluster.control.controller import Controller
 from jupyter_sky.cluster.errors import RankLost
-from jupyter_sky.cluster.inventory import owed_runs, registry, turns
+from jupyter_sky.cluster.inventory import registry, turns
 from jupyter_sky.cluster.inventory.storage import processes
 from jupyter_sky.cluster.runtime_env import RuntimeEnv, Timeouts
 from jupyter_sky.providers.local import Local
@@ -193,14 +195,13 @@ def test_who_attaches_while_a_node_is_lost_replaces_none_without_the_option(
         usual(controller, *reason)
         lost.set()
 
-    def lose(*asked: Any, **options: Any) -> list[Any]:
-        kill_agent(cells, 1)
-        assert lost.wait(PATIENCE)
-        return []
+    async def lose(*asked: Any) -> None:
+        os.kill(row.machines[1]["pid"], signal.SIGKILL)
+        assert await asyncio.to_thread(lost.wait, PATIENCE)
 
     cells.cluster.close()
     monkeypatch.setattr(Controller, "mark_lost", note)
-    monkeypatch.setattr(owed_runs, "take_left", lose)
+    monkeypatch.setattr(scaling, "finish_interrupted", lose)
     with pytest.raises(sky.SkyError, match=r"does not answer .*the agent of rank 1 ended"):
         Cluster.attach(row, Local(), RuntimeEnv(life={}))
 
