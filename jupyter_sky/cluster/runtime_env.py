@@ -14,7 +14,7 @@ from jupyter_sky.cluster.cost_meter import CostMeter
 from jupyter_sky.errors import SkyError
 from jupyter_sky.providers.base import Provider
 from jupyter_sky.providers.spec import ClusterSpec
-from jupyter_sky.transport.protocol.messages import Packed
+from jupyter_sky.transport.blobs.packed import Packed
 
 T = TypeVar("T")
 

@@ -2,14 +2,16 @@
 
 A pickled value goes over the wire as a message (``pack``) that names its large parts by digest;
 those are sent once, in pieces. On a node, a blob is a file in shared memory that every rank maps
-privately and writably (``unpack``): a large array is there once, however many ranks use it.
+privately and writably (``unpack``): a large array is there once, however many ranks use it. Small
+parts share blobs, since a list may have a hundred thousand of them.
 """
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +20,8 @@ import blake3
 from jupyter_sky.serialization.object_tokens.tokens import Tokens
 from jupyter_sky.serialization.pickled import Pickled
 from jupyter_sky.serialization.pickling import load
+from jupyter_sky.transport.blobs.packed import Blob, BlobSlice, Packed
 from jupyter_sky.transport.frames import ProtocolError
-from jupyter_sky.transport.protocol.messages import Blob, Packed
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -29,8 +31,29 @@ INLINE = 32 * 1024
 
 _MAX_INLINE = 1024 * 1024  # total bytes of such parts in one value
 
+SMALL = 1024 * 1024
+"""Bytes up to which a part shares a blob with others."""
+
+# Of a value that has changed in one small part, all that shares its blob is sent again.
+_SHARED = 4 * 1024 * 1024  # bytes from which on a shared blob takes no further part
+
+_ALIGNED = 64  # bytes: arrays of all types begin where vector instructions work best
+
 PIECE = 512 * 1024
 """Bytes of a piece of a blob: small enough to stay in a processor's cache while it is copied."""
+
+_MAP_FIXED = 0x10  # of Linux and macOS
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+)
 
 _PARALLEL = 1024 * 1024  # bytes above which hashing in several threads is faster
 
@@ -73,14 +96,17 @@ def pack(
     """
     digests = {} if digests is None else digests
     blobs: dict[str, memoryview] = {}
+    shared = _SharedBlobs(blobs)
     room = _MAX_INLINE
 
-    def part(data: Buffer) -> bytes | Blob:
+    def part(data: Buffer) -> bytes | Blob | BlobSlice:
         nonlocal room
         view = memoryview(data).cast("B")
         if view.nbytes <= min(INLINE, room):
             room -= view.nbytes
             return bytes(view)
+        if view.nbytes <= SMALL:
+            return shared.add(view)
         key = known_digest(view, digests)
         blobs[key] = view
         return {"blob": key, "size": view.nbytes}
@@ -89,7 +115,43 @@ def pack(
         "stream": part(pickled.stream),
         "buffers": [part(buffer) for buffer in pickled.buffers],
     }
+    shared.end()
     return message, blobs
+
+
+class _SharedBlobs:
+    """Puts small parts of a value into blobs that they share.
+
+    Parameters
+    ----------
+    blobs
+        The blobs of the value, by digest, to which these are added.
+    """
+
+    def __init__(self, blobs: dict[str, memoryview]) -> None:
+        self._blobs = blobs
+        self._memory = bytearray()
+        self._slices: list[BlobSlice] = []
+
+    def add(self, view: memoryview) -> BlobSlice:
+        """Return where a part lies, of which the blob is filled in when it is full."""
+        self._memory += bytes(-len(self._memory) % _ALIGNED)
+        found: BlobSlice = {"blob": "", "size": 0, "at": len(self._memory), "length": view.nbytes}
+        self._memory += view
+        self._slices.append(found)
+        if len(self._memory) >= _SHARED:
+            self.end()
+        return found
+
+    def end(self) -> None:
+        """Let no further part into the last blob."""
+        if not self._slices:
+            return
+        key = digest(self._memory)
+        self._blobs[key] = memoryview(self._memory)
+        for each in self._slices:
+            each["blob"], each["size"] = key, len(self._memory)
+        self._memory, self._slices = bytearray(), []
 
 
 def known_digest(data: Buffer, digests: dict[tuple[int, int], str]) -> str:
@@ -116,16 +178,45 @@ def content(packed: Packed) -> str:
     for part in (packed["stream"], *packed["buffers"]):
         if isinstance(part, dict):
             hasher.update(b"blob" + bytes.fromhex(part["blob"]))
+            if "at" in part:
+                hasher.update(part["at"].to_bytes(8, "big") + part["length"].to_bytes(8, "big"))
         else:
             hasher.update(b"data" + len(part).to_bytes(8, "big") + part)
     return hasher.hexdigest()
 
 
-def references(packed: Packed) -> Iterator[tuple[str, int]]:
-    """Yield the digest and size of each blob that a packed value names."""
-    for part in (packed["stream"], *packed["buffers"]):
-        if isinstance(part, dict):
-            yield part["blob"], part["size"]
+def references(packed: Packed) -> dict[str, int]:
+    """Return the size of each blob that a packed value names, by digest."""
+    parts = (packed["stream"], *packed["buffers"])
+    return {part["blob"]: part["size"] for part in parts if isinstance(part, dict)}
+
+
+def size(packed: Packed) -> int:
+    """Return the bytes of a packed value, with those of its blobs."""
+    parts = (packed["stream"], *packed["buffers"])
+    inline = sum(len(part) for part in parts if isinstance(part, bytes))
+    return inline + sum(references(packed).values())
+
+
+def parts_in(packed: Packed, memory: Mapping[str, Buffer]) -> tuple[Buffer, list[Buffer]]:
+    """Return the pickle of a packed value, and the memory that it refers to, both writable.
+
+    Parameters
+    ----------
+    packed
+        What `pack` made.
+    memory
+        That of its blobs, by digest.
+    """
+
+    def part(data: bytes | Blob | BlobSlice) -> Buffer:
+        if not isinstance(data, dict):
+            return bytearray(data)  # writable, as the original array was
+        if "at" not in data:
+            return memory[data["blob"]]
+        return memoryview(memory[data["blob"]])[data["at"] : data["at"] + data["length"]]
+
+    return part(packed["stream"]), [part(buffer) for buffer in packed["buffers"]]
 
 
 def pieces(view: memoryview) -> Iterator[tuple[int, memoryview]]:
@@ -146,23 +237,38 @@ def unpack(packed: Packed, folder: Path, tokens: Tokens | None = None) -> Any:
     tokens
         The tokens of the objects in it, if later pickles may refer to them.
     """
-
-    def part(data: Any) -> Buffer:
-        if isinstance(data, dict):
-            return map_privately(folder / file_name(data["blob"]), data["size"])
-        # Writable, as the original array was.
-        return bytearray(data)
-
-    buffers = [part(buffer) for buffer in packed["buffers"]]
-    return load(part(packed["stream"]), buffers, tokens)
+    memory = {
+        key: map_privately(folder / file_name(key), size)
+        for key, size in references(packed).items()
+    }
+    return load(*parts_in(packed, memory), tokens)
 
 
 def map_privately(path: Path, size: int) -> mmap.mmap:
-    """Map a blob such that writes only affect this process; ``OSError`` if it is another user's."""
+    """Map a blob such that writes only affect this process; ``OSError`` if it is another user's.
+
+    No file stays open for it, as for Python's own mappings of files: a model has more tensors than
+    a process may have open files, mostly 1,024.
+    """
     with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_uid != os.getuid():
+        status = os.fstat(file.fileno())
+        if status.st_uid != os.getuid():
             raise PermissionError(f"{path} belongs to another user")
-        return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
+        if status.st_size < size:
+            raise ValueError(f"{path} has less than {size} bytes")
+        memory = mmap.mmap(-1, size, access=mmap.ACCESS_COPY)
+        _replace_by_file(memory, file.fileno())
+        return memory
+
+
+def _replace_by_file(memory: mmap.mmap, descriptor: int) -> None:
+    """Have anonymous memory be a private copy of a file from now on."""
+    start = ctypes.c_char.from_buffer(memory)
+    protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED
+    place = ctypes.addressof(start)
+    if _libc.mmap(place, len(memory), protection, flags, descriptor, 0) != place:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 def file_name(key: str) -> str:

@@ -15,7 +15,7 @@ from jupyter_sky.errors import UsageError
 from jupyter_sky.formatting import format_bytes, format_count, format_list
 from jupyter_sky.serialization import blobs
 from jupyter_sky.serialization.selected_files import IGNORE_FILE, entries, unreadable
-from jupyter_sky.transport.sent_folders import (
+from jupyter_sky.transport.blobs.sent_folders import (
     FilePart,
     FolderModes,
     SentFile,

@@ -21,7 +21,7 @@ import cloudpickle
 from cloudpickle import cloudpickle as _internals
 
 from jupyter_sky.analysis.query_names import named_in_queries
-from jupyter_sky.serialization import cell_sources
+from jupyter_sky.serialization import cell_sources, garbage
 from jupyter_sky.serialization.models import sharded
 from jupyter_sky.serialization.models.wrapped import reduce_compiled
 from jupyter_sky.serialization.module_reference import imported_in, is_replaced_enum, module_of
@@ -99,6 +99,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         # Cloudpickle keeps here what it pickles in place of a function's globals.
         self.globals_ref[id(self._main)] = _MainNamespace()
 
+    @garbage.not_searched_for()
     def run(self) -> Pickled:
         """Pickle the value."""
         self.dump(self._value)

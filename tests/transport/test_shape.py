@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jupyter_sky.transport.blobs.packed import Packed
 from jupyter_sky.transport.frames import ProtocolError, decode_message, encode
 from jupyter_sky.transport.protocol.error_report import report
 from jupyter_sky.transport.protocol.events import (
@@ -33,7 +34,6 @@ from jupyter_sky.transport.protocol.events import (
     decode_event,
 )
 from jupyter_sky.transport.protocol.inspection import RankUsage
-from jupyter_sky.transport.protocol.messages import Packed
 from jupyter_sky.transport.protocol.shape import check_for
 
 VALUE: Packed = {

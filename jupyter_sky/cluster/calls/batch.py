@@ -11,8 +11,9 @@ from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.cluster.runs.task import Message, RunNotice, Task
 from jupyter_sky.errors import SkyError
 from jupyter_sky.serialization.cell_sources import Cells
+from jupyter_sky.transport.blobs.packed import Packed
 from jupyter_sky.transport.protocol.events import Display, Output
-from jupyter_sky.transport.protocol.messages import NameGroup, Packed, Serving
+from jupyter_sky.transport.protocol.messages import NameGroup, Serving
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from jupyter_sky.cluster.runs.scheduler import Scheduler
 from jupyter_sky.cluster.runs.task import Message
 from jupyter_sky.cluster.runs.values import load
 from jupyter_sky.transport import event_loop
-from jupyter_sky.transport.protocol.messages import Packed
+from jupyter_sky.transport.blobs.packed import Packed
 
 
 class Calls:

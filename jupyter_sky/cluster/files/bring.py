@@ -21,8 +21,8 @@ from jupyter_sky.cluster.network import incoming
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.cluster.network.requests.pending import LOOK_LINK_WITHIN
 from jupyter_sky.errors import SkyError
+from jupyter_sky.transport.blobs.sent_folders import mode_of_new, short_name
 from jupyter_sky.transport.protocol.agent_requests import FindAnswer, FoundFile
-from jupyter_sky.transport.sent_folders import mode_of_new, short_name
 from jupyter_sky.transport.tasks import cancel_all
 
 PART = 512 * 1024

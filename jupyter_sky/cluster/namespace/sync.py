@@ -288,7 +288,7 @@ class NamespaceSync:
     ) -> Mapping[str, Any]:
         """Return what names from a rank are bound to: own objects, changed as the rank did."""
         objects, set_again = self._sent_objects, self._set_again
-        with self._lock.held():
+        with self._lock.held(), garbage.not_searched_for():
             return merge(values, namespace, self._remote_state, rank, objects, set_again)
 
     def returned(

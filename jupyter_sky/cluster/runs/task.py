@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from jupyter_sky.cluster.metrics.curves import Curves
 from jupyter_sky.cluster.namespace.update import NamespaceUpdate
 from jupyter_sky.serialization.cell_sources import Cells
+from jupyter_sky.transport.blobs.packed import Packed
 from jupyter_sky.transport.protocol.debugging import Debugging
-from jupyter_sky.transport.protocol.messages import NameGroup, Packed, Script, Serving
+from jupyter_sky.transport.protocol.messages import NameGroup, Script, Serving
 from jupyter_sky.transport.protocol.profiling import RecordKind
 
 HANG_AFTER = 10.0

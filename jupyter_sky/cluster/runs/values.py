@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import psutil
@@ -13,12 +13,12 @@ from jupyter_sky.cluster.errors import Interrupted
 from jupyter_sky.cluster.network.connection import Connection
 from jupyter_sky.errors import SkyError
 from jupyter_sky.formatting import format_bytes, format_time_ago
-from jupyter_sky.serialization import garbage
+from jupyter_sky.serialization import blobs, garbage
 from jupyter_sky.serialization.object_tokens.kinds import MAX_OBJECTS, is_mutable
 from jupyter_sky.serialization.object_tokens.tokens import Tokens
 from jupyter_sky.serialization.pickling import load_with_memo
 from jupyter_sky.transport import event_loop
-from jupyter_sky.transport.protocol.messages import Packed
+from jupyter_sky.transport.blobs.packed import Packed
 
 _AT_ONCE = 8  # blobs of one value
 _BRIEF = 0.5  # seconds for which a broken link is not mentioned
@@ -48,20 +48,20 @@ def load(
     Interrupted
         If the user stops it while they are on their way.
     """
-    parts: Sequence[Any] = [packed["stream"], *packed["buffers"]]
-    if sizes := [part["size"] for part in parts if isinstance(part, dict)]:
-        _check_room(sum(sizes))
+    fetched: Mapping[str, memoryview] = {}
+    if references := blobs.references(packed):
+        size = sum(references.values())
+        _check_room(size)
         try:
-            parts = event_loop.wait(_fetch(parts, connection), _LinkNotice(connection, notice))
+            fetching = _fetch(references, connection)
+            fetched = event_loop.wait(fetching, _LinkNotice(connection, notice))
         except KeyboardInterrupt:
             raise Interrupted(
-                f"stopped while {format_bytes(sum(sizes))} were on their way from "
+                f"stopped while {format_bytes(size)} were on their way from "
                 f"{connection.name}; the run itself is over."
             ) from None
-    # The memory of an array has to be writable, as bytes are not.
-    stream, *buffers = (bytearray(part) if isinstance(part, bytes) else part for part in parts)
     with garbage.not_searched_for():
-        value, memo = load_with_memo(stream, buffers)
+        value, memo = load_with_memo(*blobs.parts_in(packed, fetched))
         if "tokens" in packed and len(memo) <= MAX_OBJECTS:
             tokens = Tokens(**packed["tokens"])
             learn({tokens.of(place): each for place, each in memo.items() if is_mutable(each)})
@@ -108,16 +108,15 @@ class _LinkNotice:
             )
 
 
-async def _fetch(parts: Sequence[Any], connection: Connection) -> list[Any]:
-    """Return the parts of a packed value, with blobs in place of references to them."""
+async def _fetch(references: Mapping[str, int], connection: Connection) -> dict[str, memoryview]:
+    """Return blobs, whose sizes these are, by digest."""
     turns = asyncio.Semaphore(_AT_ONCE)
 
-    async def fetch(part: Any) -> Any:
-        if not isinstance(part, dict):
-            return part
+    async def fetch(key: str, size: int) -> memoryview:
         async with turns:
-            blob = await connection.fetch(part["blob"], part["size"])
-            connection.uploads.note_arrived(part["blob"])  # so it is not sent back
+            blob = await connection.fetch(key, size)
+            connection.uploads.note_arrived(key)  # so it is not sent back
             return blob
 
-    return list(await asyncio.gather(*map(fetch, parts)))
+    fetched = await asyncio.gather(*map(fetch, references, references.values()))
+    return dict(zip(references, fetched, strict=True))

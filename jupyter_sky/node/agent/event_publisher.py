@@ -10,9 +10,10 @@ from jupyter_sky.node.agent.idle import IdleTimer
 from jupyter_sky.node.agent.journal import Journal
 from jupyter_sky.node.blobs.store import BlobStore
 from jupyter_sky.serialization import blobs
+from jupyter_sky.transport.blobs.packed import Packed
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.events import Forgotten, Leaving, RunBegan
-from jupyter_sky.transport.protocol.messages import LatestRun, Packed
+from jupyter_sky.transport.protocol.messages import LatestRun
 
 
 class EventPublisher:
@@ -124,7 +125,7 @@ class EventPublisher:
             self.publish(Forgotten(dropped).message())
 
     def _adopt_blobs(self, values: Packed) -> None:
-        references = list(blobs.references(values))
-        for key, size in references:
+        references = blobs.references(values)
+        for key, size in references.items():
             self._store.adopt(key, size)
-        self.trim_blobs(frozenset(key for key, _ in references))
+        self.trim_blobs(frozenset(references))

@@ -19,6 +19,8 @@ from jupyter_sky.node.network import interfaces, port_check
 from jupyter_sky.node.network.peers import PeerAgents
 from jupyter_sky.node.supervisor.supervisor import Supervisor
 from jupyter_sky.serialization import blobs
+from jupyter_sky.transport.blobs.packed import Packed
+from jupyter_sky.transport.blobs.sent_folders import blobs_of, portions_of
 from jupyter_sky.transport.certificates import fingerprint
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.agent_requests import (
@@ -46,12 +48,7 @@ from jupyter_sky.transport.protocol.inspection import (
     LookAnswer,
     LookRequest,
 )
-from jupyter_sky.transport.protocol.messages import (
-    NameGroup,
-    Packed,
-    RunRequest,
-    whole_request,
-)
+from jupyter_sky.transport.protocol.messages import NameGroup, RunRequest, whole_request
 from jupyter_sky.transport.protocol.profiling import ProfileAnswer, TakeProfileRequest
 from jupyter_sky.transport.protocol.topology import (
     AbandonRequest,
@@ -63,7 +60,6 @@ from jupyter_sky.transport.protocol.topology import (
     ReachRequest,
     ReserveRequest,
 )
-from jupyter_sky.transport.sent_folders import blobs_of, portions_of
 from jupyter_sky.transport.tasks import shielded
 
 _WORK = frozenset({"arrived", "installing", "attend"})
@@ -383,4 +379,4 @@ def _blobs_in(request: RunRequest) -> frozenset[str]:
 
 def _blobs_in_values(packed: Packed | None, names: Sequence[NameGroup]) -> frozenset[str]:
     values = [*(group["packed"] for group in names), *([packed] if packed else ())]
-    return frozenset(key for value in values for key, _ in blobs.references(value))
+    return frozenset(key for value in values for key in blobs.references(value))

@@ -29,7 +29,7 @@ from typing import Any
 from jupyter_sky.errors import SkyError
 from jupyter_sky.serialization import blobs
 from jupyter_sky.serialization.folders import digest_file
-from jupyter_sky.transport.sent_folders import (
+from jupyter_sky.transport.blobs.sent_folders import (
     FilePart,
     SentFile,
     SentFolder,

@@ -8,8 +8,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from jupyter_sky.transport.blobs.sent_folders import FolderModes, open_to
 from jupyter_sky.transport.protocol.agent_requests import FilePart, FindAnswer, FoundFile
-from jupyter_sky.transport.sent_folders import FolderModes, open_to
 
 _MOST_LOOKED_AT = 20_000
 """Entries that are looked at for what a run has written."""

@@ -44,10 +44,11 @@ from jupyter_sky.node.rank.unseen_output import unseen
 from jupyter_sky.node.volumes import opening
 from jupyter_sky.serialization import blobs, cell_sources
 from jupyter_sky.transport import present_run
+from jupyter_sky.transport.blobs.packed import Packed
 from jupyter_sky.transport.frames import BlockingFrames
 from jupyter_sky.transport.protocol.error_report import is_of_collective
 from jupyter_sky.transport.protocol.events import Display, Event, Outcome, RankDone
-from jupyter_sky.transport.protocol.messages import NameGroup, Packed
+from jupyter_sky.transport.protocol.messages import NameGroup
 from jupyter_sky.transport.protocol.rank_messages import (
     NotReserved,
     ReserveCommand,

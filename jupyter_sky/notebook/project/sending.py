@@ -24,9 +24,9 @@ from jupyter_sky.cluster.runs.task import Task
 from jupyter_sky.formatting import format_bytes
 from jupyter_sky.serialization import folders
 from jupyter_sky.serialization.folders import FolderContent
+from jupyter_sky.transport.blobs.sent_folders import record_name, unfinished_name
 from jupyter_sky.transport.protocol.agent_requests import FoundFile
 from jupyter_sky.transport.protocol.messages import Script
-from jupyter_sky.transport.sent_folders import record_name, unfinished_name
 
 _STEPS = 20  # between two updates of the display
 

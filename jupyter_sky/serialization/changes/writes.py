@@ -16,7 +16,7 @@ from typing import Any
 from jupyter_sky.serialization import blobs
 from jupyter_sky.serialization.object_tokens.kinds import MemoEntries
 from jupyter_sky.serialization.pickled import Pickled
-from jupyter_sky.transport.protocol.messages import Packed
+from jupyter_sky.transport.blobs.packed import Packed
 
 _noted: Any = None
 """How often `note` was called, by tensor, as soon as there is one."""

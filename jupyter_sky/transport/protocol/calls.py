@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypedDict
 
-from jupyter_sky.transport.protocol.messages import NameGroup, Packed
+from jupyter_sky.transport.blobs.packed import Packed
+from jupyter_sky.transport.protocol.messages import NameGroup
 
 AHEAD = 16
 """Values that are sent, or items that are asked for, before the first of them is used."""

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_type_hints
 
+from jupyter_sky.transport.blobs.packed import Packed
 from jupyter_sky.transport.frames import Message, ProtocolError
 from jupyter_sky.transport.protocol.error_report import ErrorReport
-from jupyter_sky.transport.protocol.messages import Packed
 from jupyter_sky.transport.protocol.shape import Check, check_for
 from jupyter_sky.transport.rank_ranges import RankRanges
 

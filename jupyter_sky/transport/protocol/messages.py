@@ -13,43 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
+from jupyter_sky.transport.blobs.packed import Packed
+from jupyter_sky.transport.blobs.sent_folders import SentFolder
 from jupyter_sky.transport.frames import Message
 from jupyter_sky.transport.protocol.debugging import Debugging
 from jupyter_sky.transport.protocol.profiling import RecordKind
 from jupyter_sky.transport.rank_ranges import RankRanges
-from jupyter_sky.transport.sent_folders import SentFolder
-
-
-class Blob(TypedDict):
-    """A large part of a packed value that is sent separately: its digest, and its size in bytes."""
-
-    blob: str
-    size: int
-
-
-class PackedTokens(TypedDict):
-    """The arguments of `object_tokens.Tokens`."""
-
-    first: int
-    known: dict[int, int]
-
-
-class Packed(TypedDict):
-    """A pickled value.
-
-    Attributes
-    ----------
-    stream
-        The pickle.
-    buffers
-        The contiguous memory that it refers to, in order.
-    tokens
-        The tokens of objects in it that other values may share.
-    """
-
-    stream: bytes | Blob
-    buffers: list[bytes | Blob]
-    tokens: NotRequired[PackedTokens]
 
 
 class Hello(TypedDict):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-from jupyter_sky.transport.protocol.messages import NameGroup, Packed
+from jupyter_sky.transport.blobs.packed import Packed
+from jupyter_sky.transport.protocol.messages import NameGroup
 
 
 class AgentAddress(TypedDict):

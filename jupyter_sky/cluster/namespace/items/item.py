@@ -21,7 +21,7 @@ from jupyter_sky.serialization.object_tokens.kinds import is_mutable
 from jupyter_sky.serialization.object_tokens.sent import SentObjects
 from jupyter_sky.serialization.pickled import Pickled
 from jupyter_sky.serialization.pickler import in_main
-from jupyter_sky.transport.protocol.messages import Packed
+from jupyter_sky.transport.blobs.packed import Packed
 
 CLASS_PREFIX, MODULE_PREFIX = "class ", "module "
 """What the keys of items begin with that are no names."""

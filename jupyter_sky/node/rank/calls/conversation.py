@@ -14,9 +14,9 @@ from jupyter_sky.errors import SkyError
 from jupyter_sky.node.rank import streams
 from jupyter_sky.node.rank.calls.parts import RankParts
 from jupyter_sky.serialization import blobs, cell_sources
+from jupyter_sky.transport.blobs.packed import Packed
 from jupyter_sky.transport.protocol.calls import AHEAD, TellFields
 from jupyter_sky.transport.protocol.events import Told
-from jupyter_sky.transport.protocol.messages import Packed
 
 _BYTES_AHEAD = 8 * 1024 * 1024
 
@@ -60,7 +60,7 @@ class RankConversation:
     def send(self, value: Any) -> bool:
         """Send a yielded value; return ``False`` if no more are wanted."""
         packed = self._rank.namespace.pack(value, self._run, [self._rank.rank])
-        self._sent.append(_size(packed))
+        self._sent.append(blobs.size(packed))
         streams.flush()
         self._tell(Told(self._rank.rank, self._run, "value", self._number, packed))
         while told := self._rank.inbox.next_told(self._run, waits=False):
@@ -94,7 +94,7 @@ class RankConversation:
                 return
             packed = items.popleft()
             asked -= 1
-            largest = max(largest if position else 1, _size(packed))
+            largest = max(largest if position else 1, blobs.size(packed))
             place, item = blobs.unpack(packed, self._rank.folder)
             if place != position:
                 raise RuntimeError(f"item {position} was lost on its way to the rank")
@@ -138,8 +138,3 @@ class RankConversation:
                 self._is_closed = True
             case "items_broken":
                 self._is_closed = self._is_broken = True
-
-
-def _size(packed: Packed) -> int:
-    parts = (packed["stream"], *packed["buffers"])
-    return sum(part["size"] if isinstance(part, dict) else len(part) for part in parts)

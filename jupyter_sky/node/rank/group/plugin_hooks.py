@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from jupyter_sky.node.rank.group import torch_groups
 from jupyter_sky.serialization import blobs
-from jupyter_sky.transport.protocol.messages import Packed
+from jupyter_sky.transport.blobs.packed import Packed
 
 
 class PluginHooks(Protocol):

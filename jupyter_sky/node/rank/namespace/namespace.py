@@ -25,7 +25,8 @@ from jupyter_sky.serialization.object_tokens.received import received_objects
 from jupyter_sky.serialization.object_tokens.tokens import Tokens
 from jupyter_sky.serialization.pickled import Pickled
 from jupyter_sky.serialization.process.module_attributes import AS_IMPORTED
-from jupyter_sky.transport.protocol.messages import NameGroup, Packed, PackedTokens
+from jupyter_sky.transport.blobs.packed import Packed, PackedTokens
+from jupyter_sky.transport.protocol.messages import NameGroup
 
 
 class Namespace:

@@ -1,0 +1,1 @@
+"""What names blobs in messages: pickled values, and folders that are sent."""

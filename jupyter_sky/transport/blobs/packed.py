@@ -1,0 +1,58 @@
+"""Pickled values as parts of messages."""
+
+from __future__ import annotations
+
+from typing import NotRequired, TypedDict, final
+
+
+@final
+class Blob(TypedDict):
+    """A large part of a packed value that is sent separately: its digest, and its size in bytes."""
+
+    blob: str
+    size: int
+
+
+@final
+class BlobSlice(TypedDict):
+    """A small part of a packed value, which lies in a blob with others.
+
+    Attributes
+    ----------
+    blob, size
+        As of a `Blob`: those of all of it.
+    at
+        Where it begins in the blob, in bytes.
+    length
+        Its own size in bytes.
+    """
+
+    blob: str
+    size: int
+    at: int
+    length: int
+
+
+class PackedTokens(TypedDict):
+    """The arguments of `object_tokens.Tokens`."""
+
+    first: int
+    known: dict[int, int]
+
+
+class Packed(TypedDict):
+    """A pickled value.
+
+    Attributes
+    ----------
+    stream
+        The pickle.
+    buffers
+        The contiguous memory that it refers to, in order.
+    tokens
+        The tokens of objects in it that other values may share.
+    """
+
+    stream: bytes | Blob | BlobSlice
+    buffers: list[bytes | Blob | BlobSlice]
+    tokens: NotRequired[PackedTokens]

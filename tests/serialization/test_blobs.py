@@ -1,0 +1,76 @@
+"""Packed values: large parts are blobs, and small ones share them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from jupyter_sky.serialization import blobs, pickling
+from tests.installed import on_first_use
+
+numpy = on_first_use("numpy")
+
+MANY = 3000
+
+
+def many() -> list[Any]:
+    return [numpy.arange(number, number + 100 + number % 800) for number in range(MANY)]
+
+
+def open_files() -> int:
+    return psutil.Process().num_fds()
+
+
+def written(folder: Path, value: Any) -> Any:
+    """Return what a value is packed as; its blobs are in the folder then."""
+    packed, parts = blobs.pack(pickling.dump(value))
+    for key, data in parts.items():
+        (folder / key).write_bytes(data)
+    return packed
+
+
+def test_many_small_arrays_share_few_blobs(tmp_path: Path) -> None:
+    arrays = many()
+    packed = written(tmp_path, arrays)
+    assert len(list(tmp_path.iterdir())) < 5
+    assert blobs.references(packed).keys() == {path.name for path in tmp_path.iterdir()}
+    total = sum(each.nbytes for each in arrays)
+    assert total < blobs.size(packed) < total + MANY * 100
+    found = blobs.unpack(packed, tmp_path)
+    assert all(map(numpy.array_equal, found, arrays))
+    assert all(each.flags.aligned and each.ctypes.data % 64 == 0 for each in found[-9:])
+    # Each can be written to, and none has a byte of another.
+    for number, each in enumerate(found):
+        each[:] = number
+    assert all((each == number).all() for number, each in enumerate(found))
+    assert numpy.array_equal(blobs.unpack(packed, tmp_path)[7], arrays[7]), "only here"
+
+
+def test_a_changed_array_is_sent_again_with_its_neighbours_only() -> None:
+    arrays = many()
+    before = blobs.pack(pickling.dump(arrays))
+    arrays[-1][0] += 1
+    after = blobs.pack(pickling.dump(arrays))
+    assert blobs.content(before[0]) != blobs.content(after[0])
+    assert len(after[1].keys() - before[1].keys()) == 1
+    assert before[1].keys() & after[1].keys()
+
+
+def test_the_content_of_arrays_that_lie_in_one_blob_is_told_apart() -> None:
+    arrays = [numpy.zeros(50_000), numpy.zeros(60_000), *[numpy.ones(40_000)] * 3]
+    other = [numpy.zeros(60_000), numpy.zeros(50_000), *[numpy.ones(40_000)] * 3]
+    packed = [blobs.pack(pickling.dump(each))[0] for each in (arrays, other, arrays)]
+    first, second, third = map(blobs.content, packed)
+    assert first != second
+    assert first == third
+
+
+def test_no_file_stays_open_for_a_value(tmp_path: Path) -> None:
+    large = [numpy.full(200_000, float(number)) for number in range(40)]
+    packed = written(tmp_path, large)
+    before = open_files()
+    found = blobs.unpack(packed, tmp_path)
+    assert open_files() == before
+    assert all(map(numpy.array_equal, found, large))
