@@ -57,7 +57,7 @@ class _Poll:
     ask
         Returns the phases of clusters by id.
     interval
-        Seconds between two calls, unless there is a new cluster.
+        Seconds between two calls, unless a cluster is new, or was stopped or started meanwhile.
     phases
         The last result.
     """
@@ -65,13 +65,13 @@ class _Poll:
     ask: Callable[[Sequence[RegistryRow]], Awaitable[dict[str, str]]]
     interval: float
     phases: dict[str, str] = field(default_factory=dict)
-    _asked: frozenset[str] = frozenset()
+    _asked: frozenset[tuple[str, bool]] = frozenset()
     _last: float = 0.0
     _task: asyncio.Task[None] | None = None
 
     def start_if_due(self, rows: Sequence[RegistryRow]) -> asyncio.Task[None] | None:
         """Ask again if it is time, and return the new task."""
-        asked = frozenset(row.id for row in rows)
+        asked = frozenset((row.id, row.is_stopped) for row in rows)
         due = asked - self._asked or time.monotonic() > self._last + self.interval
         if asked and due and (self._task is None or self._task.done()):
             self._asked, self._last = asked, time.monotonic()

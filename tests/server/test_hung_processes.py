@@ -183,6 +183,24 @@ def test_a_command_that_hangs_is_given_up(tmp_path: Path) -> None:
         server.until("first", lambda entry: entry["state"] == "unknown")
 
 
+SELDOM = """\
+usual = status_poller._Poll
+status_poller._Poll = lambda ask, interval: usual(ask, interval=3600)
+"""
+
+
+def test_a_cluster_that_was_started_again_is_asked_at_once(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    said.write_text(json.dumps([{"id": "0000000a", "state": "stopped"}]))
+    with serve(tmp_path, config=CONFIG.format(said=said, timeout=60) + SELDOM) as server:
+        record("0000000a", "first")
+        registry.change("0000000a", {"stopped": {"since": 0, "price": 0.1}})
+        server.until("first", lambda entry: entry["state"] == "stopped")
+        said.write_text(json.dumps([{"id": "0000000a", "state": "idle"}]))
+        registry.change("0000000a", {"stopped": None})
+        server.until("first", lambda entry: entry["state"] == "ready")
+
+
 def test_the_server_ends_while_a_command_hangs(tmp_path: Path) -> None:
     with serve(tmp_path, config=CONFIG.format(said=tmp_path / "said", timeout=3600)) as server:
         record("0000000a", "first")
