@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,8 +82,55 @@ class Digest:
         return self._hash.hexdigest()
 
 
+class MemoryDigests:
+    """Digests of memory, so that an array in several values is hashed once.
+
+    They are valid only as long as that memory is not written to.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], tuple[str, weakref.ref[Any]]] = {}
+
+    def of(self, data: Buffer, owner: Any = None) -> str:
+        """Return the digest of ``data``.
+
+        Parameters
+        ----------
+        data
+            The memory; only that of arrays is known by its address.
+        owner
+            What keeps it from being freed; by default, the array itself.
+        """
+        view = memoryview(data).cast("B")
+        address = _address(view)
+        if address in self._known:
+            known, keeper = self._known[address]
+            if keeper() is not None:
+                return known
+        found = digest(view)
+        self.note(view, found, owner)
+        return found
+
+    def note(self, data: Buffer, digest: str, owner: Any = None) -> None:
+        """Note the digest of ``data``, which has the ``owner``, as for `of`."""
+        view = memoryview(data).cast("B")
+        if address := _address(view):
+            # Once the owner is gone, other memory may be at the same address.
+            self._known[address] = digest, weakref.ref(view.obj if owner is None else owner)
+
+    def clear(self) -> None:
+        """Forget all digests."""
+        self._known.clear()
+
+
+def _address(view: memoryview) -> tuple[int, int] | None:
+    # Only arrays have a known address; large data that several values share is an array.
+    array = getattr(view.obj, "__array_interface__", None)
+    return (array["data"][0], view.nbytes) if array else None
+
+
 def pack(
-    pickled: Pickled, digests: dict[tuple[int, int], str] | None = None
+    pickled: Pickled, digests: MemoryDigests | None = None
 ) -> tuple[Packed, dict[str, memoryview]]:
     """Return the message for a pickled value, and the blobs that it names, by digest.
 
@@ -91,10 +139,9 @@ def pack(
     pickled
         The pickled value.
     digests
-        Digests of memory, by address and size, so that an array in several values is hashed once;
-        new ones are added. They are valid only as long as that memory is not written to.
+        Digests of memory; new ones are added.
     """
-    digests = {} if digests is None else digests
+    digests = MemoryDigests() if digests is None else digests
     blobs: dict[str, memoryview] = {}
     shared = _SharedBlobs(blobs)
     room = _MAX_INLINE
@@ -107,7 +154,7 @@ def pack(
             return bytes(view)
         if view.nbytes <= SMALL:
             return shared.add(view)
-        key = known_digest(view, digests)
+        key = digests.of(view)
         blobs[key] = view
         return {"blob": key, "size": view.nbytes}
 
@@ -152,24 +199,6 @@ class _SharedBlobs:
         for each in self._slices:
             each["blob"], each["size"] = key, len(self._memory)
         self._memory, self._slices = bytearray(), []
-
-
-def known_digest(data: Buffer, digests: dict[tuple[int, int], str]) -> str:
-    """Return the digest of ``data``, cached by its address if it has one."""
-    view = memoryview(data).cast("B")
-    address = _address(view)
-    if address not in digests:
-        key = digest(view)
-        if address is None:
-            return key
-        digests[address] = key
-    return digests[address]
-
-
-def _address(view: memoryview) -> tuple[int, int] | None:
-    # Only arrays have a known address; large data that several values share is an array.
-    array = getattr(view.obj, "__array_interface__", None)
-    return (array["data"][0], view.nbytes) if array else None
 
 
 def content(packed: Packed) -> str:

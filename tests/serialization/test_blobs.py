@@ -74,3 +74,20 @@ def test_no_file_stays_open_for_a_value(tmp_path: Path) -> None:
     found = blobs.unpack(packed, tmp_path)
     assert open_files() == before
     assert all(map(numpy.array_equal, found, large))
+
+
+def test_an_array_is_hashed_once_for_as_long_as_it_is_there() -> None:
+    memory = bytearray(2 * blobs.SMALL)
+    digests = blobs.MemoryDigests()
+
+    def packed(array: Any) -> str:
+        [key] = blobs.pack(pickling.dump(array), digests)[1]
+        return key
+
+    first = numpy.frombuffer(memory, "u1")
+    before = digests.of(first)
+    first[0] = 1
+    assert digests.of(first) == digests.of(first[:]) == before, "it is not hashed again"
+    del first
+    other = numpy.frombuffer(memory, "u1")  # at the same address
+    assert digests.of(other) == blobs.digest(memory) == packed(other) != before

@@ -84,7 +84,7 @@ class Batches:
         """
         names: set[str] = set()
         modules: set[str] = set()
-        digests: dict[tuple[int, int], str] = {}
+        digests = blobs.MemoryDigests()
         packed_calls = []
         feeds = {}
         for index, call in enumerate(calls):

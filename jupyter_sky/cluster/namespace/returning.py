@@ -24,7 +24,7 @@ from jupyter_sky.cluster.namespace.items.item import NamespaceItem, may_share
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.cluster.namespace.set_again import SetAgain, SetObject
 from jupyter_sky.errors import UsageError
-from jupyter_sky.serialization import pickling
+from jupyter_sky.serialization import blobs, pickling
 from jupyter_sky.serialization.changes import in_place
 from jupyter_sky.serialization.models import optimizers
 from jupyter_sky.serialization.models.torch_kinds import is_optimizer
@@ -154,7 +154,7 @@ class _Merger:
         for optimizer in filter(None, self._optimizers):
             with suppress(Exception):  # of any kind, from the user's classes
                 optimizers.settle(optimizer)
-        shared: dict[tuple[int, int], str] = {}
+        shared = blobs.MemoryDigests()
         for key, digest in self._digests.items():
             with suppress(UsageError):  # with this change, it cannot be pickled any more
                 item = NamespaceItem(key, self._items[key].value, shared)

@@ -16,7 +16,7 @@ from jupyter_sky.cluster.namespace.items.collector import ItemCollector
 from jupyter_sky.cluster.namespace.items.item import NamespaceItem, may_share
 from jupyter_sky.cluster.namespace.remote_state import RemoteState
 from jupyter_sky.errors import UsageError
-from jupyter_sky.serialization import pickling
+from jupyter_sky.serialization import blobs, pickling
 from jupyter_sky.serialization.object_tokens.sent import SentObjects
 
 
@@ -157,7 +157,7 @@ class GroupPlanner:
                 continue
             with suppress(UsageError):  # it is pickled by its place in something else
                 part = next((item for item in items if item.value is obj), None)
-                part = part or NamespaceItem("a part", obj, {})
+                part = part or NamespaceItem("a part", obj, blobs.MemoryDigests())
                 if part.digest == digest:
                     tokens = self._sent_objects.known_to(rank, part.pickled.shared)
                     without |= part.pickled.shared.keys() - tokens.keys()

@@ -49,7 +49,7 @@ def contents(
     value: Any,
     numbers: Mapping[int, int],
     models: Collection[int],
-    digests: dict[tuple[int, int], str],
+    digests: blobs.MemoryDigests,
 ) -> Contents | None:
     """Return what is in the containers of a value; ``None`` if it has none, or too many parts.
 
@@ -62,7 +62,7 @@ def contents(
     models
         The identities of models and optimizers in it, which `model_changes` compares.
     digests
-        Digests of memory (see `blobs.pack`); new ones are added.
+        Digests of memory; new ones are added.
     """
     with suppress(Exception):  # of any kind, from the user's classes
         containers = _containers_in(value)
@@ -75,7 +75,7 @@ def _contents(
     containers: Mapping[int, tuple[Any, Mapping[str, Any]]],
     numbers: Mapping[int, int],
     models: Collection[int],
-    digests: dict[tuple[int, int], str],
+    digests: blobs.MemoryDigests,
 ) -> Contents:
     links = {key: numbers[key] for key in {*containers, *models} & numbers.keys()}
 

@@ -115,7 +115,7 @@ def _differing(former: KnownModel, now: KnownModel, *, is_whole: bool) -> list[s
 
 
 def held(
-    value: Any, shared: Mapping[int, tuple[int, Any]], digests: dict[tuple[int, int], str]
+    value: Any, shared: Mapping[int, tuple[int, Any]], digests: blobs.MemoryDigests
 ) -> HeldModels | None:
     """Return the models and optimizers of a value; ``None`` if it has none.
 
@@ -126,7 +126,7 @@ def held(
     shared
         The mutable objects in it (`Pickled.shared`).
     digests
-        Digests of memory (see `blobs.pack`); new ones are added.
+        Digests of memory; new ones are added.
     """
     if "torch" not in sys.modules:
         return None
@@ -145,10 +145,10 @@ def held(
     return HeldModels(found, writes.digest(pickled, digests))
 
 
-def known(value: Any, digests: dict[tuple[int, int], str]) -> KnownModel | None:
+def known(value: Any, digests: blobs.MemoryDigests) -> KnownModel | None:
     """Return a model or optimizer with what is in it; ``None`` for others, or if that is unknown.
 
-    ``digests`` are those of memory (see `blobs.pack`).
+    ``digests`` are those of memory.
     """
 
     def digest(part: Any) -> str:
@@ -163,7 +163,7 @@ def known(value: Any, digests: dict[tuple[int, int], str]) -> KnownModel | None:
     return None
 
 
-def contents(model: Any, digests: dict[tuple[int, int], str]) -> dict[str, str]:
+def contents(model: Any, digests: blobs.MemoryDigests) -> dict[str, str]:
     """Return a digest of everything in a model: tensors, attributes and hooks of its modules.
 
     Parameters
@@ -171,7 +171,7 @@ def contents(model: Any, digests: dict[tuple[int, int], str]) -> dict[str, str]:
     model
         The model.
     digests
-        Digests of memory (see `blobs.pack`); new ones are added.
+        Digests of memory; new ones are added.
 
     Returns
     -------
@@ -219,16 +219,16 @@ def _kept_in_every_module() -> frozenset[str]:
     return frozenset(every - {"training", "_is_full_backward_hook"})
 
 
-def _digest_of_tensor(tensor: Any, digests: dict[tuple[int, int], str]) -> str:
+def _digest_of_tensor(tensor: Any, digests: blobs.MemoryDigests) -> str:
     torch = sys.modules["torch"]
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     is_copy = flat.data_ptr() != tensor.data_ptr()  # whose address is that of others, later
     data = flat.view(torch.uint8).numpy()
-    digest = blobs.digest(data) if is_copy else blobs.known_digest(data, digests)
+    digest = blobs.digest(data) if is_copy else digests.of(data, owner=tensor)
     return f"{tensor.dtype} {tuple(tensor.shape)} {digest} {writes.of_tensor(tensor)}"
 
 
 def _digest_of_attribute(value: Any) -> str:
     if isinstance(value, (bool, int, float, str, type(None))):
         return repr(value)
-    return writes.digest(pickling.dump(value, without_caches=True), {})
+    return writes.digest(pickling.dump(value, without_caches=True), blobs.MemoryDigests())

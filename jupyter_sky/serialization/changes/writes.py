@@ -22,8 +22,8 @@ _noted: Any = None
 """How often `note` was called, by tensor, as soon as there is one."""
 
 
-def digest(pickled: Pickled, digests: dict[tuple[int, int], str]) -> str:
-    """Return the digest of a pickle; ``digests`` are those of memory (see `blobs.pack`)."""
+def digest(pickled: Pickled, digests: blobs.MemoryDigests) -> str:
+    """Return the digest of a pickle; ``digests`` are those of memory."""
     return digest_of_packed(blobs.pack(pickled, digests)[0], pickled.shared)
 
 

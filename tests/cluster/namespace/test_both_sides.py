@@ -495,3 +495,20 @@ def test_a_loop_sets_what_it_goes_through(notebook) -> None:
     )
     seen = notebook.ask("(counts, rows, none)")
     assert seen == [({"a": 0, "b": 0, "c": 1}, [0, 0, 1], {"a": 1})] * 4
+
+
+def test_arrays_that_are_made_while_they_are_sent_are_not_taken_for_each_other(notebook) -> None:
+    """Each is gone when the next one is made, often at the same address."""
+    notebook.here(
+        "import numpy\n"
+        "class Table:\n"
+        "    def __init__(self, value):\n"
+        "        self.value = value\n"
+        "    def __getstate__(self):\n"
+        "        return {'rows': numpy.full(200_000, self.value)}\n"
+        "tables = {number: Table(number) for number in range(4)}"
+    )
+    notebook.there("for each in tables.values(): each.rows[0] = 50")
+    notebook.here("tables[0].value = 10")
+    asked = notebook.ask("[int(each.rows[0]) for each in tables.values()]")
+    assert asked == [[10, 50, 50, 50]] * 4

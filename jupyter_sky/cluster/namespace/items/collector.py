@@ -10,6 +10,7 @@ from jupyter_sky.analysis.cell_names import CellNames
 from jupyter_sky.cluster.namespace.items.item import CLASS_PREFIX, MODULE_PREFIX, NamespaceItem
 from jupyter_sky.cluster.namespace.items.predefined import is_predefined
 from jupyter_sky.errors import UsageError
+from jupyter_sky.serialization import blobs
 from jupyter_sky.serialization.module_reference import ModuleReference, imported, reached_submodules
 from jupyter_sky.serialization.user_modules import source_trees
 
@@ -45,7 +46,7 @@ class ItemCollector:
         self._submodules = {} if submodules is None else submodules
         self.visited: set[str] = set()
         self._items: dict[str, NamespaceItem] = {}
-        self._digests: dict[tuple[int, int], str] = {}
+        self._digests = blobs.MemoryDigests()
 
     def collect(
         self, names: Iterable[str], cell: CellNames, skip: Callable[[str, Any], bool]

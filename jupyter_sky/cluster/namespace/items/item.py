@@ -37,7 +37,7 @@ class NamespaceItem:
     value
         The value, the class, or what the receiver is to install.
     digests
-        Digests of memory, shared by all items of one update (see `blobs.pack`).
+        Digests of memory, shared by all items of one update.
     used_by
         The user's function that uses it, if the cell does not name it itself.
 
@@ -59,7 +59,7 @@ class NamespaceItem:
     sent_with: Mapping[int, int] = MappingProxyType({})
 
     def __init__(
-        self, key: str, value: Any, digests: dict[tuple[int, int], str], used_by: str | None = None
+        self, key: str, value: Any, digests: blobs.MemoryDigests, used_by: str | None = None
     ) -> None:
         self.key = key
         self.value = value

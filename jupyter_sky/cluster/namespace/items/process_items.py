@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from jupyter_sky.cluster.namespace.items.item import NamespaceItem
+from jupyter_sky.serialization import blobs
 from jupyter_sky.serialization.process.environment import EnvironmentChanges, EnvironmentWatch
 from jupyter_sky.serialization.process.library_settings import LibrarySettings, LibraryWatch
 from jupyter_sky.serialization.process.log_settings import LogSettings
@@ -65,5 +66,5 @@ class ProcessItems:
         if former is None and is_usual:
             return None
         if former is None or former.value != value:
-            former = self._former[key] = NamespaceItem(key, value, {})
+            former = self._former[key] = NamespaceItem(key, value, blobs.MemoryDigests())
         return former

@@ -64,12 +64,12 @@ class GatheredFiles:
     whole
         The tensors, for the pickler.
     digests
-        The digest of each that is in a file, by address and size, for `blobs.pack`.
+        The digest of each that is in a file, for `blobs.pack`.
     """
 
     def __init__(self, folder: Path) -> None:
         self.whole = Whole()
-        self.digests: dict[tuple[int, int], str] = {}
+        self.digests = blobs.MemoryDigests()
         self._folder = folder
         self._files: dict[str, Path] = {}
 
@@ -89,9 +89,9 @@ class GatheredFiles:
             return here.clone()
         key = blobs.digest(memory)
         mapped = blobs.map_privately(self._written(key, memoryview(memory)), memory.nbytes)
-        kept = torch.frombuffer(mapped, dtype=torch.uint8).view(here.dtype).reshape(here.shape)
-        self.digests[kept.data_ptr(), memory.nbytes] = key
-        return kept
+        kept = torch.frombuffer(mapped, dtype=torch.uint8)
+        self.digests.note(kept.numpy(), key, owner=mapped)
+        return kept.view(here.dtype).reshape(here.shape)
 
     def _written(self, key: str, memory: memoryview) -> Path:
         if (blob := self._folder / key).exists():
