@@ -89,6 +89,18 @@ def test_the_same_number_again_is_an_assignment_on_either_side(notebook) -> None
     assert notebook.ask("x") == [1] * 4
 
 
+def test_what_arrived_before_something_that_did_not_is_still_the_notebooks(notebook) -> None:
+    notebook.here(
+        "class Refused:\n"
+        "    def __reduce__(self): return int, ('none',)\n"
+        "box, other = {'a': 1}, Refused()"
+    )
+    with pytest.raises(ValueError, match="none"):
+        notebook.there("box, other")
+    notebook.here("del other; exec('box[\"a\"] = 2')")
+    assert notebook.ask("box['a']") == [2] * 4
+
+
 def test_a_name_that_is_deleted_on_a_rank_is_gone_there(notebook) -> None:
     notebook.here("x = 1")
     notebook.there("x\ndel x")

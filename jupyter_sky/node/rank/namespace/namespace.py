@@ -169,7 +169,7 @@ class Namespace:
         }
 
     def changes(self) -> dict[str, bool]:
-        """Return the names bound since `watch`, and the watched ones that were not.
+        """Return the names bound since `watch`, and the watched ones that were not; end watching.
 
         Returns
         -------
@@ -181,6 +181,7 @@ class Namespace:
         received_objects.drop_unused()
         there = dict.fromkeys((name for name in self._watched if name in self.names), False)
         others = {name for name in self._writes.changed() if not self._is_wrapped(name)}
+        self._writes, self._watched = NamespaceDiff({}), ()  # if the next run cannot begin
         return {**there, **dict.fromkeys(others, True)}
 
     def _is_wrapped(self, name: str) -> bool:
