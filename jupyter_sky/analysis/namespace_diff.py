@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
+import sys
+import weakref
 from collections.abc import Mapping
 from typing import Any
+
+_NUMBERS: frozenset[type] = frozenset((bool, int, float, complex, type(None)))
+_SCALARS: tuple[type, ...] = (
+    *(*_NUMBERS, str, bytes, range),
+    *(datetime.date, datetime.time, datetime.timedelta, decimal.Decimal),
+)
+_MAX_PARTS = 1000
+_MAX_BYTES = 1024 * 1024
 
 
 class NamespaceDiff:
     """Records the identities of a namespace's values, to compare them later.
 
     It finds names however they were bound: by an assignment, ``from module import *`` or ``%run``.
-    It does not keep the values alive.
+    An object may have the address of one that is gone, as in ``lr *= 2`` and ``lr *= 5``. So small
+    values are kept, and others are referred to weakly. The rest, such as a list of arrays, is not
+    kept from being freed, and known by its address.
 
     Parameters
     ----------
@@ -20,17 +34,25 @@ class NamespaceDiff:
 
     def __init__(self, namespace: dict[str, Any]) -> None:
         self._namespace = namespace
-        self._before = identities(namespace)
+        self._before: dict[str, int] = {}
+        self._weakly: dict[str, weakref.ref[Any]] = {}
+        self._kept: list[Any] = []
+        for name, value in dict(namespace).items():  # a copy, as in `identities`
+            self._before[name] = id(value)
+            if type(value).__weakrefoffset__:
+                self._weakly[name] = weakref.ref(value)
+            elif _is_small(value):
+                self._kept.append(value)
 
     def changed(self) -> set[str]:
         """Return the names that are new or bound to another object than before."""
         before, now = self._before, identities(self._namespace)
+        freed = {name for name, value in self._weakly.items() if value() is None}
         # Usually nothing changed. This is called before and after each run, so check that first.
-        if before == now:
+        if before == now and not freed:
             return set()
-        former = map(before.get, now)
-        pairs = zip(now, now.values(), former, strict=True)
-        return {name for name, identity, was in pairs if was != identity and _counts(name)}
+        changed = {name for name, identity in now.items() if before.get(name) != identity}
+        return {name for name in changed | (freed & now.keys()) if _counts(name)}
 
     def deleted(self) -> set[str]:
         """Return the names that are gone."""
@@ -43,6 +65,26 @@ def identities(namespace: Mapping[str, Any]) -> dict[str, int]:
     # A copy, since other threads may bind names meanwhile.
     everything = dict(namespace)
     return dict(zip(everything, map(id, everything.values()), strict=True))
+
+
+def _is_small(value: Any) -> bool:
+    """Return whether a value takes little memory, with all that it refers to."""
+    kind = type(value)
+    if kind in _NUMBERS:
+        return True
+    if kind not in (list, tuple, dict):
+        return _is_scalar(kind) and sys.getsizeof(value) <= _MAX_BYTES
+    if len(value) > _MAX_PARTS:
+        return False
+    parts = [*value, *value.values()] if kind is dict else value
+    kinds = set(map(type, parts))
+    if kinds <= _NUMBERS:
+        return True
+    return all(map(_is_scalar, kinds)) and sum(map(sys.getsizeof, parts)) <= _MAX_BYTES
+
+
+def _is_scalar(kind: type) -> bool:
+    return issubclass(kind, _SCALARS) or (kind.__module__ == "numpy" and not kind.__weakrefoffset__)
 
 
 def _counts(name: Any) -> bool:

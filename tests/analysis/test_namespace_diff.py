@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
+import pytest
+
 from jupyter_sky.analysis.namespace_diff import NamespaceDiff
+from tests.installed import on_first_use
+
+numpy = on_first_use("numpy")
+
+BOUND_AGAIN = {
+    "a number": ("x = float('0.5')", "x = x * 2\nx = x * 5"),
+    "a text": ("x = 'ab' * 50", "for _ in range(2): x += 'x'"),
+    "a scalar of NumPy": ("x = numpy.float64(0.5)", "for _ in range(4): x = x * 2"),
+    "an array": ("x = numpy.zeros(3)", "for _ in range(4): x = x + 1"),
+    "an object": ("class A: pass\nx = A()", "for _ in range(4): x = A()"),
+    "a list": ("x = [0]", "for _ in range(4): x = x + [1]"),
+    "a dictionary": ("x = {'a': 1}", "for _ in range(4): x = {**x, 'b': 2}"),
+    "a time": ("import datetime as d\nx = d.date(2020, 1, 1)", "x += d.timedelta(1)\n" * 4),
+}
 
 
 def test_what_is_new_changed_and_gone() -> None:
@@ -30,3 +48,32 @@ def test_what_ipython_numbers_with_each_cell_and_what_is_no_name_is_no_change() 
     everything = NamespaceDiff(names)
     names.clear()
     assert everything.deleted() == kept
+
+
+@pytest.mark.parametrize("begin, cell", BOUND_AGAIN.values(), ids=BOUND_AGAIN.keys())
+def test_what_is_bound_several_times_has_changed(begin: str, cell: str) -> None:
+    """The former object is gone by then, so that the last one may have its address."""
+    names: dict[str, Any] = {"numpy": numpy}
+    exec(begin, names)
+    found = []
+    for _ in range(20):
+        diff = NamespaceDiff(names)
+        exec(cell, names)
+        found.append("x" in diff.changed())
+        exec(begin, names)
+    assert all(found)
+
+
+def test_what_may_be_large_is_not_kept() -> None:
+    class Large:
+        pass
+
+    parts = [Large(), Large(), Large()]
+    gone = [weakref.ref(each) for each in parts]
+    names: dict[str, Any] = {"x": parts[0], "xs": [parts[1]], "by": {"a": parts[2]}}
+    diff = NamespaceDiff(names)
+    parts.clear()
+    names.update(x=0, xs=[], by={})
+    gc.collect()
+    assert [each() for each in gone] == [None] * 3
+    assert diff.changed() == {"x", "xs", "by"}

@@ -89,6 +89,13 @@ def test_the_same_number_again_is_an_assignment_on_either_side(notebook) -> None
     assert notebook.ask("x") == [1] * 4
 
 
+def test_what_is_assigned_twice_is_assigned_even_where_the_former_value_was(notebook) -> None:
+    notebook.here("lr = float('0.1')")
+    notebook.there("lr = lr / 2")
+    notebook.here("lr *= 2\nlr *= 5")
+    assert notebook.ask("lr") == [1.0] * 4
+
+
 def test_what_arrived_before_something_that_did_not_is_still_the_notebooks(notebook) -> None:
     notebook.here(
         "class Refused:\n"
