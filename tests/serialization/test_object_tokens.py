@@ -81,3 +81,19 @@ def test_what_cannot_be_referred_to_weakly_is_found_by_its_place(monkeypatch: An
     del main.box, box, cell, shared, main_names
     gc.collect()
     assert alive() is None
+
+
+def test_what_moves_while_values_are_received_is_found_by_its_new_place(monkeypatch: Any) -> None:
+    main = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    main.box, main.dropped = [object(), print], [object(), print]
+    received = ReceivedObjects()
+    received.record(Tokens(5), {0: main.box, 1: main.dropped})
+    received.settle({"box": main.box, "dropped": main.dropped})
+    received.pin()
+    main.moved = main.box
+    del main.box, main.dropped
+    received.unpin(vars(main))
+    assert received.find(5) is main.moved
+    with pytest.raises(ObjectGone):
+        received.find(6)

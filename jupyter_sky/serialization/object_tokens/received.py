@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import pickle
-import sys
 import weakref
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -103,11 +102,11 @@ class ReceivedObjects:
             The user's names.
         """
         moved: dict[int, int] = {}
-        while self._pinned:
-            token, obj = self._pinned.popitem()
-            is_held = obj is not None and sys.getrefcount(obj) > 2  # this one, and the argument
-            if is_held and token in self._places and self._places[token]() is not obj:
-                moved[id(obj)] = token
+        for token in [*reversed(self._pinned)]:
+            held = StrongReference(self._pinned.pop(token))
+            is_there = held() is not None and not held.is_only_one()
+            if is_there and token in self._places and self._places[token]() is not held():
+                moved[id(held())] = token
         for identity, place in places(names, moved).items() if moved else ():
             self._places[moved[identity]] = place
 
